@@ -1,8 +1,9 @@
-"""What a cold start costs: ``python -m benchmarks.cold_start``.
+"""Measures a cold start: ``python -m benchmarks.cold_start``.
 
-*Import* is ``import function_app`` in a fresh interpreter, against the Azure SDK modules that it
-needs. All take turns, so that a busy machine slows them alike. CPU is that of the importing
-thread. *First messages* are those of an order in a fresh host process, over a table that exists.
+*Import* is ``import function_app`` in a fresh interpreter, compared with the Azure SDK modules that
+it needs. The imports run in turns, so that a busy machine slows all of them alike. CPU is that of
+the importing thread. *First messages* are those of an order in a fresh host process; the table
+exists already.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Orders a second, latency, requests per order: ``python -m benchmarks.orders``.
 
 Everything runs on this machine (broker, Azurite, one host process, services without
-faults), so absolute figures say as much about the machine as about the code. The
-comparable ones are ratios within one run. ``--memory 10000`` watches a host process grow.
+faults), so absolute figures depend on the machine as much as on the code. Compare only
+ratios within one run. ``--memory 10000`` measures how the memory of a host process grows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CLOCK_TICKS = 100.0
 
 @dataclass(slots=True)
 class Run:
-    """Latencies of completed orders, in seconds, and how long all took.
+    """Latencies of completed orders in seconds, and the duration of the run.
 
     ``done`` is from submitting to the commit that completed the order (the event's own time),
     ``told`` until this client had the event.
@@ -96,14 +96,14 @@ async def speed(orders: int) -> None:
         for in_flight in IN_FLIGHT:
             run = Run(in_flight)
             count = min(orders, 20 * in_flight) if in_flight < 100 else orders
-            cpu = {child.name: _cpu_s(child.pid) for child in stack.children()}
+            cpu = {child.name: cpu_s(child.pid) for child in stack.children()}
             await closed_loop(client, run, count, f"b{in_flight}")
             shown = "".join(
                 f"{run.percentile(latencies, 0.5):9.0f} {run.percentile(latencies, 0.99):9.0f}"
                 for latencies in (run.done, run.told)
             )
             print(f"{in_flight:9} {count / run.seconds:10.1f}{shown} {count:8}")
-        spent = {c.name: 1000 * (_cpu_s(c.pid) - cpu[c.name]) / count for c in stack.children()}
+        spent = {c.name: 1000 * (cpu_s(c.pid) - cpu[c.name]) / count for c in stack.children()}
         bare = await bare_storage_cpu_ms(stack.storage_connection)
     print("CPU ms per order at 100 in flight: " + _listed(spent, "{:.1f}"))
     host = next(value for name, value in spent.items() if name.startswith("host"))
@@ -128,7 +128,7 @@ async def counts() -> None:
                 await closed_loop(client, Run(4), COUNTED_ORDERS, "first")
                 store, bus = application.context.store, application.context.bus
                 if not isinstance(store, TableStore) or not isinstance(bus, ServiceBus):
-                    raise TypeError("counted are the real adapters only")
+                    raise TypeError("only requests of the real adapters can be counted")
                 before = store.table.meter.now() + bus.meter
                 await closed_loop(client, Run(4), COUNTED_ORDERS, "counted")
                 spent = store.table.meter.now() + bus.meter - before
@@ -172,7 +172,8 @@ def _listed(values: dict[str, float], form: str) -> str:
     return ", ".join(f"{name} {form.format(value)}" for name, value in values.items())
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
+    """Return the CPU seconds that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 

@@ -1,10 +1,13 @@
 """CPU of this process for a transaction of six rows, built by hand and by the SDK.
 
-    python -m benchmarks.transaction [--rounds 15] [--count 40]
+    python -m benchmarks.transaction [--rounds 15] [--count 40] [--sizes]
 
 Both ways take turns over one Azurite, and so does a range query of the same rows. The last two
 rows have a proxy setting in the environment (``no_proxy=*``): aiohttp then looks into the
 environment, in a thread, before each request. The figures are medians of the rounds.
+
+``--sizes`` tells what a transaction costs here and in Azurite by its number of rows: what several
+transitions in one transaction would save.
 """
 
 import argparse
@@ -15,12 +18,15 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
+from benchmarks.orders import cpu_s
 from devstack.azurite import Azurite
 from sas.adapters.table import Table
 from sas.adapters.table_store import TableStore
 from sas.adapters.transaction import Operation
 
 Work = Callable[[str], Awaitable[object]]
+SIZES = (1, 7, 14, 28)
+"""Rows of a transaction. A transition of a three-step order writes 6 to 8."""
 _TEXTS = {f"Property{n}": f"a value of some length {n}" for n in range(12)}
 
 
@@ -80,13 +86,39 @@ async def measure(connection_string: str, rounds: int, count: int) -> dict[str, 
         return found
 
 
+async def by_size(azurite: Azurite, rounds: int, count: int) -> None:
+    """Print the CPU of Azurite and of this process for transactions of some sizes."""
+    store = TableStore.connect(azurite.connection_string)
+    await store.table.create()
+    found: dict[int, list[tuple[float, float]]] = {size: [] for size in SIZES}
+    pid = azurite.child.pid if azurite.child else 0
+    for number in range(rounds):
+        for size in SIZES:
+            before, served = time.process_time(), cpu_s(pid)
+            for one in range(count):
+                rows = [{"RowKey": f"{row:02d}", **_TEXTS} for row in range(size)]
+                await store.table.transact(
+                    f"{number}-{size}-{one}", [Operation("create", row) for row in rows]
+                )
+            spent = (cpu_s(pid) - served, time.process_time() - before)
+            found[size].append((1000 * spent[0] / count, 1000 * spent[1] / count))
+    await store.close()
+    for size, costs in found.items():
+        served_ms, own_ms = (statistics.median(column) for column in zip(*costs, strict=True))
+        print(f"{size:3} rows: Azurite {served_ms:5.2f} ms CPU, this process {own_ms:5.2f}")
+
+
 def main() -> None:
     """Print a line for each way."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--count", type=int, default=40)
+    parser.add_argument("--sizes", action="store_true", help="cost by number of rows instead")
     options = parser.parse_args()
     with Azurite() as azurite:
+        if options.sizes:
+            asyncio.run(by_size(azurite, options.rounds, 5 * options.count))
+            return
         found = asyncio.run(measure(azurite.connection_string, options.rounds, options.count))
     base = found["transaction, direct"]
     for name, costs in found.items():

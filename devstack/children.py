@@ -1,7 +1,7 @@
 """Child processes and temporary directories that never outlive this process.
 
-The output of a child goes to files, not to pipes: nobody has to read a file for the child to
-go on. Every child ends with this process (see `die_with_parent`). On Linux this is bound to the
+The output of a child goes to files, not to pipes: a child never waits for a reader of its
+output. Every child ends with this process (see `die_with_parent`). On Linux this is bound to the
 *thread* that starts the child: start children on a thread that lives as long as they should.
 """
 

@@ -1,4 +1,4 @@
-"""What this machine lacks for a stack, and how to fix it: `devstack doctor` and `up` ask here."""
+"""Checks what this machine lacks for a stack: `devstack doctor` and `up` use these checks."""
 
 import importlib.util
 import re

@@ -26,7 +26,7 @@ class DevstackError(Exception):
 
 
 class ChildFailedError(DevstackError):
-    """A child process did not start, or ended when nobody stopped it."""
+    """A child process did not start, or ended although it was not stopped."""
 
 
 class NotInstalledError(DevstackError):

@@ -48,7 +48,7 @@ param environmentName string
 })
 param location string
 
-@description('Object id of the operators, best a group: they read orders, alerts and rejected messages, and send commands. Empty: nobody. It is never who deploys, unless you say so.')
+@description('Object id of the operators, best a group: they read orders, alerts and rejected messages, and send commands. Empty: nobody. The person who deploys is not an operator automatically.')
 param operatorPrincipalId string = ''
 
 @allowed([
@@ -164,7 +164,7 @@ param orderRetentionDays int = 30
 @maxValue(256)
 param purgeShards int = 256
 
-@description('Hours that a finished order may be kept beyond orderRetentionDays before somebody should look.')
+@description('Hours that a finished order may be kept beyond orderRetentionDays before an alert.')
 @minValue(1)
 @maxValue(1000)
 param purgeLagHoursMax int = 48
@@ -174,7 +174,7 @@ param purgeLagHoursMax int = 48
 @maxLength(6)
 param telemetryShare string = '1'
 
-@description('Who is mailed of alerts: addresses with commas between. Empty: nobody.')
+@description('Mail addresses that get alerts, with commas between. Empty: none.')
 @maxLength(1000)
 param operatorMail string = ''
 

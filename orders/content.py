@@ -51,7 +51,7 @@ def check(payload: bytes) -> OrderContent:
     """Return an order's content.
 
     Raises:
-        ValueError: with the sentence that the application is told.
+        ValueError: with the sentence that the application gets.
     """
     content = convert(payload, OrderContent)
     for number, line in enumerate(content.lines):

@@ -30,7 +30,7 @@ def _order(time: timedelta) -> Workflow:
 def _with_care(time: timedelta) -> Workflow:
     """Reserve and charge in parallel, then ship. A failed order waits in Error for an operator.
 
-    Its application is told of each step that took effect.
+    Its application is notified of each step that took effect.
     """
     undo = Undo(time)
     return Workflow(

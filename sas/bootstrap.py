@@ -19,10 +19,11 @@ from sas.actors.supervisor import Supervisor
 from sas.adapters import telemetry
 from sas.adapters.clock import SystemClock
 from sas.adapters.export import JsonLines
-from sas.adapters.servicebus import ServiceBus
+from sas.adapters.servicebus import ServiceBus, tls
 from sas.adapters.webhook import post
+from sas.bounds import SHARDS_MAX
 from sas.codec.orders import ORDER_BYTES_MAX
-from sas.config import SHARDS_MAX, Config, SettingError, read_config
+from sas.config import Config, SettingError, read_config
 from sas.domain.queues import Queues
 from sas.domain.workflow import WorkflowError, Workflows
 from sas.engine.context import Context
@@ -80,7 +81,7 @@ class Application:
         await self.receiver.within_time(timer())
 
     async def close(self) -> None:
-        """Close every connection. What fails is ignored: the others are closed all the same.
+        """Close every connection. A failure is ignored, and the others are still closed.
 
         At the end of the event loop the SDK's own tasks are cancelled too, and its clients fail.
         """
@@ -145,11 +146,16 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
 
 
 def load_ahead() -> None:
-    """Import in a thread what ``bootstrap`` needs: the SDK of the store, and with it aiohttp.
+    """Load in a thread what the first message needs. The host has other work before it comes.
 
-    They are a third of the import. The host has other work before the first message comes.
+    The SDK of the store, and with it aiohttp, are a third of the import.
     """
-    Thread(target=import_module, args=("sas.adapters.table_store",), daemon=True).start()
+
+    def load() -> None:
+        import_module("sas.adapters.table_store")
+        tls()
+
+    Thread(target=load, daemon=True).start()
 
 
 _open: set[asyncio.Task[None]] = set()
@@ -258,21 +264,6 @@ def actors(  # noqa: PLR0913  one value for each setting
         context, business.workflows, order_of_callback if callback_keys else None
     )
 
-    def agent_actor(name: str) -> AgentActor:
-        guards: list[CallGuard] = [CircuitBreaker(context, name, circuit)]
-        if business.limits.get(name, 0):
-            guards.append(CallLimit(context, name, business.limits[name]))
-        return AgentActor(
-            context,
-            name,
-            business.agents[name],
-            policy,
-            guards=guards,
-            long_steps=ContinuedSteps(context, name),
-            callbacks=callback_keys.issuer(context.clock) if callback_keys else no_callbacks,
-            workflows=business.workflows,
-        )
-
     return Application(
         context=context,
         receiver=Receiver(
@@ -281,7 +272,10 @@ def actors(  # noqa: PLR0913  one value for each setting
         business=business,
         submitter=Submitter(context, business, order_bytes_max, deploy_wait),
         scheduler=Scheduler(context, business, deploy_wait),
-        agents={name: agent_actor(name) for name in business.agents},
+        agents={
+            name: _agent(context, business, name, policy, circuit, callback_keys)
+            for name in business.agents
+        },
         supervisor=Supervisor(
             context, business.workflows.rules, excuses, min(SWEEP_TIME, function_time)
         ),
@@ -294,6 +288,29 @@ def actors(  # noqa: PLR0913  one value for each setting
         purger=Purger(context, retention, exporter, function_time, purge_shards),
         callbacks=callbacks,
         alert_webhook=AlertWebhook(context.clock, webhook, post_alert),
+    )
+
+
+def _agent(
+    context: Context,
+    business: Business,
+    name: str,
+    policy: RetryPolicy,
+    circuit: BreakerPolicy,
+    callback_keys: CallbackKeys,
+) -> AgentActor:
+    guards: list[CallGuard] = [CircuitBreaker(context, name, circuit)]
+    if business.limits.get(name, 0):
+        guards.append(CallLimit(context, name, business.limits[name]))
+    return AgentActor(
+        context,
+        name,
+        business.agents[name],
+        policy,
+        guards=guards,
+        long_steps=ContinuedSteps(context, name),
+        callbacks=callback_keys.issuer(context.clock) if callback_keys else no_callbacks,
+        workflows=business.workflows,
     )
 
 
@@ -311,7 +328,7 @@ def _limits(business: Business, settings: Config) -> Mapping[str, int]:
     unknown = sorted(set(settings.agent_limits) - set(business.agents))
     if unknown:
         raise SettingError(
-            f"SAS_AGENT_LIMITS names {unknown[0]!r}, and there is no such agent: known are "
+            f"SAS_AGENT_LIMITS names {unknown[0]!r}, which is not an agent. The agents are "
             f"{', '.join(sorted(business.agents))}"
         )
     return {**business.limits, **settings.agent_limits}

@@ -1,4 +1,4 @@
-"""Size limits of stored data, the same for every state store.
+"""Limits of stored data, the same for every state store.
 
 Texts are limited in UTF-16 units, because Table Storage counts those: 32,768 for a property and
 1 MiB (524,288 units) for an entity. Azurite counts the bytes of the JSON that is sent instead.
@@ -19,6 +19,8 @@ class TooLargeError(ValueError):
     """
 
 
+SHARDS_MAX = 256
+"""Largest number of shards of one state store."""
 PAYLOAD_INLINE_BYTES_MAX = 64 * 1024
 """Largest payload in the order's own row, in bytes of UTF-8. A larger one has rows of its own, so
 that loading an order stays one small query.

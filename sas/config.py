@@ -17,6 +17,7 @@ from itertools import pairwise, permutations
 from urllib.parse import urlsplit
 
 from sas.adapters.endpoints import Endpoint
+from sas.bounds import SHARDS_MAX
 from sas.codec.orders import (
     MESSAGE_BYTES_MAX,
     ORDER_BYTES_LIMIT,
@@ -60,7 +61,7 @@ _LETTERS = re.compile("[A-Z]?[a-z]{4,}")
 DIFFERENT_MIN = 10
 """Least number of different characters (bytes) of a key. Random keys have more."""
 PATTERN_LENGTH = 6
-"""A random key has no such part twice, and none of this length that counts (abcdef, 111111)."""
+"""A random key has no sequence of this length (abcdef, 111111), and no such part twice."""
 SOURCE_LENGTH_MAX = 500
 _URI_REFERENCE = re.compile(
     r"(?:[A-Za-z][A-Za-z0-9+.-]*:|(?![^/?#]*:))"  # a scheme, or no colon in the first segment
@@ -88,7 +89,6 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "callbacks": ("callbacks",),
 }
 """The groups of functions that an app has, for each value of SAS_FUNCTIONS."""
-SHARDS_MAX = 256
 
 
 class SettingError(ValueError):
@@ -419,7 +419,7 @@ def _alert_webhook(env: Mapping[str, str]) -> Webhook:
 
 
 def _is_safe_address(url: str) -> bool:
-    """Return whether nobody on the way can read what is posted to an address."""
+    """Return whether a post to an address is safe from readers on the network."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -442,8 +442,8 @@ def _webhook_key(text: str) -> bytes:
 def _check_references(env: Mapping[str, str]) -> None:
     """Refuse a reference that the platform did not replace by its secret.
 
-    Its text would be used as the secret, and whoever knows the vault's name knows it. The business
-    has secret settings too: those are refused whatever their names are.
+    Otherwise its text would be used as the secret, and everyone who knows the vault's name knows
+    that text. Secret settings of the business are checked too, under any name.
     """
     for name, text in env.items():
         ours = name.startswith(_OUR_SETTINGS)
@@ -464,7 +464,7 @@ def _is_prose(key: str) -> bool:
 
 
 def _has_pattern(key: bytes) -> bool:
-    """Return whether a key was not made at random, as far as a short look tells."""
+    """Return whether a short check shows that a key was not made at random."""
     parts = [key[at : at + PATTERN_LENGTH] for at in range(len(key) - PATTERN_LENGTH + 1)]
     counts = any(
         len(steps) == 1 and steps <= {-1, 0, 1}

@@ -1,10 +1,11 @@
 """The triggers of a function app: decode, call an actor, return.
 
-Every queue on an order's way has a twin for urgent orders, with a function of its own: urgent work
-overtakes all other work and takes nothing from it.
+Every queue that an order passes has a second one for urgent orders, with a function of its own. So
+urgent work never waits for other work.
 
-Success completes a message. An exception abandons it, and it comes again. The actors put aside what
-cannot be used, and put back what waits for something. So nothing here decides anything.
+Success completes a message. An exception abandons it, and it is redelivered. The actors put aside
+messages that cannot be used, and put back messages that wait for a dependency. So the functions
+decide nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sas.engine.delivery import Delivery
 from sas.ports import Business
 from sas.profiles import CONNECTION
 
-# The worker forwards every record from INFO on, whatever host.json says about its logger. The Azure
+# The worker forwards every record from INFO on, and ignores host.json for its logger. The Azure
 # SDK writes some 40 an order, the app itself one at most.
 logging.getLogger("azure").setLevel(logging.WARNING)
 
@@ -144,7 +145,7 @@ def _add_agents(app: FunctionApp, agents: Iterable[str]) -> None:
 
 
 def _agent_handler(agent: str) -> Callable[[Application], Handler]:
-    """Return what finds the handler of one agent's requests."""
+    """Return a function that finds the handler of one agent's requests."""
     return lambda app: app.agents[agent].handle
 
 

@@ -92,7 +92,7 @@ class ServiceAgent:
         return await self._post(call, self.body(call))
 
     async def undo(self, call: Call) -> Any:
-        """Have undone whatever was done under the key."""
+        """Undo everything that was done under the key."""
         return await self._service.call("DELETE", self.path, key=call.key)
 
     async def close(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import sys
+from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -42,6 +44,33 @@ def layer_of(item: pytest.Item) -> int:
     if item.path.name in LONG_FILES:
         return -1
     return next((n for n, name in enumerate(LAYERS) if name in item.path.parts), len(LAYERS))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Send what models explored to the process that prints."""
+    report = yield
+    model = sys.modules.get("tests.unit.domain_model_check")
+    if model is not None and model.EXPLORED:
+        report.user_properties += [("explored", scope) for scope in model.EXPLORED]
+        model.EXPLORED.clear()
+    return report
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Print how much the exhaustive models explored; each scope where long tests run."""
+    reports = [one for several in terminalreporter.stats.values() for one in several]
+    named = [pair for one in reports for pair in getattr(one, "user_properties", ())]
+    found = {scope: states for name, (scope, states) in named if name == "explored"}
+    if not found:
+        return
+    if "long" in config.getoption("markexpr").replace("not long", ""):
+        for scope, states in sorted(found.items()):
+            terminalreporter.write_line(f"{states:>9,} states  {scope}")
+    told = f"{len(found):,} scopes explored whole, {sum(found.values()):,} states"
+    terminalreporter.write_line(told)
 
 
 @pytest.fixture

@@ -198,7 +198,7 @@ class Rig:
             raise AssertionError(f"{late}: {self.broker.counts(queue)}") from None
 
     def nothing_lost(self) -> None:
-        """Assert that nothing lies in a dead-letter sub-queue, which nobody would see."""
+        """Assert that the dead-letter subqueues are empty."""
         for name in (*WORKED, SHOP, WHOLESALE, "operator-alerts", "orders-rejected"):
             counts = self.broker.counts(name)
             assert (counts.dead_letter, counts.transfer_dead_letter) == (0, 0), name

@@ -1,8 +1,8 @@
-"""What azd runs (azure.yaml): ``python -m tools.azd_hooks preprovision`` and ``... postdeploy``.
+"""The hooks of azd (azure.yaml): ``python -m tools.azd_hooks preprovision``, ``... postdeploy``.
 
 ``... check`` refuses what ``preprovision`` refuses and changes nothing: a preview runs no hook.
-Standard library only: the hook runs with the Python of whoever deploys, without this project's
-packages. It speaks to Azure by the command ``az``.
+Standard library only: the hook runs with the Python of the person who deploys, without this
+project's packages. It calls Azure with the command ``az``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ FORMS: Mapping[str, tuple[str, str]] = {
     ),
     "SAS_VNET_ENABLED": _SWITCH,
 }
-"""What a variable may be, where it is not empty, and what to say if it is something else."""
+"""For each variable, if it is not empty: the form of its value, and the error for any other."""
 PRINCIPAL_FORM = (
     _GUID,
     "give an object id (a GUID); `az ad signed-in-user show --query id --output tsv` prints yours",
@@ -91,7 +91,7 @@ def check(env: Mapping[str, str]) -> None:
 
 
 def preprovision(env: Mapping[str, str]) -> None:
-    """Check, register the provider that a virtual network needs, ask who is mailed of alerts.
+    """Check, register the provider that a virtual network needs, ask for the addresses of alerts.
 
     Raises:
         RefusedError: as ``check``, or the provider cannot be registered.
@@ -103,7 +103,7 @@ def preprovision(env: Mapping[str, str]) -> None:
 
 
 def postdeploy(env: Mapping[str, str]) -> None:
-    """Say where everything is, and what to try first."""
+    """Print where everything is, and what to try first."""
     print(
         f"""The functions run in {env.get("SERVICE_ORDERS_NAME", "?")}, \
 resource group {env.get("AZURE_RESOURCE_GROUP", "?")}.
@@ -154,7 +154,7 @@ def _secrets(env: Mapping[str, str]) -> list[str]:
 
 
 def _check_forms(env: Mapping[str, str]) -> None:
-    """Refuse a value that the template, azd or the app would refuse, or read in its own way."""
+    """Refuse a value that the template, azd or the app would refuse or misread."""
     for name in sorted(asked()):
         form = PRINCIPAL_FORM if _is_principal(name) else FORMS.get(name)
         value = env.get(name, "")
@@ -223,7 +223,7 @@ def _check_principals(env: Mapping[str, str]) -> None:
 
 
 def _check_platform(env: Mapping[str, str]) -> None:
-    """Refuse what Service Bus refuses."""
+    """Refuse a change of the tier that Service Bus refuses."""
     wanted = (
         "Premium" if env.get(PRIVATE) == "true" else env.get("SAS_SERVICE_BUS_SKU") or "Standard"
     )
@@ -272,7 +272,7 @@ def _other_tier(present: str, wanted: str) -> str:
 
 
 def _register(env: Mapping[str, str], provider: str) -> None:
-    """Register a resource provider: its delegated subnet fails without, and ARM does not do it."""
+    """Register a resource provider. A delegated subnet needs it, and ARM does not register it."""
     show = ("provider", "show", "--namespace", provider, "--query", "registrationState")
     if _az(env, *show) == "Registered":
         return
@@ -285,10 +285,10 @@ def _register(env: Mapping[str, str], provider: str) -> None:
 
 
 def _ask_mail(env: Mapping[str, str]) -> None:
-    """Ask who is mailed of alerts; warn if nobody is."""
+    """Ask for the mail addresses of alerts; warn if there are none."""
     text = env.get(MAIL, "")
     if not text and sys.stdin.isatty():
-        text = input("Mail addresses for alerts, commas between (empty: nobody is told): ").strip()
+        text = input("Mail addresses for alerts, commas between (empty: none): ").strip()
         azd = shutil.which("azd")
         if text and azd:
             _check_mail(text)
@@ -308,14 +308,14 @@ def _check_mail(text: str) -> None:
 def _warn_of_silence() -> None:
     _say(
         "************************************************************************\n"
-        "WARNING: NOBODY IS TOLD OF ALERTS. An order that fails waits unseen.\n"
+        "WARNING: NOBODY GETS ALERTS BY MAIL. Failed orders wait unnoticed.\n"
         f"    azd env set {MAIL} ann@example.com,bob@example.com && azd provision\n"
         "************************************************************************"
     )
 
 
 def _az(env: Mapping[str, str], *arguments: str) -> str | None:
-    """Return what az prints; None if it is not there, not signed in, or fails."""
+    """Return the output of az; None if az is missing, not signed in, or fails."""
     az = shutil.which("az", path=env.get("PATH"))
     if az is None:
         return None

@@ -1,6 +1,6 @@
 """Builds both packages into build/dist: ``python -m tools.dist``.
 
-From a copy of what git knows, so that nothing that lies around gets in and nothing is left behind.
+It builds from a copy of the files that git knows, so other files neither get in nor are changed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Build the documentation as a site: ``make docs`` installs what it needs and runs this.
 
-The pages lie where their readers work, also outside ``docs``. They are copied to one tree, with
-the files that they link to, so that MkDocs can check every link (``strict``).
+The pages are beside the code that they describe, also outside ``docs``. They are copied to one
+tree, with the files that they link to, so that MkDocs can check every link (``strict``).
 """
 
 from __future__ import annotations

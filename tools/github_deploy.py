@@ -33,7 +33,7 @@ OF_SIGN_IN = ("AZURE_CLIENT_ID", "AZURE_TENANT_ID", "AZURE_SUBSCRIPTION_ID")
 
 
 def subject(repository: str) -> str:
-    """Return whom GitHub says that the job is: ``environment`` takes the place of the branch."""
+    """Return the subject that GitHub signs for the job. It names ``environment``, no branch."""
     return f"repo:{repository}:environment:{ENVIRONMENT}"
 
 

@@ -1,4 +1,4 @@
-"""Bicep files as plain data: what they declare, use and call. The compiler is not needed."""
+"""Reads Bicep files as plain data: declarations, uses, calls. It does not need the compiler."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Parameter:
 
 @dataclass(slots=True)
 class Declared:
-    """A resource or a module: its symbol, what it names (a type or a file), and its body."""
+    """A resource or a module: its symbol, its type or file (``target``), and its body."""
 
     symbol: str
     target: str
@@ -105,7 +105,7 @@ def read_all(root: Path) -> dict[Path, BicepFile]:
 
 
 def members(value: Node) -> dict[str, Node]:
-    """Return an object's members by key; of a loop or a condition, its body's."""
+    """Return the members of an object, or of the body of a loop or condition, by key."""
     for inner in value.walk():
         if inner.kind == "object":
             return {

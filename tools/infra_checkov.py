@@ -1,7 +1,7 @@
 """Checkov over ``infra``, in an environment of its own: python -m tools.infra_checkov --install.
 
-It parses with pycep, which on a file it does not understand reports nothing and passes: so
-the files that it parsed are counted too.
+It parses with pycep. On a file that pycep cannot parse, checkov reports nothing and passes. So
+the parsed files are counted too.
 """
 
 from __future__ import annotations

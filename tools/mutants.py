@@ -137,7 +137,7 @@ MUTANTS = (
     Mutant(
         "a refused commit counts as done",
         _RUNNER,
-        'log.info("order %s: a rival committed seq %s", change.after.order_id, entry.seq)\n'
+        'log.info("order %s: another instance won seq %s", change.after.order_id, entry.seq)\n'
         "            return False",
         "return True",
     ),
@@ -390,6 +390,12 @@ MUTANTS = (
         "            if order is not None and await self._repeated(order, source):\n"
         "                return ApplyResult.REPEATED\n",
         "            if order is not None:\n                return ApplyResult.REPEATED\n",
+    ),
+    Mutant(
+        "a redrive keeps the submission id of what was given up",
+        "sas/operate/redriving.py",
+        "body = with_submission_id(body, new_id)",
+        "pass",
     ),
 )
 """Mutants of the protocol and of the edge of the platform."""

@@ -88,7 +88,7 @@ def problems(
         told.append(f"{share:.1%} of what counts passed, and the goal is {GOAL:.0%}.")
     outcome_of = {result.name: result.outcome for result in results}
     told += [
-        f"{name} failed and expected.txt does not name it: mend the broker, or give a reason there."
+        f"{name} failed and expected.txt does not name it: fix the broker, or give a reason there."
         for name in sorted(unexpected(results, lists))
     ]
     told += [

@@ -1,7 +1,7 @@
 """host.json: its options with the defaults of the Azure extensions, read and checked.
 
 A key that the Functions host does not know is refused with the nearest known key; Azure would
-ignore a misspelt `maxConcurrentCalls` without a word. A setting
+ignore a misspelt `maxConcurrentCalls` silently. A setting
 `AzureFunctionsJobHost__extensions__serviceBus__...` overrides a value, as in Azure.
 """
 

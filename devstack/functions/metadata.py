@@ -65,7 +65,7 @@ _decode._DECODE_BY_CONSTRUCTOR[_TIMESTAMP] = _decode_timestamp  # noqa: SLF001
 
 
 class MessageMetadata(UserDict[str, Datum]):
-    """The metadata of one message, made when somebody asks for it."""
+    """The metadata of one message, made on first use."""
 
     def __init__(self, message: ServiceBusReceivedMessage) -> None:  # `data` comes later
         self._message = message

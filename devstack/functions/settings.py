@@ -2,7 +2,7 @@
 
 The environment overrides the file, as with the Core Tools. Names are compared without case, and
 `__` is the same as `:`, as in the configuration of the Functions host. A connection to a service
-that is not on this machine is refused: a run on a desk must not work on the data of others.
+that is not on this machine is refused: a local run must not change the data of others.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What survives ``kill -9``: everything acknowledged, in one SQLite database in WAL mode.
+"""Keeps everything acknowledged over ``kill -9``, in one SQLite database in WAL mode.
 
 The queues record their changes in the journal's write-behind buffer. `SqliteJournal.commit` writes
 the buffer in one transaction (group commit). The server calls it at the end of each read of a

@@ -39,7 +39,7 @@ var sharedOrders = urgent ? list.access.urgentApplicationSends : list.access.app
 var lanes = bound ? ['', '-urgent'] : []
 var ownOrders = concat([ownQueueName, 'callbacks'], urgent ? ['${ownQueueName}-urgent'] : [])
 
-// Both lanes, whoever may send to them: each has a function.
+// Both lanes, also if nobody may send to one of them: each has a function.
 @batchSize(1)
 resource orders 'Microsoft.ServiceBus/namespaces/queues@2024-01-01' = [for suffix in lanes: {
   parent: namespace

@@ -1,4 +1,4 @@
-// A vault for the secrets of this environment. The functions' identity may read secrets, and nobody's key or policy
+// A vault for the secrets of this environment. The functions' identity may read secrets, and no key or policy
 // opens it: rights are roles. Values are put in by people (`az keyvault secret set`), never by a deployment.
 
 @minLength(3)

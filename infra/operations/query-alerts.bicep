@@ -6,12 +6,12 @@ param tags object
 param workspaceId string
 param actionGroupId string
 
-@description('Minutes that a due row may be overdue before somebody should look.')
+@description('Minutes that a due row may be overdue before an alert.')
 @minValue(1)
 @maxValue(1440)
 param overdueMinutesMax int
 
-@description('Hours that a finished order may be kept beyond its retention before somebody should look.')
+@description('Hours that a finished order may be kept beyond its retention before an alert.')
 @minValue(1)
 @maxValue(1000)
 param purgeLagHoursMax int

@@ -11,7 +11,7 @@ param responseQueues array
 @description('Queues of orders of single applications.')
 param ownOrdersQueues array
 
-@description('Messages waiting in a working queue from which on somebody should look.')
+@description('An alert is sent if more messages than this wait in a working queue.')
 @minValue(1)
 param queueDepthMax int
 

@@ -58,7 +58,7 @@ resource idle 'Microsoft.Insights/metricAlerts@2018-03-01' = {
   location: 'global'
   tags: tags
   properties: {
-    description: 'Nobody asks the state store: no supervisor runs, and nothing that expires is recovered. Is the app started?'
+    description: 'No request reaches the state store: no supervisor runs, and expired steps are not recovered. Check that the app is started.'
     severity: 0
     enabled: true
     autoMitigate: true

@@ -1,4 +1,4 @@
-"""Run real orders over real processes while everything fails; reconcile with the services' books.
+"""Run real orders over real processes while everything fails; reconcile with the services' ledgers.
 
 ``make chaos`` and ``make soak``.
 """

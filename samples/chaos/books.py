@@ -1,6 +1,6 @@
-"""What came of every order: the services' own books against what was told and what is stored.
+"""Compares the ledgers of the remote services with the notifications and the store.
 
-The books are the ledgers of the remote services, and the keys that they refuse by their seed. They
+The "books" are these ledgers, and the keys that the services refuse by their seed. The services
 know nothing of the pattern.
 """
 

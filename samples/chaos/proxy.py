@@ -18,7 +18,7 @@ _BUSY = (
 
 
 class Weather(Enum):
-    """What requests meet."""
+    """What happens to requests."""
 
     FINE = "forwarded"
     REFUSED = "connection refused"
@@ -28,7 +28,7 @@ class Weather(Enum):
 
 
 class StoreProxy(AsyncRunnable):
-    """Forwards connections to a local port, in the weather that `change` sets."""
+    """Forwards connections to a local port, with the fault that `change` sets."""
 
     def __init__(self, target_port: int) -> None:
         self.port = 0
@@ -51,7 +51,7 @@ class StoreProxy(AsyncRunnable):
             writer.transport.abort()
 
     async def change(self, weather: Weather) -> None:
-        """Set the weather. Open connections are cut, so it holds from now on."""
+        """Set the fault. Open connections are cut, so it applies from now on."""
         await self.stop()
         self._weather = weather
         if weather is not Weather.REFUSED:
@@ -79,7 +79,7 @@ class StoreProxy(AsyncRunnable):
         try:
             asking = asyncio.create_task(_pump(reader, requests))
             if self._weather is Weather.ANSWERS_LOST:
-                await answers.read(1)  # it was done; nobody is told
+                await answers.read(1)  # the request was carried out, and its answer is dropped
             else:
                 await _pump(answers, writer)
             asking.cancel()

@@ -1,4 +1,4 @@
-"""One run: orders come in at a steady pace, faults happen, applications read what they are told."""
+"""One run: orders come at a steady pace, faults happen, applications read notifications."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class Run:
             await asyncio.sleep(fault.pause_s)
 
     async def _read(self, queue: str) -> None:
-        """Read a response queue as an application does, whatever happens to the connection."""
+        """Read a response queue as an application does, through every fault of the connection."""
         text = self.system.stack.servicebus_connection
         while True:
             client = ServiceBusClient.from_connection_string(text, retry_total=0)
@@ -175,7 +175,7 @@ class Run:
                         for message in await receiver.receive_messages(READ_MAX, max_wait_time=1):
                             self._take(queue, message)
                             await receiver.complete_message(message)
-            except Exception:  # noqa: BLE001  whatever the SDK raises in an outage: read again
+            except Exception:  # noqa: BLE001  any error of the SDK in an outage: read again
                 await asyncio.sleep(0.3)
             finally:
                 with suppress(Exception):  # a dead connection

@@ -214,7 +214,7 @@ def _json(value: object) -> web.Response:
 
 
 def _reset(request: web.Request) -> web.Response:
-    """Reset the TCP connection; nobody reads the returned response."""
+    """Reset the TCP connection. The returned response is not sent."""
     if request.transport is not None:
         connection = request.transport.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)

@@ -77,8 +77,8 @@ _NO_BUG = (RefusedError, SilentError, MustWaitError, UnavailableError)
 
 
 class NotBegunError(UnavailableError):
-    """The time of a request went by before its first call: the store was slow. Nothing was tried,
-    so the request is put back, and asks for time when it comes again.
+    """The time of a request passed before its first call, because the store was slow. Nothing was
+    tried, so the request is put back, and asks for more time when it comes again.
     """
 
 
@@ -194,7 +194,7 @@ class AgentActor:
         if deadline.left() <= 0:
             return None
         if self._workflows is not None:
-            try:  # this instance may lack its secret fields, and its agent may lack its steps
+            try:  # without the workflow, its secret fields and its steps are not known here
                 self._workflows.find(request.workflow)
             except UnknownWorkflowError as lacks:
                 text = f"order {request.order_id} waits for a deploy: {lacks}"
@@ -334,7 +334,7 @@ class AgentActor:
     async def _stored(self, request: RequestMessage) -> Order:
         order = await self._context.load(request.order_id)
         if order is None:
-            text = f"order {request.order_id} is no longer stored"
+            text = f"order {request.order_id} is not stored any more: it was purged or removed"
             raise RefusedError(FaultCode.UNKNOWN_ORDER, text)
         return order
 
@@ -349,7 +349,7 @@ class AgentActor:
             kind=AlertKind.UNREADABLE.value,
             at=key_time(self._context.clock.now()),
             text=f"Step {request.step_name} of order {request.order_id} waits: {wrong}. It is "
-            "tried again by itself, and no failure is counted.",
+            "tried again automatically, and no failure is counted.",
             id=f"unreadable/{digest_id(request.id)}",
             order_id=request.order_id,
             step=request.step_name,

@@ -1,11 +1,11 @@
 """Dead letters: a dead-lettered message is never acted on.
 
-If its transition is recorded, the messages of that are sent. If not, its cause is fenced, so that a
-slow handler cannot act on it later. Only then are the application and the operator informed.
+If its transition is recorded, the recorded messages are sent. If not, its cause is fenced, so that
+a slow handler cannot act on it later. After that, the application and the operator are informed.
 
-Who may send to a queue says which messages are believed from it: a forged reply on ``callbacks``
-must not fence the real one. So each source is read as its own kinds only. From any other source,
-nothing is believed: the message is only put aside.
+Each queue has its own senders, so a dead letter is believed only as a message of its source queue:
+a forged reply on ``callbacks`` must not fence the real one. A message of any other source is put
+aside without a look at its content.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class DeadLetters:
             await self._handle(delivery)
 
     async def handle_given_up(self, delivery: Delivery) -> None:
-        """Handle a dead letter that ``dead-letters`` itself gave up; it lies in the subqueue.
+        """Handle a dead letter that ``dead-letters`` itself gave up; it is in the subqueue.
 
         Raises:
             UnavailableError: put the message back to ``dead-letters``. A subqueue has no delivery
@@ -94,7 +94,7 @@ class DeadLetters:
         except UnavailableError:
             raise
         except Exception as failed:
-            log.exception("a dead letter that was given up fails again: mend its cause")
+            log.exception("a dead letter that was given up fails again: repair its cause")
             raise GivenUpError(f"it was given up, and fails again: {failed!r}") from failed
 
     def _by_source(self, features: Mapping[str, Identify]) -> Mapping[str, Identify]:
@@ -114,7 +114,7 @@ class DeadLetters:
         delivery = replace(delivery, source_queue=source or None)
         if queues.takes_orders(source):
             await self._order(delivery, source)
-        # It expired unread, and is put back. An alert about an alert would never end.
+        # It expired unread, and is kept again. An alert about an alert could repeat without end.
         elif source == queues.rejected:
             await rejections.keep_on(self._rejection(delivery, None))
         elif source == queues.alerts:

@@ -76,7 +76,7 @@ class Operator:
         source = Source(cause, by, outside_sent=outside_sent, reason=command.reason)
         result = await self._runner.apply(command.order_id, source, decide)
         if result is ApplyResult.UNKNOWN_ORDER:
-            refusal = "there is no such order"
+            refusal = "there is no such order: check its id"
         if result in {ApplyResult.NOTHING, ApplyResult.UNKNOWN_ORDER}:
             await self._refuse(command, refusal)
         return result

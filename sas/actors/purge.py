@@ -3,7 +3,7 @@
 Shards are purged side by side (``shards_max``), and several orders go in one transaction. It runs
 beside live orders: each run ends with its function's time, and the order's token guards each
 removal. Orders that it could not remove are still listed as finished, and the next run continues
-with them. Each run takes the shards in another order, so none is always the last.
+with them. Each run takes the shards in another order, so no shard is always the last.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Purger:
                 await self._remove(await self._exported(self._exporter, orders, found), found)
 
     async def _remove(self, orders: Sequence[Order], found: Purge) -> None:
-        """Remove orders together. Those that did not go so are tried again, each by itself."""
+        """Remove orders together. Orders that are still there are tried again, one by one."""
 
         async def remove(order: Order) -> None:
             if await self._context.store.purge(order):

@@ -63,7 +63,7 @@ class Submitter:
         self._runner = TransitionRunner(context, business.workflow_of)
 
     async def handle(self, delivery: Delivery) -> None:
-        """Handle one message of the ``orders`` queue. On return nothing of it can be lost.
+        """Handle one message of the ``orders`` queue. After the return nothing of it can be lost.
 
         Raises:
             UnavailableError: put the message back (``sas.engine.receiver``).
@@ -191,7 +191,8 @@ def read_order(delivery: Delivery, queue: str, context: Context, bytes_max: int)
 def sender_of(delivery: Delivery, queue: str, context: Context) -> Salvage:
     """Return what is known of the sender of a refused order.
 
-    Senders of a bound queue are told on their own response queue, whatever the message says.
+    The sender on a bound queue is notified on its own response queue, even if the message names
+    another one.
     """
     found = salvage(delivery.body)
     application = context.queues.application_of(queue)

@@ -2,7 +2,7 @@
 
 A timer has no redelivery, so each of its transitions leaves an out row until its messages are sent.
 Several supervisors may sweep at once: the order's ETag lets one of them win. A short lease, renewed
-in the sweep, saves double work; correctness does not depend on it.
+during the sweep, avoids double work. Correctness does not depend on it.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ REST = timedelta(minutes=5)
 workflow was changed. Its due row stays the oldest, and must not block all others.
 """
 BUS_FAILURES_MAX = 3
-"""A sweep ends when the bus did not answer so often in a row. Each time takes ten seconds."""
+"""A sweep ends after this many sends in a row without an answer. Each one takes ten seconds."""
 BUS_REST = timedelta(seconds=15)
-"""Pause before a due row that the bus failed is looked at again. Others have their turn before."""
+"""Pause before a due row is looked at again after the bus failed. Other rows come first."""
 SOON = timedelta(seconds=5)
-"""First pause of a due row that is left to an instance of another version. It doubles."""
+"""First pause of a due row that is left to an instance of another version. Each pause doubles."""
 
 
 @dataclass(slots=True)
@@ -222,7 +222,7 @@ class Supervisor:
                     found.done[what] += 1
 
     async def _report(self, what: str, broken: Exception, *order_ids: str) -> None:
-        """Alert the operator of what the supervisor passes over: one incident for all of it."""
+        """Alert the operator of rows that the supervisor skips: one incident for all of them."""
         now = self._context.clock.now()
         text = (
             f"The supervisor cannot read {what} ({type(broken).__name__}) and passes over it. All "
@@ -249,7 +249,7 @@ class Supervisor:
             case OutDue():
                 return await self._send_out(row)
             case OtherDue(order_id=""):
-                raise ValueError(f"{row.row_key!r} is no key of a due row: remove it")
+                raise ValueError(f"{row.row_key!r} is not the key of a due row: remove it")
             case OtherDue():
                 raise OtherVersionError(f"its due row {row.row_key} is of a newer version")
             case HeldDue():
@@ -271,7 +271,7 @@ class Supervisor:
         return "sent again"
 
     async def _expire(self, row: StepDue | DeadlineDue) -> str | None:
-        """Have an expiry decided; return its journal word, None if there was nothing to do."""
+        """Apply the decision about an expiry; return its journal word, None if there is none."""
         word: str | None = None
         excuse = await self._excuse(row) if isinstance(row, StepDue) else None
 

@@ -1,7 +1,7 @@
 """AES-256-GCM and HMAC-SHA256 with the keys of SAS_ENCRYPTION_KEYS, by the package cryptography.
 
 Two keys are derived from each key (HKDF): one encrypts, one signs. Every value gets a new nonce
-of 96 bits. Its place and its key's id are authenticated with it, so that nobody can decrypt it in
+of 96 bits. Its place and its key's id are authenticated with it, so it cannot be decrypted in
 another order, at another place, or under another key's id.
 """
 

@@ -132,7 +132,7 @@ def _parse_due(row_key: str) -> Due:
         case [_, at, order_id, *_]:
             return OtherDue(parse_key_time(at), unescape(order_id), row_key)
         case _:
-            raise ValueError(f"{row_key!r} is no key of a due row: remove it")
+            raise ValueError(f"{row_key!r} is not the key of a due row: remove it")
 
 
 def settled(kind: str, at: datetime, order_id: str) -> str:

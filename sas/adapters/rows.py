@@ -101,11 +101,11 @@ def _check_column(column: str, value: object) -> None:
     if value is None:
         return
     if column in _NUMBERS and not (type(value) is int and 0 <= value <= NUMBER_MAX):
-        raise ValueError(f"column {column} is {str(value)[:40]!r}, and no number")
+        raise ValueError(f"column {column} is {str(value)[:40]!r}, not a number")
     if column in _FLAGS and not isinstance(value, bool):
         raise ValueError(f"column {column} is {str(value)[:40]!r}, not true or false")
     if column in _TEXTS and not isinstance(value, str):
-        raise ValueError(f"column {column} is {str(value)[:40]!r}, and no text")
+        raise ValueError(f"column {column} is {str(value)[:40]!r}, not text")
     if column in _SHORT and len(str(value)) > TEXT_UNITS_MAX:
         raise ValueError(f"column {column} has {len(str(value)):,} characters")
 

@@ -28,7 +28,7 @@ class SignIn:
         """Return the headers that sign in; called for each attempt.
 
         Raises:
-            TransientError: no token is to be had now.
+            TransientError: no token is available now.
         """
         return {}
 

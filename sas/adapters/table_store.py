@@ -2,9 +2,9 @@
 
 **Our own write is never taken for another instance's.** After a refusal (404, 409, 412) or an
 unknown outcome the store reads the journal row of this seq. That row never changes. It carries
-our commit id if, and only if, our transaction was written, whatever happened afterwards. If it
-is missing after an unknown outcome, the same transaction is tried again, never a new decision:
-should the first one arrive late, one of the two is refused.
+our commit id if, and only if, our transaction was written, even if other writes followed. If it is
+missing after an unknown outcome, the same transaction is tried again, never a new decision: if the
+first one arrives late, one of the two is refused.
 
 **A finished order is removed so that no crash leaves half of one.** Up to 100 rows go in one
 transaction, those of several orders of a shard together, each guarded by its state row's ETag. If
@@ -32,7 +32,7 @@ from azure.data.tables.aio import TableClient
 from sas.adapters import keys
 from sas.adapters.endpoints import Endpoint, token_credential
 from sas.adapters.group_transaction import GroupTransactions
-from sas.adapters.rows import Row, error_row, order_from, reading, settled_row
+from sas.adapters.rows import Row, error_row, order_from, reading
 from sas.adapters.table import (
     Meter,
     RefusedTransactionError,
@@ -41,10 +41,8 @@ from sas.adapters.table import (
     UnknownOutcomeError,
     first_line,
 )
+from sas.adapters.table_purge import Purge
 from sas.adapters.transaction import (
-    OPERATIONS_MAX,
-    Operation,
-    deletion,
     entry_from,
     held_message,
     held_row,
@@ -52,8 +50,8 @@ from sas.adapters.transaction import (
     payload_from,
     payload_rows,
 )
-from sas.bounds import PAYLOAD_BYTES_MAX, check_bounds, check_bytes
-from sas.domain.change import Change, Due, HeldDue, OutDue, check_finished
+from sas.bounds import PAYLOAD_BYTES_MAX, SHARDS_MAX, check_bounds, check_bytes
+from sas.domain.change import Change, Due, HeldDue, OutDue
 from sas.domain.content import PayloadRef, ref_of
 from sas.domain.ids import all_shards, digest_id, key_time, parse_key_time, shard_of
 from sas.domain.messages import JournalEntry
@@ -77,10 +75,9 @@ AZURITE = (
 """Meaning of ``UseDevelopmentStorage=true``, which the Tables SDK lacks. The key is public."""
 
 LOADS_MAX = 5
-SHARDS_MAX = 256
 FORMAT = 1
-"""Format of the rows, in the table's meta row. A version that writes what older ones must not work
-on raises it; they then put every message back.
+"""Format of the rows, in the table's meta row. A version whose rows must not be used by older
+versions raises it. Older versions then put every message back.
 """
 
 OVERTAKEN = "W/\"datetime'2000-01-01T00%3A00%3A00.0000000Z'\""
@@ -246,7 +243,7 @@ class TableStore:
                 except RefusedTransactionError as refused:
                     if (token := await self._our_token(partition, change)) is not None:
                         return replace(change.after, token=token)
-                    # An index row to delete may be missing already, because somebody deleted it
+                    # An index row to delete may be missing already, because it was deleted
                     # by hand. Without this its order could never change again.
                     if refused.status != 404 or not left[refused.index].is_index_delete:
                         raise ConflictError(
@@ -388,103 +385,8 @@ class TableStore:
             StoreUnavailableError: no answer. The orders stay listed as finished until all of them
                 is gone.
         """
-        for order in orders:
-            check_finished(order)
-        gone: set[str] = set()
-        batches: dict[str, list[tuple[str, list[Operation]]]] = {}
-        found = await asyncio.gather(*(self._deletions(order) for order in orders))
-        for order, deletions in zip(orders, found, strict=True):
-            partition = await self._partition(order.order_id)
-            batch = batches.setdefault(partition, [])
-            if sum(len(one) for _, one in batch) + len(deletions) > OPERATIONS_MAX:
-                gone |= await self._purge_batch(partition, batches.pop(partition))
-                batch = batches.setdefault(partition, [])
-            if deletions:
-                batch.append((order.order_id, deletions))
-        for partition, batch in batches.items():
-            gone |= await self._purge_batch(partition, batch)
-        return gone
-
-    async def _purge_batch(
-        self, partition: str, batch: Sequence[tuple[str, list[Operation]]]
-    ) -> set[str]:
-        """Remove some orders in one transaction; return those that went: all or none."""
-        whole = [operation for _, deletions in batch for operation in deletions]
-        done = whole and await self._transact_once(partition, whole)
-        return {order_id for order_id, _ in batch} if done else set()
-
-    async def _deletions(self, order: Order) -> list[Operation]:
-        """Return what removes an order in one transaction; empty if it changed or went meanwhile.
-
-        Of an order with more rows than one transaction takes, the past is removed first.
-        """
-        partition = await self._partition(order.order_id)
-        past, last = await self._rows_to_purge(partition, order)
-        token: str | None = str(order.token)
-        if len(past) + len(last) > OPERATIONS_MAX:
-            token = await self._purge_past(partition, order, past, OPERATIONS_MAX - len(last))
-        if token is None or not last:
-            return []
-        guard = Operation("delete", {"RowKey": keys.state(order.order_id)}, token)
-        return [guard, *past, *last[1:]]
-
-    async def _purge_past(
-        self, partition: str, order: Order, past: list[Operation], room: int
-    ) -> str | None:
-        """Remove the first of ``past`` until at most ``room`` are left; return the new ETag."""
-        state = await self.table.get(partition, keys.state(order.order_id))
-        if state is None or state.metadata["etag"] != order.token:
-            return None
-        token = str(order.token)
-        same = {name: value for name, value in state.items() if name != "PartitionKey"}
-        while len(past) > room:
-            some = past[: OPERATIONS_MAX - 1]
-            guard = Operation("update", same, token)
-            etags = await self._transact_once(partition, [guard, *some])
-            if not etags or not etags[0]:
-                return None
-            token = etags[0]
-            del past[: len(some)]
-        return token
-
-    async def _rows_to_purge(
-        self, partition: str, order: Order
-    ) -> tuple[list[Operation], list[Operation]]:
-        """Return two lists of deletions: the past, and the rest with the state row first.
-
-        Both are empty if the order went meanwhile.
-
-        The past is the last errors, the journal, the causes and the payloads, those in use last.
-        """
-        order_id = order.order_id
-        state = keys.state(order_id)
-        low, high = keys.aggregate(order_id)
-        found = await self.table.rows(partition, keys.whole(order_id), select=["RowKey"])
-        all_keys = [str(row["RowKey"]) for row in found]
-        if state not in all_keys:
-            return [], []
-        used = _payload_keys(order)
-        past = [key for key in all_keys if not low <= key < high or keys.is_error(key)]
-        rest = [key for key in all_keys if key not in {state, *past}]
-        past.sort(key=lambda key: (key in used, key))
-        listed = settled_row(order)
-        if listed is not None:
-            rest.append(str(listed["RowKey"]))
-        return [deletion(key) for key in past], [deletion(key) for key in (state, *rest)]
-
-    async def _transact_once(self, partition: str, batch: Sequence[Operation]) -> list[str | None]:
-        """Return the new ETags; an empty list if another instance changed the order.
-
-        Raises:
-            StoreUnavailableError: it is unknown whether it was written; the next run finds out.
-        """
-        async with self.table.within_time():
-            try:
-                return await self.table.transact(partition, batch)
-            except RefusedTransactionError:
-                return []
-            except UnknownOutcomeError as unknown:
-                raise self.table.unavailable(unknown.__cause__ or unknown) from unknown
+        await self.open()
+        return await Purge(self.table, len(self._shards)).remove(*orders)
 
     # Shared values and leases
 
@@ -584,17 +486,6 @@ def _held_until(row: Row, now: datetime) -> datetime:
         return now
 
 
-def _payload_keys(order: Order) -> set[str]:
-    """Return the row keys of the payloads that an order refers to."""
-    contents = [order.details.payload, *(step.result for step in order.steps)]
-    return {
-        keys.payload_chunk(order.order_id, ref.sha256, number)
-        for ref in contents
-        if isinstance(ref, PayloadRef)
-        for number in range(ref.chunks)
-    }
-
-
 def _summary(row: Row) -> Summary | None:
     """Return an order of a list; None if its row is of a newer version, or was broken by hand."""
     try:
@@ -605,7 +496,7 @@ def _summary(row: Row) -> Summary | None:
         why = row.get("UndoneBecause")
         order_id, workflow = row["OrderID"], row["Workflow"]
         if not (isinstance(order_id, str) and isinstance(workflow, str)):
-            raise TypeError("OrderID or Workflow is no text")  # noqa: TRY301  logged below
+            raise TypeError("OrderID or Workflow is not text")  # noqa: TRY301  logged below
         return Summary(at, order_id, state, workflow, submitted_at, why)
     except (KeyError, ValueError, TypeError) as wrong:
         log.warning("row %r of a list is passed over: %r", row.get("RowKey"), wrong)

@@ -1,7 +1,7 @@
 """The verbs that change orders: ``resubmit``, ``skip``, ``undo``, ``cancel``, ``acknowledge``.
 
-Each is shown first, confirmed, sent as a command to the scheduler, and awaited. The scheduler
-decides by the same rules once the command arrives (``sas.operate.commands``).
+Each verb shows what it would do, asks, sends a command to the scheduler, and waits for the result.
+The scheduler decides by the same rules once the command arrives (``sas.operate.commands``).
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ async def _one(plan: Plan, order_id: str, seq: int | None, store: StateStore) ->
         return 0
     if not plan.sure and not output.confirmed(f"{verb.value} order {order_id}"):
         return 1
-    # A cancel is right however far the order has come meanwhile.
+    # A cancel is right even if the order changed meanwhile.
     seen = seq if verb is Verb.CANCEL else order.seq
     (ended,) = await _carry_out(plan, store, [Asked(order_id, seen, order.details.urgent)])
     outcomes = await _outcomes(plan, store, [order], [ended])
@@ -363,8 +363,8 @@ def _tell_many(plan: Plan, ended: list[Ended], outcomes: Mapping[str, Outcome]) 
 
 RESUBMIT = """\
 Run the failed steps of an order in Error again, or its failed undos. Failures are counted from 0
-again. The remote service gets the same idempotency key: it does nothing twice. --input has a key
-of its own: the step's earlier calls are undone first.
+again. The remote service gets the same idempotency key, so it does nothing twice. With --input the
+step gets a new key, and its earlier calls are undone first.
 
 The command waits until these steps have ended, as --wait says. It exits with 1 if one failed
 again.
@@ -380,14 +380,14 @@ hand. --input is the result that later steps read; without it they see null.
   sas skip 10248 --step ship-goods --input '{"parcel": "P-17"}'
 """
 UNDO = """\
-Undo an order at once, whatever its state: every step that ever began, the last first. There is no
-way back. To let the running calls of an order finish first, use sas cancel.
+Undo an order at once, in any state: every step that began is undone, the last one first. There is
+no way back. To let the running calls of an order finish first, use sas cancel.
 
   sas undo 10248
 """
 CANCEL = """\
-Cancel an order under way: no new step starts, the running steps are awaited (or expire), then all
-is undone. There is no way back. Without --seq the order is cancelled however far it has come.
+Cancel an order under way: no new step starts, the running steps end or expire, then all steps are
+undone. There is no way back. Without --seq the order is cancelled even if it changed meanwhile.
 
   sas cancel 10248
 """

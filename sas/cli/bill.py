@@ -1,6 +1,6 @@
 """The bill of a deployment by item, from the counts of ``sas.cli.counts`` and a file of prices.
 
-What nobody could count without Azure is assumed, and listed below as a constant with its reason.
+Figures that cannot be counted without Azure are assumptions: constants below, each with a reason.
 """
 
 from __future__ import annotations

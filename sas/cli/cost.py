@@ -131,7 +131,7 @@ def read_prices(file: str) -> Prices:
         raise UsageError(f"{file}: {wrong} (samples/prices.json shows the form)") from None
     unknown = sorted(prices.items.keys() - ITEMS.keys())
     if unknown:
-        raise UsageError(f"{file}: there is no item {unknown[0]!r}; there are {', '.join(ITEMS)}")
+        raise UsageError(f"{file}: there is no item {unknown[0]!r}; use {', '.join(ITEMS)}")
     for item, price in prices.items.items():
         _check_tiers(f"{file}: {item}", price)
     return prices

@@ -24,10 +24,10 @@ LOOK_AGAIN_S = 2.0
 DESCRIPTION = """\
 Start a page for your browser: what is stuck and why, every order with its journal, alerts and
 rejected messages, and the commands. It uses your own sign-in and rights, as every verb does, and
-listens on 127.0.0.1 only. It prints a link that logs one browser in, once; Enter prints another
-(without a terminal it prints another when one was used).
+listens on 127.0.0.1 only. It prints a link that logs in one browser, once. Press Enter for another
+link (without a terminal it prints another when one was used).
 
-To use it from elsewhere: ssh -L 7474:127.0.0.1:7474 THIS_MACHINE
+To use it from another machine: ssh -L 7474:127.0.0.1:7474 THIS_MACHINE
 
   sas desk
   sas desk --app orders.workflows:workflows --open

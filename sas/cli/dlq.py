@@ -184,7 +184,7 @@ def _explain(joined: Sequence[Joined], arguments: argparse.Namespace, own: Queue
         verdict, letter = one.verdict, one.letter
         facts = (
             ("message", letter.peeked.message_id),
-            ("lies in", f"{letter.path}, {time_of(letter.since)}"),
+            ("queue", f"{letter.path}, {time_of(letter.since)}"),
             ("from", letter.source),
             ("given up", one.given_up()),
             ("order", f"{letter.order_id or 'none'}, {one.state}"),

@@ -1,4 +1,4 @@
-"""``sas doctor``: what keeps this machine, or this deployment, from working."""
+"""``sas doctor``: finds what is wrong with this machine or this deployment."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ which rights you have, whether the queues have the properties that infra/queues.
 directory says, and whether the clocks agree. Nothing is sent or changed.
 
   ok        as it should be
-  wrong     what to do is said
-  unknown   it could not be checked: why is said
+  wrong     the line says what to do
+  unknown   it could not be checked; the line says why
 
 Exit code 0: nothing is wrong. 1: something is.
 

@@ -40,7 +40,7 @@ _SECRET_NAME = re.compile(r"(?i)key|secret|password|token")
 
 
 def add_globals(parser: argparse.ArgumentParser, default: object = None) -> None:
-    """Add what may stand before the verb and behind it."""
+    """Add the options that may come before or after the verb."""
     parser.add_argument(
         "--env", metavar="NAME", default=default, help="the environment (profile): see `sas env`"
     )

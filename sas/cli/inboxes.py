@@ -1,4 +1,4 @@
-"""``sas alerts``, ``sas rejected`` and ``sas dlq``: what lies in the queues for an operator."""
+"""``sas alerts`` and ``sas rejected``: the messages in the queues for an operator."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ ALERTS = """\
 Show the alerts on operator-alerts, the newest first: what happened, to which order, and what to do.
 Nothing is removed: sas queues remove operator-alerts --id ID does that.
 
---follow shows those that lie there, the oldest first, then each new one, until Ctrl-C.
+--follow shows the alerts in the queue, the oldest first, then each new one, until Ctrl-C.
 
 You need the role Azure Service Bus Data Receiver on the queue. At most 1,000 alerts are read.
 
@@ -168,9 +168,9 @@ Work with the messages on orders-rejected: orders and other messages that could 
   resend    send messages again to the queue that refused them, then remove them here: those named
             by ID, or --all. Repair the cause first. An order that was given up gets a new
             submission_id. --to names another queue
-  remove    delete messages for good, by ID: you dealt with them otherwise
+  remove    delete messages by ID, without a way back: they need no more work
 
-An ID is that of the message, or the id of its order.
+ID is the id of the message, or of its order.
 
   sas rejected list --since 1d
   sas rejected show NW-10248

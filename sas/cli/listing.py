@@ -1,4 +1,4 @@
-"""``sas list`` and ``sas export``: what became of many orders."""
+"""``sas list`` and ``sas export``: the state of many orders."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Record = dict[str, Any]
 # -- sas list ---------------------------------------------------------------------------------
 
 LIST = """\
-List orders: of those that wait the longest waiting first, of those that ended the newest first. The
+List orders: waiting orders with the longest wait first, ended orders with the newest first. The
 state is one of
 
   error        waiting for an operator (the default); with the step, its error, its fingerprint

@@ -85,7 +85,7 @@ def _show(arguments: argparse.Namespace) -> Work:
 
 
 async def _load(arguments: argparse.Namespace, store: StateStore) -> Order | None:
-    """Return the order; None if it was rejected at the door, and that was shown.
+    """Return the order; None if it was rejected by submission, and that was shown.
 
     Raises:
         UsageError, NotPossibleError: no order can have this id, or none has it.

@@ -3,8 +3,8 @@
 ``submit`` (with ``submission`` and ``reading``) sends orders, ``listing`` and ``look`` show what
 became of them, ``why`` explains one, ``act`` changes them, ``desk`` starts the page, ``watch``
 shows the system, ``doctor`` checks this machine, ``health`` shows faults of the system,
-``inboxes`` and ``dlq`` what lies in the queues for an operator, ``queues`` what lies in any
-(``moving`` sends it again), ``workflows`` checks a deploy, ``sim`` simulates, ``cost`` (with
+``inboxes`` and ``dlq`` show the queues for an operator, ``queues`` any queue
+(``moving`` sends messages again), ``workflows`` checks a deploy, ``sim`` simulates, ``cost`` (with
 ``bill`` and ``counts``) estimates the bill, ``project`` writes a new project, ``environments``
 chooses the system (``--env``), ``completion`` serves the shell. They share ``arguments`` (the
 namespace, the table), ``selection`` (which orders), ``output``.

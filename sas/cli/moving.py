@@ -1,4 +1,4 @@
-"""Sends messages of queues again, or removes them: shown first, asked about, then done."""
+"""Sends messages of queues again, or removes them: shows the plan, asks, then acts."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ async def carry_out(
 ) -> int:
     """Show what is planned, ask, do it; return the exit code: 1 if a message stays.
 
-    ``left`` says of each message that stays why. Messages that are only removed are asked about
-    however few they are: there is no way back.
+    ``left`` says why each other message stays. A removal always asks, because there is no way back.
     """
     count, removal = len(planned), any(one.move.message is None for one in planned)
     if not arguments.json:

@@ -301,7 +301,7 @@ def coloured(text: str, kind: str | None = None) -> str:
 
 
 def has_colour() -> bool:
-    """Return whether stdout is a terminal that shows colours, and nobody said no."""
+    """Return whether stdout is a terminal that shows colours, and NO_COLOR is not set."""
     wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return wanted and columns(sys.stdout) is not None
 

@@ -1,4 +1,4 @@
-"""``sas queues``: what lies in the queues; sending again, or removing, what was given up."""
+"""``sas queues``: shows the messages of queues, sends them again, or removes them."""
 
 from __future__ import annotations
 
@@ -30,17 +30,19 @@ from sas.ports import (
 )
 
 DESCRIPTION = """\
-Show every queue: how many messages wait, are scheduled, and lie in its dead-letter subqueue, and
+Show every queue: how many messages wait, are scheduled, and are in its dead-letter subqueue, and
 since when. --app adds the queues of agents, --queue any other.
 
 peek shows a queue's messages (--dead-letter: of its dead-letter subqueue). Nothing is decrypted.
 
 redrive sends messages again, then removes them: from a dead-letter subqueue to its queue, from
 orders-rejected to the queue that refused them. An order that was given up gets a new submission_id,
-or it would be ignored; no other body changes. A crash in between sends twice, and loses nothing.
+or it would be ignored; no other body changes. After a crash in between, a message may be sent
+twice; none is lost.
 
-remove deletes single messages that you dealt with, by --id: from orders-rejected, operator-alerts,
-or a dead-letter subqueue. There is no way back: keep what you need with peek --json --content.
+remove deletes single messages that need no more work, by --id: from orders-rejected,
+operator-alerts, or a dead-letter subqueue. There is no way back: keep what you need with peek
+--json --content.
 
 You need the role Azure Service Bus Data Receiver on the queue, and to redrive also Azure Service
 Bus Data Sender on the target. At most 1,000 messages of a queue are read.
@@ -266,7 +268,7 @@ async def _remove(bus: OperatorBus, arguments: argparse.Namespace, queues: Queue
 VERBS = (
     args.Verb(
         "queues",
-        "show what lies in the queues; send it again, or remove it",
+        "show the messages of queues; send them again, or remove them",
         DESCRIPTION,
         _add_arguments,
         _run,

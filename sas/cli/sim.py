@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,17 +29,22 @@ lost answers, throttling, killed instances, clocks apart, services that fail, ha
 dependency away for seconds to days, a deploy in the middle. Time is virtual: days take seconds.
 infra/queues.json and host.json of the project give the rules of the queues and of the host.
 
+--agents own runs the agents of the application. Their HTTP calls reach a model HTTP service in the
+simulation, which counts effects by Idempotency-Key. The output names each step that has its effect
+twice, and each undo that leaves it. sim.json of the project has example orders and the answers.
+
 After every transition, and at the end, the invariants are checked. The same seed always plays the
-same story. --trace tells it. A seed that breaks an invariant is made as short as possible.
+same story. --trace prints it. A seed that breaks an invariant is made as short as possible.
 
 Exit code 0: every invariant held. 1: one did not. 2: the app cannot be loaded.
 
   sas sim --app orders
   sas sim --app orders --seeds 5000 --html build/sim.html
   sas sim --app orders --seed 42 --trace
+  sas sim --app orders --agents own
 """
 SHOWN = 5
-"""Broken seeds that are told one by one."""
+"""Most broken seeds that are printed one by one."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +60,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path(),
         metavar="DIR",
-        help="where infra/queues.json and host.json are (default: here)",
+        help="where infra/queues.json, host.json and sim.json are (default: here)",
+    )
+    parser.add_argument(
+        "--agents",
+        choices=("models", "own"),
+        default="models",
+        help="play model services in place of the agents (default), or the application's own",
     )
     whole = functools.partial(args.number, whole=True)
     parser.add_argument("--seeds", type=whole("seeds", 1, 100_000_000), default=200, metavar="N")
@@ -73,7 +84,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UsageError("--trace tells one story: give its --seed")
     from sas.sim.platform import ProjectError  # noqa: PLC0415  # slow to import
 
-    make = functools.partial(project_of, arguments.app, arguments.project)
+    own = arguments.agents == "own"
+    make = functools.partial(project_of, arguments.app, arguments.project, own=own)
     try:
         project = make()
     except ProjectError as wrong:
@@ -81,7 +93,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.seed is not None:
         return _one(project, arguments)
     tally = _many(make, arguments)
-    _print(tally, project, as_json=arguments.json)
+    _print(tally, project, arguments)
     if arguments.html is not None:
         _write(arguments.html, tally, project, arguments.app)
     if tally.broken and not arguments.json:
@@ -89,8 +101,8 @@ def _run(arguments: argparse.Namespace) -> int:
     return 1 if tally.broken else 0
 
 
-def project_of(app: str, directory: Path) -> Project:
-    """Return the project that ``--app`` and ``--project`` name.
+def project_of(app: str, directory: Path, *, own: bool = False) -> Project:
+    """Return the project that ``--app`` and ``--project`` name. ``own``: with its agents.
 
     Raises:
         UsageError: the application cannot be loaded.
@@ -98,6 +110,11 @@ def project_of(app: str, directory: Path) -> Project:
     """
     from sas.sim.play import Project  # noqa: PLC0415
 
+    if own:
+        from sas.cli.sim_given import given_of  # noqa: PLC0415
+
+        given = given_of(app, directory)
+        return Project.of(given.make().workflows, directory, given)
     if ":" in app:
         return Project.of(load(app), directory)
     try:
@@ -164,12 +181,13 @@ def _ends(ends: Mapping[tuple[str, str], int]) -> list[dict[str, object]]:
     ]
 
 
-def _print(tally: Tally, project: Project, *, as_json: bool) -> None:
-    if as_json:
+def _print(tally: Tally, project: Project, arguments: argparse.Namespace) -> None:
+    own_faults = list(_own_faults(tally, arguments)) if project.given else []
+    if arguments.json:
         for seed, violations in tally.broken:
             output.say(to_line({"Seed": seed, "Broken": [str(one) for one in violations]}))
         totals = {"Seeds": tally.seeds, "Orders": tally.orders, "Broken": len(tally.broken)}
-        advice = list(tally.advice(project.workflows))
+        advice = [*own_faults, *tally.advice(project.workflows)]
         reached = {"NeverReached": tally.never_reached(), "Coverage": tally.coverage()}
         output.say(to_line({**totals, "Ends": _ends(tally.ends), "Advice": advice, **reached}))
         return
@@ -178,7 +196,7 @@ def _print(tally: Tally, project: Project, *, as_json: bool) -> None:
     rows = [[name, *(f"{tally.ends[name, state]:,}" for state in states)] for name in names]
     for line in output.table(["workflow", *(state.lower() for state in states)], rows):
         output.say(line)
-    for line in tally.advice(project.workflows):
+    for line in (*own_faults, *tally.advice(project.workflows)):
         _tell(line)
     if never := tally.never_reached():
         _tell(f"no seed led to: {'; '.join(never)}")
@@ -187,6 +205,13 @@ def _print(tally: Tally, project: Project, *, as_json: bool) -> None:
         _tell(f"seed {seed}: {violations[0]}")
     held = "every invariant held" if not tally.broken else f"{len(tally.broken)} seeds broke one"
     _tell(f"{tally.seeds:,} seeds, {tally.orders:,} orders: {held}")
+
+
+def _own_faults(tally: Tally, arguments: argparse.Namespace) -> Iterator[str]:
+    """Yield what each step does wrong, with a seed that shows it."""
+    for about, seed in sorted(tally.own_faults.items()):
+        again = f"sas sim --app {arguments.app} --agents own --seed {seed} --trace"
+        yield f"{about}: seed {seed}, {again}"
 
 
 def _shrink(project: Project, seed: int, arguments: argparse.Namespace) -> None:

@@ -70,7 +70,7 @@ async def submit_and_follow(plan: Plan) -> int:
             with run.progress.shown(), _waits_told():
                 await run.everything(client)
     except asyncio.CancelledError:
-        output.complain("interrupted: the orders that were sent are processed all the same")
+        output.complain("interrupted: the orders that were sent are still processed")
         run.summarise()
         raise
     except (InputError, SubmitError, FollowError) as failed:
@@ -163,7 +163,7 @@ class _Run:
         if not self.tally.submitted:
             return self.sent_before()
         return (
-            "The orders that were sent are processed all the same: sas list shows them, and to "
+            "The orders that were sent are still processed: sas list shows them, and to "
             "submit them again with --follow is safe."
         )
 

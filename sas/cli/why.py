@@ -28,9 +28,9 @@ from sas.operate.why import Waits
 from sas.ports import MessageBus, StateStore
 
 DESCRIPTION = """\
-Say in one place why an order stands where it is: the one thing that it waits for, its step and
-attempt, the agent with its circuit, the queue in which its message lies, when the supervisor looks
-at it next, and what you can do.
+Show why an order does not move: the one thing that it waits for, its step and attempt, the agent
+with its circuit, the queue that holds its message, when the supervisor looks at it next, and what
+you can do.
 
 Where a Service Bus namespace is configured, the queues are peeked for the message; you need the
 role Azure Service Bus Data Receiver on them. The agents' queues are those of --app, of the
@@ -127,8 +127,8 @@ async def _message(
         return Message(f"not known: {next(iter(found.problems.values()))}")
     if step.dispatched and not agents:
         return Message("not known: give --app, so that the queue of its agent can be read")
-    holder = "its agent has it, or lost it" if step.dispatched else "a scheduler has it, or lost it"
-    return Message(f"in no queue: {holder}")
+    actor = "its agent" if step.dispatched else "a scheduler"
+    return Message(f"in no queue: {actor} is handling it, or it was lost")
 
 
 def _with_agent(
@@ -147,7 +147,7 @@ def _with_agent(
 async def _tell_rejected(
     bus: MessageBus | None, queues: Queues, order_id: str, *, as_json: bool
 ) -> int:
-    """Tell of an order that the store does not have: it may lie on ``orders-rejected``."""
+    """Show an order that the store does not have: it may be on ``orders-rejected``."""
     part = await look.rejected_part(bus, queues, order_id)
     if part is None:
         raise NotPossibleError(finding.no_such_order(order_id))
@@ -162,7 +162,7 @@ async def _tell_rejected(
     return 0
 
 
-# -- What is said -----------------------------------------------------------------------------
+# -- The output -------------------------------------------------------------------------------
 
 
 def _lines(answer: Answer) -> list[str]:

@@ -108,7 +108,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> Work:
-    return _Check(_made(arguments.app), record=arguments.record, as_json=arguments.json).run
+    return _Check(made(arguments.app), record=arguments.record, as_json=arguments.json).run
 
 
 def load(app: str) -> Workflows:
@@ -117,28 +117,33 @@ def load(app: str) -> Workflows:
     Raises:
         UsageError: the application cannot be imported, or defines none.
     """
-    made = _made(app)
-    return made.workflows if isinstance(made, Business) else made
+    found = made(app)
+    return found.workflows if isinstance(found, Business) else found
 
 
-def _made(app: str) -> Workflows | Business:
+def made(app: str) -> Workflows | Business:
+    """Return what an application defines.
+
+    Raises:
+        UsageError: the application cannot be imported, or defines neither.
+    """
     module, _, name = app.partition(":")
     if not module or not name:
         raise UsageError(f"--app {app!r}: give MODULE:NAME, like orders.workflows:workflows")
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109  as sys.path has it
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     try:
-        made: Any = getattr(import_module(module), name)
-        if callable(made):
-            made = made()
-        if isinstance(made, Business):
-            FieldEncryption(made.secret_fields)  # checks their paths
+        found: Any = getattr(import_module(module), name)
+        if callable(found):
+            found = found()
+        if isinstance(found, Business):
+            FieldEncryption(found.secret_fields)  # checks their paths
     except Exception as wrong:  # noqa: BLE001  it is the application's own code
         kind = "" if isinstance(wrong, KNOWN) else f"{type(wrong).__name__}: "
         raise UsageError(f"--app {app} cannot be loaded: {kind}{wrong}") from None
-    if isinstance(made, Business | Workflows):
-        return made
-    raise UsageError(f"--app {app} is {type(made).__name__}: give a Workflows or a Business")
+    if isinstance(found, Business | Workflows):
+        return found
+    raise UsageError(f"--app {app} is {type(found).__name__}: give a Workflows or a Business")
 
 
 class _Check:

@@ -244,9 +244,9 @@ class OrdersClient:
         notification of its orders.
 
         A notification is removed from the queue within about a second after the caller asks for
-        the next one. After ``break``, an exception or a crash it is handed out again. What nobody
-        follows stays on the queue and uses up no delivery. One exception: a notification that is
-        older than its order's *completed* or *undone*, once that was handed out, is removed unread.
+        the next one. After ``break``, an exception or a crash it is handed out again. Messages that
+        no loop follows stay on the queue and use up no delivery. One exception: once an order's
+        *completed* or *undone* was handed out, its older notifications are removed unread.
 
         An order that this client submitted is followed by its correlation id too: notifications of
         another application's order with the same id are not yielded. Of an order that another
@@ -288,7 +288,7 @@ class OrdersClient:
     def events(
         self, *, until: Callable[[], bool] | None = None, quiet_s: float | None = None
     ) -> AsyncGenerator[Notification]:
-        """Yield every notification of the response queue, of whatever order.
+        """Yield every notification of the response queue, of all orders.
 
         It goes on until the caller stops, or ``until`` returns True; see `follow`. A caller that
         is slow holds up the other loops of this client once 50 notifications wait for it.

@@ -1,4 +1,4 @@
-"""Which follower gets a notification, and what becomes of its message. No I/O, no clock.
+"""Decides which follower gets a notification, and how its message is settled. No I/O, no clock.
 
 Times are seconds of one monotonic clock, passed in.
 """
@@ -22,7 +22,7 @@ HOLD_S = 10.0
 FOREIGN_HOLD_S = 3.0
 """The same for a message of an order that this client does not know: another process waits."""
 KEPT_MAX = 2_000
-"""Messages held that nobody follows."""
+"""Most messages held that no loop follows."""
 ORDERS_MAX = 10_000
 """Orders remembered: those submitted, and those followed to their end."""
 DELIVERIES_SPARED = 2
@@ -91,7 +91,7 @@ class Inbox(Generic[M]):
         return follower
 
     def leave(self, follower: Follower[M]) -> None:
-        """End a follower. What it did not get to the end of is there for the others."""
+        """End a follower. Its unfinished messages go to the other followers."""
         self.followers.discard(follower)
         for held in self.held.values():
             held.readers.discard(follower)
@@ -154,7 +154,7 @@ class Inbox(Generic[M]):
         return Fate.COMPLETE
 
     def given_back(self, now: float) -> list[Held[M]]:
-        """Return the messages to give back now: if it is time for one, all that nobody follows."""
+        """Return the messages to give back now: once one is due, all that no loop follows."""
         if not any(self.fate(held, now) is Fate.GIVE_BACK for held in self.held.values()):
             return []
         later = now + HOLD_S
@@ -172,7 +172,7 @@ class Inbox(Generic[M]):
         return max((len(follower.unread) for follower in self.followers), default=0)
 
     def kept(self) -> int:
-        """Return how many messages are held that nobody follows."""
+        """Return how many messages are held that no loop follows."""
         return sum(not held.readers for held in self.held.values())
 
     def wake(self) -> None:
@@ -219,7 +219,7 @@ class Inbox(Generic[M]):
     def _is_late(self, event: Notification) -> bool:
         """Return whether a notification is older than the end of its order, which was handed out.
 
-        It is a repeat, or tells of a step that ran beside the last one: nobody waits for it.
+        It is a repeat, or is about a step that ran beside the last one: no caller needs it.
         """
         end, seq = self._ended.get(event.data.order_id), event.data.seq
         return end is not None and seq is not None and seq <= end

@@ -32,15 +32,15 @@ CLOSE_S = 5.0
 PAUSE_S = 0.5
 """Pause before a failed operation is tried again, in seconds."""
 SILENT_S = 5.0
-"""An operation that takes longer is logged, in seconds: nobody should wait without knowing why."""
+"""An operation that takes longer is logged, in seconds, so that people know why they wait."""
 POLL_S = 0.25
-"""Longest wait of one read, in seconds: so soon are messages completed, and is the link closed."""
+"""Longest wait of one read, in seconds. It also bounds how late a message is completed."""
 _REFUSALS = (
     MessagingEntityNotFoundError,
     *(ServiceBusAuthenticationError, ServiceBusAuthorizationError),
     *(MessageSizeExceededError, MessageLockLostError, MessageAlreadySettled),
 )
-"""Answers that stay the same however often the operation is tried."""
+"""Answers that another attempt does not change."""
 _NO_QUEUE = "there is no such queue: create it, or correct the name."
 
 
@@ -225,7 +225,7 @@ async def release(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessa
 
 
 async def withdraw_credit(receiver: ServiceBusReceiver) -> None:
-    """Have no more messages sent until the next receive, which grants credit anew."""
+    """Withdraw the credit: the service sends no more messages until the next receive."""
     with suppress(Exception):  # of an internal method: other readers get their messages later
         link: Any = receiver._handler._link  # noqa: SLF001
         if link.current_link_credit > 0:

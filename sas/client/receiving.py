@@ -1,4 +1,4 @@
-"""Reads the response queue in one task. Only this task uses the link, so nothing cuts in on it."""
+"""Reads the response queue in one task. Only this task uses the link."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Message = ServiceBusReceivedMessage
 
 
 class Receiving:
-    """The task that receives and settles the messages of an inbox while somebody follows."""
+    """The task that receives and settles the messages of an inbox while a loop follows."""
 
     def __init__(
         self, client: ServiceBusClient, queue: str, patience_s: float, inbox: Inbox[Message]
@@ -72,7 +72,7 @@ class Receiving:
         self._stopping = True
         self._inbox.fail(LinkError("the client was closed: make a new one to follow on."))
         if self._task is not None and not self._task.done():
-            # Cancelled in the middle of a frame, a link is of no use: let it end by itself first.
+            # A link that is cancelled in the middle of a frame is broken: let the read end first.
             await asyncio.wait({self._task}, timeout=CLOSE_S)
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -98,7 +98,7 @@ class Receiving:
             kept = self._inbox.kept()
             if kept >= KEPT_MAX:
                 raise LinkError(
-                    f"{kept:,} notifications that nobody follows are in front. Read them with "
+                    f"{kept:,} notifications that no loop follows block the queue. Read them with "
                     "events(), follow their orders, or use a response queue of your own."
                 )
             if self._inbox.unread() < RECEIVE_MAX:
@@ -137,7 +137,7 @@ class Receiving:
         )
 
     async def _decide(self, receiver: ServiceBusReceiver) -> None:
-        """Do with each message what is to be done now.
+        """Settle each message that is ready, or renew its lock.
 
         Each settlement waits for the service's answer. What arrives meanwhile is handed out first.
         """
@@ -155,9 +155,9 @@ class Receiving:
             await self._take_buffered(receiver)
 
     async def _give_back(self, receiver: ServiceBusReceiver) -> None:
-        """Give back what nobody follows, and leave it a moment to the other readers of the queue.
+        """Give back what no loop follows, and wait so that other readers of the queue can take it.
 
-        For a random time: two that wait equally long would take each other's messages again.
+        The wait is random: two readers that wait equally long would take each other's messages.
         """
         back = self._inbox.given_back(asyncio.get_running_loop().time())
         if not back:

@@ -25,7 +25,7 @@ SALVAGE_DEPTH_MAX = 200
 PLAIN = r"^[^\x00-\x1f\x7f-\x9f]*\Z"
 """Pattern of a text without control characters."""
 DESCRIPTION_LENGTH_MAX = 500
-# Possessive, and a string need not end: the search reads each character once, whatever the text.
+# Possessive, and a string need not end: so the search reads each character of any text once.
 _TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 

@@ -1,4 +1,4 @@
-"""What lies in the queues for an operator: alerts, rejected messages, dead letters.
+"""The messages in the queues for an operator: alerts, rejected messages, dead letters.
 
 The queues are peeked in the background. Nothing is removed.
 """
@@ -126,7 +126,7 @@ class Inboxes:
             self.boxes[name] = replace(box, items=[one for one in box.items if one != item])
 
     def refused(self) -> list[Row]:
-        """Return the orders that lie on ``orders-rejected``, each once, as rows of a list."""
+        """Return the orders on ``orders-rejected``, each once, as rows of a list."""
         found: dict[str, Row] = {}
         for one in self.boxes["rejected"].items:
             if one.order_id is not None:

@@ -93,7 +93,7 @@ class Sender:
         try:
             sent.ended = await commands.wait(self._store, sent.asked, self._queues, WAIT_S)
         except (UnavailableError, CommandError) as away:
-            sent.problem = f"what became of it is not known: {away}"
+            sent.problem = f"the result is not known: {away}"
         self._watch.forget(one.order_id for one in sent.asked)
 
     async def settled(self) -> None:
@@ -101,7 +101,7 @@ class Sender:
         await asyncio.gather(*self._waiting, return_exceptions=True)
 
     async def close(self) -> None:
-        """End the waiting. The commands are carried out all the same."""
+        """Stop waiting. The commands are still carried out."""
         for task in self._waiting:
             task.cancel()
         await self.settled()

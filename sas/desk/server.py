@@ -250,14 +250,14 @@ class Desk:
         )
 
     async def inbox(self, request: web.Request) -> web.Response:
-        """Show the messages of one kind that lie in queues for an operator."""
+        """Show the messages of one kind in the queues for an operator."""
         box = self._box(request)
         return self._page("inbox.html", active=box.name, box=box)
 
     def _box(self, request: web.Request) -> Inbox:
         box = self.inboxes.boxes.get(request.match_info["name"])
         if box is None:
-            raise NotPossibleError("there is no such inbox")
+            raise NotPossibleError("there is no such inbox: go back to the overview")
         return box
 
     async def sent(self, request: web.Request) -> web.Response:
@@ -283,7 +283,7 @@ class Desk:
             intent = await self._intent(form, order)
             seen: int | None = _seq(str(given.get("seq", "")))
             if intent.verb is Verb.CANCEL:
-                seen = None  # right however far the order has come
+                seen = None  # a cancel is right even if the order changed
             elif seen != order.seq:
                 form.stale = True
                 changed = await commands.what_changed(self.office.store, order, seen or 0)
@@ -302,7 +302,7 @@ class Desk:
         try:
             verb = Verb(form.verb)
         except ValueError:
-            raise UsageError(f"there is no verb {form.verb!r}") from None
+            raise UsageError(f"there is no verb {form.verb!r}: load the page again") from None
         reason = commands.check_reason(form.reason, "the reason")
         step = form.step or None
         if verb not in {Verb.RESUBMIT, Verb.SKIP}:
@@ -335,7 +335,7 @@ class Desk:
         path, message_id = str(given.get("queue", "")), str(given.get("id", ""))
         item = box.find(path, message_id) if box.resends else None
         if item is None:
-            raise NotPossibleError("this message does not lie there: look at the inbox again")
+            raise NotPossibleError("this message is not in that queue: look at the inbox again")
         office = self.office
         plan = await redriving.plan_one(office.bus, office.store, office.queues, path, message_id)
         if plan.move.message is None:

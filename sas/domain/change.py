@@ -70,7 +70,7 @@ class StepDue:
 
 @dataclass(frozen=True, slots=True, order=True)
 class OutDue:
-    """The messages of journal row ``seq`` are not known to be sent: send them again at ``at``."""
+    """The messages of journal row ``seq`` may not be sent yet: send them again at ``at``."""
 
     at: datetime
     order_id: str
@@ -96,9 +96,9 @@ class HeldDue:
 
 @dataclass(frozen=True, slots=True, order=True)
 class OtherDue:
-    """A due row of a kind that only a newer version knows, by its key: it is left to that.
+    """A due row of an unknown kind, by its key: it is left to the newer version that wrote it.
 
-    Without an order id its key cannot be read at all.
+    If ``order_id`` is empty, the key cannot be read at all.
     """
 
     at: datetime

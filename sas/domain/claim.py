@@ -38,8 +38,8 @@ def claim(order: Order, rules: Rules, *, now: datetime, instance: str) -> Decisi
 def is_ready(step: StepRecord, steps: Sequence[StepRecord], rules: Rules) -> bool:
     """Return whether no request of a step is out and no other step blocks it.
 
-    No step starts while another one is in Error. A Processed step is ready again if an agent that
-    was asked before may have done it as well: that effect must be undone. Steps are undone in
+    No step starts while another one is in Error. A Processed step is ready again if another agent
+    may have done it as well: its effect there must be undone. Steps are undone in
     reverse order, so a failed undo (Error) blocks the steps before it.
     """
     if step.dispatched:
@@ -62,7 +62,7 @@ def is_ready(step: StepRecord, steps: Sequence[StepRecord], rules: Rules) -> boo
 def update_readiness(
     steps: Sequence[StepRecord], rules: Rules, now: datetime
 ) -> tuple[StepRecord, ...]:
-    """Set each step that became ready to Ready, and remove the turn of each blocked step.
+    """Give the turn Ready to each step that became ready, and remove that of each blocked step.
 
     So a step has a CompleteBy and a due row only while an agent or a scheduler must act. The age of
     a step counts from the moment it became ready.

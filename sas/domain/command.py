@@ -1,6 +1,7 @@
-"""Command: what follows from an operator's command. The caller has checked the seq already.
+"""Command: what an operator's command changes. The caller has checked the seq already.
 
-Each function returns None if the state of the order does not allow the command; ``WHEN`` says why.
+Each function returns None if the state of the order does not allow the command; ``WHEN`` says when
+it does.
 """
 
 from __future__ import annotations

@@ -36,15 +36,15 @@ from sas.domain.workflow import OnFailure, Rules
 REWAKE_MAX = timedelta(minutes=15)
 """Longest pause before a step that waits for a scheduler, or in a queue, is looked at again."""
 EXCUSES_MAX = 10
-"""How often a dispatch is excused because a message of its step lies in a queue that does not move.
-Perhaps that queue is never read: after that the timeout counts.
+"""How often a dispatch is excused because a message of its step waits in a queue that does not
+move. Perhaps no function reads that queue, so the next timeout counts.
 """
 DEPLOY_TIME = timedelta(minutes=5)
-"""How long a due row is left to instances of another version: a deploy takes no longer."""
+"""How long a due row is left to instances of another version: longer than a deploy takes."""
 
 
 class Excuse(Enum):
-    """Why a step past its CompleteBy has not failed: its time went by in a queue."""
+    """Why a step past its CompleteBy has not failed: its message spent the time in a queue."""
 
     WAITS = "a message of the step waits, and its queue moves"
     STUCK = "a message of the step waits, and nothing is seen to leave its queue"
@@ -85,8 +85,8 @@ def expire(
 def expire_deadline(order: Order, rules: Rules, *, now: datetime) -> Decision | None:
     """Decide what happens when the deadline of the whole order has passed.
 
-    The policy of the workflow decides: the order is undone, or goes on with an alert. An order that
-    is finished or being undone has no deadline any more.
+    By the policy of the workflow the order is undone, or goes on with an alert. An order that is
+    finished or being undone has no deadline any more.
     """
     if order.rejected or order.deadline is None or order.deadline > now:
         return None
@@ -106,8 +106,9 @@ def expire_deadline(order: Order, rules: Rules, *, now: datetime) -> Decision | 
 def postpone(order: Order, number: int, why: str, *, now: datetime) -> Decision | None:
     """Decide to look at a due step again later, because its workflow is not deployed here.
 
-    Nothing else can be decided without its rules, and for ``DEPLOY_TIME`` no instance that has them
-    looked at it. An unchanged due row would stay the oldest, and every sweep would begin with it.
+    Without its rules no other decision is possible. For ``DEPLOY_TIME`` no instance with those
+    rules looked at it. An unchanged due row would stay the oldest, and every sweep would begin with
+    it.
     """
     step = order.steps[number] if 0 <= number < len(order.steps) else None
     if step is None or step.complete_by is None or step.complete_by > now:
@@ -190,9 +191,9 @@ def _late(
 ) -> Decision:
     """Decide about a step (or its undo) past its CompleteBy: it timed out, or has an excuse.
 
-    An excused one gets more time, with the same epoch: its time allowed; where the queue moves or
-    is away, the time that the step has waited so far, if that is longer. So a long queue does not
-    fill the journal.
+    An excused step gets more time, with the same epoch: its time allowed, or the time that it has
+    waited so far, if that is longer and its queue moves or is away. So a long queue does not fill
+    the journal.
     """
     if excuse is None or (excuse is Excuse.STUCK and turn.excused >= EXCUSES_MAX):
         return _timed_out(order, step, rules, now)

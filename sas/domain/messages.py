@@ -30,7 +30,7 @@ class JournalWord(StrEnum):
     WAITS_IN_QUEUE = "waits in its queue"
     """CompleteBy passed while a message of the step lay in a queue: no failure, and more time."""
     QUEUE_AWAY = "its queue is away"
-    """CompleteBy passed while a queue of the step could not be read: the same."""
+    """CompleteBy passed while a queue of the step could not be read: no failure, and more time."""
     ANOTHER_AGENT = "another agent asked"
     WAITING = "waiting: no call could begin"
     EXTENDED_WAIT = "extended wait"
@@ -230,8 +230,8 @@ class StepChange:
 class JournalEntry:
     """One transition as the journal keeps it. It never changes.
 
-    ``cause`` is the message that led to it; None for a timer. By ``commit_id`` a writer knows its
-    own write from that of a rival. ``messages`` are sent because of it, in this order. ``reason``
+    ``cause`` is the message that led to it; None for a timer. ``commit_id`` lets a writer recognise
+    its own write. ``messages`` are sent because of it, in this order. ``reason``
     is what an operator gave with a command. ``changes`` tells people which steps changed.
     """
 

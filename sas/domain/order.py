@@ -139,7 +139,7 @@ class Resting:
 
 
 Turn = Dispatched | Ready | Resting | None
-"""Who must act on a step next: an agent, a scheduler, or one later. None: blocked or finished."""
+"""Which actor must act on a step next. None: the step is blocked or finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +152,11 @@ class Failures:
 
 @dataclass(frozen=True, slots=True)
 class LastCall:
-    """What the last do asked for: which agent (by number), with which input, until when.
+    """The last request to do the step: which agent (by number), with which input, until when.
 
     ``called_until`` is the last moment at which a call may begin; None before the first dispatch.
-    ``edited`` is the JSON input of an operator in place of the order. ``generation`` counts such
-    inputs: it is part of the idempotency key.
+    ``edited`` is the JSON input that an operator gave in place of the order. ``generation`` counts
+    such inputs: it is part of the idempotency key.
     """
 
     route: int = 0
@@ -248,7 +248,7 @@ class StepRecord:
 
     @property
     def complete_by(self) -> datetime | None:
-        """CompleteBy: when the supervisor looks at the step."""
+        """CompleteBy: when the supervisor looks at the step. A reply must come before."""
         match self.turn:
             case Dispatched():
                 return self.turn.complete_by
@@ -317,7 +317,7 @@ class Details:
 
     ``payload`` is JSON text, or the reference to a large one. ``traceparent`` (W3C) names the trace
     in which the order was submitted: transitions of a timer belong to that trace. ``urgent`` orders
-    have their own lane.
+    have a lane of their own.
     """
 
     order_id: str

@@ -77,7 +77,7 @@ def undone(order: Order, step: StepRecord, rules: Rules, now: datetime, instance
 def undone_by_hand(order: Order, numbers: Sequence[int], rules: Rules, now: datetime) -> Decision:
     """Decide that an operator has undone these failed steps by hand.
 
-    That covers the agent where the undo failed. The other agents are still asked.
+    That covers the agent where the undo failed. The other agents still get an undo request.
     """
     steps = order.steps
     for number in numbers:

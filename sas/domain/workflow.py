@@ -170,7 +170,7 @@ class Workflow:
 
     ``deadline`` is the time allowed for the whole order. An order past it is undone if
     ``on_failure`` says so; otherwise it goes on, and an operator is alerted. With ``notify_steps``
-    the application is told of each step that took effect, and not only of the order's ends.
+    the application is notified of each step that took effect, and not only of the order's end.
 
     Raises:
         WorkflowError: the definition is wrong. It is checked here, once, and not for each order.

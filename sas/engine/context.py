@@ -39,7 +39,7 @@ from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 MISMATCH_SEEN_AGAIN = timedelta(minutes=5)
-"""Within this time a message that a wrong deploy puts back was seen again."""
+"""A message that was put back because of a wrong deploy comes again within this time."""
 
 
 @dataclass(frozen=True, slots=True)

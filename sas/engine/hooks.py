@@ -55,7 +55,7 @@ def called_before(delivery: Delivery) -> bool:
 
 
 def is_first(delivery: Delivery) -> bool:
-    """Return whether a request comes to its first call: it had to wait in its queue alone."""
+    """Return whether a request comes to its first call: until now it only waited in its queue."""
     return not delivery.message_id.startswith(PUT_BACK) and CALLED not in delivery.properties
 
 

@@ -35,9 +35,9 @@ class KeptOrders:
         return found[0] if found is not None and found[0].seq >= seq else None
 
     def keep(self, order: Order) -> None:
-        """Keep an order in place of its older self. Nothing is decided about a finished one.
+        """Keep an order in place of its older version, unless it is finished or too large.
 
-        Of two commits at the same time, the answer to the earlier one may come last.
+        The answers to two commits may come in the wrong order, so a newer version is not replaced.
         """
         if self.find(order.order_id, order.seq) is not None:
             return

@@ -74,7 +74,7 @@ def compose(
 ) -> tuple[list[Message], list[Message]]:
     """Return the messages of a journal row: internal ones, then those that leave the system.
 
-    Alerts come before notifications: a full response queue must not keep them from the operator.
+    Alerts come before notifications, so that a full response queue does not delay them.
 
     ``workflow`` is None for the supervisor, which knows no workflow. Then requests are left out:
     rows of the supervisor have none, and a scheduler sends its requests before a notification can

@@ -20,7 +20,7 @@ from sas.engine.delivery import OUTSIDE_SENT
 from sas.engine.hooks import ContentStore
 from sas.engine.messages import Addresses, compose, results_fit, results_to_notify
 from sas.engine.outward import Outward
-from sas.engine.receiver import FIRST_ID
+from sas.engine.receiver import is_copy
 from sas.engine.rejections import Rejections
 from sas.ports import (
     BusUnavailableError,
@@ -68,9 +68,9 @@ class Outbox:
     ) -> None:
         """Send the messages of a journal row. Its out row, if it has one, is removed afterwards.
 
-        If an internal message cannot be sent, alerts and notifications are sent all the same:
-        nobody waits for a queue that is away. ``outside`` is False if that happened before. With
-        an out row they wait, because that row sends all of them again.
+        If an internal message cannot be sent, alerts and notifications are still sent: their
+        readers need not wait for an internal queue. ``outside`` is False if they were sent before.
+        With an out row they wait, because that row sends all of them again.
 
         Raises:
             BusUnavailableError, StoreUnavailableError: an internal message could not be sent, or
@@ -118,7 +118,7 @@ class Outbox:
         try:
             await self._outward.send([message], due.order_id, due.at)
         except UndeliverableError as refused:
-            if FIRST_ID in message.properties:  # the right to send comes back, as in the receiver
+            if is_copy(message):  # the receiver waits for the right to send, and so does its copy
                 log.warning("a message of queue %s is still held: %s", message.queue, refused)
                 await self._outward.hold([message], due.order_id, due.at)
                 return

@@ -1,10 +1,10 @@
 """Messages that leave the system: alerts to operators, notifications to applications.
 
-Their queues belong to others. One that is full or disabled for days must block no order, and its
-reader must be told each thing once. So a message that its queue does not take now is held in the
-store, and the supervisor sends it later. Nobody else sends it then.
+Other people own their queues. A queue that is full or disabled for days must block no order, and
+its reader must get each message once. So a message that its queue does not take now is held in the
+store. From then on only the supervisor sends it.
 
-A callback by HTTP is held in the same way: its sender has no redelivery either.
+A callback by HTTP is held in the same way, because HTTP has no redelivery.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Outward:
     ) -> None:
         """Send messages to one queue. Those that it does not take now are held.
 
-        ``order_id`` names the order that they are about, or any other thing. ``held_since`` is the
-        time of the due row of a message that is held already.
+        ``order_id`` names the order that they are about, or another subject. ``held_since`` is the
+        time in the due row of a message that is held already.
 
         Raises:
             UndeliverableError: the queue will never take the first message.

@@ -1,6 +1,6 @@
-"""Receives messages: a message whose dependency is away is put back, and burns no delivery.
+"""Receives messages: a message whose dependency is away is put back, and uses up no delivery.
 
-A queue dead-letters a message after a few deliveries. Those are for poison: a message that no
+A queue dead-letters a message after a few deliveries. That limit is for poison: a message that no
 attempt can handle. While the state store or a queue is away, a delivery ends in one of two ways:
 
 * A scheduled copy of the message goes to its own queue, with a growing delay, and the delivery is
@@ -8,9 +8,9 @@ attempt can handle. While the state store or a queue is away, a delivery ends in
 * If the queue does not take the copy either, the function waits and handles the message again.
   Shortly before it must end, the copy is held in the store, and the supervisor sends it later.
 
-A handler that is not done when the function must end is cancelled, and its message put back. That
-is the same to an order as a crash. Without it the host would kill the worker, and every other
-function in it.
+A handler that is not done when the function must end is cancelled, and its message is put back. For
+the order this is the same as a crash. Otherwise the host would kill the worker with all its other
+functions.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ SOURCE = "sas_dead_letter_source"
 MESSAGE_ID_LENGTH_MAX = 128
 """Longest MessageId that Service Bus takes."""
 READ = ("sas_", "trace", "DeadLetter")
-"""The properties that this system reads begin so. A copy carries no others: a sender's own may be
-so large that the copy would not fit its queue.
+"""The properties that this system reads begin with this. A copy carries no others: those of the
+sender may be so large that the copy would not fit its queue.
 """
 FIRST_DELAY_S = 1.0
 """Longest pause before a message is handled for the second time. It doubles each time."""
 DELAY_MAX_S = UnavailableError.delay_max_s
 """Longest pause before a message is handled again after an outage."""
 CUT_AFTER = timedelta(seconds=20)
-"""A handler that goes on for so long after the end that it was told is cancelled."""
+"""A handler that still runs this long after its ``ends_at`` is cancelled."""
 
 Handler = Callable[[Delivery], Awaitable[object]]
 
@@ -67,7 +67,7 @@ class OutOfTimeError(UnavailableError):
 
 class GivenUpError(UnavailableError):
     """A message that its queue gave up fails again. The pauses between its attempts grow to an
-    hour: a repair of the code may take long, and each attempt logs an error.
+    hour, because a repair of the code may take long and each attempt logs an error.
     """
 
     delay_max_s = 3600.0
@@ -127,10 +127,10 @@ class Receiver:
     async def within_time(self, work: Awaitable[object], ends_at: datetime | None = None) -> object:
         """Return the result of ``work``, which must end with its function.
 
-        ``ends_at`` is when it was told to end; None: after the time of one function.
+        ``ends_at`` is when it must end; None: after the time of one function.
 
         Raises:
-            OutOfTimeError: it went on, and was cancelled.
+            OutOfTimeError: it did not end, and was cancelled.
         """
         now = self.clock.now()
         left = (ends_at or now + self.function_time) + CUT_AFTER - now
@@ -197,6 +197,11 @@ def delay_s(times: int, delay_max_s: float = DELAY_MAX_S) -> float:
     return most * random.uniform(0.5, 1.0)  # noqa: S311  jitter, no secret
 
 
+def is_copy(message: Message) -> bool:
+    """Return whether a message is the copy of one that was put back."""
+    return FIRST_ID in message.properties
+
+
 def _as_first_sent(delivery: Delivery) -> Delivery:
     first_id, source = delivery.properties.get(FIRST_ID), delivery.properties.get(SOURCE)
     return replace(
@@ -217,7 +222,7 @@ def _with(delivery: Delivery, properties: dict[str, str]) -> Delivery:
 
 
 def _is_id(value: object) -> TypeGuard[str]:
-    """Return whether a MessageId can be so: an application could set the property on an order."""
+    """Return whether a text can be a MessageId: an application could set the property."""
     return _is_text(value) and 0 < len(value) <= MESSAGE_ID_LENGTH_MAX
 
 

@@ -1,4 +1,4 @@
-"""Messages that cannot be processed are kept, and sender and operator informed. None is dropped."""
+"""Keeps messages that cannot be processed, and informs their sender and the operator."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Rejections:
         await self._send([self._kept(part, f"rejected/again/{again}", rejection.body)])
 
     async def _send(self, messages: list[Message]) -> None:
-        """Send to the rejected queue: what it refuses can be kept nowhere else.
+        """Send to the rejected queue. There is no other place for what it refuses.
 
         Raises:
             BusUnavailableError: put the message back. A right may be missing for a while.

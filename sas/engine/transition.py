@@ -40,7 +40,7 @@ class ApplyResult(Enum):
 
 
 class ContentionError(UnavailableError):
-    """Rivals won every attempt. The message is put back."""
+    """Other instances won every attempt. The message is put back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Source:
 
     ``cause`` is the message; None for a timer. A timer has no redelivery, so each of its
     transitions leaves an out row until its messages are sent. ``outside_sent``: see ``Delivery``.
-    ``seq`` is the journal seq at which the message was sent. An order that this process kept since
-    then needs no read; None: it is read always. ``reason`` is an operator's.
+    ``seq`` is the journal seq at which the message was sent: an order that this process kept since
+    then needs no read. None: the order is always read. ``reason`` is given by an operator.
     """
 
     cause: str | None
@@ -113,8 +113,8 @@ class TransitionRunner:
     ) -> ApplyResult:
         """Load, decide, commit, send. Start again if a rival committed first.
 
-        If this process committed the order last, the first attempt decides about what it kept. A
-        refused commit, or nothing to decide, says that the kept order is old: then it is loaded.
+        If this process committed the order last, the first attempt uses the order that it kept. A
+        refused commit, or nothing to decide, shows that the kept order is old: then it is loaded.
 
         ``expect_new``: the first attempt reads nothing and assumes that no order exists. Raises
         as ``apply``, and what ``propose`` raises.
@@ -143,7 +143,7 @@ class TransitionRunner:
             if not blind:
                 await self._context.clock.sleep(backoff(attempt))
         raise ContentionError(
-            f"order {order_id}: rivals won all {CONFLICTS_MAX} attempts; its message is put back"
+            f"order {order_id}: other instances won {CONFLICTS_MAX} attempts; put its message back"
         )
 
     async def _decided_by_kept(self, order_id: str, source: Source, propose: Propose) -> bool:
@@ -185,8 +185,8 @@ class TransitionRunner:
     def _known_workflow(self, order: Order) -> Workflow | None:
         """Return an order's workflow; None if this deployment no longer has it.
 
-        The recorded messages are then sent without the requests. The steps of those expire, and the
-        supervisor reports the missing workflow.
+        Then the recorded messages are sent without the requests. The steps of those requests
+        expire, and the supervisor reports the missing workflow.
         """
         if self._workflow_of is None:
             return None
@@ -202,7 +202,7 @@ class TransitionRunner:
         try:
             order = await self._context.commit(await self._offloaded(change))
         except ConflictError:
-            log.info("order %s: a rival committed seq %s", change.after.order_id, entry.seq)
+            log.info("order %s: another instance won seq %s", change.after.order_id, entry.seq)
             return False
         if entry.messages:
             workflow = None if self._workflow_of is None else self._workflow_of(order)
@@ -214,7 +214,7 @@ class TransitionRunner:
         """Return a change whose new payload is offloaded if it is large.
 
         Content is written before the transaction that refers to it, and after the order was loaded.
-        So a purge in between makes the commit fail, and never removes content that is referred to.
+        So a purge in between makes the commit fail, and never removes content that is in use.
         """
         details = change.after.details
         if change.before is not None and change.before.details == details:

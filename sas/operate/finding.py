@@ -1,4 +1,4 @@
-"""Which orders: found by index rows, loaded where needed, grouped by how they failed."""
+"""Finds orders by their index rows, loads them if needed, and groups them by how they failed."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ async def each(store: StateStore, wanted: Wanted) -> AsyncIterator[Order]:
 async def newest_finished(store: StateStore, wanted: Wanted, now: datetime) -> list[Summary]:
     """Return the index rows of finished orders, the newest first. No order is loaded.
 
-    The rows are sorted the other way round: so windows of time are read, each twice as long as the
-    one after it.
+    The table sorts them oldest first. So windows of time are read from now backwards, each twice as
+    long as the one before.
     """
     first = wanted.since or _LONG_AGO
     found: dict[tuple[datetime, str], Summary] = {}
@@ -146,7 +146,7 @@ def _is_wanted(one: Summary, wanted: Wanted) -> bool:
 
 
 async def under_way(store: StateStore) -> list[str]:
-    """Return the ids of all orders with an open step, that is due the longest first.
+    """Return the ids of all orders with an open step, the longest due first.
 
     Each has a due row.
     """

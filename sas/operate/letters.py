@@ -1,5 +1,5 @@
-"""Messages that lie in queues, as an operator looks at them: whose they are, and what became of
-the work that they ask for. Queues are peeked: nothing is locked or removed.
+"""Messages in queues, for operators: the order of each, and what became of the work that it asks
+for. Queues are peeked: nothing is locked or removed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Letter:
 
     @property
     def since(self) -> datetime:
-        """Since when it lies there. A message that was put back is as old as it was before."""
+        """Since when it is in the queue. A message that was put back keeps its age."""
         first = self.peeked.properties.get(FIRST_AT)
         with suppress(ValueError):
             return parse_key_time(first) if first else self.peeked.enqueued_at
@@ -79,7 +79,7 @@ class Read:
 
 
 async def read(bus: MessageBus, paths: Iterable[str], limit: int = READ_MAX) -> Read:
-    """Return what lies in these queues, each in its own order."""
+    """Return the messages of these queues, each queue in its own order."""
     gate = asyncio.Semaphore(AT_ONCE)
     names = list(dict.fromkeys(paths))
 
@@ -140,7 +140,7 @@ def rejected_of(one: Peeked) -> RejectedMessage | None:
 
 
 def dead_letter_paths(queues: Queues, agents: Iterable[str], others: Iterable[str]) -> list[str]:
-    """Return where dead letters can lie: ``dead-letters``, and the subqueue of every queue."""
+    """Return the paths of dead letters: ``dead-letters``, and the subqueue of every queue."""
     own = dict.fromkeys((*queues.own(agents), *others))
     return [queues.dead_letters, *(name + DEAD_LETTER_SUBQUEUE for name in own)]
 
@@ -169,19 +169,19 @@ def expected_queues(folder: Path = Path()) -> dict[str, dict[str, Any]]:
         return {}
 
 
-# -- Where the message of an order lies -------------------------------------------------------
+# -- The message that an order waits for ------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the message lies that an order waits for. ``before`` it lie so many others."""
+    """The place of the message that an order waits for, with ``before`` messages in front of it."""
 
     letter: Letter
     before: int
 
 
 def waiting_paths(order: Order, step: StepRecord, queues: Queues, agents: set[str]) -> list[str]:
-    """Return where the message may lie that moves a step on, the likeliest queue first."""
+    """Return the queues that may hold the next message of a step, the likeliest first."""
     urgent = order.details.urgent
     if step.dispatched:
         names = [queues.agent(name, urgent=urgent) for name in sorted(agents)]
@@ -192,7 +192,7 @@ def waiting_paths(order: Order, step: StepRecord, queues: Queues, agents: set[st
 
 
 def place_of(order: Order, step: StepRecord, letters: Sequence[Letter]) -> Place | None:
-    """Return where the message of a step lies; None if it lies in none of the queues read."""
+    """Return the place of a step's message; None if it is in none of the queues read."""
     before: dict[str, int] = {}
     for letter in letters:
         if letter.order_id == order.order_id and _is_for(letter, step):

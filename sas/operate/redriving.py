@@ -88,7 +88,7 @@ async def plan_one(
                 raise NotPossibleError(f"{message_id} stays: {why}")
     moves, left = redrive(found, path, [message_id], queues)
     if left or len(moves) != 1:
-        raise NotPossibleError(left[0] if left else f"{message_id} lies there more than once")
+        raise NotPossibleError(left[0] if left else f"{message_id} is in the queue more than once")
     return moves[0]
 
 
@@ -131,7 +131,7 @@ def _again(group: Sequence[Seen], path: str, queues: Queues, to: str | None) -> 
         return _copy(first, new_id, to or path.removesuffix(DEAD_LETTER_SUBQUEUE), queues)
     parts = {part.part: part for _, part in group if part}
     if not parts:
-        raise NotPossibleError("it is no rejected message: send it by hand")
+        raise NotPossibleError("it is not a rejected message: send it by hand")
     said = next(iter(parts.values()))
     if len(parts) < said.parts:
         raise NotPossibleError(f"only {len(parts)} of its {said.parts} parts are here")

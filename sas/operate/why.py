@@ -194,7 +194,7 @@ def _waits_for_you(
             "Repair the cause and resubmit; if you did the step by hand, skip it with its result, "
             "which later steps read; or undo."
         )
-    return Waits("You.", "Nothing moves it but a command.", None, todo, step, agent, circuit)
+    return Waits("You.", "It goes on only after a command.", None, todo, step, agent, circuit)
 
 
 def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
@@ -318,7 +318,7 @@ def change(order: Order, one: StepChange) -> str:
 
 
 def sent(order: Order, message: Outgoing, *, when: str = "") -> str:
-    """Return which message a journal row sent, in a few words. ``when`` is told of a request."""
+    """Return which message a journal row sent, in a few words. ``when`` shows its time."""
     match message:
         case Wake():
             return "wake a scheduler"

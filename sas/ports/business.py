@@ -142,7 +142,7 @@ async def _no_heartbeat(_note: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One remote action to do or to undo.
+    """One remote call: an action to do, or to undo.
 
     ``order`` is the order's payload. ``results`` are the results of the steps before it, by step
     name. ``key`` is the idempotency key: the same for do, undo and every retry. ``own_result`` is

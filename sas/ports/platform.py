@@ -22,7 +22,7 @@ class ConflictError(Exception):
 
 
 class UnavailableError(Exception):
-    """Something that a message needs is away for now. The message is put back: nothing is lost.
+    """A dependency of a message is away. The message is put back: nothing is lost.
 
     ``put_back_with`` are properties that the message carries when it comes again. ``delay_max_s``
     is the longest pause in seconds before it comes again.
@@ -47,8 +47,8 @@ class OtherVersionError(UnavailableError):
 
 class StoreMismatchError(UnavailableError):
     """The table was written with another number of shards, in a newer format, or with another
-    definition of a workflow under the same version. An operator mends the deploy; until then
-    messages are put back.
+    definition of a workflow under the same version. Messages are put back until an operator
+    corrects the deploy.
 
     ``scope`` names what does not fit.
     """
@@ -60,7 +60,7 @@ class StoreMismatchError(UnavailableError):
 
 class CorruptOrderError(StoreMismatchError):
     """Rows of an order were changed or deleted by hand, and cannot be read. The text names the row.
-    Its messages are put back until somebody repairs it, or removes the whole order.
+    Its messages are put back until an operator repairs the rows, or removes the whole order.
     """
 
     def __init__(self, order_id: str, why: str) -> None:
@@ -75,7 +75,7 @@ class UnreadableError(Exception):
 
 
 class LostContentError(UnreadableError):
-    """A payload is missing, or differs from what was written: somebody changed rows by hand.
+    """A payload is missing, or differs from what was written: its rows were changed by hand.
     Restore the order's ``d|payload`` rows.
     """
 
@@ -143,7 +143,7 @@ class StateStore(Protocol):
         """Store a payload outside its order's own rows; return the reference to it.
 
         The payload is written before the change that refers to it, and the order need not exist
-        yet. Repeating is harmless. A payload that nothing refers to goes with its order's purge.
+        yet. Repeating is harmless. The order's purge also removes payloads without a reference.
 
         Raises:
             TooLargeError: a limit of sas.bounds is exceeded. Raised before any I/O.
@@ -200,10 +200,10 @@ class StateStore(Protocol):
         """
 
     async def purge(self, *orders: Order) -> set[str]:
-        """Remove all of some finished orders; return the ids of those that are removed.
+        """Remove finished orders completely; return the ids of those that are removed.
 
-        An order that changed (or went) since it was loaded is not. It may keep others of the same
-        call from being removed: try those again, each by itself.
+        An order that changed (or was removed) since it was loaded is left. Then other orders of the
+        same call may be left too: try them again, one by one.
 
         An order stays listed as finished until none of its rows is left. So after a crash at any
         point it is found and removed again. If an operator changes it meanwhile, only its oldest
@@ -266,7 +266,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Peeked:
-    """One message that lies in a queue. ``enqueued_at`` is when it became, or becomes, visible.
+    """One message in a queue. ``enqueued_at`` is when it became, or becomes, visible.
 
     ``source`` is the queue that a dead letter came from, if the bus knows it.
     """
@@ -284,9 +284,9 @@ class Peeked:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A message to send, and the sequence numbers of those that are removed once it is sent.
+    """A message to send, and the sequence numbers of the messages to remove once it is sent.
 
-    Without a message they are only removed.
+    Without a message to send, they are only removed.
     """
 
     sequences: frozenset[int]
@@ -350,11 +350,11 @@ class OperatorBus(MessageBus, Protocol):
         """
 
     def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
-        """Send each message, then remove the messages that it stands for.
+        """Send each message, then remove the messages that it replaces.
 
-        Yields for each move whether all those were removed. What was not removed
+        Yields for each move whether all of those were removed. A message that was not removed
         stays: nothing is lost, and the next move sends it again. A move whose messages are gone is
-        left out. Other messages that lie before them are delivered once, and abandoned.
+        left out. Other messages in front of them are delivered once, and abandoned.
 
         Raises:
             BusUnavailableError: the bus cannot be read, or does not accept a message now.

@@ -1,7 +1,7 @@
 """What must hold after every transition, and once nothing is under way any more.
 
-The numbers are those of the invariants in ARCHITECTURE.md. Each check returns what is wrong as
-sentences, so that a simulation can tell all of it.
+docs/reliability.md lists the invariants by number. Each check returns what is wrong as sentences,
+so that a simulation can report all of it.
 """
 
 from __future__ import annotations
@@ -28,17 +28,22 @@ READ_BY_PEOPLE = frozenset({REPLIES_TO, QUEUES.alerts, QUEUES.rejected})
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An invariant that did not hold: its number, and what was seen."""
+    """An invariant that did not hold: its number, and what was seen.
+
+    ``about`` says what a step of the adopter does wrong, in the same words for every order. The
+    number is 0 where no invariant is concerned.
+    """
 
     number: int
     text: str
+    about: str = ""
 
     def __str__(self) -> str:
-        return f"invariant {self.number}: {self.text}"
+        return f"invariant {self.number}: {self.text}" if self.number else self.text
 
 
 def of_change(change: Change, rows: int, rules: Rules) -> Iterator[Violation]:
-    """Yield what a transition that was just committed breaks. ``rows``: of the journal by now."""
+    """Yield what a new transition breaks. ``rows`` is the number of journal rows after it."""
     order, entry = change.after, change.entry
     where = f"order {order.order_id} seq {entry.seq} ({entry.what.value})"
     if not rows == entry.seq == order.seq:
@@ -101,14 +106,14 @@ def _of_turn(
 
 
 def at_end(system: System) -> Iterator[Violation]:
-    """Yield what does not hold of a system where nothing is under way any more."""
+    """Yield the invariants that a system breaks once nothing is under way any more."""
     yield from _unread(system)
     yield from of_orders(system)
     yield from of_commands(system)
 
 
 def of_orders(system: System) -> Iterator[Violation]:
-    """Yield what does not hold of the orders that were submitted."""
+    """Yield the invariants that the submitted orders break."""
     told, alerted = _told(system), _alerted(system)
     aside = _aside(system)
     for order_id in system.unknown:
@@ -131,7 +136,12 @@ def _unread(system: System) -> Iterator[Violation]:
 
 
 def _aside(system: System) -> str:
-    return "".join(one.body.decode() for one in system.bus.messages(QUEUES.rejected))
+    """Return what was put aside, also what an operator sent again."""
+    return "".join((*_lying_aside(system), *(body.decode() for body in system.redriven)))
+
+
+def _lying_aside(system: System) -> list[str]:
+    return [one.body.decode() for one in system.bus.messages(QUEUES.rejected)]
 
 
 def _told(system: System) -> defaultdict[str, dict[str, str]]:
@@ -160,15 +170,36 @@ def _of_order(
     told = Counter(told_ids.values())
     where = f"order {order.order_id} ({state.value})"
     if state is OrderState.REJECTED:
-        if told["rejected"] != 1:
+        again = any(order.order_id in body.decode() for body in system.redriven)
+        if not told["rejected"] or (told["rejected"] > 1 and not again):
             yield Violation(12, f"{where} was told rejected {told['rejected']} times")
+        if not any(order.order_id in one for one in _lying_aside(system)):
+            yield Violation(2, f"{where} lies on no queue: nobody can send it again")
         return
     for step in order.steps:
         yield from _effects(system, order, step, where)
+    if _replayed(journal) != _moved(order):
+        yield Violation(1, f"{where}: its journal, replayed, leads to other states of its steps")
     yield from _messages(order, journal, told_ids, alerted, where)
     yield from _of_state(state, told, where)
     if order.order_id not in {touched for touched, _ in system.commands.values()}:
         yield from _of_untouched(system, order, told, where)
+
+
+def _replayed(journal: Sequence[JournalEntry]) -> dict[int, StepState]:
+    """Return the states of steps to which a journal leads; Pending ones are left out."""
+    states: dict[int, StepState] = {}
+    for entry in journal:
+        for one in entry.changes:
+            if states.get(one.step, StepState.PENDING) is not one.before:
+                return {}
+            states[one.step] = one.after
+    return {step: state for step, state in states.items() if state is not StepState.PENDING}
+
+
+def _moved(order: Order) -> dict[int, StepState]:
+    states = {one.number: one.process_state for one in order.steps}
+    return {step: state for step, state in states.items() if state is not StepState.PENDING}
 
 
 def _messages(
@@ -178,9 +209,10 @@ def _messages(
     alerted: dict[str, str],
     where: str,
 ) -> Iterator[Violation]:
-    """Everything that the journal says was to be sent was sent, and nothing else."""
+    """Yield a violation unless exactly the messages of the journal were sent."""
     due: Counter[str] = Counter()
     for entry in journal:
+        due["rejected"] += entry.what is JournalWord.REJECTED  # of an order that came again
         for index, message in enumerate(entry.messages):
             own_id = message_id(order.order_id, entry.seq, index)
             if isinstance(message, Notify):
@@ -196,7 +228,7 @@ def _messages(
 
 
 def _of_state(state: OrderState, told: Counter[str], where: str) -> Iterator[Violation]:
-    """What an application was told never contradicts the end of its order."""
+    """Yield a violation if the notifications of an order contradict its end."""
     if bool(told["undone"]) != (state is OrderState.COMPENSATED):
         yield Violation(4, f"{where} was told undone {told['undone']} times")
     if state is OrderState.PROCESSED and told["completed"] != 1:
@@ -208,7 +240,7 @@ def _of_state(state: OrderState, told: Counter[str], where: str) -> Iterator[Vio
 def _of_untouched(
     system: System, order: Order, told: Counter[str], where: str
 ) -> Iterator[Violation]:
-    """What holds as well of an order that no operator gave a command for."""
+    """Yield violations of rules that hold only for an order without an operator's command."""
     state = order.process_state
     processed = state is OrderState.PROCESSED
     if told["completed"] and not processed:
@@ -223,8 +255,8 @@ def _of_untouched(
 def _effects(system: System, order: Order, step: StepRecord, where: str) -> Iterator[Violation]:
     """Yield what is wrong with the effects of a step at its service.
 
-    Processed means that its effect is there, once; Compensated that none is. What an operator
-    skipped or undid by hand, and a step without an undo, are the operator's and the workflow's.
+    Processed means that its effect exists once; Compensated means that no effect exists. Steps that
+    an operator skipped or undid by hand, and steps without an undo, are left out.
     """
     where = f"{where}: {step.name}"
     defined = system.workflows.find(order.details.workflow).steps[step.number]
@@ -237,7 +269,7 @@ def _effects(system: System, order: Order, step: StepRecord, where: str) -> Iter
     ]
     known = [system.ledger.by_key[key] for key in keys if key in system.ledger.by_key]
     if order.process_state is OrderState.ERROR and {*step.undo.routes} - {step.call.route}:
-        return  # what another agent may have done is in force until somebody helps
+        return  # the effect at another agent stays until an operator acts
     in_force = sum(effects.in_force for effects in known)
     if not limited and any(effects.done > 1 for effects in known):
         yield Violation(7, f"{where} had its effect twice under one key")
@@ -250,11 +282,12 @@ def _effects(system: System, order: Order, step: StepRecord, where: str) -> Iter
         if contents != [json.loads(step.call.edited)]:
             yield Violation(7, f"{where} was done with an older input")
     if order.process_state is OrderState.COMPENSATED and in_force and not _left(step):
-        yield Violation(10, f"{where} is still in force")
+        about = f"{order.details.workflow}: the undo of step {step.name} leaves its effect in force"
+        yield Violation(10, f"{where} is still in force", about)
 
 
 def _skipped(step: StepRecord) -> bool:
-    """Return whether a result is an operator's word and not the service's."""
+    """Return whether a result is from an operator and not from the service."""
     return isinstance(step.result, str | None) and "done_by" not in (step.result or "")
 
 
@@ -265,7 +298,7 @@ def _left(step: StepRecord) -> bool:
 
 
 def of_commands(system: System) -> Iterator[Violation]:
-    """Yield what does not hold: every command is carried out once, refused, or put aside."""
+    """Yield a violation for each command that is not carried out once, refused or put aside."""
     alerted = _alerted(system)
     aside = _aside(system)
     for command_id, (_, seen) in system.commands.items():

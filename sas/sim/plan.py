@@ -28,8 +28,8 @@ _HOW_OFTEN = (60, 80, 50, 4, 1)
 COPIES_S = 60.0
 _COPYING = frozenset({"crash", "duplicate", "late", "given_up", "lease_lost", "bus_lost_answer"})
 """Faults by which a message that is put back leaves a copy on ``orders``, a queue without duplicate
-detection. Every copy is put back too. At the shares of a simulation they would multiply beyond
-number in an outage that is longer than ``COPIES_S``; at those of Azure they do not
+detection. Every copy is put back too. At the shares of a simulation the copies would multiply
+without end in an outage longer than ``COPIES_S``; at the shares of Azure they do not
 (docs/adr/0024).
 """
 NO_WORKFLOW = "of-nobody"
@@ -107,6 +107,23 @@ class Forge:
 
 
 @dataclass(frozen=True, slots=True)
+class Redrive:
+    """An operator sends again what was put aside, once something was.
+
+    ``back``: with ``--to``, also what only the system itself sends, to the queue that gave it up.
+    ``twice``: the command dies before it removes what it sent, and is given again.
+    """
+
+    at_s: float
+    back: bool
+    twice: bool
+
+    def __str__(self) -> str:
+        how = [name for name in ("back", "twice") if getattr(self, name)]
+        return "the operator sends again what was put aside" + "".join(f", {h}" for h in how)
+
+
+@dataclass(frozen=True, slots=True)
 class Deploy:
     """Instances start with a newer version of every workflow, one after the other."""
 
@@ -140,7 +157,7 @@ class Apart:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What an agent is asked for happens outside, and ends by a callback."""
+    """The work of an agent happens outside, and ends with a callback."""
 
     agent: str
 
@@ -148,7 +165,7 @@ class Outside:
         return f"the service of agent {self.agent} works on its own and calls back"
 
 
-Item = Submit | Away | Kill | Press | Forge | Deploy | Chance | Apart | Outside
+Item = Submit | Away | Kill | Press | Forge | Redrive | Deploy | Chance | Apart | Outside
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +182,7 @@ class Plan:
         named = {item.name for item in self.items if isinstance(item, Chance)}
         away = {f"{item.what.split()[0]} away" for item in self.items if isinstance(item, Away)}
         pressed = {item.verb for item in self.items if isinstance(item, Press)}
-        others = (Kill, Forge, Deploy, Apart, Outside)
+        others = (Kill, Forge, Redrive, Deploy, Apart, Outside)
         rest = {type(item).__name__.lower() for item in self.items if isinstance(item, others)}
         return {one.replace("_", " ") for one in named | away | pressed | rest}
 
@@ -223,6 +240,7 @@ def drawn(seed: int, workflows: Workflows, orders: int = 6) -> Plan:
         items += [Forge(*_soon_after(rng, rng.choice(sent))) for _ in range(rng.randint(1, 3))]
     if rng.random() < 0.1:
         items.append(Deploy(_moment(rng)))
+    items += _redrives(random.Random(f"redrives of {seed}"))  # noqa: S311  it repeats itself
     if any(isinstance(item, Away) and item.lasts_s > COPIES_S for item in items):
         items = [one for one in items if not (isinstance(one, Chance) and one.name in _COPYING)]
     return Plan(seed, instances, tuple(items))
@@ -234,6 +252,12 @@ def _press(rng: random.Random, order: Submit) -> Press:
         at_s = _moment(rng, 4)
     chance = [rng.random() < share for share in (0.15, 0.4, 0.2)]
     return Press(at_s, order_id, rng.choice(VERBS), *chance)
+
+
+def _redrives(rng: random.Random) -> list[Item]:
+    """Draw redrives from numbers of their own: all else of a seed stays as it was without them."""
+    count = rng.choice((0, 0, 0, 0, 1, 2))
+    return [Redrive(_moment(rng, 4), rng.random() < 0.5, rng.random() < 0.3) for _ in range(count)]
 
 
 def _soon_after(rng: random.Random, order: Submit) -> tuple[float, str]:
@@ -276,7 +300,7 @@ _MOODS: dict[str, dict[str, float]] = {
     "operator": {"refused": 0.8, "lost_answer": 1.0, "undo_refused": 0.5},
     "letters": {"given_up": 0.2, "late": 0.3, "stalls": 0.05, "store_throttled": 0.3},
 }
-"""Shares that are larger in some simulations, so that rare faults meet each other."""
+"""Shares that are larger in some simulations, so that rare faults happen together."""
 
 
 def _chances(rng: random.Random, mood: str) -> list[Item]:

@@ -15,7 +15,7 @@ from sas.simulation.world import HostRules
 QUEUES = Queues()
 REPLIES_TO = "responses-web-shop"
 STRANGE_QUEUE = "of-another-system"
-"""A queue that is none of ours, and forwards its dead letters to ours."""
+"""A queue of another system that forwards its dead letters to ours."""
 _WINDOW = "duplicateDetectionHistoryTimeWindow"
 _DAYS, _MINUTE = timedelta(days=14), timedelta(minutes=1)
 

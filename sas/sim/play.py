@@ -1,4 +1,4 @@
-"""Play one plan: what happened, what was broken, and the story if somebody wants to read it."""
+"""Play one plan: what happened, what was broken, and on request the story."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from sas.domain.order import Order, OrderState, StepRecord, StepState, UndoStatu
 from sas.domain.workflow import Workflow, Workflows
 from sas.ports import Call
 from sas.sim.invariants import Violation, at_end
+from sas.sim.own_agents import Given, alone
 from sas.sim.plan import DAY, HOUR, Away, Plan
 from sas.sim.platform import host_rules, queue_rules
 from sas.sim.stage import Stage, seeded
 from sas.sim.system import System
 from sas.sim.watch import Watch
+from sas.sim.wire import SimulatedLoop
 from sas.simulation.bus import QueueRules
 from sas.simulation.clock import START
 from sas.simulation.world import HostRules
@@ -35,17 +37,21 @@ AT_ONCE_MAX = 2000
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """What is simulated: the workflows of an application, on its own platform."""
+    """What is simulated: the workflows of an application, on its own platform.
+
+    With ``given`` its own agents are played, else model services.
+    """
 
     workflows: Workflows
     queues: Mapping[str, QueueRules]
     host: HostRules
+    given: Given | None = None
 
     @classmethod
-    def of(cls, workflows: Workflows, directory: Path) -> Project:
+    def of(cls, workflows: Workflows, directory: Path, given: Given | None = None) -> Project:
         """Return a project by its directory; raises ProjectError."""
         agents = sorted(workflows.agents())
-        return cls(workflows, queue_rules(directory, agents), host_rules(directory))
+        return cls(workflows, queue_rules(directory, agents), host_rules(directory), given)
 
     @property
     def patience_s(self) -> float:
@@ -109,7 +115,11 @@ def play(project: Project, plan: Plan, *, tell: bool = False) -> Played:
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        return asyncio.run(_Play(project, plan, tell=tell).run())
+        game = _Play(project, plan, tell=tell)
+        if project.given is None:
+            return asyncio.run(game.run())
+        with alone(plan.seed), asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+            return runner.run(game.run())
     finally:
         logging.disable(disabled)
 
@@ -133,7 +143,8 @@ class _Play:
         for item in self._plan.items:
             if not hasattr(item, "at_s"):
                 self._say(str(item))
-        system = Stage(self._plan, project.workflows, project.queues, project.host, self._say)
+        given = project.queues, project.host, self._say, project.given
+        system = Stage(self._plan, project.workflows, *given)
         self._system = system
         self._watch(system)
         ends = (one.at_s + one.lasts_s for one in self._plan.items if isinstance(one, Away))
@@ -178,10 +189,14 @@ class _Play:
         self._watching = Watch(system, self._broken)
         for ear in system.ears:
             ear.watch = self._watching
+        if system.own is not None:
+            system.own.broken = self._broken
         if not self._telling:
             return
 
         system.world.tell = self._say
+        if system.own is not None:
+            system.own.story = self._say
         for name, agent in system.agents.items():
             self._hear(name, agent)
 

@@ -54,7 +54,7 @@ def html(tally: Tally, workflows: Workflows, app: str) -> str:
             f"<title>Simulation of {escape(app)}</title><style>{_STYLE}</style>",
             f"<h1>Simulation of {escape(app)}</h1>",
             *_verdict(tally),
-            *_list("What to look at", list(tally.advice(workflows))),
+            *_list("What to look at", [*_own_faults(tally), *tally.advice(workflows)]),
             "<h2>How orders ended</h2>",
             *_table(["workflow", *_STATES, "p50", "p99"], _ends(tally)),
             *_charts(tally),
@@ -88,6 +88,10 @@ def _verdict(tally: Tally) -> Iterator[str]:
     yield f'<p class="bad">{seeds}{len(tally.broken)} seeds broke an invariant.</p>'
     lines = [f"seed {seed}: {broken[0]}" for seed, broken in tally.broken[:50]]
     yield from _list("Broken", lines)
+
+
+def _own_faults(tally: Tally) -> list[str]:
+    return [f"{about} (seed {seed})" for about, seed in sorted(tally.own_faults.items())]
 
 
 def _list(title: str, lines: Sequence[str]) -> Iterator[str]:
@@ -141,6 +145,7 @@ def _words(tally: Tally) -> list[list[object]]:
 
 def _charts(tally: Tally) -> Iterator[str]:
     yield from _per_step(tally, "timeouts")
+    yield from _per_step(tally, "asked_again")
     yield from _per_step(tally, "undone")
     for name, seconds in sorted(tally.seconds.items()):
         yield f"<figure>{_bars(seconds)}<figcaption>{escape(name)}: time to the end, faults "
@@ -150,6 +155,7 @@ def _charts(tally: Tally) -> Iterator[str]:
 def _per_step(tally: Tally, column: str) -> Iterator[str]:
     """Yield a chart of one count over all steps."""
     counts = [(f"{name[0]}: {name[1]}", getattr(one, column)) for name, one in tally.steps.items()]
+    title = column.replace("_", " ")
     most = max([count for _, count in counts], default=0)
     if not most:
         return
@@ -160,8 +166,8 @@ def _per_step(tally: Tally, column: str) -> Iterator[str]:
         for row, (name, count) in enumerate(sorted(counts))
     ]
     height = 18 * len(rows) + 6
-    yield f'<figure><svg viewBox="0 0 740 {height}" role="img" aria-label="{column} of each step">'
-    yield "".join(rows) + f"</svg><figcaption>{column} of each step</figcaption></figure>"
+    yield f'<figure><svg viewBox="0 0 740 {height}" role="img" aria-label="{title} of each step">'
+    yield "".join(rows) + f"</svg><figcaption>{title} of each step</figcaption></figure>"
 
 
 def _bars(seconds: Sequence[float]) -> str:

@@ -16,7 +16,10 @@ import msgspec
 from sas.domain.ids import idempotency_key, reply_id, shard_of
 from sas.domain.order import Order, OrderState, StepState
 from sas.domain.workflow import Workflows
-from sas.ports import Business, BusUnavailableError, Message
+from sas.operate.letters import rejected_of
+from sas.operate.redriving import Planned, redrive
+from sas.ports import Business, BusUnavailableError, Message, Peeked
+from sas.sim.own_agents import Given, OwnAgents
 from sas.sim.plan import (
     NO_WORKFLOW,
     Apart,
@@ -28,14 +31,17 @@ from sas.sim.plan import (
     Outside,
     Plan,
     Press,
+    Redrive,
     Submit,
     faults_of,
 )
-from sas.sim.platform import STRANGE_QUEUE
+from sas.sim.platform import QUEUES, STRANGE_QUEUE
 from sas.sim.services import ModelService, call_limits
 from sas.sim.system import AT_REST, ClockApart, Host, System, world_of
 from sas.sim.watch import Ear
-from sas.simulation.bus import QueueRules
+from sas.sim.wire import SimulatedLoop
+from sas.simulation.bus import Queue, QueueRules
+from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import HostRules, of_no_host
 
 SEND_AGAIN_S = 30.0
@@ -48,7 +54,7 @@ _FOR_ERROR = frozenset({"resubmit", "skip", "acknowledge"})
 
 
 class Stage(System):
-    """A system that a plan happens to. ``tell`` hears of each item in a sentence."""
+    """Plays a plan on a system. ``tell`` gets a sentence for each item."""
 
     def __init__(
         self,
@@ -57,6 +63,7 @@ class Stage(System):
         queues: Mapping[str, QueueRules],
         rules: HostRules,
         tell: Callable[[str], None] = lambda _text: None,
+        given: Given | None = None,
     ) -> None:
         faults, remote = faults_of(plan)
         super().__init__(world_of(plan.seed, queues, rules, faults), workflows)
@@ -68,7 +75,11 @@ class Stage(System):
         clock = self.world.clock
         limits = call_limits(workflows)
         outside = {item.agent for item in plan.items if isinstance(item, Outside)}
+        self.own = self._own_agents(given, remote, limits) if given else None
         for name in sorted(workflows.agents()):
+            if self.own is not None:
+                self.agents[name] = self.own.agent(name)
+                continue
             self.agents[name] = ModelService(
                 clock,
                 self.ledger,
@@ -84,6 +95,25 @@ class Stage(System):
         for item in plan.items:
             self._prepare(item)
 
+    def _own_agents(
+        self, given: Given, faults: RemoteFaults, limits: Mapping[str, Mapping[str, timedelta]]
+    ) -> OwnAgents:
+        """Return the adopter's agents. Their clients reach a model service by the event loop."""
+        world, tell = self.world, self.call_back
+        own = OwnAgents(
+            given, world.clock, self.ledger, faults, world.rng, limits, self.submitted, tell
+        )
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)  # noqa: S101  play made it
+        loop.follow(world.clock, own.serve)
+        return own
+
+    def _content(self, order_id: str, workflow: str, *, edited: bool = False) -> Any:
+        """Return the content of an order: one of the adopter's if its own agents read it."""
+        if self.own is None or workflow == NO_WORKFLOW:
+            return {"edited": True} if edited else {"id": order_id}
+        return self.own.given.order_of(workflow, f"{self.world.seed}/{order_id}/{edited}")
+
     def _host(self, number: int, clock: ClockApart, business: Business) -> Host:
         ear = Ear(self.world.bus, clock)
         self.ears.append(ear)
@@ -96,6 +126,9 @@ class Stage(System):
 
     async def close(self) -> None:
         """See ``System.close``."""
+        if self.own is not None:
+            with suppress(RuntimeError):  # a client that never closes
+                await self.world.clock.run(self.own.close())
         await super().close()
         for task in self._senders:
             task.cancel()
@@ -123,7 +156,7 @@ class Stage(System):
                 self._later(item.at_s, item, lambda: self._kill(item))
             case Forge():
                 self._later(item.at_s, item, lambda: self._forge(item))
-            case Press():
+            case Press() | Redrive():
                 self._left += 1
                 self.world.clock.call_later(item.at_s, lambda: self._watch(item, WATCHES_MAX))
             case Deploy():
@@ -153,7 +186,7 @@ class Stage(System):
         for _ in range(item.times):
             while True:
                 try:
-                    content = {"id": item.order_id}
+                    content = self._content(item.order_id, item.workflow)
                     self.put_order(item.order_id, item.workflow, content, urgent=item.urgent)
                     break
                 except BusUnavailableError:
@@ -210,16 +243,22 @@ class Stage(System):
 
         return deploy
 
-    def _watch(self, item: Press, left: int) -> None:
-        """Give a command; one for an order in Error as soon as the operator sees it there."""
-        stored = self.store.orders.get(item.order_id)
-        state = stored.order.process_state if stored else OrderState.PENDING
-        if item.verb in _FOR_ERROR and state not in AT_REST and left:
+    def _watch(self, item: Press | Redrive, left: int) -> None:
+        """Let the operator act as soon as there is something to act on, or at last."""
+        if left and not self._is_due(item):
             self.world.clock.call_later(WATCH_S, lambda: self._watch(item, left - 1))
             return
         self._left -= 1
         self.tell(str(item))
-        self._press(item)
+        self._press(item) if isinstance(item, Press) else self._redrive(item)
+
+    def _is_due(self, item: Press | Redrive) -> bool:
+        """Return whether an order is in Error for its command, or something was put aside."""
+        if isinstance(item, Redrive):
+            return bool(self.bus.queues[QUEUES.rejected].waiting)
+        stored = self.store.orders.get(item.order_id)
+        state = stored.order.process_state if stored else OrderState.PENDING
+        return item.verb not in _FOR_ERROR or state in AT_REST
 
     def _press(self, item: Press) -> None:
         stored = self.store.orders.get(item.order_id)
@@ -231,7 +270,8 @@ class Stage(System):
         if failed and item.verb in {"resubmit", "skip"}:
             members["step"] = failed[0]
             if item.edited:
-                members["input"] = msgspec.Raw(b'{"edited":true}')
+                content = self._content(order.order_id, order.details.workflow, edited=True)
+                members["input"] = msgspec.Raw(msgspec.json.encode(content))
         if item.verb == "skip":
             self._undone_by_hand(order)
         for _ in range(1 + item.twice):
@@ -239,6 +279,39 @@ class Stage(System):
                 self.put_command(order.order_id, item.verb, order.seq - item.stale, **members)
             except BusUnavailableError:
                 self.tell("the operator sees that the command could not be sent")
+
+    def _redrive(self, item: Redrive) -> None:
+        """Move messages as ``sas rejected resend`` does: each is sent first, and removed then."""
+        queue = self.bus.queues[QUEUES.rejected]
+        for planned in self._redrives(queue, item):
+            assert planned.move.message is not None  # noqa: S101  a redrive sends
+            try:
+                for _ in range(1 + item.twice):
+                    self.bus._enqueue(planned.move.message)  # noqa: SLF001
+            except BusUnavailableError:
+                self.tell("the operator sees that a message could not be sent again")
+                continue
+            gone = [one for one in queue.waiting if one.sequence in planned.move.sequences]
+            queue.waiting = [one for one in queue.waiting if one not in gone]
+            self.redriven += [one.message.body for one in gone]
+
+    def _redrives(self, queue: Queue, item: Redrive) -> list[Planned]:
+        """Return what the operator sends again, by the rules of the command."""
+        found = [
+            Peeked(
+                *(one.message.message_id, one.message.body, one.enqueued_at),
+                *(one.message.properties, one.sequence),
+            )
+            for one in queue.waiting
+            if self.bus.reachable(queue)
+        ]
+        moves, _ = redrive(found, queue.name, None, QUEUES)
+        sent = {number for one in moves for number in one.move.sequences}
+        for one in found if item.back else ():
+            said = rejected_of(one)
+            if one.sequence not in sent and said and said.source_queue in self.hosts[0].handlers:
+                moves += redrive([one], queue.name, None, QUEUES, said.source_queue)[0]
+        return moves
 
     def _undone_by_hand(self, order: Order) -> None:
         """Undo what failed to be undone at another agent, as an operator does who skips it."""

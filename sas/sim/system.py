@@ -159,9 +159,11 @@ class System:
     submitted: dict[str, str] = field(default_factory=dict)
     """The workflow of each order."""
     unknown: set[str] = field(default_factory=set)
-    """Orders that name a workflow that nobody has."""
+    """Orders that name a workflow that does not exist."""
     commands: dict[str, tuple[str, int | None]] = field(default_factory=dict)
     """The order of each command, and the seq that the operator saw."""
+    redriven: list[bytes] = field(default_factory=list)
+    """What lay on the queue of rejected messages until an operator sent it again."""
 
     @property
     def store(self) -> MemoryStore:

@@ -24,6 +24,8 @@ class Tally:
     seeds: int = 0
     orders: int = 0
     broken: list[tuple[int, list[Violation]]] = field(default_factory=list)
+    own_faults: dict[str, int] = field(default_factory=dict)
+    """What a step of the adopter does wrong, and the first seed that shows it."""
     ends: Counter[tuple[str, str]] = field(default_factory=Counter)
     words: Counter[tuple[str, str]] = field(default_factory=Counter)
     met: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -39,6 +41,9 @@ class Tally:
         self.orders += played.orders
         if played.violations:
             self.broken.append((played.plan.seed, played.violations))
+        for about in {one.about for one in played.violations if one.about}:
+            seed = played.plan.seed
+            self.own_faults[about] = min(seed, self.own_faults.get(about, seed))
         self.ends.update(played.ends)
         self.words.update(played.words)
         for fault in played.plan.faults:

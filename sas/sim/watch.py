@@ -40,7 +40,7 @@ _BASES = {
 
 
 class Watch:
-    """Hears of everything that happens in a system, and says what breaks an invariant."""
+    """Observes everything that happens in a system, and reports what breaks an invariant."""
 
     def __init__(self, system: System, broken: Broken) -> None:
         self._system, self._broken = system, broken
@@ -113,7 +113,7 @@ class Watch:
         """Return whether no call went out for a dispatch, and its request waits in a queue still,
         or could not be sent because that is away.
 
-        One that lies in a queue that does not move is counted after some excuses.
+        A request in a queue that does not move is counted after some excuses.
         """
         if step.epoch in self._called[order_id, step.name] or step.complete_by is None:
             return False
@@ -175,7 +175,7 @@ class Watch:
                 self._given_up.add(cause)
 
     def _was_completed(self, queued: Queued) -> None:
-        """What a message led to was sent before it is completed, or it is on its queue again."""
+        """Check that the messages of a completed cause were sent, or that it was put back."""
         message = queued.message
         is_letter = message.queue.removesuffix(DEAD_LETTERS) == QUEUES.dead_letters
         base = _BASES.get((queued.source or "") if is_letter else message.queue)
@@ -216,7 +216,7 @@ class Watch:
         return found
 
     def _failed(self, queued: Queued, failed: BaseException) -> None:
-        """No message of ours is poison: a function fails for what is away, or dies."""
+        """Check that no message is poison: a function fails only if it dies or for an outage."""
         if not isinstance(failed, UnavailableError | CrashError):
             why = f"{type(failed).__name__}: {failed}"
             self._say(14, f"message {queued.message.message_id} is poison: {why}")
@@ -278,7 +278,7 @@ class Watch:
 
 
 class Ear:
-    """The bus of one instance. ``watch`` hears of its replies before they are sent."""
+    """The bus of one instance. ``watch`` sees its replies before they are sent."""
 
     def __init__(self, bus: MessageBus, clock: Clock) -> None:
         self._bus, self._clock = bus, clock

@@ -110,8 +110,8 @@ class MemoryBus:
     Faults: ``fail_next`` sets those of the next messages; ``plan`` is called with each message and
     decides, for seeded simulations; ``cut`` takes the whole namespace or some queues away.
 
-    ``on_sent`` hears of each message that a queue took, ``on_given_up`` of each dead letter, and
-    ``on_completed`` of each message that its receiver completed.
+    ``on_sent`` is called for each message that a queue took, ``on_given_up`` for each dead letter,
+    and ``on_completed`` for each message that its receiver completed.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -381,7 +381,7 @@ class MemoryBus:
             queue.expired.append(queued)
 
     def _dead_letter(self, queue: Queue, queued: Queued, reason: str) -> None:
-        """Move a message to where its queue forwards dead letters. There it lives anew."""
+        """Move a message to where its queue forwards dead letters, with a new delivery count."""
         name = queue.rules.forwards_dead_letters_to or queue.name + DEAD_LETTERS
         if name not in self.queues:
             self.declare(name)

@@ -42,7 +42,7 @@ class VirtualClock:
 
     @property
     def next_wake(self) -> datetime | None:
-        """Time of the next sleeper; None if nobody sleeps."""
+        """Time of the next sleeper; None if no task sleeps."""
         self._drop_cancelled()
         return self._sleepers[0][0] if self._sleepers else None
 

@@ -87,8 +87,8 @@ class MemoryStore:
     ...). ``plan`` is called before each operation with its name and the order id (or shard, or
     lease) and decides, for seeded simulations. ``pause`` runs before every operation with the same
     two, so that other instances can act in between, and fails if it raises. The ``partitions``
-    that are ``away`` do not answer: see ``World``. ``on_written`` hears of each change that was
-    committed, ``on_removed`` of each out row and held message before it goes.
+    that are ``away`` do not answer: see ``World``. ``on_written`` is called for each committed
+    change, ``on_removed`` for each out row and held message before it is removed.
 
     ``meter`` counts the requests and rows that Table Storage would see.
     """

@@ -77,7 +77,7 @@ class HostRules:
 
 
 class Functions(Protocol):
-    """The functions of one instance; ``start`` makes them anew, with nothing in memory."""
+    """The functions of one instance. ``start`` makes new ones, with an empty memory."""
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
@@ -119,8 +119,8 @@ class World:
     At most ``at_once`` functions run at once over all, ``rules.calls_max`` of each queue in each
     instance. The partitions of the store in ``store.away`` and the queues that are away do not
     answer: see ``MemoryBus.cut``. While no due row can be read, the timer may pause for
-    ``timer_idle``: that only saves time. ``tell`` hears of each fault in a sentence,
-    ``on_failed`` of each error of a function.
+    ``timer_idle``: that only saves time. ``tell`` gets a sentence for each fault, ``on_failed``
+    each error of a function.
     """
 
     seed: int
@@ -241,7 +241,7 @@ class World:
                 await self.clock.step(min(self._next_event(), end))
 
     async def run_for(self, seconds: float) -> None:
-        """Run for some virtual time, whatever is under way then."""
+        """Run for some virtual time, even if work is still under way at its end."""
         with suppress(TimeoutError):
             await self.run(lambda: False, seconds / 3600)
 
@@ -434,6 +434,12 @@ def _held_by(instance: Instance) -> str:
 def of_no_host() -> None:
     """Mark the current task as outside of every instance, so that no crash ends it."""
     _life.set(None)
+
+
+def life_here() -> tuple[int, int] | None:
+    """Return which life of which instance the current task runs in; None outside of all."""
+    inside = _life.get()
+    return None if inside is None else (id(inside[0]), inside[1])
 
 
 class PausingBus:

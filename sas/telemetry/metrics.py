@@ -194,7 +194,7 @@ def put_back(queue: str) -> None:
 
 
 def code(text: str) -> str:
-    """Return a short code that is safe as an attribute, whatever the text holds."""
+    """Return a short code that is safe as an attribute, for any text."""
     return _NOT_A_CODE.sub("-", text[:CODE_LENGTH_MAX])
 
 

@@ -156,7 +156,7 @@ def _listened_to() -> bool:
 
 @contextmanager
 def _within(parent: Context | None) -> Iterator[None]:
-    """Run a block in the context of ``parent``. Its trace is passed on, although nobody records."""
+    """Run a block in the context of ``parent``. The trace is passed on, recorded or not."""
     if parent is None:
         yield
         return

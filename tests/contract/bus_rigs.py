@@ -43,7 +43,7 @@ class BusRig(Protocol):
         ...
 
     def make_busy(self, queue: str) -> None:
-        """Let the next send to a queue be refused, whatever its retries."""
+        """Let the next send to a queue be refused, with all its retries."""
         ...
 
     def sent(self) -> int:

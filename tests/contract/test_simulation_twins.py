@@ -1,4 +1,4 @@
-"""The twins in memory: time that moves when told to, and faults on demand."""
+"""The ports in memory: virtual time, and faults on demand."""
 
 from __future__ import annotations
 

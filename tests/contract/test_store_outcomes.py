@@ -1,4 +1,4 @@
-"""Our own write is never mistaken for a rival's, whatever the network and the service do.
+"""Our own write is never mistaken for a rival's, under any fault of network and service.
 
 Over a real Azurite and the real SDK, behind a proxy that loses answers, says 503 before or
 after the work, delivers late, or says nothing.

@@ -1,4 +1,4 @@
-"""Named values that all instances share: one writer wins, whoever was late is told."""
+"""Named values that all instances share: one writer wins, the others get a conflict."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from tests.e2e.kills_rig import System
 from tests.functions_rig import SHOP, WHOLESALE, body_of
 
 ROUNDS = 16
-"""How often queues are looked into again for what is still missing."""
+"""How often the queues are read again for missing messages."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Ends:
 
 
 async def ends(made: System) -> Ends:
-    """Return what came of every order, once everything expected has been told."""
+    """Return the end of every order, once every expected notification has come."""
     await made.settled()
     expected, alerts_expected = await _expected(made)
     text = made.stack.servicebus_connection
@@ -89,7 +89,7 @@ async def _expected(made: System) -> tuple[set[str], set[str]]:
 async def _drain(
     client: ServiceBusClient, queues: Sequence[str], expected: set[str]
 ) -> dict[str, bytes]:
-    """Take all that queues hold, by id, each id once; look again for what is still expected."""
+    """Take all messages of the queues by id, each id once; read again while some are missing."""
     found: dict[str, bytes] = {}
     async with AsyncExitStack() as stack:
         opening = [stack.enter_async_context(client.get_queue_receiver(queue)) for queue in queues]

@@ -1,4 +1,4 @@
-"""Bad input from the real ``orders`` queue in: kept whole, told, alerted, and nothing lost.
+"""Bad input on the real ``orders`` queue: kept whole, its sender notified, an alert, nothing lost.
 
 All of it is sent first, together with a good order; then each is looked for.
 """
@@ -26,7 +26,7 @@ __all__ = ["short_pauses"]  # fixtures of every test here
 
 @dataclass(frozen=True)
 class Bad:
-    """One bad message: what is sent, the reason it is put aside for, whether it can be told."""
+    """One bad message: its body, the reason of its rejection, whether its sender is notified."""
 
     body: bytes
     reason: str

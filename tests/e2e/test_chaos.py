@@ -1,4 +1,4 @@
-"""A small chaos run: whatever fails, every order ends as the services' own books say."""
+"""A small chaos run: under faults, every order ends as the ledgers of the services say."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ async def desk_of(made: Rig) -> AsyncIterator[Desk]:
 
 @asynccontextmanager
 async def page_of(chromium: Browser, desk: Desk, **how: Any) -> AsyncIterator[Page]:
-    """A page that is logged in. Whatever the browser complains about fails the test."""
+    """A page that is logged in. Every complaint of the browser fails the test."""
     context = await chromium.new_context(**({"viewport": {"width": 1280, "height": 860}} | how))
     page, said = await context.new_page(), []
     page.on("console", lambda message: said.append(message.text))
@@ -118,7 +118,7 @@ LOCAL = "http://127.0.0.1"
 async def picture(page: Page, name: str, tmp_path: Path, *, whole: bool = False) -> None:
     folder = ROOT / "docs" / "images" if os.environ.get("SAS_IMAGES") else tmp_path
     folder.mkdir(exist_ok=True)
-    # Nothing is hovered, and no part is in the midst of its animation.
+    # Nothing is hovered, and no animation is running.
     await page.mouse.move(0, 0)
     await page.screenshot(path=folder / f"{name}.png", full_page=whole, animations="disabled")
 
@@ -185,7 +185,7 @@ POISON = "NW-20001"
 async def test_a_poison_message_is_explained_and_resent(
     made: Rig, chromium: Browser, axe: str
 ) -> None:
-    """A message that crashed every instance that took it: the defect is mended, so it is resent."""
+    """A message that crashed every instance is sent again, because the defect is repaired."""
     made.remote.set_faults(CALM)
     await made.submit(POISON, workflow=CARE)
     crashed = {"reason": "MaxDeliveryCountExceeded", "error_description": "it crashed five times"}

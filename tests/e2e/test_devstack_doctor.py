@@ -1,4 +1,4 @@
-"""`python -m devstack doctor`: what is missing, and how to mend it."""
+"""`python -m devstack doctor`: what is missing, and how to fix it."""
 
 import json
 import os

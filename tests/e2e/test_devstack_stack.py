@@ -97,7 +97,7 @@ async def test_a_child_that_dies_by_itself_is_said_and_everything_stops(app_dir:
         with pytest.raises(ChildFailedError, match=said):
             await asyncio.wait_for(stack.watch(), 120)
     await until(lambda: not any(is_running(pid) for pid in pids))
-    assert (stack.logs / "servicebus.log").exists()  # kept for whoever looks into it
+    assert (stack.logs / "servicebus.log").exists()  # kept for a person who looks into it
     shutil.rmtree(stack.logs)
 
 

@@ -1,4 +1,4 @@
-"""``kill -9`` of every process under load: each order ends, whole, and everybody is told.
+"""``kill -9`` of every process under load: each order ends whole, every application is notified.
 
 ``SAS_KILLS_SEED`` sets the moments, ``SAS_KILLS`` how many there are of each.
 """

@@ -38,8 +38,9 @@ def test_the_page_names_the_files_and_commands_that_it_takes() -> None:
         "orders/__init__.py",
         "trips_service.py",
         "trips.jsonl",
+        "sim.json",
     ]
-    assert len(COMMANDS) == 5
+    assert len(COMMANDS) == 6
 
 
 @pytest.fixture
@@ -67,6 +68,12 @@ def test_every_step_of_the_page_leads_to_a_trip_booked_and_one_given_back(
     with urllib.request.urlopen(service, timeout=60) as answer:  # noqa: S310  our own server
         booked = json.load(answer)
     assert sorted(booked) == ["T-1/book-flight", "T-1/book-room", "T-1/confirm"]
+
+
+def test_the_agents_of_the_page_hold_every_invariant(project: Path) -> None:
+    simulate = [*command("sas sim"), "--seeds", "10", "--jobs", "1"]
+    told = run(simulate, project, TRIPS_URL="http://127.0.0.1:7201")
+    assert told.returncode == 0, told.stdout + told.stderr
 
 
 def test_what_the_page_deploys_asks_for_its_own_settings_and_none_of_the_sample_s(

@@ -47,7 +47,7 @@ GRANTS = {
     ("application.bicep", "receives"): ("serviceBusDataReceiver", "queue-roles.bicep"),
     ("application.bicep", "sends"): ("serviceBusDataSender", "queue-roles.bicep"),
 }
-"""Everything that anybody is granted. Whoever grants more changes this table too."""
+"""Every role that is granted. Add a new role here too."""
 
 
 def granted(root: Path = INFRA) -> dict[tuple[str, str], tuple[str, str]]:

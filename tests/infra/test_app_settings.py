@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from sas.config import FUNCTIONS, SHARDS_MAX, SettingError, read_config
+from sas.bounds import SHARDS_MAX
+from sas.config import FUNCTIONS, SettingError, read_config
 from sas.profiles import CONNECTION
 from tests.indexed_functions import bindings
 from tests.infra.kit import INFRA, ROOT

@@ -85,9 +85,9 @@ def test_it_refuses_an_address_of_http() -> None:
 def test_it_warns_loudly_if_nobody_is_told_of_alerts() -> None:
     done = hook(without("SAS_OPERATOR_MAIL"))
     assert done.returncode == 0
-    assert "WARNING: NOBODY IS TOLD OF ALERTS" in done.stderr
+    assert "WARNING: NOBODY GETS ALERTS BY MAIL" in done.stderr
     assert "azd env set SAS_OPERATOR_MAIL" in done.stderr
-    assert "WARNING: NOBODY IS TOLD OF ALERTS" in hook({}, name="postdeploy").stderr
+    assert "WARNING: NOBODY GETS ALERTS BY MAIL" in hook({}, name="postdeploy").stderr
 
 
 def test_it_asks_a_person_who_is_told_and_gives_azd_the_answer(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_every_alert_that_is_wanted_is_there() -> None:
 
 
 def test_comments_on_how_often_things_run_agree_with_the_schedules() -> None:
-    """A window of a day kept the alert of a late purge on for a day after it was mended."""
+    """With a window of a day, the alert of a late purge stayed on for a day after the repair."""
     assert "param purgeSchedule string = '0 5/10 * * * *'" in MAIN
     assert "window: 'PT3H' // the purge runs every ten minutes" in QUERY_ALERTS
     assert "param supervisorSchedule string = '*/10 * * * * *'" in MAIN
@@ -65,7 +65,7 @@ def test_every_alert_on_logs_has_a_metric_alert_for_the_hours_without_logs() -> 
 def test_the_daily_cap_follows_from_the_expected_orders(
     orders_a_second: float, gigabytes: int
 ) -> None:
-    """5 GB whatever comes were used up at 1.9 orders a second."""
+    """A fixed cap of 5 GB was used up at 1.9 orders a second."""
     made = re.search(r"dailyQuotaGb == 0 \? (\d+) \+ ordersPerDay / (\d+) : dailyQuotaGb", MAIN)
     assert made is not None
     a_day = round(orders_a_second * 86_400)

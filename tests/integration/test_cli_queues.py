@@ -1,4 +1,4 @@
-"""``sas queues`` over the broker: what lies in a subqueue is seen, and sent again."""
+"""``sas queues`` over the broker: messages of a subqueue are shown, and sent again."""
 
 from __future__ import annotations
 

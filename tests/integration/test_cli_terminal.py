@@ -1,4 +1,4 @@
-"""Every verb of ``sas`` at a real terminal, wide and narrow: what is shown, and that it fits."""
+"""Every verb of ``sas`` at a real terminal, wide and narrow: its output, and that it fits."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ async def sim(at: At) -> None:
 
 
 def peeked(message: AlertMessage | RejectedMessage, **members: Any) -> Peeked:
-    """Return a message as it lies in a queue since an hour."""
+    """Return a message that has been in its queue for an hour."""
     at = datetime.now(UTC) - timedelta(hours=1)
     return Peeked(message.id, outward.encode(message), at, sequence=1, **members)
 
@@ -281,7 +281,7 @@ async def why(at: At) -> None:
     await at.store.commit(cases.submitted("B"))
     assert await at.sas("why", "B") == 0
     said = " ".join(" ".join(line.strip() for line in at.screen.last).split())
-    assert "in no queue: a scheduler has it, or lost it" in said
+    assert "in no queue: a scheduler is handling it, or it was lost" in said
     at.fits()
 
 

@@ -210,7 +210,7 @@ async def test_ctrl_c_ends_with_130_and_a_summary(broker: Broker, stdin: str) ->
         code, out, err = await sas.end()
     assert code == 130
     assert out[-1].startswith(f"submitted {len(stdin.splitlines())}, ")
-    assert err == "interrupted: the orders that were sent are processed all the same\n"
+    assert err == "interrupted: the orders that were sent are still processed\n"
     assert broker.counts(REPLIES).locked == 0
 
 

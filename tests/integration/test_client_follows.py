@@ -304,7 +304,7 @@ async def test_a_queue_full_of_what_nobody_follows_is_said_in_a_sentence(
     monkeypatch.setattr("sas.client.receiving.KEPT_MAX", 3)
     async with shop.client() as client, asyncio.timeout(60):
         await shop.put(*(told(f"B-{n}", "completed") for n in range(3)))
-        with pytest.raises(FollowError, match=r"3 notifications that nobody follows .* events\(\)"):
+        with pytest.raises(FollowError, match=r"3 notifications that no loop .* events\(\)"):
             await client.wait("A-1")
         async with aclosing(client.events()) as events:
             seen = [(await anext(events)).data.order_id for _ in range(3)]

@@ -27,7 +27,7 @@ COPIES = "operator-alerts-webhook"
 
 @dataclass
 class Receiver:
-    """A webhook of somebody else: it refuses what is not signed, and at first everything."""
+    """A webhook: it refuses unsigned requests, and at first every request."""
 
     refusals: int = 0
     taken: list[tuple[str, AlertMessage]] = field(default_factory=list)

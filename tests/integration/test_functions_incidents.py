@@ -1,4 +1,4 @@
-"""What is wrong with the system is told once, by real functions, over the real table and queue."""
+"""An incident sends one alert: real functions, over the real table and queue."""
 
 from __future__ import annotations
 

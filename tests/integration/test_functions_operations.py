@@ -113,7 +113,7 @@ async def _holds(made: Rig, queue: str) -> bool:
 
 
 async def _discarded(made: Rig) -> None:
-    """Take what waits on dead-letters, as an operator does who sends it again elsewhere."""
+    """Take the messages on dead-letters, as an operator who sends them again elsewhere."""
     await until(lambda: _holds(made, "dead-letters"), "the dead letter")
     await made.receive("dead-letters")
 

@@ -32,7 +32,7 @@ class Said:
 
 
 async def sas(made: Rig, *arguments: str, **environ: str) -> Said:
-    """Run the command in a process of its own, as somebody who is not the app."""
+    """Run the command in a process of its own, without the app's settings."""
     settings = {name: made.settings[name] for name in ("ServiceBus", "SAS_TABLE")}
     settings["SAS_TABLES"] = made.azurite.connection_string
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SAS_")}
@@ -52,7 +52,7 @@ async def sas(made: Rig, *arguments: str, **environ: str) -> Said:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def alone() -> AsyncIterator[Rig]:
-    """Everything but the functions: what is sent stays where it is."""
+    """Everything but the functions: sent messages stay in their queues."""
     async with rig() as running:
         yield running
         running.nothing_lost()
@@ -215,7 +215,7 @@ async def test_a_stale_seq_is_refused_with_what_changed_and_nothing_is_sent(made
 
 
 class Held:
-    """``asyncio`` as the remote services see it: what is slow takes until it is let go."""
+    """``asyncio`` for the remote services: slow calls wait until the test lets them go on."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The carrier over HTTP: it takes its time, is asked again, tells, and takes parcels back."""
+"""The carrier over HTTP: it delivers late, is asked again, calls back, and takes parcels back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def call(remote: RemoteServices, method: str, body: Any = None) -> tuple[i
 
 
 class Listener:
-    """Somebody who is told, and answers as it was told to."""
+    """A receiver of callbacks that answers as the test says."""
 
     def __init__(self, *statuses: int) -> None:
         self.statuses = list(statuses)

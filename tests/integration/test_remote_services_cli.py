@@ -19,7 +19,7 @@ CHARGE = {"order_id": "a", "customer_id": "VINET", "amount": "440.00", "currency
 
 @asynccontextmanager
 async def running(*options: str) -> AsyncIterator[Process]:
-    """Start the command; whatever becomes of the test, the process ends."""
+    """Start the command. The process ends even if the test fails."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "samples.remote_services", *options),

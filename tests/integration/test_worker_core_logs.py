@@ -76,7 +76,7 @@ async def ingesting() -> AsyncIterator[Ingestion]:
 
 @dataclass
 class Worker:
-    """The app in a process of its own, fed with what lies in its queues."""
+    """The app in a process of its own. It gets the messages of its queues."""
 
     process: asyncio.subprocess.Process
 

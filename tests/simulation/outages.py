@@ -75,7 +75,7 @@ class Cost:
     back_s: float = 0.0
 
     def wrong(self, dependency: str) -> dict[str, float]:
-        """Return what is not as it must be: counters above zero, and more than a minute.
+        """Return the faults of a run: counters above zero, and more than a minute.
 
         An order may fail for a service that is away, after calls to it.
         """

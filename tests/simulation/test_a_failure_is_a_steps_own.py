@@ -54,7 +54,7 @@ async def no_timer() -> None:
 
 
 async def minutes(system: System, number: float) -> None:
-    """Let time pass, whatever is under way."""
+    """Let time pass, even if work is under way."""
     await system.world.run_for(60 * number)
 
 

@@ -28,7 +28,7 @@ FAULTS = Faults(crash=0.01, lease_lost=0.03, duplicate=0.03, store_lost_answer=0
 
 
 class Outages:
-    """Takes services down at one tick and up again at a later one, until it is told to stop."""
+    """Takes services down at one tick and up again at a later one, until it is stopped."""
 
     def __init__(self, system: System) -> None:
         self.system = system
@@ -110,7 +110,7 @@ async def test_every_order_ends_whole_while_instances_with_clocks_apart_share_br
 
 @pytest.mark.parametrize("seed", seeds(4, 60))
 async def test_when_services_are_back_orders_pass_and_no_breaker_stays_open(seed: int) -> None:
-    """No breaker is forgotten half open, whoever died with the probe in hand."""
+    """No circuit stays half-open because the instance with the probe died."""
     system = prepared(seed, Faults(crash=0.05, lease_lost=0.05), clocks_apart=(0.0, 2.0))
     system.deliver_at_most(1)
     outages = await run(system)

@@ -63,7 +63,7 @@ DEFINED = Workflows(
 
 
 class HonestHand(Hand):
-    """An operator who undoes by hand what failed to be undone at an agent tried before."""
+    """An operator who undoes a step by hand after its undo failed at an earlier agent."""
 
     def given(self, order: Order, verb: str) -> None:
         for step in order.steps if verb == "skip" else ():

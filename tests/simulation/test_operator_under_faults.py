@@ -61,7 +61,7 @@ def defined() -> Workflows:
 
 
 class Hand:
-    """An operator who gives so many commands, now and then, with what was seen or a stale page."""
+    """An operator who gives this many commands at times, with the current or an old seq."""
 
     def __init__(self, system: System, commands: int) -> None:
         self.system = system

@@ -71,7 +71,7 @@ class Rig:
             self.bus._enqueue(Message(QUEUE, f"m-{self.bus.meter.messages}", b"{}"))
 
     async def play(self, seconds: float) -> None:
-        """Run for so long, whatever is left then."""
+        """Run for this long, even if work is left."""
         with pytest.raises(TimeoutError):
             await self.world.run(lambda: False, seconds / 3600)
 

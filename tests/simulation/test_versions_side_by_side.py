@@ -333,7 +333,7 @@ class SideBySide:
         return [convert(one.body, AlertMessage) for one in self.bus.messages(QUEUES.alerts)]
 
     async def check(self) -> None:
-        """Every order is Processed, its application told, and nothing of the newer is lost."""
+        """Every order is Processed, its application notified, and no newer column is lost."""
         assert [alert.text for alert in self.alerts()] == []
         assert self.bus.messages(QUEUES.rejected) == []
         told: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The actors over the ports in memory, with agents that do what a test tells them."""
+"""The actors over the ports in memory, with agents that play the script of a test."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ Behaviour = Callable[[Call], Awaitable[Any]]
 
 @dataclass
 class ScriptedAgent:
-    """Does what it was told next (a value, an exception, a coroutine function), else succeeds."""
+    """Plays its script (values, exceptions, coroutine functions), then succeeds."""
 
     script: deque[Any] = field(default_factory=deque)
     calls: list[tuple[str, Call]] = field(default_factory=list)

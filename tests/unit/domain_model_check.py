@@ -51,10 +51,13 @@ EPOCH_MAX = 2
 STATES_MAX = 40_000
 FAULT = Fault("sold-out", "there is none left")
 
+EXPLORED: list[tuple[str, int]] = []
+"""Each scope that was explored whole, and its number of states. The run of the tests prints it."""
+
 REPLIES = ("done", "refused", "undone", "undo refused")
 WAITED = ("waited", "undo waited")
 BEHIND = "expire behind"
-"""CompleteBy passes while a message of the step lies in a queue."""
+"""CompleteBy passes while a message of the step waits in a queue."""
 REST = Backoff(timedelta(seconds=1))
 WAIT = timedelta(hours=1)
 CALL_LIMIT = timedelta(minutes=10)
@@ -215,7 +218,7 @@ def key_of(order: Order) -> Key:
 
 
 def noted(step: StepRecord) -> StepRecord:
-    """Return a step whose agent, if it is out, has told its progress."""
+    """Return a step whose agent, if a request is out, has sent progress."""
     turn = step.turn
     return replace(
         step, turn=replace(turn, note="on its way") if isinstance(turn, Dispatched) else turn
@@ -337,6 +340,7 @@ def explore(case: Case) -> Graph:
             if edge.to not in graph.states:
                 graph.states[edge.to] = normal(edge.after)
                 waiting.append(graph.states[edge.to])
+    EXPLORED.append((f"decisions: {case}", len(graph.states)))
     return graph
 
 

@@ -27,7 +27,14 @@ from sas.domain.reply import answer
 from sas.domain.workflow import OnFailure, Rules
 from sas.features.callbacks.rules import CallbackResult, StepStatus, decide, status_of
 from tests.unit.domain_cases import SHAPES, T0, due_at, submitted, workflow_of
-from tests.unit.domain_model_check import CALL_LIMIT, FAULT, LATE, Shut, shut_variations
+from tests.unit.domain_model_check import (
+    CALL_LIMIT,
+    EXPLORED,
+    FAULT,
+    LATE,
+    Shut,
+    shut_variations,
+)
 
 StepKey = tuple[str, str, bool, bool, bool, int, int, int, str, int, tuple[int, ...], bool]
 OrderKey = tuple[StepKey, ...]
@@ -165,6 +172,20 @@ class Protocol:
     def __str__(self) -> str:
         return f"{self.shape}, {self.on_failure.value}, {self.failures_max}, {self.budget}"
 
+    @property
+    def scope(self) -> str:
+        """What is explored, in full."""
+        given = {
+            "a call limit": self.call_limit,
+            "work outside": self.outside,
+            f"{self.routes} routes": self.routes > 1,
+            f"{self.remote}": self.remote != Remote(),
+        }
+        more = "".join(f", {name}" for name, there in given.items() if there)
+        faults = ", ".join(f"{n} {name}" for name, n in self.budget._asdict().items() if n)
+        shape = f"{self.shape}, {self.on_failure.value}, {self.failures_max} failures"
+        return f"messages: {shape}{more}; {faults}; {', '.join(self.verbs)}"
+
     # ------------------------------------------------------------------ exploring
 
     def explore(self) -> str | None:
@@ -184,6 +205,7 @@ class Protocol:
                     self.next[target] = []
                     waiting.append(target)
             assert len(self.next) <= self.states_max, f"{self}: too many states"
+        EXPLORED.append((self.scope, len(self.next)))
         return None
 
     def start(self) -> State:
@@ -243,7 +265,7 @@ class Protocol:
         yield from self.called(state, request)
 
     def called(self, state: State, request: Flying) -> Iterator[State]:
-        """Let the remote service do what is asked, or refuse it without effect."""
+        """Let the remote service carry out a call, or refuse it without effect."""
         known = state.remote[request.step][request.route]
         known += (Effect(),) * (request.generation + 1 - len(known))
         was = known[request.generation]
@@ -388,7 +410,7 @@ class Protocol:
                 return undo(order, rules, now=LATE)
 
     def keep(self, order: Order) -> OrderKey:
-        """Forget times, results and most of a fault, but no epoch: they fence what is out.
+        """Forget times, results and most of a fault, but no epoch: epochs fence the requests.
 
         A call that was made may still arrive: the last one may have begun just now.
         """

@@ -1,4 +1,4 @@
-"""A running call says that it goes on: it is given time, few of its words travel, and it is cut
+"""A running call sends heartbeats: it gets more time, few of them are sent on, and it is cut
 off once the step is no longer its own.
 """
 
@@ -63,8 +63,9 @@ async def beside(
     actor: AgentActor | None = None,
     heard: bool = True,
 ) -> list[Message]:
-    """Let an agent work upon a request while its replies are read, where they are heard; return
-    what was heard. Time passes second by second.
+    """Run an agent on a request, and take its replies if ``heard``; return them.
+
+    Time passes second by second.
     """
     working = actor or made.actors["stock"]
     task = asyncio.ensure_future(working.handle(delivery(message)))

@@ -20,7 +20,7 @@ HOUR = timedelta(hours=1)
 
 
 async def dispatched(*script: Any, **policy: Any) -> Kit:
-    """Return a kit whose first step is with its agent, who will do what is in the script."""
+    """Return a kit whose first step is with its agent, which plays the script."""
     made = kit(**policy)
     await made.submit()
     await made.step(QUEUES.scheduler)

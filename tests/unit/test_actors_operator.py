@@ -457,7 +457,9 @@ async def test_a_rejected_order_is_put_to_nothing() -> None:
 async def test_a_command_upon_an_order_that_never_was_is_refused_and_makes_none() -> None:
     made = kit(HOLDING)
     await tell(made, "cancel", order_id="O-9")
-    assert refusals(made) == ["cancel of order O-9 was refused: there is no such order."]
+    assert refusals(made) == [
+        "cancel of order O-9 was refused: there is no such order: check its id."
+    ]
     assert made.store.orders == {}
 
 

@@ -51,7 +51,7 @@ async def run(made: Kit, exporter: Exporter | None = None) -> Purge:
 
 
 class Kept:
-    """An exporter that remembers, and fails when told to."""
+    """An exporter that remembers its lines, and fails on demand."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

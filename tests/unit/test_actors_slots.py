@@ -1,4 +1,4 @@
-"""At most N calls in flight for one remote service, whatever the number of instances."""
+"""At most N calls in flight for one remote service, over all instances."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ async def late(made: Kit, *, seconds: float) -> Message:
 
 
 async def handled(made: Kit, message: Message, seconds: int) -> None:
-    """Let an agent work upon a request while its replies are read, second by second."""
+    """Run an agent on a request and take its replies, second by second."""
     stock = made.actors["stock"]
     tasks = [asyncio.ensure_future(stock.handle(delivery(message, count=1)))]
     for _ in range(seconds):

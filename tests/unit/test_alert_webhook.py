@@ -48,7 +48,7 @@ def webhook_of(given: Mapping[str, str]) -> Webhook:
 
 
 class Receiver:
-    """A webhook that answers as it is told."""
+    """A webhook with scripted answers."""
 
     def __init__(self, *refusals: str) -> None:
         self.refusals = list(refusals)

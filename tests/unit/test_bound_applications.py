@@ -122,7 +122,7 @@ async def test_an_order_given_up_is_told_on_its_own_queue(queue: str) -> None:
 
 
 async def test_an_order_of_another_applications_id_does_not_hinder_it() -> None:
-    """It was told of an order that it never placed, and its own was rejected."""
+    """It got a notification of an order that it never placed, and its own order was rejected."""
     built = made()
     await come(built, order("web-1", reply_queue=WEB, order={"a": 1}), "orders-shop")
     await come(built, order("web-1", reply_queue=WEB, order={"b": 1}), "orders")

@@ -99,7 +99,7 @@ def test_a_probe_that_says_nothing_is_given_up_after_its_time() -> None:
 
 
 class Remote:
-    """A remote service that does as it is told, and counts its calls."""
+    """A remote service with a script. It counts its calls."""
 
     def __init__(self) -> None:
         self.answer: Callable[[], Any] = dict

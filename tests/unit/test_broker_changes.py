@@ -234,7 +234,7 @@ def test_a_session_renewed_after_its_lock_was_made_shorter_ends_when_it_says(wor
 
 @pytest.mark.parametrize("wrong", [encode.TRUE, b"\x82" + bytes(8), encode.list_([])])
 def test_what_no_sender_may_give_as_message_id_is_refused(wrong: bytes) -> None:
-    with pytest.raises(DecodeError, match="message-id is text, a number, a uuid or bytes"):
+    with pytest.raises(DecodeError, match="message-id must be text, a number, a uuid or bytes"):
         parse_message(encode.composite(0x73, [wrong]))
 
 

@@ -1,4 +1,4 @@
-"""What an adopter gives is refused where it does not fit together, with one sentence."""
+"""A business whose parts do not fit together is refused, with one sentence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRIP = Workflow("trip", 1, (Step("book", "hotel", alternatives=("hostel",)),))
 
 
 class WithoutAsync:
-    """What somebody writes who knows blocking client libraries only."""
+    """An agent without async, as for a blocking client library."""
 
     def __init__(self) -> None:
         self.threads: list[str] = []
@@ -165,6 +165,6 @@ def test_workflows_are_given_in_a_list() -> None:
 
 @pytest.mark.parametrize("name", ["a/b", "A", "x-urgent", "", "a b", "a" * 41])
 def test_an_agent_whose_name_cannot_be_in_a_queues_name_is_refused(name: str) -> None:
-    """Also where no step uses it: it has a function and a queue."""
+    """Even if no step uses the agent: it still has a function and a queue."""
     with pytest.raises(WorkflowError, match="agents: agent "):
         business({name: ScriptedAgent()})

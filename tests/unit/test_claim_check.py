@@ -1,4 +1,4 @@
-"""The claim check from end to end in memory: what is large is kept apart and found again."""
+"""The claim check from end to end in memory: large content is offloaded and fetched."""
 
 from __future__ import annotations
 

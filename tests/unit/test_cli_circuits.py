@@ -1,4 +1,4 @@
-"""``sas circuits``: what is shown of each agent's breaker, over a store in memory."""
+"""``sas circuits``: the state of each agent's circuit, over a store in memory."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def test_the_json_has_what_the_table_shows(capsys: pytest.CaptureFixture[str]) -
         ("{", "prices.json: Input data was truncated (samples/prices.json shows the form)"),
         ('{"currency": "EUR"}', "missing required field `items`"),
         ('{"currency": "EUR", "items": {}, "x": 1}', "unknown field `x`"),
-        (with_item("disks", [[0, 1]]), "there is no item 'disks'; there are functions-exec"),
+        (with_item("disks", [[0, 1]]), "there is no item 'disks'; use functions-exec"),
         (with_item("key-vault", [[5, 1], [0, 2]]), "key-vault: give tiers as pairs [from, price]"),
         (with_item("key-vault", [[0, -1]]), "key-vault: give tiers as pairs [from, price]"),
         (with_item("key-vault", []), "key-vault: give tiers as pairs [from, price], from 0 on"),

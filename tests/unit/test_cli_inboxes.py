@@ -216,7 +216,7 @@ def fates(night: Night) -> dict[str, str]:
 
 
 def lake(night: Night) -> Kit:
-    """Dead letters of every fate."""
+    """Make dead letters of every fate."""
     made = night.made
     night.submit("done")
     night.play(made.submit(order("open"), "m-open"))
@@ -288,7 +288,7 @@ def test_only_what_is_safe_is_sent_again(night: Night) -> None:
     assert "  open                  agent-stock/$DeadLetterQueue -> agent-stock" in dry.lines
     assert {path: len(lying) for path, lying in night.lying.items()} == before
     said = night.sas("dlq", "redrive", "--all", *app)
-    assert said.code == 1  # some stay, and it is said why
+    assert said.code == 1  # some stay, and stderr says why
     assert "old-reply stays: already done: " in said.err
     assert "gone-reply stays: order gone: there is no such order" in said.err
     assert said.lines[-1] == "sent 5 of 5, removed 5"
@@ -405,7 +405,7 @@ def test_a_message_that_is_gone_is_one_sentence(night: Night, verb: tuple[str, .
 @pytest.mark.parametrize(
     ("verb", "why"),
     [
-        (("rejected", "resend", "bad"), "stays: it is no rejected message: send it by hand"),
+        (("rejected", "resend", "bad"), "stays: it is not a rejected message: send it by hand"),
         (("rejected", "resend", "forged"), "stays: a sender can forge its source 'scheduler'"),
         (("dlq", "redrive", "repeat"), "stays: already done"),
         (("dlq", "redrive", "poison"), "stays: not known"),

@@ -1,4 +1,4 @@
-"""What an operator is told a command would do agrees with what the scheduler would decide."""
+"""The announced effect of a command agrees with the decision of the scheduler."""
 
 from __future__ import annotations
 

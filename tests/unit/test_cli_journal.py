@@ -1,4 +1,4 @@
-"""``sas show``: what a journal row tells, and that waiting takes one row."""
+"""``sas show``: the text of journal rows, and one row for repeated waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operator's command up to the queue: arguments, confirmation, what is sent, what is said."""
+"""An operator's command up to the queue: arguments, confirmation, message, output."""
 
 from __future__ import annotations
 

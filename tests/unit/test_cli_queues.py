@@ -31,7 +31,7 @@ ORDER = b'{"order_id":"A-1","workflow":"order","reply_queue":"responses-web-shop
 
 
 class Lake:
-    """What lies in the queues, and what was sent."""
+    """The messages in the queues, and those that were sent."""
 
     def __init__(self) -> None:
         self.lying: dict[str, list[Peeked]] = {}
@@ -267,7 +267,7 @@ def test_a_message_whose_parts_are_not_all_there_stays(
     assert lake.sent == []
     said = capsys.readouterr().err
     assert "parts are here" in said
-    assert "it is no rejected message: send it by hand" in said
+    assert "it is not a rejected message: send it by hand" in said
 
 
 def test_an_order_that_was_given_up_goes_as_a_new_submission_the_same_at_each_try(

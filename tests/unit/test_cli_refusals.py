@@ -264,7 +264,7 @@ def _in_a_loop(*arguments: str) -> None:
 
 
 class Interrupting:
-    """Somebody presses Ctrl-C while they are asked, and only then answers."""
+    """The user presses Ctrl-C at the question, and only then answers."""
 
     def isatty(self) -> bool:
         return True

@@ -96,7 +96,7 @@ def test_orders_of_others_are_counted_apart() -> None:
 
 
 def test_what_comes_after_an_orders_end_is_no_other_orders() -> None:
-    """A step beside the one that failed is told once the order has come to its end."""
+    """A step that ran beside the failed one is notified after the end of the order."""
     tally = expecting("A", "B")
     tally.note(told("A", "failed", awaits="operator"))
     assert tally.note(told("A", "step-completed", step="pay"))
@@ -190,7 +190,7 @@ async def test_a_bus_that_goes_away_while_orders_are_followed_is_what_the_advice
     endpoint = Endpoint("Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;SharedAccessKey=x")
     where = Connection(endpoint, "responses-me", Queues(), 1024)
     orders = iter([Item(1, NewOrder("A-1", {}))])
-    with pytest.raises(UnavailableError, match="are processed all the same: sas list shows them"):
+    with pytest.raises(UnavailableError, match="are still processed: sas list shows them"):
         await submit_and_follow(Plan(where, orders, True, False, 300.0, False))
     shown = capsys.readouterr()
     assert "unfinished 1" in shown.out

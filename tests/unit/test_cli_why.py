@@ -75,7 +75,7 @@ def test_a_request_that_its_agent_took_is_in_no_queue(night: Night) -> None:
     requested(night)
     night.made.agents_die()
     said = night.sas("why", "A", "--app", "tests.unit.test_cli_why:workflows")
-    assert fact(said.lines, "message") == "in no queue: its agent has it, or lost it"
+    assert fact(said.lines, "message") == "in no queue: its agent is handling it, or it was lost"
     night.later(3600)
     late = night.sas("why", "A", "--app", "tests.unit.test_cli_why:workflows")
     assert fact(late.lines, "waits for") == "The supervisor, to look at reserve."
@@ -106,7 +106,7 @@ def test_an_order_in_error_waits_for_you_and_the_commands_are_named(night: Night
     assert fact(said.lines, "last error") == "card-declined: the card was declined"
     for verb in ("sas resubmit A", "sas skip A --step pay --input RESULT", "sas undo A"):
         assert verb in fact(said.lines, "do")
-    assert fact(said.lines, "then") == "Nothing moves it but a command."
+    assert fact(said.lines, "then") == "It goes on only after a command."
 
 
 def test_a_finished_order_waits_for_nothing(night: Night) -> None:

@@ -96,7 +96,7 @@ def test_claims_under_another_tokens_signature_are_forged() -> None:
 
 
 def test_a_signature_of_the_bare_claims_is_no_token() -> None:
-    """The key may serve something else: only what is signed as a callback is one."""
+    """The key may also sign other texts: only a text signed as a callback is a token."""
     told = TOKEN.split(".")[0]
     bare = hmac.new(NEW.encode(), told.encode(), hashlib.sha256).digest()
     with pytest.raises(ForgedError):

@@ -187,7 +187,7 @@ ANY_JSON = st.recursive(
 
 
 def parses_or_refuses(message: bytes) -> None:
-    """Fail if anything but a MalformedError comes, or one that its sender cannot be told."""
+    """Fail on any error but a MalformedError, and on one that cannot be sent to its sender."""
     try:
         assert json.loads(parse_order(message, "m-1").payload) is not None
     except MalformedError as wrong:

@@ -47,7 +47,7 @@ def parts_of(body: bytes) -> list[RejectedMessage]:
 
 
 def joined(parts: list[RejectedMessage]) -> bytes:
-    """Put parts together as a reader in any language would: from what lies on the queue."""
+    """Put parts together from the messages of the queue, as a reader in any language would."""
     read = [json.loads(encode(part)) for part in parts]
     text = "".join(part["body"] for part in sorted(read, key=lambda part: part.get("part", 1)))
     return base64.b64decode(text) if read[0].get("encoding") == "base64" else text.encode()

@@ -271,7 +271,7 @@ def test_a_business_that_will_start_is_returned_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("setting", "why"),
     [
-        (("SAS_AGENT_LIMITS", "cash:1"), "SAS_AGENT_LIMITS names 'cash', .* known are payment, st"),
+        (("SAS_AGENT_LIMITS", "cash:1"), "SAS_AGENT_LIMITS names 'cash', .* are payment, st"),
         (("SAS_QUEUE_SCHEDULER", "agent-stock"), "the queue 'agent-stock' would have two purposes"),
         (("SAS_SHARDS", "none"), "SAS_SHARDS='none': give a whole number"),
         (("ServiceBus", ""), "the setting ServiceBus is missing"),
@@ -416,7 +416,7 @@ def test_a_callback_key_of_bytes_that_are_no_text_is_refused() -> None:
     ],
 )
 def test_a_reference_that_was_not_resolved_is_no_secret(name: str, reference: str) -> None:
-    """Whoever knows the vault's name knows it."""
+    """Everyone who knows the vault's name knows the text of the reference."""
     with pytest.raises(SettingError, match=f"{name} is a Key Vault reference that was not res"):
         read_config(LEAST | {name: reference})
 

@@ -1,4 +1,4 @@
-"""The schemas of what leaves the system, held to what is really sent."""
+"""The schemas of outgoing messages, compared with the messages that are really sent."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ async def test_an_orders_page_says_what_happened_what_it_waits_for_and_what_verb
     async with desk_of(await night()) as browser:
         said = await browser.look("/orders/10248")
     assert f"It stopped at pay: {DECLINED}." in said
-    assert "It waits for You. Nothing moves it but a command. Agent payment" in said
+    assert "It waits for You. It goes on only after a command. Agent payment" in said
     assert f"Run again: pay (card-declined: {DECLINED})." in said
     assert "Undo the order (there is no way back); these steps began" in said
     assert "step failed by agent payment" in said
@@ -217,7 +217,7 @@ async def test_where_the_message_of_an_order_lies_is_looked_up_when_it_is_asked_
     async with desk_of(made) as browser:
         assert "Look for its message in the queues" in await browser.look("/orders/10252")
         said = await browser.look("/orders/10252?where=1")
-    assert "Its message lies in scheduler since" in said
+    assert "Its message is in scheduler since" in said
 
 
 async def test_while_the_store_is_away_the_last_picture_stays_and_an_order_says_it() -> None:

@@ -58,7 +58,7 @@ async def test_a_rejected_message_is_sent_again_once_and_removed() -> None:
         assert (sent.queue, browser.line.lying[REJECTED]) == (ORDERS, [])
         assert b"BAD-1" in sent.body
         status, said = await browser.post("/inbox/rejected/resend", **form(REJECTED, kept))
-        assert (status, "does not lie there" in said) == (404, True)
+        assert (status, "is not in that queue" in said) == (404, True)
         assert len(browser.line.sent) == 1
 
 

@@ -22,22 +22,25 @@ REFERENCE = re.compile(r"\[\^(\d+)\]$")
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 MUST_HOLD = (
     *("Malformed order", "Duplicate order, same content", "Same id, other content"),
-    *("Unknown workflow", "Oversize payload", "Forbidden reply queue", "Reply queue missing"),
+    *("Unknown workflow", "Payload too large", "Forbidden reply queue", "Reply queue missing"),
     *("Reply queue full", "Crash after the commit, before the send"),
     *("Crash after the send, before the completion", "Dead-lettered after its commit"),
     "Dead-lettered before its commit, with a slow first handler",
     *("Two schedulers claim one step", "Scheduler dies in the middle of an order"),
-    *("Scheduler out for an hour", "Agent slow past CompleteBy"),
-    *("Its late call lands after the undo", "Agent dies", "Remote service fails transiently"),
+    *("No scheduler runs for an hour", "Agent slow past CompleteBy"),
+    *("A late call arrives after the undo", "Agent dies", "Remote service fails transiently"),
     *("Remote service refuses for good", "Remote service down for long", "Duplicate reply"),
     *("Late reply of an older epoch", "Reply lost", "Two supervisors"),
     *("Supervisor dies in the middle of a sweep", "Threshold exceeded", "Undo fails once"),
     *("Undo fails for good", "The answer to an undo is lost", "Table Storage throttled (503)"),
-    "A write won, its answer was lost, a rival overwrote it",
-    *("Service Bus busy", "Connection cut", "Lease lost while working", "Poison in each queue"),
+    "A write succeeded, its answer was lost, and another instance overwrote the row",
+    *("Service Bus busy", "Connection cut"),
+    "A message's lock is lost while its handler works",
+    "A message that no handler can process (poison), in any queue",
     "Sent again by hand inside the window of duplicate detection",
     *("Clocks apart by seconds", "New workflow version deployed while old orders run"),
-    *("Operator acts twice at once", "Operator acts on a stale page", "Purge beside live work"),
+    "An operator gives a command twice at the same time",
+    *("An operator acts on an old view of an order", "Purge beside live work"),
 )
 """The failures that the design promises to withstand: none may be dropped from the page."""
 

@@ -1,4 +1,4 @@
-"""From decisions to what is written: seq, journal row, due rows, settled_at, rejection."""
+"""From a decision to its change: seq, journal row, due rows, settled_at, rejection."""
 
 from __future__ import annotations
 

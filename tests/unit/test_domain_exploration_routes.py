@@ -1,4 +1,4 @@
-"""What holds of routes in every state an order can reach: who is asked, and who is undone."""
+"""Rules of routes in every reachable state: which agent is asked, and which one undoes."""
 
 from __future__ import annotations
 

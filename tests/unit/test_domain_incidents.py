@@ -1,4 +1,4 @@
-"""A condition is told when it begins, at growing intervals while it lasts, and when it is over."""
+"""An incident sends alerts at its beginning, at growing intervals, and at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decisions keep their promise whatever happens to messages: see domain_protocol_check."""
+"""The decisions keep the rules under every fault of messages: see domain_protocol_check."""
 
 from __future__ import annotations
 

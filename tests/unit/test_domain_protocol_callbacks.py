@@ -1,4 +1,4 @@
-"""What happens outside, told by callback, keeps the promise too, whatever happens to messages."""
+"""Callbacks keep the rules under every fault of messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With several agents a step, the decisions keep their promise whatever happens to messages.
+"""With several agents a step, the decisions keep the rules under every fault of messages.
 
 A Processed order has each effect once over all its agents together, a Compensated one none at
 any.

@@ -1,4 +1,4 @@
-"""A step past its CompleteBy has not failed while a message of it lies in a queue: more time."""
+"""A step past its CompleteBy gets more time while a message of it waits in a queue."""
 
 from __future__ import annotations
 

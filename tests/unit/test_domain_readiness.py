@@ -1,4 +1,4 @@
-"""Readiness: what is claimed, in which order, and what blocks it."""
+"""Readiness: which steps are claimed, in which order, and which steps block them."""
 
 from __future__ import annotations
 

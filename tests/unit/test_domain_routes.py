@@ -1,4 +1,4 @@
-"""Routes: a step that several agents can do, and what is undone where it went elsewhere."""
+"""Routes: a step with several agents, and its undo at the agents that may have done it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compensation: what is undone, in which order, and that there is no way back."""
+"""Compensation: which steps are undone, in which order, and that an undo is final."""
 
 from __future__ import annotations
 

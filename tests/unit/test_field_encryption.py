@@ -367,7 +367,7 @@ async def test_what_was_encrypted_for_a_former_order_of_an_id_is_not_taken_for_a
 
 
 async def test_a_row_with_the_ciphertext_of_a_former_order_reaches_no_agent() -> None:
-    """Somebody who can write to the table has an agent charge another card."""
+    """A person who can write to the table makes an agent charge another card."""
     made, former, _ = await used_again()
     stored = made.store.orders["O-1"]
     forged = json.dumps({"customer": {"card": former, "n": 1}})

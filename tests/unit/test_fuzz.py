@@ -1,4 +1,4 @@
-"""The fuzz itself: its inputs repeat, it finds what is broken, and makes it short."""
+"""The fuzz itself: its inputs repeat, it finds defects, and shortens them."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_a_missing_file_says_what_to_write(tmp_path: Path) -> None:
 def test_the_host_passes_on_records_of_the_sdk_as_the_worker_does(
     level: str, passed_on: bool
 ) -> None:
-    """It silenced ``azure`` once, so nobody saw what the SDK costs in Azure's logs."""
+    """It silenced ``azure`` once, which hid the cost of the SDK's records in Azure's logs."""
     script = (
         "import logging\n"
         "from devstack.functions.cli import configure_logs\n"

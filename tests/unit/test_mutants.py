@@ -1,4 +1,4 @@
-"""The mutants of ``tools.mutants`` still fit the code, and a hunt tells found from not found."""
+"""The mutants of ``tools.mutants`` still fit the code, and a hunt reports whether one is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One dependency is away at a time: nothing is lost, rejected or told twice, and no delivery burns.
+"""One dependency is away at a time: nothing is lost, rejected or sent twice, no delivery used up.
 
 The whole platform with its outages is in tests/simulation. Here each place is shown by itself.
 """

@@ -1,4 +1,4 @@
-"""How `sas`, the desk and the client find the system to work on."""
+"""How `sas`, the desk and the client find the system that they connect to."""
 
 from __future__ import annotations
 

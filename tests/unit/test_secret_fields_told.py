@@ -1,4 +1,4 @@
-"""Never logged: a secret is in nothing that is said, stored or sent, whatever goes wrong."""
+"""A secret is in no log line, no stored row and no message, under any fault."""
 
 from __future__ import annotations
 

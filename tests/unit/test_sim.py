@@ -1,4 +1,4 @@
-"""``sas sim``: the same seed is the same story, broken rules are found, and adopters are told."""
+"""``sas sim``: the same seed plays the same story, and broken invariants are found and reported."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ from sas.sim.plan import (
     Away,
     Chance,
     Forge,
+    Item,
     Kill,
     Plan,
     Press,
+    Redrive,
     Submit,
     dependencies,
     drawn,
@@ -39,6 +41,7 @@ from sas.sim.shrink import shrunk
 from sas.sim.stage import Stage
 from sas.sim.tally import Tally
 from sas.sim.watch import Watch
+from sas.simulation.bus import MemoryBus
 from sas.simulation.clock import START
 from sas.simulation.remote import SimulatedAgent
 from tests.business import workflows
@@ -93,7 +96,8 @@ def test_the_seeds_draw_every_kind_of_fault() -> None:
     plans = [drawn(seed, two_steps()) for seed in range(600)]
     items = [item for plan in plans for item in plan.items]
     assert {type(item).__name__ for item in items} >= {
-        *("Submit", "Away", "Kill", "Press", "Forge", "Deploy", "Chance", "Apart", "Outside")
+        *("Submit", "Away", "Kill", "Press", "Forge", "Redrive", "Deploy", "Chance", "Apart"),
+        "Outside",
     }
     away = {item.what for item in items if isinstance(item, Away)}
     assert away == set(dependencies(("bank", "stock")))
@@ -145,6 +149,38 @@ def test_an_order_of_no_workflow_must_be_told_that_it_is_rejected(
     monkeypatch.setattr(Rejections, "order", keep)
     (violation,) = play(project, plan).violations
     assert "was not told that it is rejected" in violation.text
+
+
+REDRIVEN: tuple[Item, ...] = (
+    *(Submit(1.0 + n, f"O-{n}", "order", False, 1) for n in range(3)),
+    *(Chance("given_up", 0.3), Chance("store_throttled", 0.3)),
+    *(Redrive(at_s, back, twice) for at_s, back, twice in ((60, True, True), (300, True, False))),
+)
+
+
+def test_what_was_given_up_and_sent_again_by_an_operator_is_carried_out_once() -> None:
+    project = Project.of(two_steps(), ROOT)
+    plays = [play(project, Plan(seed, 2, REDRIVEN), tell=True) for seed in range(12)]
+    assert [one.violations for one in plays] == [[]] * len(plays)
+    words: Counter[str] = Counter()
+    for one in plays:
+        words.update(word for word, _ in one.words.elements())
+    assert words["rejected"] > 0, "some orders were given up before they began"
+    assert sum(one.ends["order", "Processed"] for one in plays) > 20
+
+
+def test_an_order_that_a_redrive_loses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    project = Project.of(two_steps(), ROOT)
+    put = MemoryBus._enqueue
+
+    def lose(self: MemoryBus, message: Message) -> None:
+        if not message.message_id.startswith("redrive/"):
+            put(self, message)
+
+    monkeypatch.setattr(MemoryBus, "_enqueue", lose)
+    plays = [play(project, Plan(seed, 2, REDRIVEN)) for seed in range(12)]
+    broken = [str(one) for play in plays for one in play.violations]
+    assert any("lies on no queue: nobody can send it again" in one for one in broken)
 
 
 def test_a_forged_dead_letter_fences_nothing() -> None:

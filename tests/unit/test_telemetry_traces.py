@@ -1,4 +1,4 @@
-"""One order, one trace: from its application's message to the notification, whoever acts."""
+"""One order has one trace: from its application's message to the notification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doors of files and settings: orders of ``sas submit``, prices, settings, host.json, queues.
+"""The entry points of files: orders of ``sas submit``, prices, settings, host.json, queues.
 
 Each file is read as its command reads it. It is used, or refused with the error of its reader, in
 a sentence. What ``sas submit`` sends, submission accepts.

@@ -1,6 +1,6 @@
-"""The doors of messages: every queue, and the callback endpoint.
+"""The entry points of messages: every queue, and the callback endpoint.
 
-After each input: no exception that nobody documents; a malformed message is kept whole on the
+After each input: no undocumented exception; a malformed message is kept whole on the
 rejected queue, with an alert; no row of an order changed that the input does not name; another
 order completes.
 """

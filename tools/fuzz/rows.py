@@ -1,4 +1,4 @@
-"""The door of the table: rows of an older or a newer version, or changed by hand.
+"""The entry point of the table: rows of an older or a newer version, or changed by hand.
 
 After each change of some rows of one order: every reader of them (messages, sweeps, purge, lists,
 the command) takes them or raises an error that says which row to repair; all other orders go on as

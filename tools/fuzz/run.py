@@ -49,7 +49,7 @@ class Found:
 
 
 def doors() -> tuple[Door, ...]:
-    """Return every door. One that is cheap to try comes as often as one that is not."""
+    """Return every entry point. Cheap and expensive ones are tried equally often."""
     queues = [
         Door(f"queue {name}", partial(_of_queue, name), check_message) for name in QUEUES_OF_DOORS
     ]
@@ -96,7 +96,7 @@ class Fuzz:
         """Send an input to its door; return what went wrong."""
         try:
             return asyncio.run(self._doors[door].check(parts, self._scene))
-        except Exception as wrong:  # noqa: BLE001  nobody documents it
+        except Exception as wrong:  # noqa: BLE001  an undocumented error
             return f"{type(wrong).__name__}: {wrong}"[:500]
 
     def found(self, number: int) -> Found | None:

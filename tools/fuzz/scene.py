@@ -119,7 +119,7 @@ RULES = queue_rules(ROOT, AGENTS)
 
 @dataclass(eq=False)
 class World:
-    """One instance over some rows. ``errors`` are exceptions that nobody documents."""
+    """One instance over some rows. ``errors`` are undocumented exceptions."""
 
     rows: Rows
     now: datetime = START

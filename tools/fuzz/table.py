@@ -103,7 +103,7 @@ class MemoryTable(Table):
         self.write_by_hand(partition, row)
 
     def write_by_hand(self, partition: str, row: Mapping[str, Any]) -> None:
-        """Write a whole row as an operator's tool does, whatever is in it."""
+        """Write a whole row with any content, as an operator's tool does."""
         entity = TableEntity({name: _read(one) for name, one in row.items() if one is not None})
         entity["PartitionKey"] = partition
         etag = f'W/"{next(_numbers)}"'

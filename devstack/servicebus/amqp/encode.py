@@ -155,4 +155,4 @@ def scalar(value: object) -> bytes:
         case UUID():
             return uuid(value)
         case _:
-            raise TypeError(f"{type(value).__name__} is none of them")
+            raise TypeError(f"{type(value).__name__}: give text, bytes, an int, a UUID or None")

@@ -1,4 +1,4 @@
-"""What can be wrong with bytes that claim to be AMQP."""
+"""Errors of bytes that are not correct AMQP."""
 
 
 class AmqpError(Exception):

@@ -1,4 +1,4 @@
-"""Message sections, cut but not decoded: the broker passes on unread what it need not read.
+"""Message sections, cut but not decoded: the broker passes on sections that it need not read.
 
 Rules: AMQP 1.0, part 3.2 (message format), and the batch format of Service Bus
 (message-format 0x80013700: each data section is one whole encoded message).

@@ -1,4 +1,4 @@
-"""What a queue refuses, as the conditions that the Service Bus SDKs turn into exceptions.
+"""The refusals of a queue, as conditions that the Service Bus SDKs turn into exceptions.
 
 The symbols and the status codes of management replies are those of the real service.
 """

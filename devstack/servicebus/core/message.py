@@ -1,8 +1,8 @@
-"""One message on a queue: the sender's bytes, and the few facts by which a queue decides.
+"""One message on a queue: the sender's bytes, and the few facts that a queue needs.
 
 The broker keeps the bare message (properties, application properties, body) as the sender encoded
 it. It rewrites only the header, the annotations and, for dead letters, the application
-properties, because only those hold what the broker knows.
+properties, because the broker's own facts are there.
 """
 
 from collections.abc import Mapping
@@ -87,8 +87,8 @@ class Message:
     def add_properties(self, added: Mapping[str, bytes]) -> None:
         """Add or replace application properties, given as encoded values.
 
-        If the sender's properties are not an AMQP map, nothing can be added. The message is kept
-        all the same: a dead letter without its reason is better than a lost message.
+        If the sender's properties are not an AMQP map, nothing can be added. The message is still
+        kept: a dead letter without its reason is better than a lost message.
         """
         with suppress(DecodeError):
             self.bare = with_application_properties(self.bare, added)
@@ -134,7 +134,7 @@ def _read_header(message: Message, payload: bytes, value_at: int) -> None:
     ttl_ms = decode.decode(spans[2])[0]
     if ttl_ms is not None:
         if not isinstance(ttl_ms, int) or ttl_ms < 0:
-            raise DecodeError(f"a message's ttl is milliseconds, not {ttl_ms!r}")
+            raise DecodeError(f"a message's ttl must be a number of milliseconds, not {ttl_ms!r}")
         message.ttl_s = ttl_ms / 1000
     message.header = header
 
@@ -147,7 +147,7 @@ def _read_annotations(message: Message, payload: bytes, value_at: int) -> None:
         if key == _SCHEDULED:
             moment = decode.decode(value)[0]
             if moment is not None and not isinstance(moment, int):
-                raise DecodeError(f"{_SCHEDULED} is a timestamp, not {moment!r}")
+                raise DecodeError(f"{_SCHEDULED} must be a timestamp, not {moment!r}")
             message.scheduled_at = None if moment is None else moment / 1000
         kept.append(raw)
     message.annotations = b"".join(kept)
@@ -160,7 +160,7 @@ def _read_properties(message: Message, payload: bytes, value_at: int) -> None:
         return
     message_id, position = decode.decode(payload, position)
     if isinstance(message_id, list | dict | Described | float | bool):
-        raise DecodeError("a message-id is text, a number, a uuid or bytes")
+        raise DecodeError("a message-id must be text, a number, a uuid or bytes")
     message.message_id = message_id
     if count > _GROUP_ID:
         if payload.startswith(_NO_OTHER_FIELDS, position):
@@ -170,7 +170,7 @@ def _read_properties(message: Message, payload: bytes, value_at: int) -> None:
                 position = decode.skip(payload, position)
         session_id = decode.decode(payload, position)[0]
         if session_id is not None and not isinstance(session_id, str):
-            raise DecodeError(f"a group-id (session id) is text, not {session_id!r}")
+            raise DecodeError(f"a group-id (session id) must be text, not {session_id!r}")
         message.session_id = session_id
 
 

@@ -53,7 +53,7 @@ _BEARER = "bearer "
 
 
 class CallbackFault(FaultBody, forbid_unknown_fields=True, frozen=True):
-    """Why somebody outside refused. A message from outside may have no unknown members."""
+    """Why an outside system refused. A message from outside may have no unknown members."""
 
 
 class CallbackRef(PayloadRefBody, forbid_unknown_fields=True, frozen=True):

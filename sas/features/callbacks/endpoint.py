@@ -151,8 +151,8 @@ class Callbacks:
     async def _is_the_one(self, order: Order, claims: Claims, token: str, own_id: str) -> bool:
         """Return whether this is the one result of its token that may be kept and sent now.
 
-        The first one is recorded in the order's journal. Another one has its turn when that one
-        has been acted on. So a token cannot fill the store or the queue.
+        The first result is recorded in the order's journal. Another result is accepted only after
+        the first was acted on. So a token cannot fill the store or the queue.
         """
         queue, store = self._context.queues.callbacks, self._context.store
 

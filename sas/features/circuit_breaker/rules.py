@@ -88,8 +88,8 @@ def opened(
 ) -> Breaker:
     """Return the circuit open, longer each time until a probe succeeds.
 
-    ``suspect`` is the order whose probe failed. If it is the suspect already, that says nothing new
-    about the service, and the time does not grow.
+    ``suspect`` is the order whose probe failed. If it was the suspect before, its second failure
+    shows nothing new about the service, and the time does not grow.
     """
     again = suspect is not None and suspect == breaker.suspect
     rounds = breaker.rounds if again else breaker.rounds + 1

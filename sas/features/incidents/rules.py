@@ -1,7 +1,7 @@
 """Incidents, pure: when operators are alerted of something wrong with the system.
 
-If no scheduler runs, every order under way finds out, again and again. An alert for each would hide
-the one thing that is wrong. So there is one alert when an incident begins, more at growing
+If no scheduler runs, every order under way meets the same fault, again and again. One alert for
+each order would hide the fault. So there is one alert when an incident begins, more at growing
 intervals while it lasts, and one when it is over.
 """
 

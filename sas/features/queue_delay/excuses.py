@@ -1,9 +1,9 @@
-"""Excuses: a step past its CompleteBy has not failed while a message of it lies in a queue.
+"""Excuses: a step past its CompleteBy has not failed while a message of it waits in a queue.
 
-To the supervisor, a request that waits in a long queue looks like one whose agent crashed. If that
-counted, a burst of orders would undo healthy ones, and each reset would add one more request to the
-same queue. So before a timeout counts, the supervisor looks into the queues of that step, and only
-into those: another queue neither excuses it nor fails it.
+To the supervisor, a request that waits in a long queue looks like one whose agent crashed. If such
+a wait counted, a burst of orders would undo healthy orders, and each reset would add one more
+request to the same queue. So before a timeout counts, the supervisor looks into the queues of that
+step, and only into those: another queue neither excuses it nor fails it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logger(__name__)
 SCAN_MAX = 1_000
 """Most messages of one queue that a sweep reads. Large ones are fewer: see ``MessageBus.peek``."""
 SOON = timedelta(minutes=1)
-"""A message that becomes visible later than this does not wait: it is a look at a long step."""
+"""A message scheduled for later than this does not wait: it is a look at a long step."""
 MOVES_WITHIN = timedelta(minutes=5)
 """A queue moves if a message was seen to leave it within this time."""
 INCIDENT_DELAY_MIN = timedelta(minutes=1)
@@ -45,7 +45,7 @@ OrderOf = Callable[[bytes], str]
 
 
 class _Envelope(msgspec.Struct):
-    """What an internal message belongs to, of whatever version: it is only looked at."""
+    """What an internal message of any version belongs to. Other members are ignored."""
 
     kind: str
     order_id: str
@@ -58,8 +58,8 @@ class Scan:
     """The oldest messages of one queue, by owner, with the time since when each can be received.
 
     A message that is locked is among them: Service Bus does not tell it from one that waits. So the
-    request of a worker that was killed excuses its step until the lock ends, at most a minute. Then
-    it is redelivered.
+    request of a worker that was killed excuses its step until the lock ends, at most half a minute.
+    Then it is redelivered.
 
     ``full`` says that there may be more of them. ``put_back`` are the owners of messages that were
     put back, because something else is away. ``away_since`` is set if it could not be read.
@@ -224,7 +224,7 @@ class QueueExcuses(Excuses):
 
 
 def _may_await(step: StepRecord) -> bool:
-    """Return whether a step may await a callback; what an undo awaits is not recorded.
+    """Return whether a step may await a callback. Whether an undo awaits one is not recorded.
 
     A step that awaits one is out longer than its calls (``sas.domain.reply.progressed``).
     """

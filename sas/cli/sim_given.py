@@ -1,0 +1,113 @@
+"""What ``sas sim --agents own`` needs of a project: settings, example orders, answers."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sas.cli.reading import Defaults, InputError, read_items
+from sas.cli.workflows import made
+from sas.operate.errors import UsageError
+from sas.ports import Blocking, Business
+
+if TYPE_CHECKING:
+    from sas.sim.own_agents import Given
+
+FILE = "sim.json"
+ORDERS_MAX = 200
+"""Example orders that are read."""
+_HOW = f"docs/your-own-workflow.md, section 11, says what {FILE} holds"
+
+
+def given_of(app: str, directory: Path) -> Given:
+    """Return the business of an application, and what ``sim.json`` of its project gives.
+
+    Settings that the environment lacks come from ``local.settings.json``.
+
+    Raises:
+        UsageError: something is missing or cannot be used.
+    """
+    from sas.sim.own_agents import Given  # noqa: PLC0415  # slow to import
+
+    _settings(directory / "local.settings.json")
+    make = functools.partial(_business, app if ":" in app else f"{app}:business")
+    said = _read(directory / FILE)
+    path, answers = said.get("orders"), said.get("answers", {})
+    if not isinstance(path, str) or not isinstance(answers, dict):
+        raise UsageError(f'{FILE}: give {{"orders": "FILE", "answers": {{...}}}}; {_HOW}')
+    orders = _fitting(make(), _orders(directory / path), path)
+    several = {
+        call: answer if isinstance(answer, list) and answer else [answer]
+        for call, answer in answers.items()
+    }
+    return Given(make, orders, several)
+
+
+def _business(app: str) -> Business:
+    business = made(app)
+    if not isinstance(business, Business):
+        raise UsageError(f"--app {app} has no agents: --agents own needs a Business")
+    blocking = sorted(name for name, one in business.agents.items() if isinstance(one, Blocking))
+    if blocking:
+        raise UsageError(
+            f"agent {blocking[0]} is Blocking: threads and their sockets cannot be simulated. "
+            "Leave --agents own out, or write it with async"
+        )
+    return business
+
+
+def _settings(path: Path) -> None:
+    """Give the settings of this machine to the business, as the Functions host does."""
+    if path.exists():
+        values = _read(path).get("Values")
+        for name, value in values.items() if isinstance(values, dict) else ():
+            os.environ.setdefault(name, str(value))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"{path} is missing: {_HOW}") from None
+    except (OSError, ValueError, RecursionError) as wrong:
+        raise UsageError(f"{path} cannot be read: {wrong}") from None
+    if not isinstance(said, dict):
+        raise UsageError(f"{path} is no JSON object: {_HOW}")
+    return said
+
+
+def _orders(path: Path) -> list[bytes]:
+    """Return the contents of the first orders of a file that ``sas submit`` can read."""
+    try:
+        with path.open("rb") as source:
+            items = islice(read_items(source, Defaults("responses-of-nobody")), ORDERS_MAX)
+            return [msgspec.json.encode(item.order.order) for item in items]
+    except (OSError, InputError) as wrong:
+        raise UsageError(f"{path}, which {FILE} names, cannot be read: {wrong}") from None
+
+
+def _fitting(
+    business: Business, contents: Sequence[bytes], path: str
+) -> Mapping[str, Sequence[Any]]:
+    """Return the orders that pass the check of each workflow."""
+    found: dict[str, list[Any]] = {}
+    for name in sorted({workflow.name for workflow in business.workflows}):
+        check = business.checks.get(name)
+        found[name], why = [], ""
+        for content in contents:
+            try:
+                if check is not None:
+                    check(content)
+                found[name].append(json.loads(content))
+            except ValueError as wrong:
+                why = str(wrong)
+        if not found[name]:
+            raise UsageError(f"{FILE}: no order in {path} passes the check of {name}: {why}")
+    return found

@@ -1,0 +1,27 @@
+"""The agents of the sample under every fault: ``sas sim --app orders --agents own``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sas.cli.main import main
+from sas.cli.sim import project_of
+from sas.sim.plan import drawn
+from sas.sim.play import play
+from tests.long import long
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_agents_of_the_sample_run_by_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["sim", "--app", "orders", "--agents", "own", "--project", str(ROOT), "--first", "6"]
+    assert main([*asked, "--seeds", "8", "--jobs", "1"]) == 0
+    assert "every invariant held" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seed", [*range(14, 18), *long(range(18, 300))])
+def test_the_agents_of_the_sample_hold_every_invariant(seed: int) -> None:
+    sample = project_of("orders", ROOT, own=True)
+    assert play(sample, drawn(seed, sample.workflows)).violations == []

@@ -1,0 +1,162 @@
+"""Businesses whose agents do right and wrong, for ``sas sim --agents own``."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import aiohttp
+
+from sas import Agent, AwaitCallback, Business, Call, HttpService, TransientError
+from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
+from sas.ports import Blocking
+
+TIME = timedelta(seconds=20)
+UNDO = Undo(TIME)
+
+
+class Careful:
+    """Gives the key of its call."""
+
+    def __init__(self) -> None:
+        self.service = HttpService("bank", "https://bank.example", attempt_seconds=5)
+
+    async def do(self, call: Call) -> Any:
+        return await self.service.call("POST", "/charges", key=self.key(call), body=call.order)
+
+    async def undo(self, call: Call) -> Any:
+        return await self.service.call("DELETE", "/charges", key=call.key)
+
+    async def close(self) -> None:
+        await self.service.close()
+
+    def key(self, call: Call) -> str:
+        return call.key
+
+
+class FreshKeys(Careful):
+    """Makes a new key for each attempt."""
+
+    def key(self, _call: Call) -> str:
+        return str(uuid.uuid4())
+
+
+class InMemory(Careful):
+    """Remembers its keys, but only as long as its instance lives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys: dict[str, str] = {}
+
+    def key(self, call: Call) -> str:
+        return self.keys.setdefault(call.key, str(uuid.uuid4()))
+
+
+class OneKeyForTheOrder(Careful):
+    """Gives the same key for two steps."""
+
+    def key(self, call: Call) -> str:
+        return call.order_id
+
+
+class OwnClient(Careful):
+    """Uses aiohttp itself, and gives no key; it undoes by the id of what was done."""
+
+    async def do(self, call: Call) -> Any:
+        return await self.request("POST", "/charges", call.order)
+
+    async def undo(self, call: Call) -> Any:
+        number = (call.own_result or {}).get("id", "none")
+        await self.request("DELETE", f"/charges/{number}", None)
+
+    async def request(self, method: str, path: str, body: Any) -> Any:
+        try:
+            limit = aiohttp.ClientTimeout(total=5)
+            async with (
+                aiohttp.ClientSession("http://bank.example", timeout=limit) as session,
+                session.request(method, path, json=body) as answer,
+            ):
+                if answer.status >= 429:
+                    raise TransientError(str(answer.status))
+                await asyncio.sleep(0.1)
+                return await answer.json()
+        except (aiohttp.ClientError, TimeoutError) as broken:
+            raise TransientError(str(broken)) from None
+
+
+class PutsByPath(Careful):
+    """Needs no key: it PUTs to an address of its order."""
+
+    async def do(self, call: Call) -> Any:
+        path = f"/charges/{call.order_id}-{call.step}"
+        return await self.service.call("PUT", path, key="", body=call.order)
+
+    async def undo(self, call: Call) -> Any:
+        path = f"/charges/{call.order_id}-{call.step}"
+        return await self.service.call("DELETE", path, key="")
+
+
+class UndoesNothing(Careful):
+    """Has an undo that only returns."""
+
+    async def undo(self, call: Call) -> Any:
+        return None
+
+
+class TakesAMemberThatIsNotThere(Careful):
+    """Has a bug."""
+
+    async def do(self, call: Call) -> Any:
+        return (await super().do(call))["price"]
+
+
+class OpensASocket(Careful):
+    """Connects past the event loop."""
+
+    async def do(self, call: Call) -> Any:
+        socket.create_connection(("127.0.0.1", 9), timeout=1).close()
+
+
+class WaitsForACallback(Careful):
+    """Is called back by somebody outside."""
+
+    async def do(self, call: Call) -> Any:
+        within = timedelta(minutes=5)
+        body = {"answer_to": call.callback(within).token}
+        await self.service.call("POST", "/charges", key=call.key, body=body)
+        return AwaitCallback(within)
+
+
+class Waiting:
+    """Blocks its thread."""
+
+    def do(self, call: Call) -> Any:
+        return None
+
+    def undo(self, call: Call) -> Any:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+def business(pay: Agent, first: str = "stock") -> Business:
+    """Return a business of two steps, whose second agent is given."""
+    steps = (Step("reserve", first, TIME, undo=UNDO), Step("pay", "bank", TIME, undo=UNDO))
+    workflows = Workflows([Workflow("order", 1, steps, OnFailure.UNDO)])
+    return Business(workflows, {"stock": Careful(), "bank": pay})
+
+
+def careful() -> Business:
+    return business(Careful())
+
+
+def fresh_keys() -> Business:
+    return business(FreshKeys())
+
+
+def in_threads() -> Business:
+    return business(Blocking(Waiting()))

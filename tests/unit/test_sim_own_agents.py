@@ -1,0 +1,173 @@
+"""``sas sim --agents own``: what an adopter's agents do wrong is found, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sas.cli.main import main
+from sas.cli.sim import project_of
+from sas.ports import Business
+from sas.sim.own_agents import Given
+from sas.sim.plan import Chance, Kill, Plan, Press, Submit, drawn
+from sas.sim.play import Played, Project, play
+from tests import own_businesses as own
+
+ROOT = Path(__file__).parents[2]
+ORDER = Submit(1.0, "O-0", "order", False, 1)
+LOST = Chance("lost_answer", 0.7)
+UNDONE = Press(30.0, "O-0", "undo", False, False, False)
+
+
+def project(agent: type[own.Careful], first: str = "stock") -> Project:
+    def make() -> Business:
+        return own.business(agent(), first)
+
+    given = Given(make, {"order": [{"amount": 1}, {"amount": 2}]}, {})
+    return Project.of(make().workflows, ROOT, given)
+
+
+def played(agent: type[own.Careful], *items: Chance | Press | Kill, seeds: int = 4) -> list[Played]:
+    what = project(agent)
+    return [play(what, Plan(seed, 1, (ORDER, *items)), tell=True) for seed in range(seeds)]
+
+
+def faults(plays: list[Played]) -> set[str]:
+    return {one.about for play in plays for one in play.violations if one.about}
+
+
+@pytest.mark.parametrize("agent", [own.Careful, own.PutsByPath, own.WaitsForACallback])
+def test_agents_that_do_right_hold_every_invariant(agent: type[own.Careful]) -> None:
+    what = project(agent)
+    for seed in range(5):
+        assert play(what, drawn(seed, what.workflows)).violations == []
+    plays = played(agent, LOST, UNDONE)
+    assert [one.violations for one in plays] == [[]] * len(plays)
+    assert any("its answer is lost" in line for one in plays for line in one.story)
+
+
+@pytest.mark.parametrize(
+    ("agent", "does"),
+    [
+        (own.FreshKeys, "sends a new key each time with POST /charges"),
+        (own.OwnClient, "sends no Idempotency-Key with POST /charges"),
+    ],
+)
+def test_a_step_that_is_not_idempotent_is_found(agent: type[own.Careful], does: str) -> None:
+    assert f"order: step pay is not idempotent: its agent bank {does}" in faults(
+        played(agent, LOST)
+    )
+    assert faults(played(agent, seeds=1)) == set(), "without a fault nothing shows"
+
+
+def test_an_agent_that_remembers_its_keys_in_memory_is_found_when_its_instance_dies() -> None:
+    hangs, dies = Chance("hangs", 0.9), [Kill(float(at), None, False) for at in range(3, 40, 3)]
+    assert faults(played(own.InMemory, LOST)) == set()
+    (found,) = faults(played(own.InMemory, LOST, hangs, *dies))
+    assert found.startswith("order: step pay is not idempotent")
+
+
+def test_a_key_that_two_calls_share_is_found() -> None:
+    (found,) = faults([play(project(own.OneKeyForTheOrder, "bank"), Plan(0, 1, (ORDER,)))])
+    assert found.startswith("order: step pay gives the key of another call: its agent bank must")
+
+
+def test_an_undo_that_leaves_its_effect_is_found() -> None:
+    (found,) = faults(played(own.UndoesNothing, Chance("refused", 0.0), UNDONE))
+    assert found == "order: the undo of step pay leaves its effect in force"
+
+
+def test_an_error_that_no_agent_may_raise_is_told_with_its_line() -> None:
+    (found,) = faults(played(own.TakesAMemberThatIsNotThere, seeds=1))
+    assert found.startswith("order: step pay: its agent bank raised KeyError in do (own_bus")
+
+
+def test_a_socket_past_the_event_loop_is_refused_with_what_to_do() -> None:
+    (one,) = played(own.OpensASocket, seeds=1)
+    assert any(
+        "connects to ('127.0.0.1', 9) by a socket of its own: a simulation plays async agents "
+        "whose HTTP calls go through HttpService or aiohttp" in str(violation)
+        for violation in one.violations
+    )
+
+
+def sim(directory: Path, *more: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sas.cli", "sim", "--agents", "own", "--project", ".", *more],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=directory,
+    )
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "orders.jsonl").write_text('{"order_id": "A-1", "amount": 3}\n')
+    (tmp_path / "sim.json").write_text('{"orders": "orders.jsonl", "answers": {}}')
+    return tmp_path
+
+
+def test_a_story_with_random_keys_is_to_the_letter_the_same_in_every_process(
+    directory: Path,
+) -> None:
+    asked = "--app", "tests.own_businesses:fresh_keys", "--seed", "3", "--trace"
+    first, second = (sim(directory, *asked, hash_seed=one) for one in "12")
+    assert "POST /charges of agent bank, with key " in first.stdout
+    assert first.stdout == second.stdout
+    assert first.stderr == second.stderr
+
+
+def test_the_command_says_which_step_is_not_idempotent_and_the_seed_that_shows_it(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = "tests.own_businesses:fresh_keys"
+    asked = ["sim", "--app", app, "--agents", "own", "--project", str(directory), "--json"]
+    page = directory / "sim.html"
+    assert main([*asked, "--seeds", "8", "--jobs", "1", "--html", str(page)]) == 1
+    (found,) = (
+        one
+        for one in json.loads(capsys.readouterr().out.splitlines()[-1])["Advice"]
+        if "not idempotent" in one
+    )
+    what, again = found.split(": seed ")
+    assert what == (
+        "order: step pay is not idempotent: its agent bank sends a new key each time with "
+        "POST /charges"
+    )
+    assert what in page.read_text()
+    seed, command = again.split(", ")
+    assert command == f"sas sim --app {app} --agents own --seed {seed} --trace"
+    shown = project_of(app, directory, own=True)
+    story = play(shown, drawn(int(seed), shown.workflows), tell=True).story
+    assert any(line.endswith(what) and "BROKEN: invariant 7" in line for line in story)
+
+
+@pytest.mark.parametrize(
+    ("app", "wrong", "said"),
+    [
+        ("careful", None, "sim.json is missing"),
+        ("careful", "{", "sim.json cannot be read"),
+        ("careful", "[]", "sim.json is no JSON object"),
+        ("careful", "{}", 'sim.json: give {"orders": "FILE", "answers": {...}}'),
+        ("careful", '{"orders": "none.jsonl"}', "none.jsonl, which sim.json names, cannot be read"),
+        ("in_threads", '{"orders": "orders.jsonl"}', "agent bank is Blocking"),
+    ],
+)
+def test_what_own_agents_lack_is_one_clear_sentence(
+    directory: Path, app: str, wrong: str | None, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory / "sim.json").unlink()
+    if wrong is not None:
+        (directory / "sim.json").write_text(wrong)
+    asked = ["sim", "--agents", "own", "--project", str(directory)]
+    assert main([*asked, "--app", f"tests.own_businesses:{app}"]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
