@@ -8,7 +8,8 @@ PY := $(VENV)/bin/python
 ORDERS ?= 830
 CHAOS = $(if $(filter file,$(origin ORDERS)),,--orders $(ORDERS)) \
 	$(foreach name,FAULTS SEED MINUTES,$(if $($(name)),--$(shell echo $(name) | tr A-Z a-z) $($(name))))
-TEST_PROCESSES ?= 4
+# Most tests wait for something most of the time: more processes than cores.
+TEST_PROCESSES ?= 6
 PYTEST := $(PY) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 help: ## what there is
@@ -58,7 +59,7 @@ soak: setup ## memory and sockets of one worker over 20,000 orders with outages 
 test: setup ## every layer of tests, without the long ones (5 minutes on two cores)
 	$(PYTEST)
 
-test-all: setup ## what `make test` leaves out: kills, fuzz, more seeds, larger models
+test-all: setup ## what `make test` leaves out: kills, fuzz, more seeds, larger models (15 minutes)
 	$(PYTEST) -m "long or hypothesis" --hypothesis-profile=long
 
 test-unit: setup ## the unit tests alone, in less than a minute

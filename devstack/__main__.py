@@ -19,6 +19,7 @@ from devstack.stack import Stack
 
 _FOLLOW_EVERY_S = 0.2
 _DESK_PORT = 7474
+_INTERRUPTED = 130
 
 
 def parser() -> argparse.ArgumentParser:
@@ -69,6 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DevstackError as error:
         print(f"devstack: {error}", file=sys.stderr)  # noqa: T201  # the command's answer
         return 1
+    except KeyboardInterrupt:  # during a check, before `_up` handles it: nothing was started
+        _print("Stopped.")
+        return 0 if arguments.verb == "up" else _INTERRUPTED
 
 
 def _stack(arguments: argparse.Namespace) -> Stack:

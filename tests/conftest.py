@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Generator
@@ -11,9 +12,22 @@ from hypothesis import HealthCheck, settings
 
 from tests.ports import free_port
 
-LAYERS = ("e2e", "orders", "integration", "contract", "simulation", "infra", "unit")
-"""Tests that wait for processes come first, so that none of them is left over at the end."""
-LONG_FILES = ("test_demo.py", "test_sim.py")
+WAITING = ("e2e", "orders", "integration")
+"""The layers whose tests wait for processes and locks most of their time; the others compute."""
+LONG_FILES = (
+    "test_your_own_tests.py",
+    "test_new_project.py",
+    "test_kills.py",
+    "test_demo.py",
+    "test_operator_cli.py",
+    "test_devstack_up.py",
+    "test_host_processes.py",
+    "test_devstack_stack.py",
+    "test_outages.py",
+    "test_domain_protocol.py",
+    "test_domain_protocol_larger.py",
+    "test_sim.py",
+)
 """One file runs in one process. These would be left over at the end, so they begin first."""
 
 # No deadline and no check for slow examples: both fail on a busy machine.
@@ -34,16 +48,27 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+gc.disable()  # until all tests are collected: they are a million objects, and none is garbage
+
+
+def pytest_collection_finish() -> None:
+    """Keep the tests themselves from being looked through at each garbage collection."""
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the layers in order; within a layer the order stays."""
-    items.sort(key=layer_of)
-
-
-def layer_of(item: pytest.Item) -> int:
-    """Return the place of an item's layer, by its folder; long files go before all layers."""
-    if item.path.name in LONG_FILES:
-        return -1
-    return next((n for n, name in enumerate(LAYERS) if name in item.path.parts), len(LAYERS))
+    """Mix files that wait with files that compute, so that both cores are busy all the time."""
+    found = dict.fromkeys(item.path for item in items)
+    files = sorted(found, key=lambda path: path.name not in LONG_FILES)
+    waiting = [path for path in files if not set(WAITING).isdisjoint(path.parts)]
+    computing = [path for path in files if path not in set(waiting)]
+    place = {
+        path: number / len(kind)
+        for kind in (waiting, computing)
+        for number, path in enumerate(kind)
+    }
+    items.sort(key=lambda item: place[item.path])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -392,10 +392,10 @@ MUTANTS = (
         "            if order is not None:\n                return ApplyResult.REPEATED\n",
     ),
     Mutant(
-        "a redrive keeps the submission id of what was given up",
-        "sas/operate/redriving.py",
-        "body = with_submission_id(body, new_id)",
-        "pass",
+        "an order that was given up cannot be sent again",
+        "sas/actors/submission.py",
+        "if order is None or order.rejected:",
+        "if order is None:",
     ),
 )
 """Mutants of the protocol and of the edge of the platform."""

@@ -395,7 +395,7 @@ def _key_of(request: HttpRequest, call: Call) -> str | None:
     if call.key in given or call.key.replace("/", "%2F") in given:
         return call.key
     several = request.path.count("/") > 1
-    return request.path if request.method in _BY_PATH and several else None
+    return f"{request.path} of {call.key}" if request.method in _BY_PATH and several else None
 
 
 def _mentions(text: str, effect: _Effect) -> bool:
@@ -445,4 +445,8 @@ def alone(seed: int) -> Iterator[None]:
         patches.enter_context(patch.object(socket.socket, "connect", refuse))
         patches.enter_context(patch.object(socket.socket, "connect_ex", refuse))
         patches.enter_context(patch.object(ManagedIdentity, "headers", SignIn.headers))
+        with suppress(ImportError):  # with aiodns, aiohttp would ask a name server
+            from aiohttp import ThreadedResolver  # noqa: PLC0415  # slow to import
+
+            patches.enter_context(patch("aiohttp.connector.DefaultResolver", ThreadedResolver))
         yield

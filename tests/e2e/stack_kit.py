@@ -146,7 +146,7 @@ def said(child: Child) -> str:
 
 async def screen_of(up: Child) -> str:
     """What `up` says once everything runs."""
-    await until(lambda: "Ctrl-C stops everything" in said(up), timeout_s=30)
+    await until(lambda: "Ctrl-C stops everything" in said(up))
     return said(up)
 
 

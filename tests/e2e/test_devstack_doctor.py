@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from devstack import azurite
+from devstack.__main__ import main
 from devstack.doctor import (
     busy_ports,
     check_node,
@@ -19,7 +20,7 @@ from devstack.doctor import (
     has_azurite,
 )
 from devstack.inputs import NO_CORE_TOOLS
-from tests.e2e.stack_kit import APP, ended, make_app, said, up_of
+from tests.e2e.stack_kit import APP, CONFIG, ended, make_app, said, up_of
 from tests.functions_rig import ROOT
 
 REMOTE = "Endpoint=sb://contoso.servicebus.windows.net;SharedAccessKeyName=R;SharedAccessKey=K"
@@ -73,16 +74,20 @@ def test_the_doctor_knows_an_old_node() -> None:
     ],
 )  # fmt: skip
 def test_the_doctor_and_up_refuse_the_same_with_the_same_sentence(
-    app_dir: Path, verb: str, file: str, content: str | None, sentence: str
+    app_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    verb: str,
+    file: str,
+    content: str | None,
+    sentence: str,
 ) -> None:
-    child = up_of(app_dir, "--ports", "free", verb=verb)
+    (app_dir / "Config.json").write_text(json.dumps(CONFIG))
     (app_dir / file).unlink()
     if content is not None:
         (app_dir / file).write_text(content)
-    child.start()
-    ended(child)
-    assert child.exit_code == 1
-    assert sentence in said(child) + child.log_path.read_text()
+    assert main([verb, str(app_dir), "--setting", "NEXT=next", "--ports", "free"]) == 1
+    told = capsys.readouterr()
+    assert sentence in told.out + told.err
 
 
 @pytest.mark.parametrize("verb", ["doctor", "up"])

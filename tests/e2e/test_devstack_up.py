@@ -15,7 +15,6 @@ import pytest
 from devstack.__main__ import main
 from devstack.children import Child
 from tests.e2e.stack_kit import (
-    ended,
     is_running,
     make_app,
     pids_in,
@@ -29,6 +28,10 @@ from tests.e2e.stack_kit import (
 from tests.fake_func import put_func_on_path
 from tests.functions_rig import ROOT, own_app
 
+OTHERS = [
+    pytest.param(*one, marks=pytest.mark.long)
+    for one in (("broker", "servicebus"), ("azurite table", "azurite"))
+]
 SERVICES = ("STOCK", "PAYMENT", "SHIPPING", "MAIL", "CARRIER")
 
 
@@ -121,6 +124,7 @@ async def test_a_command_runs_beside_with_the_hosts_settings_and_what_it_says_is
     assert not any(is_running(pid) for pid in pids_in(screen))
 
 
+@pytest.mark.long  # test_make_up starts a desk too
 async def test_up_with_a_desk_starts_it_with_the_hosts_settings_and_ends_it(tmp_path: Path) -> None:
     folder = own_app(tmp_path / "app")
     urls = [f"TESTS_{name}_URL=http://127.0.0.1:9" for name in SERVICES]
@@ -250,6 +254,28 @@ async def test_ctrl_c_while_things_start_leaves_nothing(app_dir: Path) -> None:
     assert not any(is_running(pid) for pid in started)
 
 
+async def test_ctrl_c_during_the_checks_is_an_ordinary_stop(
+    app_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = app_dir / "bin" / "node"
+    node.parent.mkdir()
+    node.write_text("#!/bin/sh\nexec sleep 600\n")
+    node.chmod(0o755)
+    monkeypatch.setenv("PATH", str(node.parent), prepend=os.pathsep)
+    up = up_of(app_dir, "--ports", "free")
+    up.start()
+    try:
+        await until(lambda: bool(children_of(up.pid)))
+        [checked] = children_of(up.pid)
+        await ends_within(30, up)
+    finally:
+        await up.stop_async()
+    assert up.exit_code == 0
+    assert said(up) == "Stopped."
+    assert "Traceback" not in up.log_path.read_text()
+    await until(lambda: not is_running(checked))
+
+
 def children_of(pid: int) -> list[int]:
     command = ["ps", "-o", "pid=", "--ppid", str(pid)]
     listed = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -258,7 +284,7 @@ def children_of(pid: int) -> list[int]:
 
 @pytest.mark.parametrize(
     ("component", "name"),
-    [("broker", "servicebus"), ("azurite table", "azurite"), ("host", "host-host")],
+    [("host", "host-host"), *OTHERS],
 )
 async def test_up_says_who_died_and_ends_with_a_code(
     app_dir: Path, component: str, name: str
@@ -295,13 +321,11 @@ async def test_up_says_who_died_and_ends_with_a_code(
     ],
 )
 def test_bad_input_of_up_gets_one_sentence(
-    app_dir: Path, arguments: list[str], sentence: str
+    app_dir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
-    argv = [sys.executable, "-m", "devstack", *(one.format(app=app_dir) for one in arguments)]
-    child = Child("up", [*argv, "--ports", "free"], logs=app_dir)
-    child.start()
-    ended(child)
-    told = child.log_path.read_text()
-    assert child.exit_code in {1, 2}
-    assert sentence in told
-    assert "Traceback" not in told
+    try:
+        code = main([*(one.format(app=app_dir) for one in arguments), "--ports", "free"])
+    except SystemExit as end:  # from argparse
+        code = int(str(end.code))
+    assert code in {1, 2}
+    assert sentence in capsys.readouterr().err

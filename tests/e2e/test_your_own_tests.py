@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -28,7 +29,11 @@ ALSO = (
     "CONTRIBUTING.md",
     "Makefile",
 )
-LAYERS = ("unit", "contract", "simulation", "infra/test_names.py", "infra/test_queue_list.py")
+RUN = ("unit", "infra/test_names.py", "infra/test_queue_list.py")
+ONLY_IMPORTED = ("contract", "simulation")
+"""These name neither ``orders`` nor a file outside ``sas``: what they import must be there."""
+NOT_RUN = ("tests/unit/test_docs_*", "tests/unit/test_domain_*")
+"""The pages are about this repository. The decisions are pure: they import ``sas.domain`` alone."""
 
 
 @pytest.mark.long
@@ -42,9 +47,20 @@ def test_the_tests_of_the_pattern_pass_with_another_business_in_orders(project: 
             shutil.copy(source, project / name)
     named = run(command("tools.queues"), project)
     assert named.returncode == 0, named.stderr
-    tests = [f"tests/{layer}" for layer in LAYERS]
-    pages = "--ignore-glob=tests/unit/test_docs_*"  # they are about this repository
-    words = [sys.executable, "-m", "pytest", "-q", pages, *tests]
-    done = run_for(1700, words, project, {"TRIPS_URL": "http://127.0.0.1:7201"})
+    environment = {"TRIPS_URL": "http://127.0.0.1:7201"}
+    words = [sys.executable, "-m", "pytest", "-q"]
+    found = [*words, "--collect-only", *(f"tests/{layer}" for layer in ONLY_IMPORTED)]
+    collected = run_for(300, found, project, environment)
+    assert collected.returncode == 0, collected.stdout[-5000:]
+    ignored = [f"--ignore-glob={name}" for name in NOT_RUN]
+    tests = [f"tests/{layer}" for layer in RUN]
+    done = run_for(1700, [*words, *ignored, *tests], project, environment)
     assert done.returncode == 0, done.stdout[-5000:]
     assert " passed" in done.stdout
+
+
+@pytest.mark.parametrize("layer", ONLY_IMPORTED)
+def test_what_is_not_run_with_another_business_names_none(layer: str) -> None:
+    named = re.compile(r"(?m)^(?:from|import) (?:orders|samples|function_app)\b|orders\.\w+:\w+")
+    tests = (PROJECT / "tests" / layer).glob("*.py")
+    assert [one.name for one in tests if named.search(one.read_text(encoding="utf-8"))] == []

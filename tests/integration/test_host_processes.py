@@ -236,7 +236,7 @@ async def test_sigterm_lets_work_in_hand_finish_and_ends_with_zero(
         assert broker.counts("in").active == 0
 
 
-@pytest.mark.parametrize(("drain", "answered"), [("8", True), ("0.3", False)])
+@pytest.mark.parametrize(("drain", "answered"), [("60", True), ("0.3", False)])
 async def test_sigterm_lets_requests_in_hand_be_answered_within_the_drain(
     app_dir: Path, drain: str, answered: bool
 ) -> None:
@@ -255,7 +255,7 @@ async def test_sigterm_lets_requests_in_hand_be_answered_within_the_drain(
             with pytest.raises(aiohttp.ClientError):
                 await asked
         assert await command.ended() == 0
-        assert asyncio.get_running_loop().time() - began < 6
+        assert asyncio.get_running_loop().time() - began < 50
         with pytest.raises(aiohttp.ClientConnectorError):
             await session.get(url)
 

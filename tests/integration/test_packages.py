@@ -105,7 +105,7 @@ def test_the_base_needs_what_the_client_imports_and_the_rest_is_extras(
     about = metadata(built, SAS)
     needs = about.get_all("Requires-Dist", [])
     base = {re.split(r"[<>=\[ ]", one)[0] for one in needs if "extra ==" not in one}
-    assert base == {"azure-servicebus", "msgspec", "opentelemetry-api"}
+    assert base == {"azure-servicebus", "certifi", "msgspec", "opentelemetry-api"}
     extras = set(about.get_all("Provides-Extra", []))
     assert {"functions", "telemetry", "cli", "desk", "sim"} <= extras
 

@@ -96,19 +96,19 @@ async def run(system: System) -> Outages:
     return outages
 
 
-@pytest.mark.parametrize("seed", seeds(4, 60))
+@pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_every_order_ends_whole_while_services_go_down_and_breakers_open(seed: int) -> None:
     await run(prepared(seed, FAULTS))
 
 
-@pytest.mark.parametrize("seed", seeds(4, 60))
+@pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_every_order_ends_whole_while_instances_with_clocks_apart_share_breakers(
     seed: int,
 ) -> None:
     await run(prepared(seed, FAULTS, clocks_apart=(0.0, 3.0, -3.0)))
 
 
-@pytest.mark.parametrize("seed", seeds(4, 60))
+@pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_when_services_are_back_orders_pass_and_no_breaker_stays_open(seed: int) -> None:
     """No circuit stays half-open because the instance with the probe died."""
     system = prepared(seed, Faults(crash=0.05, lease_lost=0.05), clocks_apart=(0.0, 2.0))
@@ -145,7 +145,7 @@ async def test_the_outages_lead_breakers_through_every_state() -> None:
     assert both > 10
 
 
-@pytest.mark.parametrize("seed", seeds(4, 20))
+@pytest.mark.parametrize("seed", seeds(2, 10))
 async def test_an_order_that_its_service_cannot_answer_keeps_no_other_order_waiting(
     seed: int,
 ) -> None:

@@ -39,13 +39,13 @@ async def test_without_faults_every_order_is_processed_and_told_so() -> None:
     assert system.bus.messages(QUEUES.alerts) == []
 
 
-@pytest.mark.parametrize("seed", seeds(4, 60))
+@pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_every_order_ends_whole_while_handlers_crash_and_leases_are_lost(seed: int) -> None:
     faults = Faults(crash=0.02, lease_lost=0.05, duplicate=0.05)
     await run(build(seed, faults, RemoteFaults(transient=0.1, lost_answer=0.1)))
 
 
-@pytest.mark.parametrize("seed", seeds(4, 60))
+@pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_every_order_ends_whole_while_store_and_bus_fail(seed: int) -> None:
     faults = Faults(
         store_down=0.03,
@@ -57,7 +57,7 @@ async def test_every_order_ends_whole_while_store_and_bus_fail(seed: int) -> Non
     await run(build(seed, faults, RemoteFaults(transient=0.1)))
 
 
-@pytest.mark.parametrize("seed", seeds(4, 60))
+@pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_every_order_ends_whole_while_services_hang_and_refuse(seed: int) -> None:
     remote = RemoteFaults(
         transient=0.2, lost_answer=0.1, hangs=0.15, refused=0.1, undo_refused=0.05
@@ -65,14 +65,14 @@ async def test_every_order_ends_whole_while_services_hang_and_refuse(seed: int) 
     await run(build(seed, Faults(crash=0.01, lease_lost=0.03), remote))
 
 
-@pytest.mark.parametrize("seed", seeds(4, 60))
+@pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_every_order_ends_whole_without_duplicate_detection(seed: int) -> None:
     faults = Faults(crash=0.03, lease_lost=0.05, duplicate=0.1, bus_lost_answer=0.1)
     remote = RemoteFaults(hangs=0.1, refused=0.05)
     await run(build(seed, faults, remote, duplicate_detection=False), times=2)
 
 
-@pytest.mark.parametrize("seed", seeds(4, 60))
+@pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_every_order_ends_whole_whose_steps_go_on_for_longer_than_their_time_allowed(
     seed: int,
 ) -> None:
@@ -93,7 +93,7 @@ async def test_without_faults_no_step_that_goes_on_runs_out_of_time(seed: int) -
     assert {step.epoch for step in steps} == {1}
 
 
-@pytest.mark.parametrize("seed", seeds(4, 60))
+@pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_every_order_ends_whole_whose_calls_say_that_they_go_on(seed: int) -> None:
     faults = Faults(crash=0.01, lease_lost=0.05, duplicate=0.05, store_down=0.02, bus_down=0.02)
     remote = RemoteFaults(hangs=0.5, transient=0.1, refused=0.05, beats=True)
@@ -111,7 +111,7 @@ async def test_without_faults_no_call_that_says_so_is_cut_off(seed: int) -> None
     assert "progress" in words
 
 
-@pytest.mark.parametrize("seed", seeds(4, 60))
+@pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_every_order_ends_whole_whose_steps_are_ended_from_outside(seed: int) -> None:
     faults = Faults(
         crash=0.02, lease_lost=0.05, duplicate=0.05, store_conflict=0.03, bus_lost_answer=0.03
@@ -120,7 +120,7 @@ async def test_every_order_ends_whole_whose_steps_are_ended_from_outside(seed: i
     await run(build(seed, faults, remote, outside=("payment", "shipping")))
 
 
-@pytest.mark.parametrize("seed", seeds(4, 60))
+@pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_every_order_that_is_followed_until_it_is_delivered_ends_whole(seed: int) -> None:
     """Polled or told, with the invoice beside shipping, and undone from anywhere."""
     faults = Faults(crash=0.02, lease_lost=0.03, duplicate=0.03, bus_lost_answer=0.02)
@@ -136,7 +136,7 @@ async def test_every_order_that_is_followed_until_it_is_delivered_ends_whole(see
         await system.close()
 
 
-@pytest.mark.parametrize("seed", seeds(4, 60))
+@pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_every_order_ends_whole_whose_long_steps_meet_clocks_that_are_apart(
     seed: int,
 ) -> None:

@@ -104,7 +104,7 @@ async def test_without_faults_large_orders_are_processed_and_nothing_is_kept_twi
     assert sum(len(kept) for kept in system.store.payloads.values()) == len(set(referred))
 
 
-@pytest.mark.parametrize("seed", seeds(4, 60))
+@pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_what_an_order_refers_to_is_there_whatever_goes_wrong(seed: int) -> None:
     system = await run(build(seed, TROUBLE, REMOTE, agent=Wordy), LARGE)
     referred = refs(system)
@@ -114,7 +114,7 @@ async def test_what_an_order_refers_to_is_there_whatever_goes_wrong(seed: int) -
     assert system.alerts()["unreadable"] == 0
 
 
-@pytest.mark.parametrize("seed", seeds(4, 60))
+@pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_a_secret_field_is_told_nowhere_whatever_goes_wrong(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:

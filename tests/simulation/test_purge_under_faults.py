@@ -122,7 +122,7 @@ def check_gone(purging: Purging) -> None:
             assert there == (record["ProcessState"] == "Processed"), f"{where}: {step['Name']}"
 
 
-@pytest.mark.parametrize("seed", seeds(4, 60))
+@pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_old_orders_go_whole_beside_live_ones_and_beside_an_operator_who_undoes_them(
     seed: int,
 ) -> None:

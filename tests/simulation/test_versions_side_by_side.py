@@ -362,7 +362,7 @@ def newer_part(row: Entity) -> object:
 
 
 @pytest.mark.parametrize("faults", [Faults(), FAULTS], ids=["calm", "faults"])
-@pytest.mark.parametrize("seed", seeds(4, 100))
+@pytest.mark.parametrize("seed", seeds(2, 50))
 async def test_orders_run_to_their_end_on_two_versions_at_once(seed: int, faults: Faults) -> None:
     both = SideBySide(seed, faults)
     for number in range(ORDERS):
@@ -376,7 +376,7 @@ async def test_orders_run_to_their_end_on_two_versions_at_once(seed: int, faults
     await both.world.close()
 
 
-@pytest.mark.parametrize("seed", seeds(3, 50))
+@pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_what_a_newer_version_began_an_older_one_ends_or_leaves_alone(seed: int) -> None:
     """The newer one is taken back for some minutes, in the middle of its orders."""
     both = SideBySide(seed, Faults())
@@ -394,7 +394,7 @@ async def test_what_a_newer_version_began_an_older_one_ends_or_leaves_alone(seed
     await both.world.close()
 
 
-@pytest.mark.parametrize("seed", seeds(3, 50))
+@pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_what_an_older_version_began_a_newer_one_ends(seed: int) -> None:
     both = SideBySide(seed, Faults())
     both.run_only(0)

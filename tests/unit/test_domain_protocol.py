@@ -33,8 +33,6 @@ LONG = [
     ("diamond", OnFailure.UNDO, 0, MEDDLED),
     *product(PAIRS, OnFailure, (0,), (ALL,)),
     *product(PAIRS, OnFailure, (1,), (LATE_TWICE,)),
-    *product(("three in a row", "diamond"), OnFailure, (0,), (ALL, LATE_TWICE)),
-    *product(("three in a row",), OnFailure, (1,), (ALL, LATE_TWICE)),
 ]
 
 
