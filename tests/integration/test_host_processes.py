@@ -16,7 +16,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from devstack.children import Child
-from devstack.servicebus import Broker
+from devstack.servicebus import Broker, QueueProperties
 
 APP = """
 import asyncio, os, time
@@ -178,6 +178,30 @@ async def test_a_function_past_its_timeout_fails_all_others_and_the_worker_start
             failed in line and f"Function {late} exceeded the functionTimeout" in line
             for line in command.said.splitlines()
         )
+
+
+@pytest.mark.parametrize(("processes", "waits"), [(1, False), (2, False), (1, True)])
+async def test_a_function_that_blocks_the_event_loop_past_its_timeout_is_cut_off_too(
+    app_dir: Path, processes: int, waits: bool
+) -> None:
+    blocks = APP.replace("await asyncio.sleep", "time.sleep")
+    (app_dir / "function_app.py").write_text(blocks)
+    (app_dir / "host.json").write_text('{"version": "2.0", "functionTimeout": "00:00:02"}')
+    short = QueueProperties(lock_duration_s=5, max_delivery_count=1)
+    async with Broker({"in": short, "other": QueueProperties()}) as broker:
+        if waits:  # it comes while the host starts
+            await send(broker, "in", "600")
+        async with Command(app_dir, "--processes", str(processes), broker=broker) as command:
+            if not waits:
+                await command.ready()
+                await send(broker, "in", "600")
+            await until(lambda: "while work ran: the process starts again" in command.said)
+            await send(broker, "other", "0")
+            await until(lambda: broker.counts("other").active == 0)
+            await until(lambda: broker.counts("in").dead_letter == 1)  # its lock has ended
+            assert len((await command.ready())["pids"]) == processes
+            assert command.child.alive
+            assert "died with" not in command.said
 
 
 async def test_what_the_app_left_on_its_loop_is_cancelled_at_a_kind_stop(
