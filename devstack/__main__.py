@@ -13,11 +13,12 @@ from devstack.azurite import install
 from devstack.children import Child, is_error, readable
 from devstack.doctor import has_azurite
 from devstack.env_file import EnvFile, export_lines
-from devstack.inputs import PROCESSES_MAX, DevstackError, add_app_options
+from devstack.inputs import PROCESSES_MAX, DevstackError, add_app_options, needed_port
 from devstack.lifecycle import stop_event
 from devstack.stack import Stack
 
 _FOLLOW_EVERY_S = 0.2
+_DESK_PORT = 7474
 _INTERRUPTED = 130
 
 
@@ -45,6 +46,8 @@ def parser() -> argparse.ArgumentParser:
         add("--data", type=Path, metavar="DIR", help="keep messages, tables and timer status here")
         add("--with", dest="beside", action="append", default=[], metavar="COMMAND",
             help="also run this command, with the host's settings in its environment")  # fmt: skip
+        add("--needs", type=needed_port, action="append", default=[], metavar="PORT=NAME",
+            help="a port of such a command: say before the start who holds it")  # fmt: skip
         add("--desk", action="store_true",
             help="also run `sas desk`, if the app has it; --with passes it options")  # fmt: skip
         add("-v", "--verbose", action="store_true", help="show all log lines, by component")
@@ -75,6 +78,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _stack(arguments: argparse.Namespace) -> Stack:
     if not 1 <= arguments.processes <= PROCESSES_MAX:
         raise DevstackError(f"--processes must be at least 1 and at most {PROCESSES_MAX}.")
+    beside, needs = list(arguments.beside), dict(arguments.needs)
+    if arguments.desk:
+        port = _DESK_PORT if arguments.ports == "fixed" else 0
+        beside.append(_desk(port))
+        needs |= {port: "the desk"} if port else {}
     return Stack(
         arguments.app_dir,
         config=arguments.config,
@@ -87,18 +95,18 @@ def _stack(arguments: argparse.Namespace) -> Stack:
         allow_remote=arguments.allow_remote,
         core_tools=arguments.func,
         at_once=arguments.stop == "at-once",
-        beside=[*arguments.beside, *([_desk(arguments.ports)] if arguments.desk else [])],
+        beside=beside,
+        needs=needs,
     )
 
 
-def _desk(ports: str) -> str:
+def _desk(port: int) -> str:
     """Return the command of the operator's desk, which belongs to the app and not to devstack."""
     if find_spec("sas") is None:
         raise DevstackError(
             "--desk runs `sas desk`: pip install 'scheduler-agent-supervisor[desk]'."
         )
-    port = ["--port", "0"] if ports == "free" else []
-    return shlex.join([sys.executable, "-m", "sas.cli", "desk", *port])
+    return shlex.join([sys.executable, "-m", "sas.cli", "desk", "--port", str(port)])
 
 
 def _make_ready(stack: Stack) -> None:

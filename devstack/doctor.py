@@ -67,8 +67,8 @@ def check_node_version(output: str) -> list[str]:
     return [said] if major is None or int(major.group(1)) < _NODE_MIN else []
 
 
-def busy_ports(ports: Mapping[int, str] = PORTS, free: str = "say --ports free") -> list[str]:
-    """Check that the ports of `--ports fixed` are free; one sentence for each process.
+def busy_ports(ports: Mapping[int, str], free: str = "say --ports free") -> list[str]:
+    """Check that these ports are free; one sentence for each process that holds some.
 
     `ports` says what each one is for, and `free` how to take others.
     """

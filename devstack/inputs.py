@@ -62,6 +62,15 @@ def setting_pair(text: str) -> tuple[str, str]:
     return name, value
 
 
+def needed_port(text: str) -> tuple[int, str]:
+    """Split `PORT=NAME`; a type for argparse."""
+    port, name = setting_pair(text)
+    number = whole_number(port)
+    if not number or number > 65535:
+        raise argparse.ArgumentTypeError(f"{port!r} must be a port, from 1 to 65535")
+    return number, name
+
+
 def name_list(text: str) -> list[str]:
     """Split `NAME,NAME`; a type for argparse."""
     names = [name.strip() for name in text.split(",") if name.strip()]

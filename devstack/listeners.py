@@ -1,5 +1,6 @@
 """Which process listens on a port: its pid and its command."""
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -65,7 +66,7 @@ def _starter(pid: int) -> Listener:
     """Name the `devstack up` that started a process: stopping that one ends all its parts."""
     parent, own = _parent_and_command(pid)
     command = _parent_and_command(parent)[1] if parent else ""
-    if " devstack up" in f" {command}":
+    if re.search(r"(^|[\s/])devstack up\b", command):  # the module, or the console script
         return Listener(parent, command[:_COMMAND_LENGTH_MAX])
     return Listener(pid, own[:_COMMAND_LENGTH_MAX] or "its command is not known")
 

@@ -24,7 +24,15 @@ from typing import Any
 
 from devstack.azurite import FIXED_PORT, Azurite
 from devstack.children import Child, Scratch, free_port
-from devstack.doctor import busy_ports, check_app, check_node, check_packages, check_queues
+from devstack.doctor import (
+    PORTS,
+    busy_ports,
+    check_app,
+    check_node,
+    check_packages,
+    check_queues,
+)
+from devstack.functions.settings import remote_host
 from devstack.inputs import (
     NO_CORE_TOOLS,
     ChildFailedError,
@@ -88,6 +96,7 @@ class Stack(AsyncRunnable):
     - `core_tools`: run `func` from PATH instead of the embedded host, one process per group.
     - `at_once`: a stop ends hosts without a drain, as SIGTERM ends a worker in Azure.
     - `beside`: shell commands that run too, with the host's settings in their environment.
+    - `needs`: the ports of these commands, and what each is for; `problems` says which is busy.
     """
 
     def __init__(  # noqa: PLR0913  # keyword-only options, each with its default
@@ -108,6 +117,7 @@ class Stack(AsyncRunnable):
         core_tools: bool = False,
         at_once: bool = False,
         beside: Sequence[str] = (),
+        needs: Mapping[int, str] | None = None,
     ) -> None:
         """Describe a stack (see the class), or raise DevstackError for a wrong value."""
         if ports not in {"free", "fixed"} or processes < 1:
@@ -127,6 +137,7 @@ class Stack(AsyncRunnable):
         )
         self.beside: list[Child] = []
         self._commands = beside
+        self._needs = dict(needs or {})
         self._count = processes
         self._without = list(without)
         self._config = config
@@ -147,7 +158,7 @@ class Stack(AsyncRunnable):
         checks: list[Callable[[], Iterable[str]]] = [
             check_packages,
             lambda: check_node(self.app_dir),
-            lambda: busy_ports() if self._fixed else [],
+            self._check_ports,
             lambda: [NO_CORE_TOOLS] if self._core_tools and not shutil.which("func") else [],
             self._check_data,
             lambda: check_app(self.app_dir, self.host_settings(), allow_remote=self._allow_remote),
@@ -160,6 +171,10 @@ class Stack(AsyncRunnable):
             except DevstackError as error:
                 found.append(str(error))
         return found
+
+    def _check_ports(self) -> list[str]:
+        free = "say --ports free" + (" and change those of --needs" if self._needs else "")
+        return busy_ports((PORTS if self._fixed else {}) | self._needs, free)
 
     def _check_data(self) -> list[str]:
         if self._data is not None:
@@ -382,17 +397,20 @@ def local_values(app_dir: Path, servicebus: str, storage: str) -> dict[str, str]
 
     An app's local.settings.json names the emulators at their usual ports; a stack on free ports
     replaces these values. An app without them gets `ServiceBusConnection` and
-    `AzureWebJobsStorage`.
+    `AzureWebJobsStorage`, unless its file names a real account there: that one is refused later.
     """
     path = app_dir / "local.settings.json"
-    values = load_object(path).get("Values", {}) if path.exists() else {}
+    content = load_object(path).get("Values", {}) if path.exists() else {}
+    values = content if isinstance(content, dict) else {}
     found: dict[str, str] = {}
-    for name, value in values.items() if isinstance(values, dict) else ():
+    for name, value in values.items():
         text = str(value).replace(" ", "").lower()
         if "usedevelopmentemulator=true" in text:
             found[name] = servicebus
         elif "usedevelopmentstorage=true" in text:
             found[name] = storage
+    own = {"AzureWebJobsStorage": storage}
     if servicebus not in found.values():
-        found["ServiceBusConnection"] = servicebus
-    return {"AzureWebJobsStorage": storage} | found
+        own["ServiceBusConnection"] = servicebus
+    real = {name.lower() for name, value in values.items() if remote_host(name, str(value))}
+    return {name: value for name, value in own.items() if name.lower() not in real} | found

@@ -15,11 +15,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from devstack.children import Child, describe_exit
 from devstack.functions.host import Host
@@ -41,6 +41,8 @@ _CHILD_READY_S = 120.0
 _CHILD_CLOSE_S = 3.0
 _WATCH_EVERY_S = 0.1
 _RESPAWN_AFTER_S = 0.5
+_GRACE_S = 2.0
+_ASK_EVERY_S = 1.0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -73,13 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not arguments.check and (arguments.processes > 1 or arguments.respawn):
             with tempfile.TemporaryDirectory(prefix="functions-") as logs:
                 return asyncio.run(_workers(arguments, Path(logs)).run())
-        started_in = Path.cwd()
-        code, port = asyncio.run(_run_here(arguments))
-        if code is None:  # the worker starts again, as the same process
-            os.chdir(started_in)
-            again = ["-m", "devstack.functions", *argv, "--http-port", str(port)]
-            os.execv(sys.executable, [sys.executable, *again])  # noqa: S606  # no shell
-        return _leave(code)
+        again = _again(argv)
+        code, port = asyncio.run(_run_here(arguments, again))
+        return again(port) if code is None else _leave(code)
     except DevstackError as error:
         print(f"devstack.functions: {error}", file=sys.stderr)  # noqa: T201  # the command's answer
         return 1
@@ -129,7 +127,46 @@ def _print_ready(line: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-async def _run_here(arguments: argparse.Namespace) -> tuple[int | None, int]:
+def _again(argv: Sequence[str]) -> Callable[[int], NoReturn]:
+    """Return what starts the worker again, as the same process and on the same HTTP port."""
+    started_in, environ = Path.cwd(), dict(os.environ)
+
+    def again(port: int) -> NoReturn:
+        os.chdir(started_in)
+        words = [sys.executable, "-m", "devstack.functions", *argv, "--http-port", str(port)]
+        os.execve(sys.executable, words, environ)  # noqa: S606  # no shell
+
+    return again
+
+
+def _watch_loop(host: Host, again: Callable[[], NoReturn]) -> None:
+    """Start the worker again when a function blocks its event loop past functionTimeout.
+
+    Such a function also stops the clock of its own timeout. In Azure that clock is in another
+    process; here it is on a thread.
+    """
+    loop = asyncio.get_running_loop()
+
+    def watch() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            while True:
+                time.sleep(_ASK_EVERY_S)
+                limit_s = host.config.function_timeout_s
+                answered = threading.Event()
+                loop.call_soon_threadsafe(answered.set)
+                if limit_s is None or answered.wait(limit_s + _GRACE_S):
+                    continue
+                if names := [name for name, one in host.counts.items() if one.running]:
+                    text = "The event loop was blocked past functionTimeout while %s ran: %s"
+                    _log.error(text, ", ".join(names), "the process starts again, as in Azure")
+                    again()
+
+    threading.Thread(target=watch, name="watch-loop", daemon=True).start()
+
+
+async def _run_here(
+    arguments: argparse.Namespace, again: Callable[[int], NoReturn]
+) -> tuple[int | None, int]:
     """Return the exit code, None to start again after a function's timeout; and the HTTP port."""
     app_dir = arguments.app_dir.resolve()
     host = Host(
@@ -150,6 +187,7 @@ async def _run_here(arguments: argparse.Namespace) -> tuple[int | None, int]:
         await host.check()
         _print_ready({"queues": host.queues, **_ignores(host)})
         return 0, 0
+    _watch_loop(host, lambda: again(host.http_port or arguments.http_port))
     starting = asyncio.ensure_future(host.start())
     await _first_of(asyncio.wait([starting]), stopping.wait())
     if not starting.done():
@@ -163,13 +201,13 @@ async def _run_here(arguments: argparse.Namespace) -> tuple[int | None, int]:
     line = {"functions": names, "http_port": port, "pid": pid, "pids": [pid], **_ignores(host)}
     _print_ready({"ready": True, **line})
     await _first_of(stopping.wait(), host.failed.wait(), host.timed_out.wait())
-    failed, again = host.failed.is_set(), not stopping.is_set()
-    if again and not failed:
+    failed, timed_out = host.failed.is_set(), not stopping.is_set()
+    if timed_out and not failed:
         _log.warning("A function exceeded functionTimeout: the process starts again, as in Azure")
     else:
         _log.info("Stopping: running functions get %g s", arguments.drain)
     await host.stop()
-    return 1 if failed else None if again else 0, port or 0
+    return 1 if failed else None if timed_out else 0, port or 0
 
 
 def _ignores(host: Host) -> dict[str, list[str]]:

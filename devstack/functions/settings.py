@@ -22,6 +22,12 @@ _TRUE = {"true", "1", "yes"}
 _FALSE = {"false", "0", "no", ""}
 _SECRETS = {"sharedaccesskey", "sharedaccesssignature", "accountkey"}
 _IDENTITY = ("fullyqualifiednamespace", "accountname", "serviceuri", "accountendpoint")
+_ACCOUNT = re.compile(
+    r"[a-z0-9.-]+\.(?:(?:core|servicebus|database)\.(?:windows\.net|chinacloudapi\.cn|usgovcloudapi\.net)"
+    r"|documents\.azure\.(?:com|cn|us))",
+    re.IGNORECASE,
+)
+"""The address of an account or namespace in any Azure cloud, as part of a URL for example."""
 _active: list[object] = []
 
 
@@ -80,7 +86,7 @@ class Settings:
 
     def check_local(self, names: Iterable[str]) -> None:
         """Raise SettingsError for the connections among these settings that lead elsewhere."""
-        hosts = {name: _remote_host(name, self.get(name) or "") for name in names}
+        hosts = {name: remote_host(name, self.get(name) or "") for name in names}
         remote = [f"{name} names {host}" for name, host in sorted(hosts.items()) if host]
         if remote and not self._allow_remote:
             raise SettingsError(
@@ -202,13 +208,14 @@ def _parts(value: str) -> dict[str, str]:
     return {name.strip().lower(): rest.strip() for name, _, rest in pairs}
 
 
-def _remote_host(name: str, value: str) -> str | None:
-    """The host of a connection that is not on this machine; None for any other setting."""
+def remote_host(name: str, value: str) -> str | None:
+    """The account or namespace of a setting that is not on this machine; None for any other."""
     if "__" in name and name.lower().endswith(_IDENTITY):
         return None if not value or _is_local(value) else value
     parts = _parts(value)
     if not _SECRETS & parts.keys() or parts.get("usedevelopmentemulator", "").lower() == "true":
-        return None
+        account = _ACCOUNT.search(value)
+        return account.group() if account else None
     hosts = [one for part, one in parts.items() if part.endswith("endpoint")]
     hosts = hosts or [f"{parts.get('accountname', 'storage')}.core.windows.net"]
     return next((one for one in hosts if not _is_local(one)), None)

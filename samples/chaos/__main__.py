@@ -11,6 +11,7 @@ import logging
 import random
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,10 +115,11 @@ async def _soak(console: Console, options: argparse.Namespace) -> bool:
             await _play(run)
         finally:
             watching.cancel()
-        balanced = await _conclude(console, run, options)
-    for line in samples.table():
-        console.print(line, highlight=False, soft_wrap=True)
-    return balanced and samples.flat
+        with suppress(asyncio.CancelledError):
+            await watching
+        for line in samples.table():  # reconciling reads each order, which takes Azurite hours
+            screen.say(line)
+        return await _conclude(console, run, options, samples)
 
 
 async def _play(run: Run) -> None:
@@ -128,18 +130,24 @@ async def _play(run: Run) -> None:
         run.screen.end()
 
 
-async def _conclude(console: Console, run: Run, options: argparse.Namespace) -> bool:
+async def _conclude(
+    console: Console, run: Run, options: argparse.Namespace, samples: Samples | None = None
+) -> bool:
     run.screen.say("reconciling the services' books with store, queues and notifications ...")
     books = await reconcile(run)
     found = report.lines(run, books, options.seed)
     found += await _shown(run, books)
+    flat = samples is None or samples.flat
+    if samples is not None:
+        found += [*samples.table(), "FLAT" if flat else "NOT FLAT"]
     found.append("BALANCED" if books.balanced else "NOT BALANCED")
     (options.out / "report.txt").write_text("\n".join(found) + "\n", encoding="utf-8")
-    (options.out / "faults.svg").write_text(report.picture(run), encoding="utf-8")
+    picture = report.picture(run, samples.taken if samples else ())
+    (options.out / "faults.svg").write_text(picture, encoding="utf-8")
     for line in found:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(f"report and picture: {options.out}", highlight=False, soft_wrap=True)
-    return books.balanced
+    return books.balanced and flat
 
 
 async def _shown(run: Run, books: Books) -> list[str]:

@@ -1,4 +1,7 @@
-"""The report of a run as text, and one picture: throughput over time, with the faults."""
+"""The report of a run as text, and one picture: throughput over time, with the faults.
+
+The picture of a soak shows memory and sockets too.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from xml.sax.saxutils import escape
 from samples.chaos.books import Books
 from samples.chaos.faults import Kind
 from samples.chaos.run import Happened, Run
+from samples.chaos.soak import Sample
 
 BUCKET_S = 5.0
 WIDTH, HEIGHT, LEFT, TOP, LANE = 1300, 260, 230, 50, 16
@@ -64,7 +68,7 @@ def _unusual(transitions: Counter[str]) -> list[tuple[str, int]]:
     return [(what, count) for what, count in transitions.most_common() if what not in usual]
 
 
-def picture(run: Run) -> str:
+def picture(run: Run, samples: Sequence[Sample] = ()) -> str:
     """Return the picture as SVG: orders in and ended a second; below, a lane for each fault."""
     end = max([*run.ended_at, *run.submitted_at, *(h.ended for h in run.happened), run.begun + 1])
     scale = (WIDTH - LEFT - 20) / (end - run.begun)
@@ -78,6 +82,7 @@ def picture(run: Run) -> str:
         _text(LEFT - 8, TOP + 8, f"{top_rate:.1f}/s", anchor="end"),
         _text(LEFT - 8, TOP + HEIGHT, "0", anchor="end"),
         *_curves(rates, top_rate, scale),
+        *_worker(samples, run.begun, scale),
         *_seconds(end - run.begun, scale, bottom),
         *_lanes(run.happened, kinds, run.begun, scale),
     ]
@@ -103,6 +108,25 @@ def _curves(rates: Sequence[Sequence[float]], top_rate: float, scale: float) -> 
             for number, value in enumerate(rate)
         )
         found.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>')
+    return found
+
+
+def _worker(samples: Sequence[Sample], begun: float, scale: float) -> list[str]:
+    """Draw memory and sockets of the worker, each from 0 to its highest value."""
+    found = []
+    for number, (name, color) in enumerate((("memory_mib", "#080"), ("sockets", "#c70"))):
+        values = [float(getattr(one, name)) for one in samples]
+        top = max(values, default=0.0)
+        points = " ".join(
+            f"{LEFT + (one.at - begun) * scale:.1f},{TOP + HEIGHT * (1 - value / top):.1f}"
+            for one, value in zip(samples, values, strict=True)
+        )
+        if top:
+            found.append(
+                f'<polyline points="{points}" fill="none" stroke="{color}" stroke-dasharray="4"/>'
+            )
+            text = f"{name.replace('_mib', ', MiB')}: at most {top:.0f} ({color})"
+            found.append(_text(WIDTH - 20, 20 + 18 * number, text, anchor="end"))
     return found
 
 

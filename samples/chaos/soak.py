@@ -1,4 +1,7 @@
-"""Memory and open files of one worker over a long run, and whether they stay flat."""
+"""Memory and open files of one worker over a long run, and whether they stay flat.
+
+A short run shows large leaks only, so the table says which leak would show.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import os
 import re
 import statistics
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +30,7 @@ class Sample:
     memory_mib: float
     files: int
     sockets: int
+    at: float = 0.0
 
 
 @dataclass
@@ -55,7 +60,7 @@ class Samples:
             except OSError:
                 continue  # closed in the meantime
         sockets = sum(target.startswith("socket:") for target in targets)
-        return Sample(len(self.tally.ended), int(kib) / 1024, len(targets), sockets)
+        return Sample(len(self.tally.ended), int(kib) / 1024, len(targets), sockets, time.time())
 
     def _thirds(self, name: str) -> tuple[float, float]:
         """Return the means of the second and the last third."""
@@ -68,6 +73,12 @@ class Samples:
     def _is_flat(self, name: str) -> bool:
         second, last = self._thirds(name)
         return last <= second * (1 + FLAT_SHARE)
+
+    @property
+    def leak_shown_kib(self) -> float:
+        """The smallest leak that makes the memory of this run grow, in KiB an order."""
+        second, _ = self._thirds("memory_mib")
+        return 1024 * second * FLAT_SHARE / max(1.0, len(self.tally.ended) / 3)
 
     @property
     def flat(self) -> bool:
@@ -88,4 +99,5 @@ class Samples:
             found.append(
                 f"{name}: mean of the second third {second:.1f}, of the last {last:.1f}: {word}"
             )
+        found.append(f"a leak of {self.leak_shown_kib:.1f} KiB an order or more would show")
         return found

@@ -13,6 +13,7 @@ from sas.codec.record import to_line
 from sas.operate.errors import UsageError
 from sas.project.new import (
     MANIFEST,
+    Change,
     ProjectError,
     Step,
     apply,
@@ -33,6 +34,7 @@ README. It runs on the installed packages; nothing of them is copied.
 NO_WHEELS = """\
 If no package index of yours has scheduler-agent-supervisor, put its two wheels into wheels/ first\
 """
+NOT_MERGED = "not merged yet"
 UPGRADE = f"""\
 Show what the template changed between the version that wrote this project ({MANIFEST}) and
 the installed one. Your own changes are not in the diff. Without --apply nothing is changed. With
@@ -80,7 +82,7 @@ def _add_upgrade(parser: argparse.ArgumentParser) -> None:
         "directory", type=Path, nargs="?", default=Path(), metavar="DIR", help="default: here"
     )
     parser.add_argument("--apply", action="store_true", help="write the changes")
-    args.add_json(parser, "one JSON object for each file that changes")
+    args.add_json(parser, "one JSON object for each file that changes or is not merged yet")
 
 
 def _upgrade(arguments: argparse.Namespace) -> int:
@@ -91,28 +93,37 @@ def _upgrade(arguments: argparse.Namespace) -> int:
             apply(project, found)
     except ProjectError as wrong:
         raise UsageError(str(wrong)) from None
-    code = 1 if found and not arguments.apply else 0
     if arguments.json:
-        for change in found:
-            said = {"Path": str(change.path), "Change": change.step.value, "Diff": change.diff()}
-            output.say(to_line(said | {"Applied": arguments.apply}))
-        return code
+        _tell_in_json(found, unmerged(project), applied=arguments.apply)
+    else:
+        _tell(found, unmerged(project), before, applied=arguments.apply)
+    return 1 if found and not arguments.apply else 0
+
+
+def _tell_in_json(found: list[Change], waiting: list[str], *, applied: bool) -> None:
+    for change in found:
+        said = {"Path": str(change.path), "Change": change.step.value, "Diff": change.diff()}
+        output.say(to_line(said | {"Applied": applied}))
+    for name in waiting:
+        output.say(to_line({"Path": name, "Change": NOT_MERGED, "Diff": "", "Applied": False}))
+
+
+def _tell(found: list[Change], waiting: list[str], before: str, *, applied: bool) -> None:
     for change in found:
         output.say(f"{change.path}: {change.step.value}")
-        if not arguments.apply or change.step is Step.MERGE:
+        if not applied or change.step is Step.MERGE:
             output.say(change.diff())
     if not found:
         output.say(f"The template changed nothing since {before}.")
-    elif not arguments.apply:
+    elif not applied:
         merges = sum(change.step is Step.MERGE for change in found)
         output.say(
             f"{len(found)} files of the template changed since {before}. `sas upgrade --apply` "
             f"writes or removes {len(found) - merges} files; {merges} get NAME.template beside "
             "them, merge by hand."
         )
-    for name in unmerged(project):
-        output.say(f"Not merged yet: {name}. Merge it into yours by hand, then remove it.")
-    return code
+    for name in waiting:
+        output.say(f"{name}: {NOT_MERGED}. Merge it into yours by hand, then remove it.")
 
 
 VERBS = (

@@ -87,30 +87,31 @@ async def test_the_desk_waits_for_the_table_then_prints_a_link_and_ends_by_a_sig
     assert not [line for line in said if "Traceback" in line]
 
 
-async def test_with_json_a_link_is_one_object() -> None:
+@asynccontextmanager
+async def with_an_order() -> AsyncIterator[tuple[Broker, dict[str, str]]]:
+    """A broker and a table with one order, and the settings that name them."""
     with Azurite() as azurite:
         async with Broker(parse_config(_queues())) as broker:
             store = TableStore.connect(azurite.connection_string, "orders")
             await store.commit(cases.submitted("A-1"))
             await store.close()
             env = {"ServiceBus": broker.connection_string, "SAS_TABLES": azurite.connection_string}
-            async with started("--port", "0", "--json", **env) as (_, said):
-                line = await line_of(said, r"\{.*\}")
+            yield broker, env
+
+
+async def test_with_json_a_link_is_one_object() -> None:
+    async with with_an_order() as (_, env), started("--port", "0", "--json", **env) as (_, said):
+        line = await line_of(said, r"\{.*\}")
     assert json.loads(line)["Link"].startswith("http://127.0.0.1:")
 
 
 async def test_a_port_that_is_taken_is_one_sentence() -> None:
-    with Azurite() as azurite:
-        async with Broker(parse_config(_queues())) as broker:
-            store = TableStore.connect(azurite.connection_string, "orders")
-            await store.commit(cases.submitted("A-1"))
-            await store.close()
-            env = {"ServiceBus": broker.connection_string, "SAS_TABLES": azurite.connection_string}
-            port = broker.connection_string.split("localhost:")[-1].split("127.0.0.1:")[-1]
-            async with started("--port", port.split(";")[0].strip("/"), **env) as (process, said):
-                async with asyncio.timeout(60):
-                    assert await process.wait() == 2
-                await line_of(said, r"sas: port \d+ cannot be used .*: give --port 0")
+    async with with_an_order() as (broker, env):
+        port = broker.connection_string.split("localhost:")[-1].split("127.0.0.1:")[-1]
+        async with started("--port", port.split(";")[0].strip("/"), **env) as (process, said):
+            async with asyncio.timeout(60):
+                assert await process.wait() == 2
+            await line_of(said, r"sas: port \d+ cannot be used .*: give --port 0")
     assert len(said) == 1
 
 

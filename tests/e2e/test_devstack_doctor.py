@@ -1,6 +1,7 @@
 """`python -m devstack doctor`: what is missing, and how to fix it."""
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -23,6 +24,13 @@ from tests.e2e.stack_kit import APP, CONFIG, ended, make_app, said, up_of
 from tests.functions_rig import ROOT
 
 REMOTE = "Endpoint=sb://contoso.servicebus.windows.net;SharedAccessKeyName=R;SharedAccessKey=K"
+REAL = [
+    ("MyBus", REMOTE, "sb://contoso.servicebus.windows.net"),
+    ("ServiceBusConnection", REMOTE, "sb://contoso.servicebus.windows.net"),
+    ("AzureWebJobsStorage", "AccountName=contoso;AccountKey=K", "contoso.core.windows.net"),
+    ("azurewebjobsstorage", "AccountName=contoso;AccountKey=K", "contoso.core.windows.net"),
+    ("PICTURES", "https://contoso.blob.core.windows.net/a?sig=K", "contoso.blob.core.windows.net"),
+]
 TOPICS = APP.replace(
     'queue_trigger(arg_name="msg", connection="MyBus", queue_name="%NEXT%")',
     'topic_trigger(arg_name="msg", connection="MyBus", topic_name="t", subscription_name="s")',
@@ -56,8 +64,9 @@ def test_the_doctor_knows_an_old_node() -> None:
     [
         ("host.json", "[]", "must hold a JSON object"),
         ("host.json", '{"version": "1.0"}', '"version": "2.0"'),
-        ("local.settings.json", json.dumps({"Values": {"MyBus": REMOTE}}),
-         "MyBus names sb://contoso.servicebus.windows.net: this is not on this machine"),
+        *(("local.settings.json", json.dumps({"Values": {name: value}}),
+           f"The setting {name} names {host}: this is not on this machine")
+          for name, value, host in REAL),
         ("Config.json", "{}", "'UserConfig' is missing"),
         ("function_app.py", None, "has no function_app.py"),
         ("function_app.py", APP.replace("%NEXT%", "%NO%"), "needs the setting 'NO'"),
@@ -79,6 +88,25 @@ def test_the_doctor_and_up_refuse_the_same_with_the_same_sentence(
     assert main([verb, str(app_dir), "--setting", "NEXT=next", "--ports", "free"]) == 1
     told = capsys.readouterr()
     assert sentence in told.out + told.err
+
+
+@pytest.mark.parametrize("verb", ["doctor", "up"])
+def test_a_busy_port_of_a_command_beside_them_is_told_before_anything_starts(
+    app_dir: Path, verb: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("", 0)) as second:
+        one, two = first.getsockname()[1], second.getsockname()[1]
+        argv = ["--ports", "free", "--needs", f"{one}=stock", "--needs", f"{two}=the desk"]
+        child = up_of(app_dir, *argv, "--with", "touch started", verb=verb)
+        child.start()
+        ended(child)
+    assert child.exit_code == 1
+    told = said(child) + child.log_path.read_text()
+    assert f"Ports {one} (stock), {two} (the desk) are held by pid {os.getpid()}: " in told
+    assert (
+        f"stop it (`kill {os.getpid()}`), or say --ports free and change those of --needs." in told
+    )
+    assert "Azure on this machine, for" not in told
 
 
 def test_the_doctor_tells_every_problem_at_once(app_dir: Path) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -143,6 +145,24 @@ def test_its_orders_run_to_their_end_on_one_machine(
     assert record["ProcessState"] == "Processed"
     assert [step["Name"] for step in record["Steps"]] == ["reserve", "pay"]
     assert sorted(kept) == ["A-1/pay", "A-1/reserve"]
+
+
+def test_make_up_names_the_process_that_holds_a_port_of_the_services_or_the_desk(
+    place: Path, project: Path, tested: str
+) -> None:
+    with ExitStack() as held:
+        for port in (7201, 7474):
+            with suppress(OSError):  # another process has it, which is as good
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+        ran = subprocess.run(
+            [str(shutil.which("make")), "up"], cwd=project, env=environment(place),
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+    assert ran.returncode == 2  # make's own code for a command that failed
+    assert "7201 (services.py)" in ran.stderr
+    assert "7474 (the desk)" in ran.stderr
+    assert "held by pid " in ran.stderr
+    assert "Azure on this machine, for" not in ran.stdout
 
 
 def test_azd_s_first_hook_asks_for_the_settings_of_this_business(

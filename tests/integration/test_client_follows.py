@@ -282,14 +282,21 @@ async def test_a_follow_survives_a_broker_that_is_stopped_and_restarted(tmp_path
         await first.stop()
 
 
-async def test_a_follow_survives_a_link_that_the_service_detaches(shop: Shop) -> None:
+@pytest.mark.parametrize(
+    "why",
+    [
+        "The link is idle for 10 minutes.",
+        "Code: RenewToken. Details: Unauthorized access to 'q': the token has expired.",
+    ],
+)
+async def test_a_follow_survives_a_link_that_the_service_detaches(shop: Shop, why: str) -> None:
     own = shop.broker.links()
     async with shop.client() as client, asyncio.timeout(60):
         await shop.put(told("B-1", "completed"), told("A-1", "received"))
         async with aclosing(client.follow(["A-1"])) as events:
             assert (await anext(events)).type.endswith("received.v1")
             for link in [one for one in shop.broker.links() if one.queue and one not in own]:
-                link.detach("amqp:link:detach-forced", "The link is idle for 10 minutes.")
+                link.detach("amqp:link:detach-forced", why)
             await shop.put(told("A-1", "completed"))
             seen = [event.type.split(".")[2] async for event in events]
         assert seen[-1] == "completed"

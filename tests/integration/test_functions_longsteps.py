@@ -103,6 +103,14 @@ async def test_a_carrier_tells_by_http_and_strangers_do_not(made: Rig) -> None:
     made.nothing_lost()
 
 
+async def delivery_awaited(made: Rig, order_id: str) -> None:
+    async def awaited() -> bool:
+        order = await made.store.load(order_id)
+        return order is not None and order.steps[4].note is not None
+
+    await until(awaited, "the delivery awaited")
+
+
 async def test_a_callback_on_the_queue_ends_the_step_and_a_forged_one_is_put_aside(
     made: Rig,
 ) -> None:
@@ -114,13 +122,7 @@ async def test_a_callback_on_the_queue_ends_the_step_and_a_forged_one_is_put_asi
     }
     async with made.host(**settings):
         await made.submit("Q-1", workflow=DELIVERED)
-
-        async def awaited() -> bool:
-            return (await made.store.load("Q-1")) is not None and (await made.order("Q-1")).steps[
-                4
-            ].note is not None
-
-        await until(awaited, "the delivery awaited")
+        await delivery_awaited(made, "Q-1")
         said = {"outcome": "done", "result": {"by": "hand"}}
         for number, own in enumerate((token("Q-1") + "x", token("Q-1"), token("Q-1"))):
             body = json.dumps(said | {"token": own}).encode()
@@ -148,12 +150,7 @@ async def test_a_large_result_told_by_http_is_kept_apart_and_one_for_a_former_or
     made.http_port = port
     async with made.host(**settings):
         await made.submit("B-1", workflow=DELIVERED)
-
-        async def awaited() -> bool:
-            order = await made.store.load("B-1")
-            return order is not None and order.steps[4].note is not None
-
-        await until(awaited, "the delivery awaited")
+        await delivery_awaited(made, "B-1")
         former = token("B-1", submission="0123456789abcdef")
         assert await post(address, former) == (404, "unknown-order")
         own = token("B-1", submission=(await made.order("B-1")).details.submission)
@@ -186,12 +183,7 @@ async def test_an_app_with_the_endpoint_alone_takes_a_callback_and_the_engine_fi
     made.http_port = port
     async with made.host(**engine):
         await made.submit("E-1", workflow=DELIVERED)
-
-        async def awaited() -> bool:
-            order = await made.store.load("E-1")
-            return order is not None and order.steps[4].note is not None
-
-        await until(awaited, "the delivery awaited")
+        await delivery_awaited(made, "E-1")
         await made.quiet()
         with pytest.raises(aiohttp.ClientError):
             await post(address, token("E-1"))

@@ -16,7 +16,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from devstack.children import Child
-from devstack.servicebus import Broker
+from devstack.servicebus import Broker, QueueProperties
 
 APP = """
 import asyncio, os, time
@@ -150,25 +150,58 @@ async def test_what_any_logger_of_the_app_says_from_info_on_is_passed_on_as_the_
         assert not [text for text in said if text.startswith("whispered")]
 
 
-@pytest.mark.parametrize("hung", ["in", "other"])
+@pytest.mark.parametrize(
+    ("hung", "late", "beside"), [("in", "work", "other"), ("other", "other", "work")]
+)
 async def test_a_function_past_its_timeout_fails_all_others_and_the_worker_starts_again(
-    app_dir: Path, broker: Broker, hung: str
+    app_dir: Path, broker: Broker, hung: str, late: str, beside: str
 ) -> None:
     (app_dir / "function_app.py").write_text(
         APP.replace("import asyncio", START + "import asyncio")
     )
-    (app_dir / "host.json").write_text('{"version": "2.0", "functionTimeout": "00:00:02"}')
+    (app_dir / "host.json").write_text('{"version": "2.0", "functionTimeout": "00:00:05"}')
     async with Command(app_dir, broker=broker) as command:
         ready = await command.ready()
         await send(broker, hung, "60")
-        await send(broker, "in", *(["1.9"] * 3))
-        await send(broker, "other", "1.95")
+        await until(lambda: "Executing 'Functions." in command.said)
+        await asyncio.sleep(0.2)
+        await send(broker, "in", *(["4.9"] * 3))  # alone they would end in time
+        await send(broker, "other", "4.9")
         await until(lambda: command.said.count("Executing 'Functions.") >= 5)
         await until(lambda: len(command.child.out_lines()) == 2)
         again = json.loads(command.child.out_lines()[1])
         assert (again["pid"], again["http_port"]) == (ready["pid"], ready["http_port"])
         assert (app_dir / "starts").read_text() == "++"
         assert "the process starts again, as in Azure" in command.said
+        failed = f"Executed 'Functions.{beside}' (Failed"
+        assert any(
+            failed in line and f"Function {late} exceeded the functionTimeout" in line
+            for line in command.said.splitlines()
+        )
+
+
+@pytest.mark.parametrize(("processes", "waits"), [(1, False), (2, False), (1, True)])
+async def test_a_function_that_blocks_the_event_loop_past_its_timeout_is_cut_off_too(
+    app_dir: Path, processes: int, waits: bool
+) -> None:
+    blocks = APP.replace("await asyncio.sleep", "time.sleep")
+    (app_dir / "function_app.py").write_text(blocks)
+    (app_dir / "host.json").write_text('{"version": "2.0", "functionTimeout": "00:00:02"}')
+    short = QueueProperties(lock_duration_s=5, max_delivery_count=1)
+    async with Broker({"in": short, "other": QueueProperties()}) as broker:
+        if waits:  # it comes while the host starts
+            await send(broker, "in", "600")
+        async with Command(app_dir, "--processes", str(processes), broker=broker) as command:
+            if not waits:
+                await command.ready()
+                await send(broker, "in", "600")
+            await until(lambda: "while work ran: the process starts again" in command.said)
+            await send(broker, "other", "0")
+            await until(lambda: broker.counts("other").active == 0)
+            await until(lambda: broker.counts("in").dead_letter == 1)  # its lock has ended
+            assert len((await command.ready())["pids"]) == processes
+            assert command.child.alive
+            assert "died with" not in command.said
 
 
 async def test_what_the_app_left_on_its_loop_is_cancelled_at_a_kind_stop(

@@ -265,6 +265,12 @@ async def test_every_mistake_of_the_app_is_told_at_once(tmp_path: Path) -> None:
              "A": REMOTE},
             ["A names sb://contoso.servicebus.windows.net/ and B names https://c.blob.core.windows.net"],
         ),
+        (
+            {"SAS_TABLES__endpoint": "https://c.table.core.usgovcloudapi.net", "COSMOS":
+             "https://c.documents.azure.com:443/", "SQL": "Server=tcp:c.database.windows.net,1433"},
+            ["COSMOS names c.documents.azure.com", "SQL names c.database.windows.net",
+             "SAS_TABLES__endpoint names c.table.core.usgovcloudapi.net"],
+        ),
     ],
 )  # fmt: skip
 async def test_a_real_connection_in_the_local_settings_is_refused_unless_it_is_allowed(
@@ -290,6 +296,7 @@ async def test_local_connections_and_overridden_ones_are_fine(
         "CONTAINER": "Endpoint=sb://emulator;SharedAccessKeyName=R;SharedAccessKey=K;"
         "UseDevelopmentEmulator=true",
         "TELEMETRY": "InstrumentationKey=1;IngestionEndpoint=https://in.azure.com/",
+        "DOCS": "https://learn.microsoft.com/azure/core.windows.net",
     }
     (tmp_path / "local.settings.json").write_text(json.dumps({"Values": values}))
     async with host_of(tmp_path, SLEEPS, broker):  # the broker's connection overrides SB

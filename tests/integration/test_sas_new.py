@@ -215,7 +215,7 @@ def test_an_applied_upgrade_keeps_what_the_adopter_changed(
     as_new = files_of(project)
     older(project)
     assert main(["upgrade", str(project), "--apply"]) == 0
-    assert "Not merged yet: Makefile.template." in capsys.readouterr().out
+    assert "Makefile.template: not merged yet. Merge it" in capsys.readouterr().out
     held = files_of(project)
     assert held["Makefile"] == "test:\n\techo mine\n"
     assert held["Makefile.template"] == as_new["Makefile"]
@@ -228,10 +228,35 @@ def test_an_applied_upgrade_keeps_what_the_adopter_changed(
     assert main(["upgrade", str(project)]) == 0
     said = capsys.readouterr().out
     assert f"The template changed nothing since {version()}." in said
-    assert "Not merged yet: Makefile.template." in said
+    assert "Makefile.template: not merged yet. Merge it" in said
     (project / "Makefile.template").unlink()
     assert main(["upgrade", str(project)]) == 0
-    assert "Not merged yet" not in capsys.readouterr().out
+    assert "not merged yet" not in capsys.readouterr().out
+
+
+def test_an_upgrade_in_json_names_the_files_that_are_not_merged(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older(project)
+    assert told_in_json(project, capsys, "--apply") == {
+        ("Makefile", "changed in the template and by you", True),
+        ("host.json", "changed in the template", True),
+        ("infra/emulator/compose.yaml", "new in the template", True),
+        ("tools/old.py", "no longer in the template", True),
+        ("Makefile.template", "not merged yet", False),
+    }
+    assert told_in_json(project, capsys) == {("Makefile.template", "not merged yet", False)}
+    (project / "Makefile.template").unlink()
+    assert told_in_json(project, capsys) == set()
+
+
+def told_in_json(
+    project: Path, capsys: pytest.CaptureFixture[str], *words: str
+) -> set[tuple[str, str, bool]]:
+    capsys.readouterr()
+    assert main(["upgrade", str(project), "--json", *words]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return {(one["Path"], one["Change"], one["Applied"]) for one in told}
 
 
 def test_the_diff_of_a_file_that_both_changed_has_the_changes_of_the_template_only(
@@ -312,6 +337,7 @@ def test_make_up_of_a_project_starts_its_services_and_the_desk(project: Path) ->
     said = make(project, "up").stdout.splitlines()
     up = parser().parse_args(said[said.index("up") :])
     services, desk = up.beside
+    assert up.needs == [(7201, "services.py"), (7474, "the desk")]
     assert services == ".venv/bin/python services.py 7201"
     assert build_parser().parse_args(desk.split()[1:]).verb.name == "desk"
 

@@ -71,6 +71,40 @@ def test_a_worker_is_flat_only_if_its_last_third_is_like_the_second() -> None:
     assert not of(50, 60, 80, 82, 90, 95).flat
 
 
+@pytest.mark.parametrize("kept", ["memory", "sockets", "nothing"])
+def test_a_worker_that_keeps_something_for_each_order_is_not_flat(kept: str) -> None:
+    code = (
+        "import socket, sys\nkept = []\n"
+        "for what in sys.stdin:\n"
+        "    if what == 'memory\\n': kept.append(b'x' * (4 << 20))\n"
+        "    if what == 'sockets\\n': kept.append(socket.socket())\n"
+        "    print('done', flush=True)\n"
+    )
+    argv = [sys.executable, "-c", code]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdin
+        assert worker.stdout
+        samples = Samples(worker.pid, Tally(0), Screen(Console(), 0, 0))
+        for number in range(15):
+            worker.stdin.write(f"{kept}\n")
+            worker.stdin.flush()
+            assert worker.stdout.readline() == "done\n"
+            samples.tally.ended[f"O-{number}"] = "completed"
+            samples.taken.append(samples._take())
+        worker.stdin.close()
+    assert samples.flat == (kept == "nothing")
+    assert [line.endswith("GROWS") for line in samples.table()[-4:-1]] == [
+        kept == "memory", kept == "sockets", kept == "sockets",
+    ]  # fmt: skip
+
+
+def test_the_table_says_which_leak_a_run_is_long_enough_to_show() -> None:
+    tally = Tally(0, ended=dict.fromkeys(map(str, range(3000)), "completed"))
+    taken = [Sample(0, 100.0, 30, 20)] * 6
+    table = Samples(1, tally, Screen(Console(), 0, 0), taken).table()
+    assert table[-1] == "a leak of 10.2 KiB an order or more would show"
+
+
 def test_a_process_has_the_wall_clock_that_its_file_says(tmp_path: Path) -> None:
     clock = tmp_path / "clock"
     clock.write_bytes(struct.pack("d", 3600.0))

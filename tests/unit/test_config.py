@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 import random
@@ -10,10 +11,11 @@ from dataclasses import replace
 import pytest
 
 from sas.adapters import telemetry
-from sas.bootstrap import assemble, checked
+from sas.bootstrap import assemble, checked, closed_with_loop
 from sas.config import QUEUE_SETTINGS, SettingError, read_config, read_queues
 from sas.domain.queues import Queues
 from sas.domain.workflow import WorkflowError
+from sas.simulation.store import MemoryStore
 from tests.unit.actors_kit import CHAIN, ScriptedAgent, kit
 
 BUS = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=k"
@@ -336,6 +338,24 @@ def test_an_application_has_an_actor_for_every_agent() -> None:
     made = kit(CHAIN)
     application = assemble(made.store, made.bus, made.clock, made.business, read_config(LEAST))
     assert set(application.agents) == {"stock", "payment"}
+
+
+def test_the_connections_of_an_application_are_closed_when_its_event_loop_ends() -> None:
+    closed: list[str] = []
+
+    class Store(MemoryStore):
+        async def close(self) -> None:
+            await asyncio.sleep(0)  # a real one takes a while
+            closed.append("store")
+
+    async def run() -> None:
+        made = kit(CHAIN)
+        closed_with_loop(assemble(Store(), made.bus, made.clock, made.business, read_config(LEAST)))
+        await asyncio.sleep(0)
+        assert closed == []
+
+    asyncio.run(run())
+    assert closed == ["store"]
 
 
 def test_an_application_with_secret_fields_does_not_start_without_a_key() -> None:

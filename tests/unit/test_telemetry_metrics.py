@@ -158,7 +158,11 @@ async def test_a_refusals_code_is_cut_and_cleaned_whatever_a_service_says(told: 
 
 @pytest.mark.parametrize(
     "fault",
-    [lambda n: RefusedError(f"type-{n}", "no"), lambda n: TransientError("no", kind=f"k{n}")],
+    [
+        lambda n: RefusedError(f"type-{n}", "no"),
+        lambda n: RefusedError(f"http-{5000 + n}", "no"),
+        lambda n: TransientError("no", kind=f"k{n}"),
+    ],
 )
 async def test_a_service_with_ever_new_codes_makes_no_more_than_some_series(
     told: Told, fault: Callable[[int], Exception]
