@@ -63,7 +63,7 @@ def test_an_outage_costs_time_and_nothing_else(dependency: str, duration: str) -
     check(cost_of(1, dependency, duration), dependency, duration)
 
 
-@pytest.mark.parametrize("seed", seeds(3, 150))
+@pytest.mark.parametrize("seed", seeds(3, 500))
 def test_any_outage_under_any_load_costs_time_and_nothing_else(seed: int) -> None:
     dependency, duration, load = drawn(seed)
     check(cost_of(seed, dependency, duration, load), dependency, (dependency, duration, load))
