@@ -302,9 +302,10 @@ class Ear:
 
 def _cause(base: str, body: bytes, own_id: str) -> str | None:
     """Return the cause that a message is; None if it is none."""
-    if base == QUEUES.orders:
-        return cause_of(base, own_id)
-    said = json.loads(body).get("id")
+    message = json.loads(body)
+    if base == QUEUES.orders:  # an operator's redrive names the submission in the body
+        return cause_of(base, message.get("submission_id") or own_id)
+    said = message.get("id")
     return cause_of(base, said) if isinstance(said, str) else None
 
 
