@@ -56,13 +56,13 @@ chaos: setup ## 2,000 orders and 100 faults over real processes (ORDERS=100 FAUL
 soak: setup ## memory and sockets of one worker over 20,000 orders with outages (MINUTES=10: for so long)
 	@$(PY) -m samples.chaos --soak $(CHAOS)
 
-test: setup ## every layer of tests, without the long ones (5 minutes on two cores)
+test: setup ## every layer of tests, without the long ones (six to seven minutes on two cores)
 	$(PYTEST)
 
-test-all: setup ## what `make test` leaves out: kills, fuzz, more seeds, larger models (15 minutes)
+test-all: setup ## what `make test` leaves out: kills, fuzz, more seeds, larger models (18 minutes)
 	$(PYTEST) -m "long or hypothesis" --hypothesis-profile=long
 
-test-unit: setup ## the unit tests alone, in less than a minute
+test-unit: setup ## the unit tests alone, in a minute and a half
 	$(PY) -m pytest -n 2 --dist loadfile -q tests/unit
 
 test-infra: setup ## Bicep, queues, access, queries, azd (checkov too: python -m tools.infra_checkov --install)

@@ -26,6 +26,10 @@ LONG_FILES = (
     "test_outages.py",
     "test_domain_protocol.py",
     "test_domain_protocol_larger.py",
+    "test_domain_protocol_callbacks.py",
+    "test_domain_protocol_routes.py",
+    "test_fuzz.py",
+    "test_sim_own_agents.py",
     "test_sim.py",
 )
 """One file runs in one process. These would be left over at the end, so they begin first."""

@@ -21,7 +21,7 @@ def test_the_agents_of_the_sample_run_by_the_command(capsys: pytest.CaptureFixtu
     assert "every invariant held" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("seed", [*range(14, 18), *long(range(18, 300))])
+@pytest.mark.parametrize("seed", [*range(14, 18), *long(range(18, 120))])
 def test_the_agents_of_the_sample_hold_every_invariant(seed: int) -> None:
     sample = project_of("orders", ROOT, own=True)
     assert play(sample, drawn(seed, sample.workflows)).violations == []
