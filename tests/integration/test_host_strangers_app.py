@@ -274,8 +274,10 @@ async def test_every_mistake_of_the_app_is_told_at_once(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 async def test_a_real_connection_in_the_local_settings_is_refused_unless_it_is_allowed(
-    tmp_path: Path, values: dict[str, str], named: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: dict[str, str], named: list[str]
 ) -> None:
+    for name in values:  # the environment would win
+        monkeypatch.delenv(name, raising=False)
     (tmp_path / "local.settings.json").write_text(json.dumps({"Values": values}))
     code = '@app.route("x")\ndef x(req: func.HttpRequest) -> str:\n    return "x"\n'
     with pytest.raises(HostError, match="this is not on this machine") as told:
