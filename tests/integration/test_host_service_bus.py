@@ -432,7 +432,8 @@ async def test_a_function_past_its_timeout_costs_all_in_flight_a_delivery(
     async with host_of(tmp_path, bench, "slow", timeout="00:00:01") as host:
         await bench.send("slow", "9")
         await until(lambda: "slow" in host.counts)
-        await asyncio.gather(*(bench.send("slow", "0.99") for _ in range(2)))
+        await asyncio.sleep(0.2)  # they begin later, so they are at work when the worker ends
+        await asyncio.gather(*(bench.send("slow", "0.9") for _ in range(2)))
         await until(lambda: succeeded(host, "slow") == 3)
         assert host.counts["slow"].failed == 3
         assert host.timed_out.is_set()
