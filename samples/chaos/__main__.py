@@ -117,7 +117,7 @@ async def _soak(console: Console, options: argparse.Namespace) -> bool:
             watching.cancel()
         with suppress(asyncio.CancelledError):
             await watching
-        for line in samples.table():  # reconciling reads each order, which takes Azurite hours
+        for line in samples.table():  # reconciling reads the whole table, which takes minutes
             screen.say(line)
         return await _conclude(console, run, options, samples)
 

@@ -9,25 +9,27 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
+from azure.data.tables import TableEntity
 from azure.servicebus.aio import ServiceBusClient
 
 from orders.workflows import workflows
 from samples.chaos.run import Run
 from samples.chaos.system import System
-from samples.demo.verdict import AT_ONCE, Verdict, judge
+from samples.demo.verdict import Verdict, judge
 from samples.services.contract import SERVICES
 from samples.services.faults import Verb
 from samples.services.ledger import LedgerView
+from sas.adapters.table import Table
+from sas.adapters.table_store import TableStore
 from sas.codec.outward import AlertMessage, RejectedMessage
 from sas.codec.strict import convert
 from sas.domain.ids import idempotency_key, message_id
-from sas.domain.messages import Alert, JournalEntry, Notify
-from sas.domain.order import Order
+from sas.domain.messages import Alert, Notify
 from sas.domain.queues import Queues
 from sas.ports import StateStore
 
@@ -56,6 +58,7 @@ ZERO = (
 )
 """What must not happen to any order."""
 SHOWN_MAX = 10
+ALL_KEYS = ("", "\uffff")
 PEEK_MAX = 250
 
 
@@ -81,29 +84,43 @@ class Books:
         return list(dict.fromkeys(found))
 
 
-class _Snapshot:
-    """Orders and journals as they were read once; ``judge`` reads nothing else of a store."""
+class TableCopy(Table):
+    """All rows of some partitions, read once. Azurite walks its whole table for each query."""
 
-    def __init__(self) -> None:
-        self.orders: dict[str, Order] = {}
-        self.journals: dict[str, list[JournalEntry]] = {}
+    def __init__(self, table: Table) -> None:
+        super().__init__(table.client, table.retry_budget, table.meter)
+        self._real = table
+        self._rows: dict[str, list[TableEntity]] = {}
 
-    async def read(self, store: StateStore, order_ids: Iterable[str]) -> None:
-        gate = asyncio.Semaphore(AT_ONCE)
+    async def read(self, partition: str) -> None:
+        """Read a partition, in pages. It is not a snapshot: nothing may be at work on it."""
+        self._rows[partition] = sorted(await self._real.rows(partition, ALL_KEYS), key=_row_key)
 
-        async def one(order_id: str) -> None:
-            async with gate:
-                if order := await store.load(order_id):
-                    self.orders[order_id] = order
-                    self.journals[order_id] = await store.journal(order_id)
+    async def pages(
+        self,
+        partition: str,
+        span: tuple[str, str],
+        *,
+        limit: int | None = None,
+        select: Sequence[str] | None = None,  # noqa: ARG002  all columns are there
+    ) -> AsyncIterator[list[TableEntity]]:
+        """See ``Table.pages``."""
+        rows = self._rows[partition]
+        low, high = (bisect_left(rows, key, key=_row_key) for key in span)
+        if found := rows[low:high][:limit]:
+            yield found
 
-        await asyncio.gather(*map(one, order_ids))
 
-    async def load(self, order_id: str) -> Order | None:
-        return self.orders.get(order_id)
+def _row_key(row: TableEntity) -> str:
+    return str(row["RowKey"])
 
-    async def journal(self, order_id: str) -> list[JournalEntry]:
-        return self.journals[order_id]
+
+async def copy_of(store: TableStore) -> TableStore:
+    """Return a store that reads orders and journals from a copy of this store's rows."""
+    copy = TableCopy(store.table)
+    for shard in store.shards:
+        await copy.read(shard)
+    return TableStore(copy, shards=len(store.shards))
 
 
 async def reconcile(run: Run) -> Books:
@@ -112,11 +129,9 @@ async def reconcile(run: Run) -> Books:
     ledgers = {service: run.system.remote.ledger(service) for service in SERVICES}
     books.calls = sum(ledger["calls"] for ledger in ledgers.values())
     _ends(books, run, ledgers)
-    snapshot = _Snapshot()
-    await snapshot.read(run.system.store, run.submitted)
-    verdict = await judge(cast("StateStore", snapshot), run.submitted, run.tally, ledgers)
-    _stored(books, verdict)
-    alerts = _messages(books, run, snapshot)
+    store = await copy_of(run.system.store)
+    _stored(books, await judge(store, run.submitted, run.tally, ledgers))
+    alerts = await _messages(books, run, store)
     await _queues(books, run.system, alerts)
     books.wrong["told twice"] += run.told_twice
     return books
@@ -177,11 +192,11 @@ def _stored(books: Books, verdict: Verdict) -> None:
     wrong["effects wrong"] += [line.replace(" ", ": ", 1) for line in verdict.wrong_effects]
 
 
-def _messages(books: Books, run: Run, snapshot: _Snapshot) -> set[str]:
+async def _messages(books: Books, run: Run, store: StateStore) -> set[str]:
     """Find what was told without a reason; return the ids of the alerts that the journals hold."""
     told, alerts = set(), set()
-    for order_id, journal in snapshot.journals.items():
-        for entry in journal:
+    for order_id in run.submitted:
+        for entry in await store.journal(order_id):
             for index, message in enumerate(entry.messages):
                 own_id = message_id(order_id, entry.seq, index)
                 if isinstance(message, Notify):
