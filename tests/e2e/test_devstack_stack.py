@@ -163,7 +163,7 @@ async def test_kill_9_of_the_parent_takes_every_child_along(
         assert all(is_running(pid) for pid in ready["pids"])
     finally:
         parent.kill()
-    await until(lambda: not any(is_running(pid) for pid in ready["pids"]), timeout_s=5)
+    await until(lambda: not any(is_running(pid) for pid in ready["pids"]))
 
 
 async def test_an_app_without_a_config_gets_the_queues_of_its_bindings(tmp_path: Path) -> None:
