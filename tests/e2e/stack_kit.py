@@ -30,7 +30,7 @@ app = func.FunctionApp(http_auth_level=func.AuthLevel.ANONYMOUS)
 @app.service_bus_queue_output(arg_name="out", connection="MyBus", queue_name="%NEXT%")
 def first(msg: str, out: func.Out[str]) -> None:
     if msg == "stuck":
-        time.sleep(60)
+        time.sleep(600)
     out.set(msg)
 
 @app.service_bus_queue_trigger(arg_name="msg", connection="MyBus", queue_name="%NEXT%")

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,7 +39,7 @@ def app_dir(tmp_path: Path) -> Path:
     return make_app(tmp_path)
 
 
-async def test_up_says_what_runs_where_and_one_ctrl_c_stops_it_within_5_seconds(
+async def test_up_says_what_runs_where_and_one_ctrl_c_stops_it(
     app_dir: Path,
 ) -> None:
     up = up_of(app_dir, "--ports", "free", "-v")
@@ -52,7 +51,7 @@ async def test_up_says_what_runs_where_and_one_ctrl_c_stops_it_within_5_seconds(
         assert "export MyBus='Endpoint=sb://127.0.0.1:" in screen
         assert "export AzureWebJobsStorage='DefaultEndpointsProtocol=http;" in screen
         assert len(pids_in(screen)) == 3
-        await ends_within(30, up)
+        await ctrl_c(up)
     finally:
         await up.stop_async()
     assert up.exit_code == 0
@@ -67,7 +66,7 @@ async def test_work_that_never_ends_does_not_hold_ctrl_c_up(app_dir: Path) -> No
         screen = await screen_of(up)
         await send(setting_in(screen, "MyBus"), "stuck", "stuck")
         await until(lambda: said(up).count("Executing 'Functions.first'") == 2, up)
-        await ends_within(30, up)
+        await ctrl_c(up)
     finally:
         await up.stop_async()
     assert up.exit_code == 0
@@ -81,15 +80,14 @@ async def test_a_stop_at_once_waits_for_no_function(app_dir: Path) -> None:
         screen = await screen_of(up)
         await send(setting_in(screen, "MyBus"), "stuck")
         await until(lambda: "Executing 'Functions.first'" in said(up), up)
-        [host] = [int(pid) for pid in re.findall(r"  host +pid (\d+)", screen)]
-        began = time.monotonic()
-        up.send_signal(signal.SIGINT)
-        await until(lambda: not is_running(host))
-        assert time.monotonic() - began < 1.5  # a drain takes 2 s
-        await until(lambda: not up.alive, up)
+        [log] = app_dir.glob("devstack-*/host-host.log")  # noqa: ASYNC240  # a small directory
+        with log.open() as kept:  # the directory is removed at the end
+            await ctrl_c(up)
+            assert "Stopping: " not in kept.read()  # a drain begins with this word
     finally:
         await up.stop_async()
     assert up.exit_code == 0
+    assert not any(is_running(pid) for pid in pids_in(screen))
 
 
 async def test_a_function_that_fails_is_told_on_the_screen_without_asking_for_logs(
@@ -102,7 +100,7 @@ async def test_a_function_that_fails_is_told_on_the_screen_without_asking_for_lo
         await send(setting_in(screen, "MyBus"), "there is no table to write it to")
         await until(lambda: "ERROR Executed 'Functions.second' (Failed, " in said(up), up)
         assert "Functions.first" not in said(up)
-        await ends_within(30, up)
+        await ctrl_c(up)
     finally:
         await up.stop_async()
 
@@ -117,7 +115,7 @@ async def test_a_command_runs_beside_with_the_hosts_settings_and_what_it_says_is
         screen = await screen_of(up)
         await until(lambda: "[beside-1] storage: " in said(up), up)
         assert f"[beside-1] bus: {setting_in(screen, 'MyBus')}" in said(up)
-        await ends_within(30, up)
+        await ctrl_c(up)
     finally:
         await up.stop_async()
     assert up.exit_code == 0
@@ -139,7 +137,7 @@ async def test_up_with_a_desk_starts_it_with_the_hosts_settings_and_ends_it(tmp_
         await screen_of(up)
         await until(lambda: "The desk waits for it." in said(up), up)
         assert "[beside-1] no order yet: there is no table 'orders'" in said(up)
-        await ends_within(30, up)
+        await ctrl_c(up)
     finally:
         await up.stop_async()
     assert up.exit_code == 0
@@ -153,12 +151,9 @@ def test_up_with_a_desk_that_is_not_installed_says_what_to_install(
     assert "pip install 'scheduler-agent-supervisor[desk]'" in capsys.readouterr().err
 
 
-async def ends_within(seconds: float, up: Child) -> None:
-    """One Ctrl-C."""
-    began = time.monotonic()
+async def ctrl_c(up: Child) -> None:
     up.send_signal(signal.SIGINT)
     await until(lambda: not up.alive, up)
-    assert time.monotonic() - began < seconds
 
 
 async def test_up_runs_the_core_tools_where_they_are_asked_for(
@@ -180,7 +175,7 @@ async def test_up_runs_the_core_tools_where_they_are_asked_for(
         assert found["argv"][:2] == ["start", "--port"]
         assert found["argv"][3:] == ["--functions", "first", "other"]
         assert found["cwd"] == str(app_dir)
-        await ends_within(30, up)
+        await ctrl_c(up)
     finally:
         await up.stop_async()
     assert not any(is_running(pid) for pid in pids_in(screen))
@@ -249,7 +244,7 @@ async def test_ctrl_c_while_things_start_leaves_nothing(app_dir: Path) -> None:
     try:
         await until(lambda: bool(children_of(up.pid)))
         started = children_of(up.pid)
-        await ends_within(30, up)
+        await ctrl_c(up)
     finally:
         await up.stop_async()
     assert up.exit_code == 0
@@ -269,7 +264,7 @@ async def test_ctrl_c_during_the_checks_is_an_ordinary_stop(
     try:
         await until(lambda: bool(children_of(up.pid)))
         [checked] = children_of(up.pid)
-        await ends_within(30, up)
+        await ctrl_c(up)
     finally:
         await up.stop_async()
     assert up.exit_code == 0
