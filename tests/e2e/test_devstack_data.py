@@ -41,6 +41,8 @@ async def killed(up: Child, *, whole: bool = False) -> AsyncIterator[str]:
         screen = await screen_of(up)
         yield screen
     finally:
+        if whole:
+            up.send_signal(signal.SIGSTOP)  # it would stop the others in order once one is gone
         for pid in pids_in(screen) if whole else ():
             os.kill(pid, signal.SIGKILL)
         up.kill()
