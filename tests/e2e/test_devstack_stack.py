@@ -34,7 +34,7 @@ def app_dir(tmp_path: Path) -> Path:
 
 async def test_a_kind_stop_closes_every_connection_of_this_system(tmp_path: Path) -> None:
     core = {"core": ["submission", "scheduler"]}
-    async with Stack(ROOT, logs=tmp_path, groups=core) as stack:
+    async with Stack(ROOT, logs=tmp_path, groups=core, drain_s=60) as stack:
         connection = stack.host_settings()["ServiceBus"]
         async with OrdersClient(connection, reply_queue="responses-web-shop") as shop:
             await shop.submit(NewOrder("A-1", northwind()))
@@ -144,7 +144,7 @@ async def main():
     config = json.loads(sys.argv[2])
     async with Stack(sys.argv[1], config=config, settings={"NEXT": "next"}) as stack:
         print(json.dumps({"pids": [child.pid for child in stack.children()]}), flush=True)
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 asyncio.run(main())
 """
 
@@ -159,7 +159,7 @@ async def test_kill_9_of_the_parent_takes_every_child_along(
     parent = Child("parent", argv, logs=app_dir, env={**os.environ, "TMPDIR": str(app_dir)})
     parent.start()
     try:
-        ready = await parent.until(parent.ready_line, timeout_s=30)
+        ready = await parent.until(parent.ready_line, timeout_s=120)
         assert all(is_running(pid) for pid in ready["pids"])
     finally:
         parent.kill()
