@@ -18,6 +18,7 @@ from tests.integration.broker_sdk_kit import (  # noqa: F401 (fixtures for every
     collect_leftovers,
     short_pauses,
 )
+from tests.ports import free_port
 
 pytestmark = LEFTOVERS
 
@@ -70,7 +71,7 @@ def test_a_signal_ends_it_promptly_even_with_peers(config: Path, number: signal.
 
 def test_what_was_sent_and_locked_survives_a_kill(config: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    broker = start_broker(config, data=data)
+    broker = start_broker(config, data=data, port=free_port())
     with (
         ServiceBusClient.from_connection_string(
             broker.connection_string, retry_backoff_factor=0.1
@@ -86,7 +87,7 @@ def test_what_was_sent_and_locked_survives_a_kill(config: Path, tmp_path: Path) 
             sender.send_messages(ServiceBusMessage("after"))
             found: list[ServiceBusReceivedMessage] = []
             while len(found) < 2:
-                found += receiver.receive_messages(2 - len(found), max_wait_time=10)
+                found += receiver.receive_messages(2 - len(found), max_wait_time=60)
             assert [str(message) for message in found] == ["waiting", "after"]
 
 

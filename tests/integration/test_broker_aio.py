@@ -13,6 +13,7 @@ from tests.integration.broker_sdk_kit import (  # noqa: F401 (fixtures for every
     collect_leftovers,
     short_pauses,
 )
+from tests.ports import free_port
 
 pytestmark = LEFTOVERS
 
@@ -33,7 +34,7 @@ async def test_many_senders_and_receivers_share_one_loop_with_the_broker(broker:
 
         async def consume(queue: str) -> list[str]:
             found: list[str] = []
-            async with client.get_queue_receiver(queue, max_wait_time=5) as receiver:
+            async with client.get_queue_receiver(queue, max_wait_time=60) as receiver:
                 async for message in receiver:
                     found.append(str(message))
                     await receiver.complete_message(message)
@@ -61,8 +62,8 @@ async def test_a_client_recovers_when_its_connection_is_cut(broker: Broker) -> N
 
 
 async def test_a_stopped_broker_leaves_its_port_and_no_connection() -> None:
-    async with Broker(["a"]) as broker:
-        port = broker.port
+    port = free_port()
+    async with Broker(["a"], port=port):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
     async with Broker(["a"], port=port) as again:
         assert again.port == port

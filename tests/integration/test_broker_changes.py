@@ -109,7 +109,7 @@ async def test_who_waits_for_a_session_is_told_that_the_queue_was_deleted(
     broker: Broker, client: ServiceBusClient
 ) -> None:
     receiver = client.get_queue_receiver(
-        "lanes", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=20
+        "lanes", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=120
     )
     waiting = asyncio.ensure_future(receiver.__aenter__())
     async with asyncio.timeout(120):
