@@ -12,9 +12,10 @@ import json
 import shutil
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from devstack.functions.host import Host
 from devstack.servicebus import Broker
 from devstack.servicebus.config import parse_config
 from samples.remote_services import RemoteServices
+from sas.adapters.clock import SystemClock
 from sas.adapters.table_store import TableStore
 from sas.bootstrap import Application
 from sas.codec import outward
@@ -73,7 +75,7 @@ class Rig:
             settings=self.settings | settings,
             only=only or None,
             http_port=self.http_port,
-            drain_s=5.0,
+            drain_s=60.0,
         )
         await host.start()
         app = sys.modules["function_app"].app
@@ -134,9 +136,13 @@ class Rig:
         return message  # type: ignore[no-any-return]
 
     async def told(self, order_id: str, queue: str = SHOP) -> list[Notification]:
-        """Return the notifications of an order so far."""
+        """Return the notifications of an order so far, in the order of its journal.
+
+        The last may come before the first: a function sends internal messages before notifications.
+        """
         events = [outward.decode_notification(body_of(m)) for m in await self.receive(queue)]
-        return [event for event in events if event.data.order_id == order_id]
+        own = [event for event in events if event.data.order_id == order_id]
+        return sorted(own, key=lambda event: event.time)
 
     async def kinds(self, order_id: str, queue: str = SHOP) -> list[str]:
         return [notice_of(event.type) for event in await self.told(order_id, queue)]
@@ -252,6 +258,15 @@ async def rig(**settings: str) -> AsyncIterator[Rig]:
         )
         stack.push_async_callback(made.close)
         yield made
+
+
+@contextmanager
+def time_allowed_is_over() -> Iterator[None]:
+    """Let the functions' clock be ahead: every step that was claimed before is past its time."""
+    ahead = timedelta(seconds=400)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SystemClock, "now", lambda _: datetime.now(UTC) + ahead)
+        yield
 
 
 def own_queues(settings: Mapping[str, str] | None = None) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from tests.functions_rig import (
     body_of,
     order,
     rig,
+    time_allowed_is_over,
     until,
 )
 from tests.integration.broker_sdk_kit import short_pauses
@@ -104,12 +105,13 @@ async def test_the_rows_of_an_order_carry_the_five_fields_by_their_names(made: R
 
 
 async def test_the_supervisor_resets_on_its_timer_what_has_expired(made: Rig) -> None:
-    async with made.host("submission", "scheduler", TESTS_TIME_ALLOWED_SECONDS="4"):
+    async with made.host("submission", "scheduler"):
         await made.submit("S-1")
         await holds(made, "agent-inventory", 1)
     assert len(await made.receive("agent-inventory")) == 1  # its agent dies with it
-    async with made.host("supervisor", SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
-        await holds(made, "scheduler", 1)
+    with time_allowed_is_over():
+        async with made.host("supervisor", SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
+            await holds(made, "scheduler", 1)
     expired = await made.order("S-1")
     assert await made.words("S-1") == ["submitted", "claimed", "step reset"]
     assert expired.steps[0].failure_count == 1

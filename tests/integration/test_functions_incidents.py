@@ -16,7 +16,7 @@ from sas.features.incidents.board import active_incidents
 from sas.features.incidents.rules import ActiveIncident
 from tests.business import workflows
 from tests.contract import cases
-from tests.functions_rig import EVERY_SECOND, SHOP, Rig, northwind, rig, until
+from tests.functions_rig import EVERY_SECOND, SHOP, Rig, northwind, rig, time_allowed_is_over, until
 from tests.integration.broker_sdk_kit import short_pauses
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -88,13 +88,13 @@ async def test_orders_of_a_version_that_is_not_deployed_give_one_alert(made: Rig
 
 
 async def test_a_reply_that_waits_past_its_complete_by_excuses_its_step(made: Rig) -> None:
-    quick = {"SAS_SUPERVISOR_SCHEDULE": EVERY_SECOND, "TESTS_TIME_ALLOWED_SECONDS": "4"}
-    async with made.host("submission", "scheduler", "agent_inventory", **quick):
+    async with made.host("submission", "scheduler", "agent_inventory"):
         await made.submit("L-1")
         await until(lambda: _waits(made), "the first reply waits")
-    async with made.host("supervisor", **quick):
-        await all_have(made, "waits in its queue", "L-1")
-    async with made.host(**quick):
+    with time_allowed_is_over():
+        async with made.host("supervisor", SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
+            await all_have(made, "waits in its queue", "L-1")
+    async with made.host():
         await made.ends("L-1", "Processed")
         await made.quiet()
     steps = (await made.order("L-1")).steps

@@ -30,11 +30,7 @@ WHOLE = sorted(["received", "completed"])
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def made() -> AsyncIterator[Rig]:
-    async with rig(
-        SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND,
-        TESTS_TIME_ALLOWED_SECONDS="8",
-        TESTS_ATTEMPT_SECONDS="5",
-    ) as made:
+    async with rig(SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND) as made:
         yield made
 
 
@@ -57,8 +53,8 @@ async def post(address: str, token: str | None = None, **body: object) -> tuple[
 async def test_a_delivery_longer_than_its_time_allowed_is_looked_at_until_it_is_there(
     made: Rig,
 ) -> None:
-    made.remote.set_faults(Faults(delivery=11.0), "carrier")
-    async with made.host():
+    made.remote.set_faults(Faults(delivery=24.0), "carrier")
+    async with made.host(TESTS_TIME_ALLOWED_SECONDS="20"):  # the other steps need one second
         await made.submit("L-1", workflow=DELIVERED)
         await made.ends("L-1", "Processed")
         await made.quiet()

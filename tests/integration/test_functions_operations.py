@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from devstack.functions.bindings import IndexingError
 from sas.domain.ids import shard_of
 from tests.contract import cases
-from tests.functions_rig import EVERY_SECOND, SHOP, Rig, body_of, rig, until
+from tests.functions_rig import EVERY_SECOND, SHOP, Rig, body_of, rig, time_allowed_is_over, until
 from tests.integration.broker_sdk_kit import short_pauses
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -21,8 +21,6 @@ __all__ = ["short_pauses"]  # a fixture of every test here
 
 REPLIES = "agent-replies"
 OLD, LIVE, YOUNG = 12, 8, 3
-SOON_OVER = {"TESTS_TIME_ALLOWED_SECONDS": "8"}
-"""For a step that is reset: long enough for its agent to answer on a busy machine."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -92,9 +90,9 @@ async def test_orders_under_way_end_whole_while_finished_ones_are_purged_beside_
     assert sorted(in_force) == sorted(live)
 
 
-async def given_up(made: Rig, order_id: str, **settings: str) -> ServiceBusReceivedMessage:
+async def given_up(made: Rig, order_id: str) -> ServiceBusReceivedMessage:
     """Have a reply dead-lettered before it counts; return it, as an operator finds it."""
-    async with made.host("submission", "scheduler", "agent_inventory", **settings):
+    async with made.host("submission", "scheduler", "agent_inventory"):
         await made.submit(order_id)
         await until(lambda: _holds(made, REPLIES), "a reply")
         await made.quiet_queue("orders")  # its notification is sent too
@@ -123,13 +121,14 @@ async def test_a_reply_sent_again_under_its_old_message_id_is_swallowed_and_the_
     made: Rig,
 ) -> None:
     """Inside the window of duplicate detection; the supervisor makes good what was swallowed."""
-    letter = await given_up(made, "V-1", **SOON_OVER)
+    letter = await given_up(made, "V-1")
     await _discarded(made)
     await made.send(REPLIES, again(letter, str(letter.message_id)))
     assert made.broker.counts(REPLIES).total == 0
-    async with made.host(SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
-        await made.ends("V-1", "Processed")
-        await made.quiet()
+    with time_allowed_is_over():
+        async with made.host(SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
+            await made.ends("V-1", "Processed")
+            await made.quiet()
     assert "step reset" in await made.words("V-1")
     await _done_once(made, "V-1")
 
@@ -153,7 +152,7 @@ async def test_a_reply_sent_again_under_a_new_message_id_counts_once_however_oft
 async def test_a_reply_that_was_fenced_and_is_sent_again_under_a_new_message_id_changes_nothing(
     made: Rig,
 ) -> None:
-    letter = await given_up(made, "V-3", **SOON_OVER)
+    letter = await given_up(made, "V-3")
     async with made.host("deadletters"):
         await made.quiet_queue("dead-letters")
     assert (await made.words("V-3"))[-1] == "fenced"
@@ -161,9 +160,10 @@ async def test_a_reply_that_was_fenced_and_is_sent_again_under_a_new_message_id_
         await made.send(REPLIES, again(letter, "redrive-fenced"))
         await made.quiet_queue(REPLIES)
     assert (await made.words("V-3"))[-1] == "fenced"
-    async with made.host(SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
-        await made.ends("V-3", "Processed")
-        await made.quiet()
+    with time_allowed_is_over():
+        async with made.host(SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
+            await made.ends("V-3", "Processed")
+            await made.quiet()
     assert [alert.kind for alert in await made.alerts("V-3")] == ["dead-lettered"]
     await _done_once(made, "V-3")
 
