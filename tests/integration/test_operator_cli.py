@@ -44,7 +44,7 @@ async def sas(made: Rig, *arguments: str, **environ: str) -> Said:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, err = await asyncio.wait_for(process.communicate(), 120)
+    out, err = await asyncio.wait_for(process.communicate(), 300)
     assert "Traceback" not in err.decode(), err.decode()
     assert process.returncode is not None
     return Said(process.returncode, out.decode(), err.decode())
@@ -86,7 +86,7 @@ async def test_a_command_that_nobody_carries_out_is_said_to_be_open(alone: Rig) 
 
 async def test_a_command_overtaken_by_another_change_is_said_to_be_refused(alone: Rig) -> None:
     order = await alone.store.commit(cases.submitted("T-1"))
-    undoing = asyncio.create_task(sas(alone, "undo", "T-1", "--yes", "--wait", "30"))
+    undoing = asyncio.create_task(sas(alone, "undo", "T-1", "--yes", "--wait", "120"))
     await until(lambda: _waits(alone), "the command is sent")
     await alone.store.commit(cases.claimed(order))
     overtaken = await undoing
@@ -180,11 +180,11 @@ async def test_an_order_in_error_is_listed_shown_and_resubmitted_to_its_end(made
     assert "-> alert step-failed: " in shown.out
     assert shown.out.splitlines()[-1].startswith("next: repair what the error of take-payment")
 
-    edited = await sas(made, "resubmit", "R-1", "--input", "{}", "--yes")
+    edited = await sas(made, "resubmit", "R-1", "--input", "{}", "--yes", "--wait", "120")
     assert (edited.code, edited.err.count("\n")) == (1, 1)
     assert "sas: not carried out: its input is not accepted: Object missing" in edited.err
 
-    resubmitted = await sas(made, "resubmit", "R-1", "--yes")
+    resubmitted = await sas(made, "resubmit", "R-1", "--yes", "--wait", "120")
     assert (resubmitted.code, resubmitted.err) == (0, "")
     assert "resubmit would run again: take-payment (" in resubmitted.out
     assert ", resubmitted; the order is " in resubmitted.out
@@ -201,7 +201,7 @@ async def test_an_order_in_error_is_listed_shown_and_resubmitted_to_its_end(made
 async def test_a_stale_seq_is_refused_with_what_changed_and_nothing_is_sent(made: Rig) -> None:
     await refused_at(made, "payment", "S-1")
     seen = (await made.order("S-1")).seq
-    assert (await sas(made, "acknowledge", "S-1", "--by", "bob")).code == 0
+    assert (await sas(made, "acknowledge", "S-1", "--by", "bob", "--wait", "120")).code == 0
 
     stale = await sas(made, "resubmit", "S-1", "--seq", str(seen), "--yes")
     assert (stale.code, stale.out) == (1, "")
@@ -210,7 +210,7 @@ async def test_a_stale_seq_is_refused_with_what_changed_and_nothing_is_sent(made
     await made.quiet()
     assert await made.state("S-1") == "Error"
     assert "(seen by bob)" in (await sas(made, "list")).out
-    assert (await sas(made, "undo", "S-1", "--yes")).code == 0
+    assert (await sas(made, "undo", "S-1", "--yes", "--wait", "120")).code == 0
     assert await made.ends("S-1", "Compensated") == "Compensated"
 
 
@@ -239,7 +239,7 @@ async def test_a_running_order_is_cancelled_and_undone(
         in (await sas(made, "show", "C-1")).out
     )
 
-    cancelled = await sas(made, "cancel", "C-1", "--yes")
+    cancelled = await sas(made, "cancel", "C-1", "--yes", "--wait", "120")
     assert (cancelled.code, cancelled.err) == (0, "")
     assert "wait for reserve-stock" in cancelled.out
     made.remote.set_faults(Faults())
@@ -275,7 +275,7 @@ async def test_many_orders_that_failed_alike_are_skipped_together_once_confirmed
     others = await sas(made, *chosen, "--workflow", "order", "--yes")
     assert (others.code, others.out) == (0, "skip of no order\n")
 
-    done = await sas(made, *chosen, "--yes")
+    done = await sas(made, *chosen, "--yes", "--wait", "120")
     assert (done.code, done.err) == (0, "")
     assert done.out.endswith("sent 3, carried out 3\n")
     for order_id in ("M-1", "M-2", "M-3"):
