@@ -70,7 +70,7 @@ def host_of(app_dir: Path, broker: Broker, only: str, **options: Any) -> Host:
     config = {"version": "2.0", "extensions": {"serviceBus": OPTIONS | options}}
     (app_dir / "host.json").write_text(json.dumps(config))
     settings = {"SB": broker.connection_string}
-    return Host(app_dir, settings=settings, only=[only], drain_s=5)
+    return Host(app_dir, settings=settings, only=[only], drain_s=60)
 
 
 def put(broker: Broker, queue: str, *bodies: str, session_id: str | None = None) -> None:

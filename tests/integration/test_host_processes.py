@@ -100,8 +100,8 @@ class Command:
         return [json.loads(line) for line in self.said.splitlines() if line.startswith("{")]
 
 
-async def until(condition: Callable[[], bool], *, timeout_s: float = 120) -> None:
-    async with asyncio.timeout(timeout_s):
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110  # processes and queues are asked
             await asyncio.sleep(0.02)
 
@@ -235,7 +235,8 @@ async def test_the_ready_line_says_what_runs_and_logs_name_the_invocation(
 async def test_sigterm_lets_work_in_hand_finish_and_ends_with_zero(
     app_dir: Path, broker: Broker
 ) -> None:
-    async with Command(app_dir, "--except", "other,pid", broker=broker) as command:
+    arguments = ["--except", "other,pid", "--drain", "60"]
+    async with Command(app_dir, *arguments, broker=broker) as command:
         await command.ready()
         await send(broker, "in", "1.5")
         await until(lambda: "Executing" in command.said)
@@ -245,26 +246,24 @@ async def test_sigterm_lets_work_in_hand_finish_and_ends_with_zero(
         assert broker.counts("in").active == 0
 
 
-@pytest.mark.parametrize(("drain", "answered"), [("60", True), ("0.3", False)])
+@pytest.mark.parametrize(("drain", "wait"), [("600", "2.5"), ("0.3", "600")])
 async def test_sigterm_lets_requests_in_hand_be_answered_within_the_drain(
-    app_dir: Path, drain: str, answered: bool
+    app_dir: Path, drain: str, wait: str
 ) -> None:
     async with (
         Command(app_dir, "--only", "pid", "--drain", drain) as command,
         aiohttp.ClientSession() as session,
     ):
         url = f"http://127.0.0.1:{(await command.ready())['http_port']}/api/pid"
-        asked = asyncio.ensure_future(session.get(url, params={"wait": "2.5"}))
+        asked = asyncio.ensure_future(session.get(url, params={"wait": wait}))
         await until(lambda: "Executing" in command.said)
-        began = asyncio.get_running_loop().time()
         command.child.send_signal(signal.SIGTERM)
-        if answered:
+        if float(wait) < float(drain):
             assert await (await asked).text() == str(command.child.pid)
         else:
             with pytest.raises(aiohttp.ClientError):
                 await asked
-        assert await command.ended() == 0
-        assert asyncio.get_running_loop().time() - began < 50
+        assert await command.ended() == 0  # within two minutes
         with pytest.raises(aiohttp.ClientConnectorError):
             await session.get(url)
 
@@ -275,10 +274,9 @@ async def test_a_sync_function_that_never_ends_is_left_behind_after_the_drain(
     arguments = ["--only", "other", "--drain", "0.5"]
     async with Command(app_dir, *arguments, broker=broker) as command:
         await command.ready()
-        await send(broker, "other", "60")
+        await send(broker, "other", "600")
         await until(lambda: "Executing" in command.said)
         command.child.send_signal(signal.SIGTERM)
-        await until(lambda: not command.child.alive, timeout_s=4)
         assert await command.ended() == 0
         assert "Left running: function_0" in command.said
         assert broker.counts("other").active == 1
@@ -289,7 +287,7 @@ async def test_connections_that_break_are_mended(app_dir: Path, broker: Broker) 
         await command.ready()
         broker.drop_connections()
         await send(broker, "in", "0")
-        await until(lambda: broker.counts("in").active == 0, timeout_s=25)
+        await until(lambda: broker.counts("in").active == 0)
         assert command.child.alive
 
 
@@ -314,7 +312,7 @@ async def test_with_respawn_a_dead_worker_comes_back_and_messages_go_on(
         pids = (await command.ready())["pids"]
         assert len(pids) == processes
         os.kill(pids[0], signal.SIGKILL)
-        await until(lambda: "runs again" in command.said, timeout_s=25)
+        await until(lambda: "runs again" in command.said)
         await send(broker, "in", "0")
         await until(lambda: broker.counts("in").active == 0)
 
@@ -323,7 +321,7 @@ async def test_workers_die_with_their_parent_even_by_kill_9(app_dir: Path, broke
     async with Command(app_dir, "--only", "work", "--processes", "2", broker=broker) as command:
         pids = (await command.ready())["pids"]
         command.child.kill()
-        await until(lambda: not any(is_running(pid) for pid in pids), timeout_s=5)
+        await until(lambda: not any(is_running(pid) for pid in pids))
 
 
 async def test_a_taken_port_is_said_with_the_way_out(app_dir: Path, unused_tcp_port: int) -> None:

@@ -18,15 +18,21 @@ START = datetime(2026, 3, 14, 12, 0, 30, tzinfo=UTC)
 
 
 class Clock:
-    """Time that runs `rate` times as fast, from START."""
+    """Time that runs `rate` times as fast, from START; it may stand still in the end."""
 
-    def __init__(self, rate: float, start: datetime = START) -> None:
-        self.rate, self._start = rate, start
+    def __init__(
+        self,
+        rate: float,
+        start: datetime = START,
+        last: datetime | None = None,
+    ) -> None:
+        self.rate, self._start, self._last = rate, start, last
         self._began = asyncio.get_running_loop().time()
 
     def __call__(self) -> datetime:
         gone_s = asyncio.get_running_loop().time() - self._began
-        return self._start + timedelta(seconds=gone_s * self.rate)
+        now = self._start + timedelta(seconds=gone_s * self.rate)
+        return min(now, self._last or now)
 
 
 def function_of(app_dir: Path, code: str, schedule: str, **more: Any) -> IndexedFunction:
@@ -101,7 +107,8 @@ async def test_run_on_startup_runs_at_once(tmp_path: Path) -> None:
 
 async def test_what_was_missed_while_the_host_was_away_is_run_once(tmp_path: Path) -> None:
     function = function_of(tmp_path, NOTE, "0 */5 * * * *")
-    await run(function, Clock(1000), until=1, status_dir=tmp_path)
+    once = Clock(1000, last=START + timedelta(minutes=5))
+    await run(function, once, until=1, status_dir=tmp_path)
     written = json.loads((tmp_path / "timer-f.json").read_text())
     assert written["Next"] == "2026-03-14T12:10:00+00:00"
     function.code.__globals__["seen"].clear()
@@ -114,7 +121,8 @@ async def test_what_was_missed_while_the_host_was_away_is_run_once(tmp_path: Pat
 
 async def test_a_restart_before_the_next_occurrence_waits_for_it(tmp_path: Path) -> None:
     function = function_of(tmp_path, NOTE, "0 */5 * * * *")
-    await run(function, Clock(1000), until=1, status_dir=tmp_path)
+    once = Clock(1000, last=START + timedelta(minutes=5))
+    await run(function, once, until=1, status_dir=tmp_path)
     function.code.__globals__["seen"].clear()
     soon = Clock(1, START + timedelta(minutes=5))
     waiting = asyncio.create_task(run(function, soon, until=1, status_dir=tmp_path))
