@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import socket
 import time
@@ -12,6 +13,7 @@ import pytest
 from devstack.servicebus import Broker
 from sas.client import FollowError, OrdersClient, SubmitError
 from tests.integration.client_cases import REPLIES, empty, order, put, told
+from tests.ports import free_port
 
 # The SDK leaves a socket open whenever it gives a connection up and opens another.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -30,7 +32,7 @@ async def test_following_survives_a_cut_connection() -> None:
     ):
         await put(broker, told("A-1", "received"))
         seen: list[str] = []
-        async for event in client.follow(["A-1"], quiet_s=20):
+        async for event in client.follow(["A-1"], quiet_s=120):
             seen.append(event.type)
             if len(seen) == 1:
                 broker.drop_connections(REPLIES)
@@ -53,14 +55,15 @@ async def test_submitting_survives_a_cut_connection() -> None:
 async def test_a_queue_that_does_not_exist_is_said_in_a_sentence() -> None:
     async with (
         Broker(["responses-a"]) as bare,
-        OrdersClient(bare.connection_string, reply_queue="responses-nobody") as client,
+        OrdersClient(
+            bare.connection_string, reply_queue="responses-nobody", patience_s=600
+        ) as client,
+        asyncio.timeout(120),
     ):
-        started = time.monotonic()
         with pytest.raises(FollowError, match=r"'responses-nobody' cannot be read: there is no"):
             await anext(client.follow())
         with pytest.raises(SubmitError, match=r"'orders' did not take orders: there is no such"):
             await client.submit(order(1))
-        assert time.monotonic() - started < 25  # one send or read may take 30 s
 
 
 def connection_string(port: int) -> str:
@@ -71,9 +74,7 @@ def connection_string(port: int) -> str:
 
 
 async def test_a_broker_that_stays_down_is_said_once_the_patience_is_over() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
-    text = connection_string(port)
+    text = connection_string(free_port())
     async with OrdersClient(text, reply_queue=REPLIES, patience_s=3) as client:
         started = time.monotonic()
         with pytest.raises(SubmitError, match=r"the namespace \(or the broker\) is up"):
@@ -94,7 +95,7 @@ async def test_a_broker_that_never_answers_does_not_hang_the_caller() -> None:
 
 
 async def test_a_broker_that_comes_back_is_used_again() -> None:
-    first = await Broker(["orders"]).start()
+    first = await Broker(["orders"], port=free_port()).start()
     text = first.connection_string
     async with OrdersClient(text, reply_queue=REPLIES, patience_s=2) as client:
         await client.submit(order(1))

@@ -13,6 +13,7 @@ import pytest
 from devstack.servicebus import Broker
 from sas.client import FollowError, OrdersClient, SubmitError
 from tests.integration.client_cases import REPLIES, empty, order, put, told
+from tests.ports import free_port
 
 # The SDK leaves a socket open whenever it gives a connection up and opens another.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -33,7 +34,7 @@ class Proxy:
         """How late each piece of an answer is."""
         self._broker = broker
         self._server: asyncio.Server | None = None
-        self._port = 0
+        self._port = free_port()
         self._pipes: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -43,7 +44,6 @@ class Proxy:
 
     async def come(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
 
     async def go(self) -> None:
         """Cut every connection and refuse new ones."""
