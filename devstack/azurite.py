@@ -30,6 +30,8 @@ _COMMAND = "azurite-table"
 _INSTALL_S = 900
 _READY_S = 30.0
 _STOP_S = 4.0
+_SAVE_S = 60.0
+"""What a stop allows when the data are on disk: killed before it saved, Azurite forgets."""
 _ATTEMPTS_MAX = 5
 
 
@@ -122,17 +124,20 @@ class Azurite(Runnable):
     def stop(self, *, timeout_s: float = _STOP_S) -> None:
         """Stop Azurite (blocking); data on disk is kept, and a second call does nothing.
 
-        After `timeout_s` seconds it is killed and loses unsaved data.
+        After `timeout_s` seconds it is killed; with data on disk after a minute.
         """
         if self.child is not None:
-            self.child.stop(SIGINT, timeout_s=timeout_s)
+            self.child.stop(SIGINT, timeout_s=self._allowed_s(timeout_s))
         self._forget()
 
     async def stop_async(self) -> None:
         """Do the same as `stop` without blocking the loop."""
         if self.child is not None:
-            await self.child.stop_async(SIGINT, timeout_s=_STOP_S)
+            await self.child.stop_async(SIGINT, timeout_s=self._allowed_s(_STOP_S))
         self._forget()
+
+    def _allowed_s(self, timeout_s: float) -> float:
+        return timeout_s if self.location is None else max(timeout_s, _SAVE_S)
 
     def _forget(self) -> None:
         self.child = None

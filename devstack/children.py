@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -251,11 +252,15 @@ def _remove_if_unused(lock_file: Path) -> None:
 
 
 def free_port() -> int:
-    """A TCP port that is free at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port that is free at this moment.
+
+    It lies below the ports that a system gives to outgoing connections, which would take it.
+    """
+    while True:
+        port = random.randrange(10_000, 32_000)  # noqa: S311  not a secret
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _log_record(line: str) -> dict[str, Any]:

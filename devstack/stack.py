@@ -217,7 +217,10 @@ class Stack(AsyncRunnable):
             raise
 
     async def stop(self) -> None:
-        """Stop the hosts, then Azurite and the broker, within `drain_s` + 2.5 seconds."""
+        """Stop the hosts, then Azurite and the broker, within `drain_s` + 2.5 seconds.
+
+        With `data`, Azurite has a minute to save.
+        """
         end = time.monotonic() + self._drain_s + _STOP_S
         limit_s = self._drain_s + _EXIT_S
         running = (*self.processes, *self.beside)
