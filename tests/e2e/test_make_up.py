@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
@@ -107,7 +106,7 @@ async def test_the_lines_can_be_pasted_and_environment_variables_win(tmp_path: P
         assert f"environment variables, not {file}" in other.stdout
         assert shell(f'. {file} && printf %s "$ODD"') == settings["ODD"]
     finally:
-        await up.stop_async(signal.SIGINT, timeout_s=30)
+        await up.stop_async(signal.SIGINT, timeout_s=120)
     assert not (tmp_path / ".devstack").exists()
 
 
@@ -132,7 +131,7 @@ async def test_a_file_of_a_stack_that_was_killed_is_told_in_one_sentence(tmp_pat
         await screen_of(again)
         assert sas(tmp_path, "env", "list").stdout.endswith(f"pid {again.pid})\n")
     finally:
-        await again.stop_async(signal.SIGINT, timeout_s=30)
+        await again.stop_async(signal.SIGINT, timeout_s=120)
 
 
 @pytest.mark.parametrize("started", ["-m devstack", "bin/devstack"])
@@ -156,7 +155,7 @@ async def test_a_second_start_names_the_process_that_holds_the_ports(
         assert f"are held by pid {up.pid}: " in sentence
         assert f"stop it (`kill {up.pid}`), or say --ports free." in sentence
     finally:
-        await up.stop_async(signal.SIGINT, timeout_s=30)
+        await up.stop_async(signal.SIGINT, timeout_s=120)
 
 
 @pytest.mark.long
@@ -173,7 +172,7 @@ def test_a_restart_forgets_everything_or_nothing(
     effects: list[int] = []
     for _ in range(2):
         with made_up(project, *data) as up:
-            sent = sas(project, *submit, "--patience", "90")
+            sent = sas(project, *submit, "--patience", "240")
             assert "undone: this key" not in sent.stdout
             listed = sas(project, "list", "--state", "finished", "--json", "--limit", "100")
             orders = [json.loads(line) for line in listed.stdout.splitlines()]
@@ -182,8 +181,6 @@ def test_a_restart_forgets_everything_or_nothing(
             assert stock
             with urllib.request.urlopen(f"{stock[1]}/ledger", timeout=60) as answer:  # noqa: S310  ours
                 effects.append(len(json.load(answer)["effects"]))
-            if keeps:
-                time.sleep(6)  # Azurite saves every five seconds; the end saves too
             up.ctrl_c()
     assert len(states[0]) == 10
     assert states[0] == states[1]
@@ -202,7 +199,8 @@ def typed_in_the_tour() -> list[str]:
 @pytest.mark.long
 def test_the_tour_of_the_readme_goes_as_it_is_written(project: Path) -> None:
     submit, listed, why, resubmit, finished, show = typed_in_the_tour()
-    with made_up(project) as up:
+    patient = "UP=--ports free --setting ORDERS_TIME_ALLOWED_SECONDS=300"  # a busy machine is slow
+    with made_up(project, patient) as up:
         sent = run(project, submit)
         assert "submitted 10, completed 9, failed 1, undone 0" in sent
         assert "NW-10279             failed         take-payment card-declined" in sent
@@ -216,7 +214,9 @@ def test_the_tour_of_the_readme_goes_as_it_is_written(project: Path) -> None:
             link[1]
         ) as page:
             assert "card-declined" in page.read().decode()
-        assert "done: seq 5, resubmitted; the order is Processed" in run(project, resubmit)
+        assert "done: seq 5, resubmitted; the order is Processed" in run(
+            project, f"{resubmit} --wait 120"
+        )
         assert "10 orders finished: 10 Processed" in run(project, finished)
         journal = run(project, show)
         assert "another card" in journal
