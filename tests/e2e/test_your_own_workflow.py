@@ -56,7 +56,7 @@ def test_every_step_of_the_page_leads_to_a_trip_booked_and_one_given_back(
     project: Path, service: str, connection: str
 ) -> None:
     words = command("sas submit")
-    followed = run([*words, "--json", "--patience", "60"], project)
+    followed = run([*words, "--json", "--patience", "240"], project)
     assert followed.returncode == 1, followed.stdout + followed.stderr
     assert ends_of(followed) == {
         "T-1": "sas.order.completed.v1",
@@ -128,7 +128,7 @@ def test_the_page_s_secret_field_rests_encrypted_and_reaches_the_services(
     assert run(command("tools.queues"), project).returncode == 0
     with started(project, service, SAS_ENCRYPTION_KEYS=made.stdout.strip()) as said:
         words = command("sas submit")
-        followed = run([*words, "--patience", "60"], project)
+        followed = run([*words, "--patience", "240"], project)
         show = [sys.executable, "-m", "sas.cli", "show", "T-1", "--json", "--content"]
         shown = run([*show, "--storage", said["AzureWebJobsStorage"]], project)
     assert shown.returncode == 0, shown.stderr + followed.stderr

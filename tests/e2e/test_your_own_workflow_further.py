@@ -67,6 +67,7 @@ class Approver(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Approvals)
         self.callbacks = ""
+        self.answers: list[Timer] = []
         self.answered: list[int] = []
 
     def answer(self, url: str) -> None:
@@ -82,7 +83,8 @@ class Approvals(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        Timer(1.0, self.server.answer, [asked["answer_to"]]).start()
+        self.server.answers.append(Timer(1.0, self.server.answer, [asked["answer_to"]]))
+        self.server.answers[-1].start()
         self.send_response(202)
         self.end_headers()
 
@@ -119,7 +121,9 @@ def test_what_the_page_goes_on_to_runs_a_callback_an_alternative_a_limit_and_the
     with started(project, service, **settings) as said:
         approver.callbacks = f"{said['http']}/api/callbacks"
         words = command("sas submit")
-        followed = run([*words, "--json", "--urgent", "--patience", "60"], project)
+        followed = run([*words, "--json", "--urgent", "--patience", "240"], project)
+        for answer in approver.answers:
+            answer.join(120)
     assert ends_of(followed) == {
         "T-1": "sas.order.completed.v1",
         "T-2": "sas.order.undone.v1",
