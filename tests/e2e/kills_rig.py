@@ -114,7 +114,7 @@ class System:
         assert azurite.child is not None
         self.killed.append(azurite.child.pid)
         again = Azurite(azurite.location, port=azurite.port, logs=self.stack.logs)
-        await azurite.child.stop_async(signal.SIGINT)
+        await azurite.child.stop_async(signal.SIGINT, timeout_s=120)
         await self.pause(2.0, 4.0)
         self.stack.azurite = again
         await again.start_async()
@@ -128,7 +128,7 @@ class System:
             self.killed.append(child.pid)
             if child is not azurite.child:
                 child.kill()
-        await azurite.child.stop_async(signal.SIGINT)
+        await azurite.child.stop_async(signal.SIGINT, timeout_s=120)
 
     async def settled(self) -> None:
         """Wait until every order has come to its end, nothing is due and no message waits."""
@@ -184,7 +184,7 @@ class System:
 
 async def _start_again(child: Child) -> Mapping[str, Any]:
     child.start()
-    return await child.until(child.ready_line, timeout_s=30)
+    return await child.until(child.ready_line, timeout_s=120)
 
 
 async def _submit(client: OrdersClient, order_id: str, workflow: str) -> None:

@@ -41,7 +41,7 @@ AXE = Path(__file__).parent / "axe"
 CARE = "order-with-care"
 CALM = Faults(latency=0.05)
 DECLINES = Faults(permanent=0.2, latency=0.05)
-PATIENCE_MS = 30_000
+PATIENCE_MS = 240_000
 expect.set_options(timeout=PATIENCE_MS)
 
 
@@ -85,6 +85,12 @@ def axe() -> str:
     return program.read_text(encoding="utf-8")
 
 
+@pytest.fixture(autouse=True)
+def patient_desk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The desk waits for a command as long as the browser does."""
+    monkeypatch.setattr("sas.desk.sending.WAIT_S", PATIENCE_MS / 1000)
+
+
 @asynccontextmanager
 async def desk_of(made: Rig) -> AsyncIterator[Desk]:
     bus = OperatorServiceBus.connect(Endpoint(connection_string=made.settings["ServiceBus"]))
@@ -100,6 +106,7 @@ async def desk_of(made: Rig) -> AsyncIterator[Desk]:
 async def page_of(chromium: Browser, desk: Desk, **how: Any) -> AsyncIterator[Page]:
     """A page that is logged in. Every complaint of the browser fails the test."""
     context = await chromium.new_context(**({"viewport": {"width": 1280, "height": 860}} | how))
+    context.set_default_timeout(PATIENCE_MS)
     page, said = await context.new_page(), []
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))

@@ -54,7 +54,7 @@ async def started(
 
 
 async def line_of(said: Sequence[str], pattern: str) -> str:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             for line in said:
                 if found := re.search(pattern, line):
@@ -81,7 +81,7 @@ async def test_the_desk_waits_for_the_table_then_prints_a_link_and_ends_by_a_sig
                     async with http.get(answer.url.with_path("/live")) as live:  # open at the end
                         assert live.status == 200
                         process.send_signal(signal.SIGINT)
-                        async with asyncio.timeout(20):
+                        async with asyncio.timeout(120):
                             assert await process.wait() == 0
                 await store.close()
     assert not [line for line in said if "Traceback" in line]
@@ -109,7 +109,7 @@ async def test_a_port_that_is_taken_is_one_sentence() -> None:
     async with with_an_order() as (broker, env):
         port = broker.connection_string.split("localhost:")[-1].split("127.0.0.1:")[-1]
         async with started("--port", port.split(";")[0].strip("/"), **env) as (process, said):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 assert await process.wait() == 2
             await line_of(said, r"sas: port \d+ cannot be used .*: give --port 0")
     assert len(said) == 1

@@ -30,11 +30,12 @@ def test_make_docs_builds_a_site_that_asks_nobody_for_anything_and_draws_its_dia
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         page = browser.new_page()
+        page.set_default_timeout(120_000)
         page.on("request", lambda request: asked.append(request.url))
         for name, diagrams in (("index.html", 1), ("docs/states.html", len(drawn))):
             page.goto((SITE / name).as_uri())
             # The theme puts each picture into a closed shadow root of a div.
-            page.locator("div.mermaid").nth(diagrams - 1).wait_for(timeout=120_000)
+            page.locator("div.mermaid").nth(diagrams - 1).wait_for()
             assert page.locator("pre.mermaid").count() == 0
             heights = page.locator("div.mermaid").evaluate_all(
                 "all => all.map(e => e.clientHeight)"
