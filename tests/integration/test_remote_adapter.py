@@ -329,14 +329,12 @@ async def test_what_is_no_http_may_pass() -> None:
 
 async def test_a_slow_answer_is_given_up_after_the_time_for_an_attempt() -> None:
     async def handle(_request: web.Request) -> web.Response:
-        await asyncio.sleep(30)
+        await asyncio.sleep(600)
         return web.Response()
 
-    async with answering(handle, attempt_seconds=0.1) as service:
-        began = asyncio.get_running_loop().time()
+    async with answering(handle, attempt_seconds=0.1) as service, asyncio.timeout(120):
         with pytest.raises(TransientError, match="could not be reached"):
             await call(service)
-        assert asyncio.get_running_loop().time() - began < 25  # the answer takes 30 s
 
 
 async def test_an_answer_that_drips_is_given_up_too() -> None:
@@ -358,7 +356,7 @@ async def test_a_cancelled_call_is_cancelled() -> None:
 
     async def handle(_request: web.Request) -> web.Response:
         started.set()
-        await asyncio.sleep(30)
+        await asyncio.sleep(600)
         return web.Response()
 
     async with answering(handle) as service:

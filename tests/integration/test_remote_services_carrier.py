@@ -15,6 +15,30 @@ from samples.remote_services import Faults, RemoteServices
 PARCEL = {"order_id": "a", "tracking": "NWTRACK000001"}
 
 
+class Road:
+    """``time`` and ``asyncio`` for the carrier: parcels are on their way until the test says so."""
+
+    def __init__(self) -> None:
+        self.arrived = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    def monotonic(self) -> float:
+        return 600.0 if self.arrived.is_set() else 0.0
+
+    async def sleep(self, _seconds: float) -> None:
+        await self.arrived.wait()
+
+
+@pytest.fixture
+def road(monkeypatch: pytest.MonkeyPatch) -> Road:
+    road = Road()
+    for name in ("time", "asyncio"):
+        monkeypatch.setattr(f"samples.services.carrier.{name}", road)
+    return road
+
+
 @pytest.fixture
 async def remote() -> AsyncIterator[RemoteServices]:
     async with RemoteServices({"carrier": Faults(delivery=0.6)}) as remote:
@@ -61,12 +85,14 @@ async def until(there: Any) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_parcel_is_on_its_way_until_it_is_delivered_once(remote: RemoteServices) -> None:
+async def test_a_parcel_is_on_its_way_until_it_is_delivered_once(
+    remote: RemoteServices, road: Road
+) -> None:
     status, said = await call(remote, "POST", PARCEL)
     assert (status, said["state"]) == (202, "on-its-way")
     assert said["check_after"] >= 0.5
     assert remote.ledger("carrier")["effects"] == []
-    await asyncio.sleep(0.7)
+    road.arrived.set()
     for _ in range(2):
         status, said = await call(remote, "POST", PARCEL)
         assert (status, said["state"]) == (201, "delivered")
@@ -74,13 +100,14 @@ async def test_a_parcel_is_on_its_way_until_it_is_delivered_once(remote: RemoteS
 
 
 async def test_it_tells_until_it_is_heard_and_whom_it_tells_is_no_part_of_the_parcel(
-    remote: RemoteServices,
+    remote: RemoteServices, road: Road
 ) -> None:
     listener = Listener(503, 202)
     async with listener as address:
         assert (await call(remote, "POST", PARCEL | {"answer_to": address}))[0] == 202
         other = PARCEL | {"answer_to": address + "?again"}
         assert (await call(remote, "POST", other))[0] == 202
+        road.arrived.set()
         await until(lambda: len(listener.told) == 2)
     result = {"delivery_id": "D-000001", "state": "delivered"}
     assert listener.told == [{"outcome": "done", "result": result}] * 2
@@ -98,13 +125,14 @@ async def test_told_that_it_comes_too_late_it_takes_the_parcel_back(
 
 
 async def test_a_parcel_called_back_on_its_way_is_never_delivered_nor_told_of(
-    remote: RemoteServices,
+    remote: RemoteServices, road: Road
 ) -> None:
     listener = Listener(202)
     async with listener as address:
         await call(remote, "POST", PARCEL | {"answer_to": address})
         assert await call(remote, "DELETE") == (200, {"undone": False})
-        await asyncio.sleep(0.8)
+        road.arrived.set()
+        await asyncio.sleep(0.3)
         assert listener.told == []
     assert remote.ledger("carrier")["effects"] == []
     status, said = await call(remote, "POST", PARCEL)
