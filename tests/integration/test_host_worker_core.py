@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import make_mocked_request
 from azure.functions.meta import Datum
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient
 from multidict import CIMultiDict
 
@@ -170,7 +170,7 @@ async def service_bus_cases(broker: Broker) -> list[Case]:
         async with client.get_queue_sender("q") as sender:
             await sender.send_messages(messages)
         async with client.get_queue_receiver("q") as receiver:
-            received = []
+            received: list[ServiceBusReceivedMessage] = []
             while missing := len(messages) - len(received):
                 received += await receiver.receive_messages(missing, max_wait_time=60)
             one = ["typed", "untyped", "as_text"]
