@@ -97,11 +97,13 @@ async def test_a_broker_that_never_answers_does_not_hang_the_caller() -> None:
 async def test_a_broker_that_comes_back_is_used_again() -> None:
     first = await Broker(["orders"], port=free_port()).start()
     text = first.connection_string
-    async with OrdersClient(text, reply_queue=REPLIES, patience_s=2) as client:
+    async with OrdersClient(text, reply_queue=REPLIES, patience_s=120) as client:
         await client.submit(order(1))
         await first.stop()
+        client._patience_s = 2  # only here: it ends in vain
         with pytest.raises(SubmitError):
             await client.submit(order(2))
+        client._patience_s = 120
         async with Broker(["orders"], port=first.port) as again:
             await client.submit(order(2))
             assert again.counts("orders").active == 1

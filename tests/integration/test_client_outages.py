@@ -93,8 +93,8 @@ async def proxied() -> AsyncIterator[tuple[Broker, Proxy]]:
             await proxy.go()
 
 
-def client_of(proxy: Proxy, patience_s: float = PATIENCE_S) -> OrdersClient:
-    return OrdersClient(proxy.connection_string, reply_queue=REPLIES, patience_s=patience_s)
+def client_of(proxy: Proxy) -> OrdersClient:
+    return OrdersClient(proxy.connection_string, reply_queue=REPLIES, patience_s=PATIENCE_S)
 
 
 async def test_a_broker_that_answers_the_attach_late_is_followed_and_submitted_to() -> None:
@@ -159,11 +159,12 @@ async def test_submitting_survives_a_namespace_that_is_away_for_a_while(
 
 
 async def test_an_outage_longer_than_the_patience_ends_with_a_sentence() -> None:
-    async with proxied() as (broker, proxy), client_of(proxy, patience_s=3) as client:
+    async with proxied() as (broker, proxy), client_of(proxy) as client:
         async with aclosing(client.follow()) as events:
             await put(broker, told("A-1", "received"))
             assert (await anext(events)).data.order_id == "A-1"
             await proxy.go()
+            client._patience_s = client._receiving._patience_s = 3  # the link is open by now
             began = time.monotonic()
             with pytest.raises(FollowError, match="check that the namespace"):
                 await anext(events)
