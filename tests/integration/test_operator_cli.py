@@ -252,6 +252,13 @@ async def test_a_running_order_is_cancelled_and_undone(
     assert [one["undone_at"] is None for one in effects if one["order_id"] == "C-1"] == [False]
 
 
+async def test_finished_orders_are_listed_by_state(made: Rig) -> None:
+    listed = await sas(made, "list", "--state", "compensated")
+    assert listed.out.splitlines()[-1] == "2 orders finished: 2 Compensated"
+    one = await sas(made, "list", "--state", "finished", "--limit", "1", "--json")
+    assert [json.loads(line)["OrderID"] for line in one.out.splitlines()] == ["C-1"]  # the newest
+
+
 @pytest.mark.long
 async def test_many_orders_that_failed_alike_are_skipped_together_once_confirmed(
     made: Rig,
@@ -282,13 +289,6 @@ async def test_many_orders_that_failed_alike_are_skipped_together_once_confirmed
         order = await made.order(order_id)
         assert order.process_state.value == "Processed"
         assert order.steps[2].result == '{"parcel": "P"}'
-
-
-async def test_finished_orders_are_listed_by_state(made: Rig) -> None:
-    listed = await sas(made, "list", "--state", "compensated")
-    assert listed.out.splitlines()[-1] == "2 orders finished: 2 Compensated"
-    one = await sas(made, "list", "--state", "finished", "--limit", "1", "--json")
-    assert [json.loads(line)["OrderID"] for line in one.out.splitlines()] == ["C-1"]  # the newest
 
 
 @pytest.mark.parametrize(
