@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 COPIED = ("sas", "orders", "tests", "infra", "host.json", "tools", "pyproject.toml")
 APP = "tests.simulation.test_everything_at_once:DEFINED"
-"""Workflows with every feature: alternatives, call limits, waits, deadlines, no undo."""
+"""Workflows with every feature: alternatives, drain times, waits, deadlines, no undo."""
 SEEDS_MAX = 2000
 SEED_CPU_S_MAX = 60
 """A seed that takes more CPU time never ends: an invariant is broken too. Days take 10 s."""

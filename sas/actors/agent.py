@@ -203,7 +203,7 @@ class AgentActor:
             call = replace(
                 await self._call_of(request),
                 callbacks=self._callbacks(request, request.generation),
-                beats=deadline.heartbeat,
+                heartbeats=deadline.heartbeat,
             )
             result = await self._make_calls(call, deadline)
         except RefusedError as refused:

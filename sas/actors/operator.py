@@ -166,6 +166,6 @@ def _unfit_step(order: Order, command: Command, rules: Rules) -> str:
     if bare and command.step in {None, *bare}:
         return (
             f"its step {bare[0]} accepts no input: its earlier calls cannot be undone at once "
-            "(no undo, a call_limit, or an undo that failed)"
+            "(no undo, a drain_time, or an undo that failed)"
         )
     return ""

@@ -261,7 +261,7 @@ def _effects(system: System, order: Order, step: StepRecord, where: str) -> Iter
     where = f"{where}: {step.name}"
     defined = system.workflows.find(order.details.workflow).steps[step.number]
     agents = defined.agents
-    limited = defined.undo is not None and defined.undo.call_limit is not None
+    limited = defined.undo is not None and defined.undo.drain_time is not None
     keys = [
         idempotency_key(order.order_id, step.name, number, other)
         for number in range(step.call.generation + 1)

@@ -234,7 +234,7 @@ async def test_a_note_quotes_no_secret_of_its_order() -> None:
 
         async def close(self) -> None: ...
 
-    call = Call("O-1", "pay", "k", START, {}, {}, secrets=("4111-1111",), beats=hear)
+    call = Call("O-1", "pay", "k", START, {}, {}, secrets=("4111-1111",), heartbeats=hear)
     await RedactingAgent("payment", Talkative()).do(call)
     assert len(heard) == 1
     assert "4111" not in heard[0]

@@ -176,7 +176,7 @@ async def test_a_step_that_names_no_undo_takes_no_edited_input() -> None:
     assert refusals(made) == [
         (
             "resubmit of order O-1 was refused: its step reserve accepts no input: its earlier "
-            "calls cannot be undone at once (no undo, a call_limit, or an undo that failed)."
+            "calls cannot be undone at once (no undo, a drain_time, or an undo that failed)."
         )
     ]
 
@@ -543,7 +543,7 @@ PATIENT = Workflow(
             "reserve",
             "stock",
             ALLOWED,
-            undo=Undo(ALLOWED, call_limit=timedelta(minutes=1)),
+            undo=Undo(ALLOWED, drain_time=timedelta(minutes=1)),
             failures_max=1,
             backoff=Backoff(timedelta(seconds=20)),
             extended_wait=ExtendedWait(timedelta(hours=1)),

@@ -32,7 +32,7 @@ from sas.features.callbacks.rules import CallbackResult, StepStatus, decide, sta
 from tests.unit.domain_cases import SHAPES, T0, details_of, due_at, expected_direction, submitted
 from tests.unit.domain_model_check import (
     BEHIND,
-    CALL_LIMIT,
+    DRAIN_TIME,
     FAULT,
     LATE,
     REPLIES,
@@ -76,28 +76,28 @@ WITHOUT_UNDO = [
 PATIENT: list[tuple[str, int, dict[str, Any]]] = [
     ("one", 1, {"backoff": True}),
     ("one", 0, {"waits": 2}),
-    ("one", 1, {"backoff": True, "waits": 1, "call_limit": True, "deadline": True}),
-    ("two in a row", 1, {"backoff": True, "waits": 1, "call_limit": True, "deadline": True}),
+    ("one", 1, {"backoff": True, "waits": 1, "drain_time": True, "deadline": True}),
+    ("two in a row", 1, {"backoff": True, "waits": 1, "drain_time": True, "deadline": True}),
     ("two beside each other", 1, {"backoff": True}),
     ("two beside each other", 0, {"waits": 1}),
-    ("two beside each other", 0, {"call_limit": True, "deadline": True}),
+    ("two beside each other", 0, {"drain_time": True, "deadline": True}),
 ]
 ROUTED: list[tuple[str, int, dict[str, Any]]] = [
     ("one", 0, {"routes": 2}),
     ("one", 1, {"routes": 2}),
     ("one", 1, {"routes": 3}),
     ("one", 1, {"routes": 2, "without_undo": frozenset("a")}),
-    ("one", 1, {"routes": 2, "backoff": True, "waits": 1, "call_limit": True, "deadline": True}),
+    ("one", 1, {"routes": 2, "backoff": True, "waits": 1, "drain_time": True, "deadline": True}),
     ("two in a row", 0, {"routes": 2}),
     ("two in a row", 1, {"routes": 2, "routed": frozenset("a")}),
-    ("two in a row", 0, {"routes": 2, "without_undo": frozenset("b"), "call_limit": True}),
+    ("two in a row", 0, {"routes": 2, "without_undo": frozenset("b"), "drain_time": True}),
     ("two beside each other", 0, {"routes": 2, "routed": frozenset("a")}),
     ("two beside each other", 1, {"routes": 2, "without_undo": frozenset("a")}),
 ]
 WAITING: list[tuple[str, int, dict[str, Any]]] = [
     ("one", 1, {"vain": True}),
     ("one", 0, {"vain": True, "without_undo": frozenset("a")}),
-    ("one", 0, {"vain": True, "backoff": True, "call_limit": True, "deadline": True}),
+    ("one", 0, {"vain": True, "backoff": True, "drain_time": True, "deadline": True}),
     ("one", 0, {"vain": True, "routes": 2}),
     ("two in a row", 0, {"vain": True}),
     ("two beside each other", 0, {"vain": True}),
@@ -127,7 +127,7 @@ def is_large(case: Case) -> bool:
     """Return whether a case has so many states that it is long. HOLD has two or three times as
     many as UNDO, and steps beside each other have more than steps in a row.
     """
-    patient = case.backoff or case.waits > 0 or case.call_limit or case.vain
+    patient = case.backoff or case.waits > 0 or case.drain_time or case.vain
     if case.shape_name == "one":
         return case.routes > 1 and (patient or case.routes > 2)
     if case.shape_name == "two beside each other":
@@ -135,7 +135,7 @@ def is_large(case: Case) -> bool:
         return not plain or (case.on_failure is OnFailure.HOLD and case.failures_max > 0)
     if case.shape_name in {"three beside each other", "diamond"}:
         return case != Case("diamond", OnFailure.UNDO, 0)
-    if case.shape_name == "two in a row" and case.call_limit:
+    if case.shape_name == "two in a row" and case.drain_time:
         return True
     return case.on_failure is OnFailure.HOLD and (
         case.routes > 1 or case.shape_name == "three in a row"
@@ -385,11 +385,11 @@ def test_only_an_undo_or_a_retry_is_ever_held_back_and_only_where_the_workflow_s
                 step.process_state is StepState.PROCESSED and step.undo.routes != ()
             )
             assert doing or undoing
-            assert case.backoff or case.waits or case.vain or (undoing and case.call_limit)
+            assert case.backoff or case.waits or case.vain or (undoing and case.drain_time)
 
 
 @in_every_graph
-def test_an_undo_soon_after_its_do_waits_for_the_call_limit_and_a_day_later_it_does_not(
+def test_an_undo_soon_after_its_do_waits_for_the_drain_time_and_a_day_later_it_does_not(
     graph: Graph,
 ) -> None:
     for edge in graph.edges:
@@ -401,8 +401,8 @@ def test_an_undo_soon_after_its_do_waits_for_the_call_limit_and_a_day_later_it_d
             done = new.process_state is StepState.PROCESSED is not old.process_state
             again = edge.event.name == "resubmit" or old.undo_failed
             if turned or (done and new.undo.routes and not again):
-                soon = edge.event.at < T0 + CLOCK_SKEW + CALL_LIMIT
-                assert new.resting == (graph.case.call_limit and soon), str(edge)
+                soon = edge.event.at < T0 + CLOCK_SKEW + DRAIN_TIME
+                assert new.resting == (graph.case.drain_time and soon), str(edge)
 
 
 @in_every_graph

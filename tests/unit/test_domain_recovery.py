@@ -263,7 +263,7 @@ def test_without_its_workflow_a_passed_deadline_is_told_once_and_forgotten() -> 
 
 
 def test_an_undo_waits_until_no_call_of_its_do_can_land_any_more() -> None:
-    order = claimed(call_limit=LIMIT)
+    order = claimed(drain_time=LIMIT)
     called_until = order.step("a").complete_by
     assert called_until is not None
     order.later(5).undo()
@@ -278,21 +278,21 @@ def test_an_undo_waits_until_no_call_of_its_do_can_land_any_more() -> None:
 
 
 def test_an_undo_waits_for_the_last_of_several_calls() -> None:
-    order = claimed(call_limit=LIMIT, failures_max=3).expired("a")
+    order = claimed(drain_time=LIMIT, failures_max=3).expired("a")
     order.claim()
     order.later(1).undo()
     assert order.step("a").complete_by == T0 + 120 * SECOND + CLOCK_SKEW + LIMIT
 
 
 def test_an_undo_need_not_wait_where_no_call_can_land_any_more() -> None:
-    order = claimed(call_limit=LIMIT).done("a").later(3600)
+    order = claimed(drain_time=LIMIT).done("a").later(3600)
     order.undo()
     assert order.step("a").resting is False
     assert order.claim()
 
 
 def test_an_undo_that_waits_holds_back_what_came_before_it() -> None:
-    order = claimed("two in a row", call_limit=LIMIT).later(3600).done("a")
+    order = claimed("two in a row", drain_time=LIMIT).later(3600).done("a")
     order.undo()
     assert [step.resting for step in order.order.steps] == [False, True]
     assert not order.claim()

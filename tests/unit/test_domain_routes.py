@@ -231,7 +231,7 @@ def test_an_undo_elsewhere_that_nobody_picked_up_is_woken() -> None:
 
 
 def test_an_undo_elsewhere_waits_until_no_call_of_the_do_can_land_any_more() -> None:
-    order = done_elsewhere(call_limit=LIMIT)
+    order = done_elsewhere(drain_time=LIMIT)
     step = order.step("a")
     assert (order.requests, order.notices) == ([], ["step-completed"])
     assert step.call.called_until is not None
