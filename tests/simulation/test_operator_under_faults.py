@@ -17,9 +17,9 @@ from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults
 from tests.long import seeds
 from tests.simulation.system import (
-    DRAIN_TIME,
     COURIED,
     COURIER,
+    DRAIN_TIME,
     System,
     build,
     check_commands,
