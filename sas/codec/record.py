@@ -118,8 +118,8 @@ def _sent(message: Outgoing) -> dict[str, Any]:
 def _json(content: Content | None) -> Any:
     """Return JSON text as it was written, on one line; parsing it would change its numbers.
 
-    The content of a rejected order may be no JSON: it is returned as text. A payload reference that
-    is still here could not be fetched: its content is lost.
+    If the content of a rejected order is not JSON, it is returned as text. A payload reference
+    that is still here could not be fetched: its content is lost.
     """
     if isinstance(content, PayloadRef):
         return {"Lost": True, "Sha256": content.sha256, "Bytes": content.size}

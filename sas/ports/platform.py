@@ -178,7 +178,7 @@ class StateStore(Protocol):
         """Return a message that is held; None if it was sent meanwhile."""
 
     async def remove_due(self, due: OutDue | HeldDue) -> None:
-        """Remove a due row, because its messages were sent. A missing row is no error."""
+        """Remove a due row, because its messages were sent. A missing row is not an error."""
 
     async def oldest_due(self, shard: str) -> datetime | None:
         """Return the time of the oldest due row of a shard; None if there is no due row."""

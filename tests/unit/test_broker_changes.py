@@ -242,7 +242,7 @@ class Unwalked(dict[int, Message]):
     """Messages that allow a look-up by number, and no iteration."""
 
     def __iter__(self) -> Iterator[int]:
-        raise AssertionError("a far page is no reason to walk through the whole queue")
+        raise AssertionError("a far page must not walk through the whole queue")
 
 
 def test_a_page_far_into_a_long_queue_is_found_without_walking_there(world: World) -> None:

@@ -1,4 +1,4 @@
-"""The chaos run's own rules: which faults it draws, and what its books call wrong."""
+"""The chaos run's own rules: which faults it draws, and which ends are wrong."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from samples.chaos.books import what_is_wrong
 from samples.chaos.faults import DECK, Kind, draw
+from samples.chaos.reconciliation import what_is_wrong
 from samples.chaos.screen import Screen
 from samples.chaos.soak import Sample, Samples
 from samples.chaos.system import CLOCK_FOLDER, PROJECT
@@ -34,15 +34,15 @@ def test_a_seed_draws_the_same_faults_again_and_every_kind_comes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workflow", "told", "in_force", "refused", "titles"),
+    ("workflow", "notified", "in_force", "refused", "titles"),
     [
         ("order", "completed", DONE, [], []),
         ("order", "undone", GONE, ["ship"], []),
         ("order-with-care", "failed", DONE | {"ship": 0}, ["ship"], []),
         ("order", None, DONE, [], ["lost"]),
-        ("order", "undone", GONE, [], ["failed untried"]),
-        ("order-with-care", "failed", GONE, [], ["failed untried"]),
-        ("order", "completed", DONE, ["ship"], ["ended otherwise than the books say"]),
+        ("order", "undone", GONE, [], ["failed without a refusal"]),
+        ("order-with-care", "failed", GONE, [], ["failed without a refusal"]),
+        ("order", "completed", DONE, ["ship"], ["wrong end"]),
         ("order", "completed", DONE | {"ship": 0}, [], ["effects wrong"]),
         ("order", "completed", DONE | {"ship": 2}, [], ["effects wrong"]),
         (
@@ -51,14 +51,14 @@ def test_a_seed_draws_the_same_faults_again_and_every_kind_comes() -> None:
         ),
     ],
 )
-def test_the_books_call_an_end_wrong_that_the_services_did_not_cause(
+def test_the_reconciliation_finds_an_end_that_the_services_did_not_cause(
     workflow: str,
-    told: str | None,
+    notified: str | None,
     in_force: Mapping[str, int],
     refused: Sequence[str],
     titles: Sequence[str],
 ) -> None:
-    found = [title for title, _ in what_is_wrong(workflow, told, in_force, refused)]
+    found = [title for title, _ in what_is_wrong(workflow, notified, in_force, refused)]
     assert found == titles
 
 

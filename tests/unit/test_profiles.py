@@ -123,8 +123,8 @@ def test_ones_own_profile_wins_over_that_of_a_project(home: Path) -> None:
     [
         ("[prod", "is not TOML"),
         ("a = " + "[" * 20_000, "is not TOML"),
-        ('prod = "x"', "'prod' is no profile: begin each with [NAME]"),
-        ('["a b"]', "'a b' is no profile"),
+        ('prod = "x"', "'prod' is not a profile: begin each with [NAME]"),
+        ('["a b"]', "'a b' is not a profile"),
         ('[prod]\nbus = "x"', "[prod]: bus is not known: give namespace, tables, table"),
         ("[prod]\ntable = 1", "each value is a text in quotes"),
         ("[prod]\nsettings = 1", "each value is a text in quotes"),

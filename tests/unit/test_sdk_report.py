@@ -35,7 +35,7 @@ def test_lists_that_no_longer_hold_are_told() -> None:
     assert told([*PASSED, passes_now]) == ["a.py::stale passes now: take it out of expected.txt."]
     gone = Lists({"a.py::gone": "topics"}, {})
     [sentence] = problems(PASSED, gone, chosen=[], found=[result.name for result in PASSED])
-    assert sentence.startswith("a.py::gone is no test of azure-servicebus")
+    assert sentence.startswith("a.py::gone is not a test of azure-servicebus")
 
 
 def test_a_test_that_gave_no_result_is_told() -> None:

@@ -154,7 +154,7 @@ def test_the_command_says_which_step_is_not_idempotent_and_the_seed_that_shows_i
     [
         ("careful", None, "sim.json is missing"),
         ("careful", "{", "sim.json cannot be read"),
-        ("careful", "[]", "sim.json is no JSON object"),
+        ("careful", "[]", "sim.json is not a JSON object"),
         ("careful", "{}", 'sim.json: give {"orders": "FILE", "answers": {...}}'),
         ("careful", '{"orders": "none.jsonl"}', "none.jsonl, which sim.json names, cannot be read"),
         ("in_threads", '{"orders": "orders.jsonl"}', "agent bank is Blocking"),
