@@ -27,8 +27,7 @@ def lines(run: Run, result: Reconciliation, seed: int) -> list[str]:
         f"seed {seed}: {len(run.submitted)} orders, {len(run.happened)} faults, {seconds:.0f} s",
         f"{len(run.ended_at) / seconds:.1f} orders ended a second",
         f"in the store: {states or 'nothing'}",
-        f"{result.notified} notifications, {result.calls} remote calls, "
-        f"{result.effects} effects in force",
+        f"{result.notified} notifications, {result.calls} calls, {result.effects} effects in force",
         f"clocks of hosts at the end: {_clocks(run.system.clocks)}",
         "",
         "what must be zero:",
