@@ -198,7 +198,7 @@ async def test_only_what_changed_is_new_after_each_step(store: StateStore) -> No
     assert loaded.steps[1].locked_by == "scheduler-1"
 
 
-async def test_the_journal_is_told_oldest_first_past_ten_entries(store: StateStore) -> None:
+async def test_the_journal_is_read_oldest_first_past_ten_entries(store: StateStore) -> None:
     order = await store.commit(cases.submitted("order-1"))
     written = [(await store.journal("order-1"))[0]]
     for number in range(12):

@@ -78,7 +78,7 @@ def test_the_app_may_send_to_every_queue_it_sends_to_or_puts_messages_back_on() 
     assert set(access["appReceives"]) < set(access["appSends"])
 
 
-def test_applications_may_send_orders_and_callbacks_and_urgent_orders_where_told_so() -> None:
+def test_applications_may_send_orders_and_callbacks_and_urgent_orders_where_configured() -> None:
     assert LIST["access"]["applicationSends"] == [CODE.orders, CODE.callbacks]
     urgent = [CODE.orders, URGENT_ORDERS, CODE.callbacks]
     assert LIST["access"]["urgentApplicationSends"] == urgent

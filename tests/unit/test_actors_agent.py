@@ -148,7 +148,7 @@ async def test_a_service_that_is_down_for_long_is_tried_until_complete_by_then_s
     assert made.alerts() == []
 
 
-async def test_a_call_is_cut_off_at_complete_by_and_nothing_is_said() -> None:
+async def test_a_call_is_cut_off_at_complete_by_and_sends_no_reply() -> None:
     made, message = await requested()
     cut: list[bool] = []
 
@@ -520,9 +520,7 @@ def kept_errors(made: Kit, monkeypatch: pytest.MonkeyPatch) -> list[AttemptError
     return kept
 
 
-async def test_the_error_of_a_failed_attempt_is_kept_with_its_step_and_told_when_it_times_out() -> (
-    None
-):
+async def test_the_error_of_a_failed_attempt_is_kept_and_reported_when_its_step_times_out() -> None:
     made = kit(replace(CARE, steps=tuple(replace(one, failures_max=0) for one in CARE.steps)))
     made.agents["stock"].then(*[answered_500()] * 1000)
     await made.submit(order(workflow="care"))

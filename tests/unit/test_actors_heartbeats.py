@@ -85,7 +85,7 @@ async def beside(
     return read
 
 
-async def test_a_call_longer_than_its_time_allowed_goes_on_as_long_as_it_says_so() -> None:
+async def test_a_call_longer_than_its_time_allowed_goes_on_while_it_sends_heartbeats() -> None:
     made, message = await requested()
     made.agents["stock"].then(works(made, 200))
     await beside(made, message, 220)
@@ -117,7 +117,7 @@ async def test_how_often_words_travel_leaves_time_for_the_next(allowed: int, res
     assert heartbeat_interval(timedelta(seconds=allowed)) == timedelta(seconds=rest)
 
 
-async def test_what_it_says_is_the_steps_note() -> None:
+async def test_the_note_of_a_heartbeat_becomes_the_steps_note() -> None:
     made, message = await requested()
     made.agents["stock"].then(works(made, 25))
     task = asyncio.ensure_future(made.actors["stock"].handle(delivery(message, message_id="m")))

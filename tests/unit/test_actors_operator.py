@@ -266,7 +266,7 @@ async def test_cancel_needs_no_seq_because_it_is_meant_whatever_happened_since()
     assert (made.state(), refusals(made)) == ("Compensated", [])
 
 
-async def test_an_acknowledgement_is_kept_with_its_name_and_tells_nobody() -> None:
+async def test_an_acknowledgement_is_kept_with_its_name_and_sends_no_message() -> None:
     made = await failed()
     told = len(made.alerts())
     await tell(made, "acknowledge", by="Ann Ölund")
@@ -290,7 +290,7 @@ async def test_twice_at_once_does_it_once_whatever_it_is(verb: str) -> None:
     assert refusals(made) == []
 
 
-async def test_the_journal_tells_who_did_what() -> None:
+async def test_the_journal_names_who_did_what() -> None:
     made = await failed()
     for number, verb in enumerate(["acknowledge", "resubmit", "cancel"]):
         await tell(made, verb, by=f"person-{number}", id=f"w-{number}")
@@ -598,7 +598,7 @@ async def test_a_wake_in_an_extended_wait_claims_nothing() -> None:
     assert made.order() == before
 
 
-async def test_an_overdue_order_is_told_once_however_often_it_is_swept() -> None:
+async def test_an_overdue_order_is_reported_once_however_often_it_is_swept() -> None:
     made = await submitted(replace(PATIENT, deadline=timedelta(seconds=5)))
     await made.step(QUEUES.scheduler)
     await made.later(5)

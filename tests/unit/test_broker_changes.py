@@ -54,7 +54,9 @@ def test_a_shorter_lock_ends_before_a_longer_one_that_was_taken_earlier(world: W
     assert bodies(world, queue) == [b"1", b"2"]
 
 
-def test_a_renewal_after_the_lock_was_made_shorter_ends_when_it_says(world: World) -> None:
+def test_a_renewal_after_the_lock_was_made_shorter_ends_at_the_time_that_it_returned(
+    world: World,
+) -> None:
     queue = world.queue(lock_duration_s=60)
     world.send(queue, b"1", b"2")
     world.take(queue)
@@ -175,7 +177,7 @@ def test_messages_that_wait_follow_once_a_queue_begins_to_forward(world: World) 
     assert (source.messages, source.bytes) == ({}, 0)
 
 
-def test_a_message_forwarded_too_often_says_so_as_the_service_does(world: World) -> None:
+def test_a_message_forwarded_too_often_has_the_reason_of_the_service(world: World) -> None:
     queues = [world.queue("q0")]
     queues += [world.queue(f"q{n}", forward_to=f"q{n - 1}") for n in range(1, 6)]
     world.send(queues[4], b"within four hops")
@@ -220,7 +222,9 @@ def test_a_deferred_message_of_a_lost_lock_stays_deferred(world: World) -> None:
     assert not world.receiver(queue, 1).got
 
 
-def test_a_session_renewed_after_its_lock_was_made_shorter_ends_when_it_says(world: World) -> None:
+def test_a_session_renewed_after_its_lock_was_made_shorter_ends_at_the_returned_time(
+    world: World,
+) -> None:
     queue = world.queue(requires_session=True, lock_duration_s=60)
     assert queue.sessions is not None
     receiver = Receiver(holder=world)

@@ -87,7 +87,7 @@ def test_what_names_nothing_that_is_there_or_is_out_of_bounds_is_refused(
         business(**members)
 
 
-def test_an_agent_that_no_workflow_finds_is_told_with_those_that_there_are() -> None:
+def test_the_error_for_an_unknown_agent_names_the_agents_that_exist() -> None:
     with pytest.raises(WorkflowError, match=r"no agent is given for hostel: .* given are hotel"):
         Business(Workflows([TRIP]), {"hotel": ScriptedAgent()})
 

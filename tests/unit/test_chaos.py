@@ -98,14 +98,14 @@ def test_a_worker_that_keeps_something_for_each_order_is_not_flat(kept: str) -> 
     ]  # fmt: skip
 
 
-def test_the_table_says_which_leak_a_run_is_long_enough_to_show() -> None:
+def test_the_table_shows_which_leak_a_run_is_long_enough_to_find() -> None:
     tally = Tally(0, ended=dict.fromkeys(map(str, range(3000)), "completed"))
     taken = [Sample(0, 100.0, 30, 20)] * 6
     table = Samples(1, tally, Screen(Console(), 0, 0), taken).table()
     assert table[-1] == "a leak of 10.2 KiB an order or more would show"
 
 
-def test_a_process_has_the_wall_clock_that_its_file_says(tmp_path: Path) -> None:
+def test_a_process_has_the_wall_clock_of_its_file(tmp_path: Path) -> None:
     clock = tmp_path / "clock"
     clock.write_bytes(struct.pack("d", 3600.0))
     code = (

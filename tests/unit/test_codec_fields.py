@@ -117,7 +117,7 @@ def test_no_two_places_are_spelled_alike() -> None:
 
 
 @given(st.recursive(st.text() | st.integers() | st.none() | st.booleans(), st.lists))
-def test_every_text_and_number_of_a_value_is_told(value: Any) -> None:
+def test_every_text_and_number_of_a_value_is_found(value: Any) -> None:
     texts = list(texts_in(value))
     flat = [value]
     while flat:

@@ -372,7 +372,7 @@ def held_from(step: StepRecord) -> Direction:
 
 
 @in_every_graph
-def test_only_an_undo_or_a_retry_is_ever_held_back_and_only_where_the_workflow_says_so(
+def test_only_an_undo_or_a_retry_is_ever_held_back_and_only_by_the_workflow(
     graph: Graph,
 ) -> None:
     case = graph.case
@@ -559,7 +559,7 @@ def test_an_order_is_received_when_it_is_submitted_and_never_again(graph: Graph)
 
 
 @in_every_graph
-def test_the_application_is_told_of_the_end_exactly_when_it_comes(graph: Graph) -> None:
+def test_the_application_is_notified_of_the_end_exactly_when_it_comes(graph: Graph) -> None:
     ends = {Notice.COMPLETED: OrderState.PROCESSED, Notice.UNDONE: OrderState.COMPENSATED}
     for edge in graph.edges:
         for notice, end in ends.items():
@@ -568,7 +568,7 @@ def test_the_application_is_told_of_the_end_exactly_when_it_comes(graph: Graph) 
 
 
 @in_every_graph
-def test_the_application_is_told_of_each_step_that_was_processed(graph: Graph) -> None:
+def test_the_application_is_notified_of_each_step_that_was_processed(graph: Graph) -> None:
     for edge in graph.edges:
         processed = [
             new.number
@@ -580,7 +580,7 @@ def test_the_application_is_told_of_each_step_that_was_processed(graph: Graph) -
 
 
 @in_every_graph
-def test_the_application_is_told_of_each_step_that_failed_for_good(graph: Graph) -> None:
+def test_the_application_is_notified_of_each_step_that_failed_for_good(graph: Graph) -> None:
     goes_on = {StepState.PENDING, StepState.PROCESSED}
     for edge in graph.edges:
         failed = [
@@ -799,7 +799,7 @@ def test_progress_moves_one_steps_complete_by_on_and_sends_nothing(graph: Graph)
 
 
 @in_every_graph
-def test_what_was_said_of_its_progress_is_forgotten_once_a_step_is_no_longer_out(
+def test_the_progress_note_is_cleared_when_a_step_is_no_longer_out(
     graph: Graph,
 ) -> None:
     for edge in graph.edges:
@@ -873,7 +873,7 @@ def test_a_callback_waits_only_where_its_step_may_be_out_again_at_its_agent(grap
 
 
 @in_every_graph
-def test_a_callback_after_the_end_of_its_step_says_so_and_one_to_a_step_being_undone_is_too_late(
+def test_a_callback_after_the_end_of_its_step_is_reported_and_one_during_its_undo_is_too_late(
     graph: Graph,
 ) -> None:
     for order, step, _, said in every_callback(graph):
@@ -1052,7 +1052,7 @@ FAILED_UNDO = {
 
 
 @in_every_graph
-def test_the_ledger_says_of_every_step_how_its_undo_stands(graph: Graph) -> None:
+def test_the_ledger_has_the_state_of_each_undo(graph: Graph) -> None:
     for edge in graph.edges:
         for old, new in edge.pairs():
             status = new.undo.status
@@ -1102,7 +1102,7 @@ def test_a_deadline_is_there_until_it_passed_or_the_order_is_processed_or_being_
 
 
 @in_every_graph
-def test_a_deadline_that_passed_undoes_the_order_or_is_told_the_operator_by_its_policy(
+def test_a_deadline_that_passed_undoes_the_order_or_alerts_the_operator_by_its_policy(
     graph: Graph,
 ) -> None:
     for edge in graph.edges:

@@ -110,7 +110,7 @@ def test_no_move_leads_out_of_compensated() -> None:
     assert not {move for move in ORDER_LEGAL if move[0] is OrderState.COMPENSATED}
 
 
-def test_every_move_is_written_once_and_says_when() -> None:
+def test_every_move_is_written_once_with_its_time() -> None:
     for table in (STEP_MOVES, ORDER_MOVES):
         assert len({(move.before, move.after) for move in table}) == len(table)
         assert all(move.when for move in table)

@@ -80,7 +80,7 @@ def test_without_a_backoff_a_step_is_tried_again_at_once() -> None:
 # Extended waits
 
 
-def test_past_the_threshold_a_step_waits_for_long_and_the_operator_is_told() -> None:
+def test_past_the_threshold_a_step_has_an_extended_wait_and_the_operator_gets_an_alert() -> None:
     order = claimed(failures_max=0, extended_wait=ExtendedWait(HOUR)).expired("a")
     step, until = order.step("a"), order.now + HOUR
     assert (step.process_state.value, step.resting, step.complete_by) == ("Pending", True, until)
@@ -229,7 +229,7 @@ def test_an_overdue_order_that_holds_goes_on_with_an_alert_once() -> None:
     assert order.done("a", "b").state == "Processed"
 
 
-def test_an_overdue_order_that_undoes_is_undone_and_the_application_told_why() -> None:
+def test_an_overdue_order_that_undoes_is_undone_and_the_notification_says_why() -> None:
     order = claimed("two in a row", deadline=10 * SECOND, on_failure=OnFailure.UNDO)
     assert order.overdue()
     text = f"the order is past its deadline ({(T0 + 10 * SECOND).isoformat()})"
@@ -241,13 +241,13 @@ def test_an_overdue_order_that_undoes_is_undone_and_the_application_told_why() -
     assert order.order.deadline is None
 
 
-def test_an_overdue_order_that_never_began_is_compensated_and_told_so() -> None:
+def test_an_overdue_order_that_never_began_is_compensated_and_notified() -> None:
     order = story("one", deadline=10 * SECOND, on_failure=OnFailure.UNDO)
     assert order.overdue()
     assert (order.state, order.notices) == ("Compensated", ["failed", "undone"])
 
 
-def test_without_its_workflow_a_passed_deadline_is_told_once_and_forgotten() -> None:
+def test_without_its_workflow_a_passed_deadline_is_reported_once_and_forgotten() -> None:
     order = claimed(deadline=10 * SECOND)
     early = postpone_deadline(order.order, "why", now=order.now)
     assert early is None
@@ -313,7 +313,7 @@ def failed_attempt(order: Story, name: str, message: str, *, epoch: int | None =
     order.order = replace(order.order, steps=with_step(order.order.steps, changed))
 
 
-def test_a_step_that_timed_out_says_the_last_error_of_its_attempts() -> None:
+def test_a_step_that_timed_out_has_the_last_error_of_its_attempts() -> None:
     order = claimed(failures_max=0)
     failed_attempt(order, "a", "the hotel answered 500: out of memory.")
     order.expired("a")
@@ -330,7 +330,7 @@ def test_a_step_that_timed_out_says_the_last_error_of_its_attempts() -> None:
     assert told == fault
 
 
-def test_an_undo_that_timed_out_says_the_last_error_of_its_attempts() -> None:
+def test_an_undo_that_timed_out_has_the_last_error_of_its_attempts() -> None:
     order = claimed(failures_max=0).done("a")
     order.undo()
     order.claim()

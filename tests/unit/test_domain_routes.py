@@ -167,7 +167,7 @@ def test_a_step_done_elsewhere_is_processed_and_undone_where_it_timed_out() -> N
     assert order.order.settled_at is None
 
 
-def test_the_application_is_told_of_the_end_only_when_that_is_undone() -> None:
+def test_the_application_is_notified_of_the_end_only_when_that_is_undone() -> None:
     order = done_elsewhere()
     assert order.notices == ["step-completed"]
     assert order.done("a").notices == ["completed"]
@@ -302,7 +302,7 @@ def test_resubmitted_it_is_tried_again_with_the_step_processed() -> None:
     assert order.done("a").notices == ["completed"]
 
 
-def test_skipped_it_is_said_to_be_undone_by_hand_and_the_result_is_kept() -> None:
+def test_a_skipped_undo_is_recorded_as_undone_by_hand_and_the_result_is_kept() -> None:
     order = done_elsewhere().refused("a")
     assert order.skip(result='"instead"')
     assert (order.state, order.notices) == ("Processed", ["completed"])

@@ -135,7 +135,7 @@ def test_a_number_of_failures_at_its_bounds_is_accepted(failures_max: int) -> No
     )
 
 
-def test_a_step_comes_after_the_one_written_before_it_unless_it_says_otherwise() -> None:
+def test_a_step_comes_after_the_one_written_before_it_unless_after_is_given() -> None:
     rules = workflow(
         *named("a", "b"),
         Step("c", "agent", after=()),

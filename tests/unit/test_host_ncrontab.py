@@ -30,7 +30,7 @@ def after(text: str, moment: datetime = NOON) -> str:
         ("0 0 0 13 * 5", "2026-11-13 00:00:00"),
     ],
 )
-def test_the_next_occurrence_is_the_one_the_calendar_says(text: str, expected: str) -> None:
+def test_the_next_occurrence_is_right_by_the_calendar(text: str, expected: str) -> None:
     assert after(text) == expected
 
 

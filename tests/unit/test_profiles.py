@@ -323,9 +323,7 @@ def test_secrets_are_masked_in_connection_strings_and_by_the_name_of_a_setting()
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
-def test_the_verb_fits_a_terminal_and_a_profile_in_use_is_said_there(
-    columns: int, home: Path
-) -> None:
+def test_the_verb_fits_a_terminal_and_names_the_profile_in_use(columns: int, home: Path) -> None:
     write_own(home, PROD + '[local]\nnamespace = "n"\ntables = "x"\n')
     with terminal(columns) as screen:
         assert main(["env"]) == 0

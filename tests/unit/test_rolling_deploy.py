@@ -190,7 +190,7 @@ def redeployed(made: Kit, *workflows: Workflow) -> Application:
     )
 
 
-async def test_a_workflow_redefined_under_its_version_puts_messages_back_and_is_told_once() -> None:
+async def test_a_workflow_redefined_under_its_version_puts_messages_back_with_one_alert() -> None:
     made = kit(duplicate_window=timedelta(minutes=10))
     right = redeployed(made, CHAIN, CARE)
     order_message = Message(QUEUES.orders, "m-1", order())
@@ -212,7 +212,7 @@ async def test_a_workflow_redefined_under_its_version_puts_messages_back_and_is_
     assert made.rejected() == []
 
 
-async def test_a_wrong_number_of_shards_puts_messages_back_and_is_told_once_a_day() -> None:
+async def test_a_wrong_number_of_shards_puts_messages_back_with_one_alert_a_day() -> None:
     made = kit(duplicate_window=timedelta(days=7))
     app = redeployed(made, CHAIN, CARE)
     begin = made.store._begin
