@@ -14,6 +14,7 @@ from samples.chaos.faults import Kind
 from samples.chaos.reconciliation import Reconciliation
 from samples.chaos.run import Happened, Run
 from samples.chaos.soak import Sample
+from sas.domain.messages import JournalWord
 
 BUCKET_S = 5.0
 WIDTH, HEIGHT, LEFT, TOP, LANE = 1300, 260, 230, 50, 16
@@ -64,7 +65,7 @@ def _resumed(run: Run) -> list[str]:
 
 
 def _unusual(transitions: Counter[str]) -> list[tuple[str, int]]:
-    usual = {"received", "step claimed", "step processed", "order processed"}
+    usual = {JournalWord.SUBMITTED, JournalWord.CLAIMED, JournalWord.STEP_PROCESSED}
     return [(what, count) for what, count in transitions.most_common() if what not in usual]
 
 

@@ -6,6 +6,7 @@ import random
 import struct
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from samples.chaos import report
 from samples.chaos.faults import DECK, Kind, draw
 from samples.chaos.reconciliation import what_is_wrong
 from samples.chaos.screen import Screen
@@ -60,6 +62,11 @@ def test_the_reconciliation_finds_an_end_that_the_services_did_not_cause(
 ) -> None:
     found = [title for title, _ in what_is_wrong(workflow, notified, in_force, refused)]
     assert found == titles
+
+
+def test_the_report_lists_only_transitions_other_than_the_happy_path() -> None:
+    found = Counter({"submitted": 1, "claimed": 1, "step processed": 3, "step reset": 2})
+    assert report._unusual(found) == [("step reset", 2)]
 
 
 def test_a_worker_is_flat_only_if_its_last_third_is_like_the_second() -> None:
