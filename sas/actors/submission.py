@@ -55,7 +55,7 @@ class Submitter:
         order_bytes_max: int = ORDER_BYTES_MAX,
         deploy_wait: timedelta = DEPLOY_WAIT,
     ) -> None:
-        """For ``deploy_wait`` an order is left to an instance that has its workflow."""
+        """An order of an unknown workflow waits ``deploy_wait`` for an instance that has it."""
         self._context = context
         self._deploy_wait = deploy_wait
         self._business = business

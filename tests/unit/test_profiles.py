@@ -249,7 +249,7 @@ def test_a_file_that_was_changed_by_hand_is_named() -> None:
 
 def test_two_stacks_never_share_the_file() -> None:
     with stack(ServiceBus=BUS) as path:
-        with pytest.raises(DevstackError, match="is that of another stack"):
+        with pytest.raises(DevstackError, match="belongs to another stack"):
             EnvFile(path.parents[1]).write({})
         assert profiles.settings().settings["ServiceBus"] == BUS
 
