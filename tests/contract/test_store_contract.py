@@ -32,7 +32,7 @@ async def test_no_field_of_a_step_is_lost(store: StateStore) -> None:
     assert await store.load("order-1") == change.after
 
 
-async def test_what_is_not_there_is_none(store: StateStore) -> None:
+async def test_missing_rows_are_none(store: StateStore) -> None:
     assert await store.load("nobody") is None
     assert await store.recorded("nobody", "orders:1") is None
     assert await store.entry("nobody", 1) is None

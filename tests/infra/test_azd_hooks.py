@@ -113,7 +113,7 @@ def test_it_asks_a_person_who_receives_alerts_and_gives_azd_the_answer(tmp_path:
     assert commands.called() == [["azd", "env", "set", "SAS_OPERATOR_MAIL", "ann@example.com"]]
 
 
-def test_it_refuses_what_is_no_mail_address() -> None:
+def test_it_refuses_an_invalid_mail_address() -> None:
     done = hook({**GIVEN, "SAS_OPERATOR_MAIL": "ann@example.com;bob@example.com"})
     assert done.returncode == 1
     assert "is not a mail address; put commas between" in done.stderr

@@ -213,7 +213,7 @@ async def test_a_notification_is_done_with_only_when_the_next_is_asked_for(
 
 
 @pytest.mark.parametrize("body", [b"hello", b"\xff\xfe", b"{}", b"[]", b'{"order_id": "A-1"}'])
-async def test_what_is_no_notification_is_dead_lettered_with_a_reason(
+async def test_a_message_that_is_not_a_notification_is_dead_lettered_with_a_reason(
     broker: Broker, client: OrdersClient, sdk: Sdk, body: bytes
 ) -> None:
     await sdk.put(ServiceBusMessage(body), told("A-1", "completed"))

@@ -163,7 +163,7 @@ async def test_a_compressed_answer_is_read() -> None:
 @pytest.mark.parametrize(
     "body", [b"<html>", b"{", b"\xff", b"[" * 100_000, b'{"a":NaN}', b"1" * 5000]
 )
-async def test_a_success_that_is_no_json_may_pass(body: bytes) -> None:
+async def test_a_success_that_is_not_json_is_transient(body: bytes) -> None:
     async with answering(fixed(200, body)) as service:
         with pytest.raises(TransientError, match="without JSON"):
             await call(service)
@@ -316,7 +316,7 @@ async def test_a_connection_cut_within_an_answer_may_pass() -> None:
             await call(service)
 
 
-async def test_what_is_no_http_may_pass() -> None:
+async def test_an_answer_that_is_not_http_is_transient() -> None:
     async def babble(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 mail.example ESMTP\r\n\r\n")
         await writer.drain()

@@ -247,7 +247,9 @@ async def test_a_bug_in_an_agent_raises_so_that_the_message_comes_again() -> Non
         ({(1, 2): "pair"}, "not tuple"),
     ],
 )
-async def test_a_result_that_is_no_json_is_refused_with_what_to_return(junk: Any, why: str) -> None:
+async def test_a_result_that_is_not_json_is_refused_with_what_to_return(
+    junk: Any, why: str
+) -> None:
     made, message = await requested()
     made.agents["stock"].then(junk)
     await made.hand(message)

@@ -286,7 +286,7 @@ async def test_the_callback_of_an_input_that_was_replaced_comes_too_late() -> No
         (lambda body: body.replace(b"signed_by", b"\xff"), "not-utf-8"),
     ],
 )
-async def test_what_is_no_callback_is_put_aside_with_an_alert(
+async def test_a_message_that_is_not_a_callback_is_put_aside_with_an_alert(
     change: Callable[[bytes], bytes], reason: str
 ) -> None:
     made, callback = await awaiting()

@@ -467,7 +467,7 @@ async def test_what_dead_letters_gave_up_is_put_back_while_its_cause_lasts_and_h
     assert (made.told(), made.state()) == (["rejected"], "Rejected")
 
 
-async def test_an_outage_is_no_failure_of_a_message_that_was_given_up() -> None:
+async def test_an_outage_is_not_a_failure_of_a_message_that_was_given_up() -> None:
     made = kit()
     made.store.fail_next("load", StoreFault.UNAVAILABLE)
     with pytest.raises(StoreUnavailableError):

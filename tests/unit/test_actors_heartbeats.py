@@ -130,7 +130,7 @@ async def test_the_note_of_a_heartbeat_becomes_the_steps_note() -> None:
     await task
 
 
-async def test_unheard_it_is_cut_off_at_the_complete_by_it_had() -> None:
+async def test_without_an_accepted_heartbeat_it_is_cut_off_at_its_complete_by() -> None:
     made, message = await requested()
     cut: list[float] = []
     made.agents["stock"].then(works(made, 200, cut))

@@ -193,7 +193,7 @@ async def test_the_undo_of_an_edited_step_covers_every_generation() -> None:
     assert undone == ["O-1/reserve", "O-1/reserve/1"]
 
 
-async def test_an_undo_that_fails_for_one_generation_is_no_undo() -> None:
+async def test_an_undo_that_fails_for_one_generation_puts_the_step_in_error() -> None:
     made = await failed()
     await tell(made, "resubmit", input='{"lines":[1]}')
     await made.drain()
@@ -203,7 +203,7 @@ async def test_an_undo_that_fails_for_one_generation_is_no_undo() -> None:
     assert made.states() == ["Error", "Compensated"]
 
 
-async def test_an_edited_input_reaches_an_agent_that_redeems_a_claim_check() -> None:
+async def test_an_edited_input_reaches_an_agent_that_fetches_a_payload_reference() -> None:
     made = kit(HOLDING)
     large = {"note": "x" * internal.INLINE_BYTES_MAX}
     await made.submit(order(order=large))

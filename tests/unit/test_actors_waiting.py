@@ -313,7 +313,7 @@ async def test_a_request_that_came_late_and_could_not_call_replies_that_it_waite
     assert made.order().failure_count == 0
 
 
-async def test_a_call_cut_off_because_its_time_was_nearly_up_is_no_failure_of_its_service() -> None:
+async def test_a_call_cut_off_for_lack_of_time_is_not_a_failure_of_its_service() -> None:
     made = made_with()
     made.agents["stock"].then(*(hangs for _ in range(10)))
     for number in range(5):

@@ -200,7 +200,7 @@ def test_a_lower_limit_of_deliveries_counts_from_the_next_one_on(world: World) -
         operations.complete(queue, token, world.now)
 
 
-def test_a_batch_entry_that_is_no_bytes_is_refused() -> None:
+def test_a_batch_entry_that_is_not_bytes_is_refused() -> None:
     for wrong in (encode.uint(7), encode.string("x"), encode.list_([encode.uint(0)]), encode.NULL):
         with pytest.raises(DecodeError, match="batch"):
             unbatch(b"\x00\x53\x75" + wrong)

@@ -63,7 +63,9 @@ def business(agents: Mapping[str, Any] | None = None, **members: Any) -> Busines
         (WithoutAsync(), "agent 'hotel': its do is not `async def`: make it so, or give Blocking"),
     ],
 )
-def test_what_is_no_agent_is_refused_before_any_order_needs_it(agents: Any, why: str) -> None:
+def test_an_object_that_is_not_an_agent_is_refused_before_any_order_needs_it(
+    agents: Any, why: str
+) -> None:
     with pytest.raises(WorkflowError, match=why):
         business({"hotel": agents})
 

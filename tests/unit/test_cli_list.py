@@ -113,7 +113,7 @@ def test_a_moment_without_an_offset_is_utc(text: str, meant: datetime) -> None:
     assert moment(text).utcoffset() in {timedelta(0), timezone(timedelta(hours=2)).utcoffset(None)}
 
 
-def test_what_is_no_moment_is_bad_usage() -> None:
+def test_an_invalid_moment_is_bad_usage() -> None:
     with pytest.raises(UsageError, match="'yesterday' is not a time: give one like 1h, 2026-11-21"):
         moment("yesterday")
 

@@ -171,5 +171,5 @@ def test_the_record_keeps_the_patterns_names_and_leaves_the_content_out_unless_a
     assert whole["Steps"][0]["Result"] == "done"
 
 
-def test_what_is_no_json_is_recorded_as_text() -> None:
+def test_content_that_is_not_json_is_recorded_as_text() -> None:
     assert record_of(ORDERS["rejected"], (), content=True)["Payload"] == "what came"

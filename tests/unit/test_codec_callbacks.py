@@ -95,7 +95,7 @@ def test_claims_under_another_tokens_signature_are_forged() -> None:
         KEYS.read(f"{told}.{other.split('.')[1]}")
 
 
-def test_a_signature_of_the_bare_claims_is_no_token() -> None:
+def test_a_signature_of_the_bare_claims_is_not_a_token() -> None:
     """The key may also sign other texts: only a text signed as a callback is a token."""
     told = TOKEN.split(".")[0]
     bare = hmac.new(NEW.encode(), told.encode(), hashlib.sha256).digest()

@@ -416,7 +416,7 @@ REFERENCES = [
 ]
 
 
-def test_a_callback_key_of_bytes_that_are_no_text_is_refused() -> None:
+def test_a_callback_key_of_bytes_that_are_not_text_is_refused() -> None:
     """The environment gives such bytes as halves of characters."""
     with pytest.raises(SettingError, match="SAS_CALLBACK_KEY, key 1"):
         read_config(LEAST | {"SAS_CALLBACK_KEY": "abc\udcff\udcfe"})
@@ -435,7 +435,7 @@ def test_a_callback_key_of_bytes_that_are_no_text_is_refused() -> None:
         "SAS_SOURCE",
     ],
 )
-def test_a_reference_that_was_not_resolved_is_no_secret(name: str, reference: str) -> None:
+def test_an_unresolved_reference_is_not_a_secret(name: str, reference: str) -> None:
     """Everyone who knows the vault's name knows the text of the reference."""
     with pytest.raises(SettingError, match=f"{name} is a Key Vault reference that was not res"):
         read_config(LEAST | {name: reference})

@@ -103,7 +103,7 @@ def test_an_order_is_answered_on_the_queue_that_it_names() -> None:
     assert "reply_queue" in load("order-message.schema.json")["required"]
 
 
-def test_notifications_are_announced_as_what_they_are() -> None:
+def test_the_contract_names_the_content_type_of_notifications() -> None:
     assert API["asyncapi"] == "3.0.0"
     assert API["components"]["messages"]["notification"]["contentType"] == CLOUDEVENTS_TYPE
 

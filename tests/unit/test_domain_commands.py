@@ -239,7 +239,7 @@ def test_a_cancelled_order_waits_for_what_is_out_and_undoes_the_rest_at_once() -
 
 
 @pytest.mark.parametrize("policy", list(OnFailure))
-def test_what_was_out_at_the_cancel_and_expires_is_undone_and_not_tried_again(
+def test_a_step_out_at_the_cancel_that_expires_is_undone_and_not_tried_again(
     policy: OnFailure,
 ) -> None:
     order = claimed("two in a row", failures_max=3, on_failure=policy)
@@ -250,7 +250,7 @@ def test_what_was_out_at_the_cancel_and_expires_is_undone_and_not_tried_again(
     assert (order.woken, order.notices, order.alerts) == (True, [], [])
 
 
-def test_what_was_out_at_the_cancel_and_is_refused_is_no_failure_but_is_undone() -> None:
+def test_a_step_out_at_the_cancel_that_is_refused_is_not_a_failure_and_is_undone() -> None:
     order = claimed()
     order.cancel()
     assert order.answer(

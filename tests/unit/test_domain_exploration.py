@@ -538,7 +538,7 @@ def test_a_step_whose_turn_has_come_is_asked_for_or_a_scheduler_is_woken(graph: 
 
 
 @in_every_graph
-def test_whoever_looks_at_a_step_nobody_picked_up_wakes_a_scheduler(graph: Graph) -> None:
+def test_the_expiry_of_a_step_that_nobody_picked_up_wakes_a_scheduler(graph: Graph) -> None:
     woken = [e for e in graph.edges if e.event.name == "expire" and e.source == e.to]
     assert woken
     assert first_wrong([e for e in woken if not e.sent(Wake)]) is None
@@ -964,7 +964,7 @@ def test_a_cancelled_order_starts_no_new_step(graph: Graph) -> None:
 
 
 @in_every_graph
-def test_what_was_out_at_the_cancel_is_undone_once_it_is_back_and_never_counted_as_done(
+def test_a_step_out_at_the_cancel_is_undone_once_it_is_back_and_never_counted_as_done(
     graph: Graph,
 ) -> None:
     ends: set[str] = set()

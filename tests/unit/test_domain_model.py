@@ -164,6 +164,6 @@ def test_an_order_at_rest_has_neither_lock_nor_complete_by() -> None:
     assert (order.locked_by, order.complete_by) == (None, None)
 
 
-def test_the_stores_token_is_no_part_of_what_an_order_is() -> None:
+def test_two_orders_with_different_store_tokens_are_equal() -> None:
     assert order_of(PENDING, token="a") == order_of(PENDING, token="b")
     assert order_of(PENDING, seq=1) != order_of(PENDING, seq=2)

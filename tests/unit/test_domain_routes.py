@@ -84,7 +84,7 @@ def test_a_step_that_names_no_undo_waits_at_the_agent_that_may_have_done_it() ->
 # An agent that could begin no call
 
 
-def test_a_step_that_waited_is_no_failure_and_the_next_agent_is_asked_at_once() -> None:
+def test_a_step_that_waited_counts_no_failure_and_the_next_agent_is_asked_at_once() -> None:
     order = claimed(failures_max=0).waited("a")
     assert order.asked == [("a", "do", 1)]
     step = order.step("a")

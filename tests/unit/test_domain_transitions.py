@@ -50,7 +50,7 @@ def test_the_last_reply_completes_the_order_and_notifies_of_it_after_the_step() 
     assert order.state == "Processed"
 
 
-def test_an_application_may_do_without_word_of_each_step() -> None:
+def test_an_application_may_do_without_a_notification_of_each_step() -> None:
     order = claimed("two in a row", notify_steps=False)
     assert order.done("a").notices == []
     assert order.done("b").notices == ["completed"]

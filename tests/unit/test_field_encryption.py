@@ -388,7 +388,7 @@ async def test_an_operator_gets_an_alert_for_a_missing_key() -> None:
     assert made.states()[0] == "Error"
 
 
-async def test_what_stands_in_for_a_skipped_steps_result_is_no_order() -> None:
+async def test_the_result_given_for_a_skipped_step_is_not_checked_as_an_order() -> None:
     made = await failed(encrypting_kit())
     await resubmit(made, {"customer": "a word"}, verb="skip")
     assert made.order().steps[0].result == '{"customer": "a word"}'

@@ -88,6 +88,6 @@ def test_timespans_are_read_as_dotnet_writes_them(text: str, seconds: float) -> 
 
 
 @pytest.mark.parametrize("text", ["5", "24:00:00", "00:60:00", "00:00:60", "1:2:3:4", "-00:01:00"])
-def test_what_is_no_timespan_is_refused(text: str) -> None:
+def test_an_invalid_timespan_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a time"):
         parse_timespan(text)

@@ -129,7 +129,7 @@ async def test_a_property_of_the_sender_does_not_hide_where_a_dead_letter_came_f
     assert door.seen[0].source_queue == "orders"
 
 
-async def test_a_property_that_is_no_message_id_does_not_replace_the_own_one() -> None:
+async def test_an_invalid_message_id_property_does_not_replace_the_messages_own() -> None:
     """An application could set it. A cause of 20,000 characters cannot be stored."""
     door = Door()
     await door.receive(replace(FIRST, properties={FIRST_ID: "x" * 20_000}))
