@@ -103,7 +103,7 @@ async def test_a_directory_that_another_stack_has_is_refused(app_dir: Path) -> N
         up = up_of(app_dir, "--ports", "free", "--data", str(app_dir / "data"))
         up.start()
         try:
-            await until(lambda: not up.alive, up)
+            await until(lambda: not up.alive, timeout_s=30)
         finally:
             await up.stop_async()
     assert up.exit_code == 1

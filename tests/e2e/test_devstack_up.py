@@ -47,7 +47,7 @@ async def test_up_says_what_runs_where_and_one_ctrl_c_stops_it_within_5_seconds(
     up.start()
     try:
         screen = await screen_of(up)
-        await until(lambda: "[host-host] " in said(up), up)
+        await until(lambda: "[host-host] " in said(up))
         assert "first, second, pid" in screen
         assert "export MyBus='Endpoint=sb://127.0.0.1:" in screen
         assert "export AzureWebJobsStorage='DefaultEndpointsProtocol=http;" in screen
@@ -66,7 +66,7 @@ async def test_work_that_never_ends_does_not_hold_ctrl_c_up(app_dir: Path) -> No
     try:
         screen = await screen_of(up)
         await send(setting_in(screen, "MyBus"), "stuck", "stuck")
-        await until(lambda: said(up).count("Executing 'Functions.first'") == 2, up)
+        await until(lambda: said(up).count("Executing 'Functions.first'") == 2)
         await ends_within(30, up)
     finally:
         await up.stop_async()
@@ -80,13 +80,13 @@ async def test_a_stop_at_once_waits_for_no_function(app_dir: Path) -> None:
     try:
         screen = await screen_of(up)
         await send(setting_in(screen, "MyBus"), "stuck")
-        await until(lambda: "Executing 'Functions.first'" in said(up), up)
+        await until(lambda: "Executing 'Functions.first'" in said(up))
         [host] = [int(pid) for pid in re.findall(r"  host +pid (\d+)", screen)]
         began = time.monotonic()
         up.send_signal(signal.SIGINT)
         await until(lambda: not is_running(host))
         assert time.monotonic() - began < 1.5  # a drain takes 2 s
-        await until(lambda: not up.alive, up)
+        await until(lambda: not up.alive)
     finally:
         await up.stop_async()
     assert up.exit_code == 0
@@ -100,7 +100,7 @@ async def test_a_function_that_fails_is_told_on_the_screen_without_asking_for_lo
     try:
         screen = await screen_of(up)
         await send(setting_in(screen, "MyBus"), "there is no table to write it to")
-        await until(lambda: "ERROR Executed 'Functions.second' (Failed, " in said(up), up)
+        await until(lambda: "ERROR Executed 'Functions.second' (Failed, " in said(up))
         assert "Functions.first" not in said(up)
         await ends_within(30, up)
     finally:
@@ -115,7 +115,7 @@ async def test_a_command_runs_beside_with_the_hosts_settings_and_what_it_says_is
     up.start()
     try:
         screen = await screen_of(up)
-        await until(lambda: "[beside-1] storage: " in said(up), up)
+        await until(lambda: "[beside-1] storage: " in said(up))
         assert f"[beside-1] bus: {setting_in(screen, 'MyBus')}" in said(up)
         await ends_within(30, up)
     finally:
@@ -135,7 +135,7 @@ async def test_up_with_a_desk_starts_it_with_the_hosts_settings_and_ends_it(tmp_
     up.start()
     try:
         await screen_of(up)
-        await until(lambda: "The desk waits for it." in said(up), up)  # no order made the table yet
+        await until(lambda: "The desk waits for it." in said(up))  # no order made the table yet
         assert "[beside-1] no order yet: there is no table 'orders'" in said(up)
         await ends_within(30, up)
     finally:
@@ -155,7 +155,7 @@ async def ends_within(seconds: float, up: Child) -> None:
     """One Ctrl-C."""
     began = time.monotonic()
     up.send_signal(signal.SIGINT)
-    await until(lambda: not up.alive, up)
+    await until(lambda: not up.alive)
     assert time.monotonic() - began < seconds
 
 
@@ -170,7 +170,7 @@ async def test_up_runs_the_core_tools_where_they_are_asked_for(
     try:
         screen = await screen_of(up)
         assert "func, with every function" in screen
-        await until(lambda: "[host-host] told " in said(up), up)
+        await until(lambda: "[host-host] told " in said(up))
         [told] = re.findall(r"^\[host-host\] told (.*)$", said(up), re.MULTILINE)
         found = json.loads(told)
         assert setting_in(screen, "MyBus") in found["env"]
@@ -197,7 +197,7 @@ async def test_core_tools_that_end_by_themselves_are_told(
     put_func_on_path(app_dir / "bin", monkeypatch)
     up = up_of(app_dir, "--ports", "free", "--func", "--setting", f"SB={how}")
     up.start()
-    await until(lambda: not up.alive, up)
+    await until(lambda: not up.alive)
     assert up.exit_code == 1
     assert sentence in up.log_path.read_text()
 
@@ -217,7 +217,7 @@ async def test_a_terminal_that_is_closed_stops_all_in_order(app_dir: Path) -> No
     try:
         screen = await screen_of(up)
         up.send_signal(signal.SIGHUP)
-        await until(lambda: not up.alive, up)
+        await until(lambda: not up.alive)
     finally:
         await up.stop_async()
     assert up.exit_code == 0
@@ -296,7 +296,7 @@ async def test_up_says_who_died_and_ends_with_a_code(
         [line] = re.findall(rf"^  {component} .*$", screen, re.MULTILINE)
         [victim] = pids_in(line)
         os.kill(victim, signal.SIGKILL)
-        await until(lambda: not up.alive, up)
+        await until(lambda: not up.alive)
     finally:
         await up.stop_async()
     assert up.exit_code == 1
