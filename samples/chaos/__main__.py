@@ -106,7 +106,7 @@ async def _soak(console: Console, options: argparse.Namespace) -> bool:
     async with running(options.out, ONE_WORKER, services, on_disk=False) as system:
         run = Run(
             system, screen, make_orders(options.orders), faults,
-            pace=options.pace or SOAK_PACE, in_flight=SOAK_IN_FLIGHT,
+            pace=options.pace or SOAK_PACE, in_flight=SOAK_IN_FLIGHT, archives=True,
             quiet_s_max=options.quiet, seconds_max=60 * options.minutes,
         )  # fmt: skip
         samples = Samples(system.stack.group("worker")[0].pid, run.tally, screen)
@@ -117,7 +117,7 @@ async def _soak(console: Console, options: argparse.Namespace) -> bool:
             watching.cancel()
         with suppress(asyncio.CancelledError):
             await watching
-        for line in samples.table():  # reconciling reads the whole table, which takes minutes
+        for line in samples.table():  # reconciling may take minutes
             screen.say(line)
         return await _conclude(console, run, options, samples)
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from azure.data.tables import TableEntity
 from azure.servicebus.aio import ServiceBusClient
 
 from orders.workflows import workflows
@@ -24,8 +22,6 @@ from samples.demo.verdict import Verdict, judge
 from samples.services.contract import SERVICES
 from samples.services.faults import Verb
 from samples.services.ledger import LedgerView
-from sas.adapters.table import Table
-from sas.adapters.table_store import TableStore
 from sas.codec.outward import AlertMessage, RejectedMessage
 from sas.codec.strict import convert
 from sas.domain.ids import idempotency_key, message_id
@@ -58,7 +54,6 @@ ZERO = (
 )
 """What must not happen to any order."""
 SHOWN_MAX = 10
-ALL_KEYS = ("", "\uffff")
 PEEK_MAX = 250
 
 
@@ -84,52 +79,14 @@ class Reconciliation:
         return list(dict.fromkeys(found))
 
 
-class TableCopy(Table):
-    """All rows of some partitions, read once. Azurite walks its whole table for each query."""
-
-    def __init__(self, table: Table) -> None:
-        super().__init__(table.client, table.retry_budget, table.meter)
-        self._real = table
-        self._rows: dict[str, list[TableEntity]] = {}
-
-    async def read(self, partition: str) -> None:
-        """Read a partition, in pages. It is not a snapshot: nothing may be at work on it."""
-        self._rows[partition] = sorted(await self._real.rows(partition, ALL_KEYS), key=_row_key)
-
-    async def pages(
-        self,
-        partition: str,
-        span: tuple[str, str],
-        *,
-        limit: int | None = None,
-        select: Sequence[str] | None = None,  # noqa: ARG002  all columns are there
-    ) -> AsyncIterator[list[TableEntity]]:
-        """See ``Table.pages``."""
-        rows = self._rows[partition]
-        low, high = (bisect_left(rows, key, key=_row_key) for key in span)
-        if found := rows[low:high][:limit]:
-            yield found
-
-
-def _row_key(row: TableEntity) -> str:
-    return str(row["RowKey"])
-
-
-async def copy_of(store: TableStore) -> TableStore:
-    """Return a store that reads orders and journals from a copy of this store's rows."""
-    copy = TableCopy(store.table)
-    for shard in store.shards:
-        await copy.read(shard)
-    return TableStore(copy, shards=len(store.shards))
-
-
 async def reconcile(run: Run) -> Reconciliation:
     """Return what came of every order of a run."""
     result = Reconciliation(notified=len(run.tally.seen))
     ledgers = {service: run.system.remote.ledger(service) for service in SERVICES}
     result.calls = sum(ledger["calls"] for ledger in ledgers.values())
     _ends(result, run, ledgers)
-    store = await copy_of(run.system.store)
+    await run.archive.read()
+    store = run.archive.store
     _stored(result, await judge(store, run.submitted, run.tally, ledgers))
     alerts = await _messages(result, run, store)
     await _queues(result, run.system, alerts)

@@ -149,6 +149,22 @@ def test_the_command_names_the_step_that_is_not_idempotent_and_the_seed_that_sho
     assert any(line.endswith(what) and "BROKEN: invariant 7" in line for line in story)
 
 
+def test_local_settings_reach_the_business_and_its_agents_and_stay_out_of_the_environment(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"BANK_URL": "/of-the-file", "MY_OWN": "of the file"}
+    (directory / "local.settings.json").write_text(json.dumps({"Values": values}))
+    monkeypatch.setenv("MY_OWN", "of the machine")
+    before = dict(os.environ)
+    what = project_of("tests.own_businesses:configured", directory, own=True)
+    story = play(what, Plan(1, 1, (ORDER,)), tell=True).story
+    assert any("POST /of-the-file" in line for line in story)
+    assert what.given is not None
+    with what.given.environment():
+        assert os.environ["MY_OWN"] == "of the machine"
+    assert dict(os.environ) == before
+
+
 @pytest.mark.parametrize(
     ("app", "wrong", "said"),
     [
