@@ -206,7 +206,7 @@ MUTANTS = (
     Mutant(
         "undo without waiting for late calls",
         _UNDO,
-        "    until = step.call.called_until + CLOCK_SKEW + limit",
+        "    until = step.call.called_until + CLOCK_SKEW + drain_time",
         "    until = now",
     ),
     Mutant(
@@ -288,7 +288,7 @@ MUTANTS = (
         "refusal = _unfit(order, command)",
     ),
     Mutant(
-        "a refused command is told to nobody",
+        "a refused command is not reported",
         "sas/actors/operator.py",
         "            await self._refuse(command, refusal)",
         "            _ = refusal",
@@ -349,7 +349,7 @@ MUTANTS = (
         "(Notify(Notice.RECEIVED),)",
     ),
     Mutant(
-        "a rejected order is not told",
+        "a rejected order gets no notification",
         "sas/engine/rejections.py",
         "            await self._outward.send([notice], sender.order_id or _base_id(rejection))",
         "            _ = notice",

@@ -148,7 +148,7 @@ def test_an_order_of_an_unknown_workflow_must_get_a_rejected_notification(
 
     monkeypatch.setattr(Rejections, "order", keep)
     (violation,) = play(project, plan).violations
-    assert "was not told that it is rejected" in violation.text
+    assert "got no notification that it is rejected" in violation.text
 
 
 REDRIVEN: tuple[Item, ...] = (
