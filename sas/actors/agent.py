@@ -425,7 +425,7 @@ class Attempts:
         if seconds <= 0:
             return
         try:
-            async with asyncio.timeout(seconds):
+            async with self._clock.timeout(seconds):
                 await self._store.keep_error(request.order_id, request.step, error)
         except (UnavailableError, TimeoutError) as down:
             log.warning("order %s: the error of an attempt was not kept: %s",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -13,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sas.actors.agent import AgentActor, RetryPolicy
+from sas.actors.agent import KEEP_ERROR_SECONDS, AgentActor, RetryPolicy
 from sas.bounds import RESULT_BYTES_MAX
 from sas.cli import look
 from sas.codec import internal
@@ -618,10 +619,30 @@ async def test_a_store_that_does_not_answer_delays_the_next_attempt_by_little(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(made.store, "keep_error", hangs)
-    monkeypatch.setattr("sas.actors.agent.KEEP_ERROR_SECONDS", 1e-9)
     made.agents["stock"].then(answered_500(), {"ok": 1})
     await made.hand(message)
     assert [reply.outcome for reply in replies(made)] == ["done"]
+    assert made.clock.now() < START + timedelta(seconds=KEEP_ERROR_SECONDS + 1)
+
+
+async def test_the_clock_alone_says_how_long_the_store_may_take_to_keep_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, message = await requested()
+    keep, kept = made.store.keep_error, []
+
+    async def on_a_busy_machine(*given: Any) -> None:
+        time.sleep(0.002)  # noqa: ASYNC251  the whole process is late
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await keep(*given)
+        kept.append(given)
+
+    monkeypatch.setattr(made.store, "keep_error", on_a_busy_machine)
+    monkeypatch.setattr("sas.actors.agent.KEEP_ERROR_SECONDS", 0.001)
+    made.agents["stock"].then(answered_500(), {"ok": 1})
+    await made.hand(message)
+    assert len(kept) == 1
 
 
 async def test_a_refusal_and_an_attempt_past_complete_by_keep_no_error(
