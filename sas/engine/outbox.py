@@ -81,9 +81,10 @@ class Outbox:
         internals, others = compose(order, entry, workflow, self._to, fetched)
         failed: BusUnavailableError | None = None
         try:
-            await self._bus.send(internals)
+            if internals:
+                await self._bus.send(internals)
         except UndeliverableError as refused:
-            failed = QueueRefusesError(refused.undelivered.queue, str(refused))
+            failed = QueueRefusesError(refused)
         except BusUnavailableError as away:
             failed = away
         if failed is not None and out is not None:

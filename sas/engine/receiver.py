@@ -25,7 +25,6 @@ from sas.domain.ids import digest_id, key_time
 from sas.engine.delivery import Delivery
 from sas.engine.outward import Outward
 from sas.ports import (
-    BusUnavailableError,
     Clock,
     Message,
     MessageBus,
@@ -107,7 +106,7 @@ class Receiver:
             except UnavailableError as failed:
                 away = failed
             except UndeliverableError as refused:  # a right to send may be missing for a while
-                away = BusUnavailableError(str(refused))
+                away = QueueRefusesError(refused)
             except Exception:
                 # The host may not export its own log of it (docs/telemetry.md).
                 log.exception("a message of queue %s failed and comes again", delivery.queue)

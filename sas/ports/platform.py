@@ -255,9 +255,9 @@ class QueueRefusesError(BusUnavailableError):
     or a right reaches it some minutes after it was granted. Until then messages are put back.
     """
 
-    def __init__(self, queue: str, text: str) -> None:
-        super().__init__(text)
-        self.scope = f"queue {queue}"
+    def __init__(self, refused: UndeliverableError) -> None:
+        super().__init__(str(refused))
+        self.scope = f"queue {refused.undelivered.queue}"
 
 
 @dataclass(frozen=True, slots=True)
