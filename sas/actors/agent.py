@@ -49,11 +49,11 @@ from sas.engine.hooks import (
 from sas.ports import (
     Agent,
     AwaitCallback,
-    BusUnavailableError,
     Call,
     Later,
     Message,
     OtherVersionError,
+    QueueRefusesError,
     RefusedError,
     StillRunning,
     TransientError,
@@ -185,7 +185,7 @@ class AgentActor:
         try:
             await self._context.bus.send([Message(queue, message.id, internal.encode(message))])
         except UndeliverableError as refused:  # a right may be missing for a while: put back
-            raise BusUnavailableError(str(refused)) from refused
+            raise QueueRefusesError(refused) from refused
         return answer
 
     async def _work(self, deadline: CallDeadline) -> Reply | Later | None:

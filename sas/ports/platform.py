@@ -250,6 +250,16 @@ class BusUnavailableError(UnavailableError):
     """The bus did not accept a message in time (busy, throttled, disconnected). Send it later."""
 
 
+class QueueRefusesError(BusUnavailableError):
+    """A queue of this system does not exist, or this app may not send to it. A deploy creates it,
+    or a right reaches it some minutes after it was granted. Until then messages are put back.
+    """
+
+    def __init__(self, refused: UndeliverableError) -> None:
+        super().__init__(str(refused))
+        self.scope = f"queue {refused.undelivered.queue}"
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message to send. ``time_to_live`` None means the queue's own default."""

@@ -168,14 +168,18 @@ async def test_a_cancelled_step_is_given_no_more_time_however_it_beats() -> None
     assert cut[0] <= ALLOWED.total_seconds()
 
 
-@pytest.mark.parametrize("down", ["store", "bus"])
+@pytest.mark.parametrize("down", ["store", "bus", "right to send"])
 async def test_a_heartbeat_that_cannot_be_passed_on_fails_no_call(down: str) -> None:
     made, message = await requested()
     made.agents["stock"].then(works(made, 50))
     if down == "store":
         made.store.fail_next("load", StoreFault.UNAVAILABLE)
-    else:
+    elif down == "bus":
         made.bus.fail_next(BusFault.UNAVAILABLE)
+    else:
+        replies = made.bus.queues[QUEUES.replies]
+        replies.forbids = True
+        made.clock.call_later(15, lambda: setattr(replies, "forbids", False))
     await beside(made, message, 70)
     assert made.states()[0] == "Processed"
     assert made.order().steps[0].epoch == 1
