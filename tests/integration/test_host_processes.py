@@ -38,6 +38,33 @@ def pid(req: func.HttpRequest) -> str:
 """
 
 START = 'open("starts", "a").write("+")\n'
+HANGS = """
+import json, os, signal, time, asyncio
+import azure.functions as func
+app = func.FunctionApp(http_auth_level=func.AuthLevel.ANONYMOUS)
+
+@app.route("hang", methods=["POST"])
+async def hang(req: func.HttpRequest) -> str:
+    {hangs}
+
+descriptors = [int(one) for one in os.listdir("/dev/fd")]
+passed_on = []
+for one in descriptors:
+    try:
+        passed_on += [one] * os.get_inheritable(one)
+    except OSError:
+        pass  # the descriptor of listdir
+with open("starts", "a") as starts:
+    starts.write(json.dumps([os.getpid(), len(descriptors), sorted(passed_on)]) + "\\n")
+while not os.path.exists("go"):
+    time.sleep(0.01)
+"""
+STOPS_AND_BLOCKS = """
+    os.kill(os.getpid(), signal.SIGTERM)
+    for _ in range(1000):  # the loop learns of the signal
+        await asyncio.sleep(0)
+    time.sleep(600)
+"""
 CLOSES = """
 async def at_the_end():
     try:
@@ -112,6 +139,26 @@ async def send(broker: Broker, queue: str, *bodies: str) -> None:
         client.get_queue_sender(queue) as sender,
     ):
         await sender.send_messages([ServiceBusMessage(body) for body in bodies])
+
+
+async def ping_always(port: int) -> None:
+    while True:
+        await status_of("GET", port, "/admin/host/ping")
+        await asyncio.sleep(0.01)
+
+
+async def status_of(method: str, port: int, path: str) -> int | None:
+    """The status of the answer; None when the worker ends first. Raise if it cannot connect."""
+    try:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, f"http://127.0.0.1:{port}{path}") as answer,
+        ):
+            return answer.status
+    except aiohttp.ClientConnectorError:
+        raise
+    except aiohttp.ClientError:
+        return None
 
 
 def is_running(pid: int) -> bool:
@@ -202,6 +249,60 @@ async def test_a_function_that_blocks_the_event_loop_past_its_timeout_is_cut_off
             assert len((await command.ready())["pids"]) == processes
             assert command.child.alive
             assert "died with" not in command.said
+
+
+@pytest.mark.parametrize(
+    ("hangs", "processes", "restarts"),
+    [("await asyncio.sleep(600)", 1, 3), ("time.sleep(600)", 2, 1)],
+)
+async def test_a_worker_that_starts_again_never_lets_go_of_its_http_port(
+    app_dir: Path, hangs: str, processes: int, restarts: int
+) -> None:
+    (app_dir / "function_app.py").write_text(HANGS.format(hangs=hangs))
+    (app_dir / "host.json").write_text('{"version": "2.0", "functionTimeout": "00:00:01"}')
+    go = app_dir / "go"
+    go.touch()
+
+    def starts() -> list[list[Any]]:
+        found = [json.loads(line) for line in (app_dir / "starts").read_text().splitlines()]
+        return [one for one in found if one[0] == pid]
+
+    async with (
+        Command(app_dir, "--processes", str(processes)) as command,
+        asyncio.TaskGroup() as tasks,
+    ):
+        ready = await command.ready()
+        pid, port = ready["pids"][0], ready["http_port"]
+        pings = tasks.create_task(ping_always(port))
+        for number in range(restarts):
+            go.unlink()  # the next start waits while the app is imported
+            hung = tasks.create_task(status_of("POST", port, "/api/hang"))
+            await until(lambda: len(starts()) == number + 2)  # noqa: B023  # called in this turn
+            with socket.socket() as other:
+                other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                with pytest.raises(OSError, match="Address already in use"):
+                    other.bind(("127.0.0.1", port))
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /admin/host/ping HTTP/1.0\r\n\r\n")
+            go.touch()
+            assert b" 200 " in await reader.readline()
+            writer.close()
+            assert await hung in {500, None}
+        pings.cancel()
+        assert starts() == [[pid, starts()[0][1], [0, 1, 2]]] * (restarts + 1)
+
+
+async def test_a_function_that_blocks_the_event_loop_of_a_stopping_worker_is_cut_off(
+    app_dir: Path,
+) -> None:
+    (app_dir / "function_app.py").write_text(HANGS.format(hangs=STOPS_AND_BLOCKS.strip()))
+    (app_dir / "host.json").write_text('{"version": "2.0", "functionTimeout": "00:00:01"}')
+    (app_dir / "go").touch()
+    async with Command(app_dir) as command:
+        port = (await command.ready())["http_port"]
+        assert await status_of("POST", port, "/api/hang") is None
+        assert await command.ended() == 0
+        assert len((app_dir / "starts").read_text().splitlines()) == 1
 
 
 async def test_what_the_app_left_on_its_loop_is_cancelled_at_a_kind_stop(
