@@ -86,9 +86,9 @@ class Run:
     moved_at: list[float] = field(default_factory=list)
     """When the broker took each notification."""
     ended_at: list[float] = field(default_factory=list)
-    first_told: dict[str, tuple[int, float]] = field(default_factory=dict)
-    told_twice: list[str] = field(default_factory=list)
-    told_after_window: list[str] = field(default_factory=list)
+    first_notified: dict[str, tuple[int, float]] = field(default_factory=dict)
+    notified_twice: list[str] = field(default_factory=list)
+    notified_after_window: list[str] = field(default_factory=list)
     redelivered: int = 0
     gave_up: bool = False
     begun: float = field(default_factory=time.time)
@@ -208,10 +208,10 @@ class Run:
         number = message.sequence_number or 0
         enqueued = message.enqueued_time_utc
         at = enqueued.timestamp() if enqueued else time.time()
-        known = self.first_told.setdefault(notification.id, (number, at))
+        known = self.first_notified.setdefault(notification.id, (number, at))
         if known[0] != number:
             late = at - known[1] > WINDOW_S
-            (self.told_after_window if late else self.told_twice).append(
+            (self.notified_after_window if late else self.notified_twice).append(
                 f"{notification.data.order_id}: {notification.type} {notification.id} on {queue}, "
                 f"again after {at - known[1]:.1f} s"
             )

@@ -78,7 +78,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as wrong:
         raise UsageError(f"{path} cannot be read: {wrong}") from None
     if not isinstance(said, dict):
-        raise UsageError(f"{path} is no JSON object: {_HOW}")
+        raise UsageError(f"{path} is not a JSON object: {_HOW}")
     return said
 
 

@@ -161,7 +161,7 @@ class OwnAgent(SimulatedAgent):
         if isinstance(result, AwaitCallback) and attempt.callback is not None:
             task = asyncio.ensure_future(self._happens(attempt.callback, call, result.within))
             self.calls.add(task)
-            task.add_done_callback(self._landed)
+            task.add_done_callback(self._call_ended)
         return result
 
     async def _happens(self, callback: Callback, call: Call, within: timedelta) -> None:

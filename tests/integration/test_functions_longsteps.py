@@ -80,7 +80,9 @@ async def test_a_delivery_longer_than_its_time_allowed_is_looked_at_until_it_is_
     made.nothing_lost()
 
 
-async def test_a_carrier_tells_by_http_and_strangers_do_not(made: Rig) -> None:
+async def test_a_carrier_calls_back_by_http_and_a_caller_without_a_token_is_refused(
+    made: Rig,
+) -> None:
     made.remote.set_faults(Faults(delivery=4.0), "carrier")
     port = free_port()
     address = f"http://127.0.0.1:{port}/api/callbacks"
@@ -142,7 +144,7 @@ async def test_a_callback_on_the_queue_ends_the_step_and_a_forged_one_is_put_asi
     made.nothing_lost()
 
 
-async def test_a_large_result_told_by_http_is_kept_apart_and_one_for_a_former_order_is_not_taken(
+async def test_a_large_callback_result_is_offloaded_and_one_for_a_former_order_is_not_taken(
     made: Rig,
 ) -> None:
     """No queue of Service Bus Standard would carry it."""
