@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import os
+import socket
 import sys
 import tempfile
 import threading
@@ -62,6 +63,7 @@ def parser() -> argparse.ArgumentParser:
         help="start a worker process again when it dies")  # fmt: skip
     add("--check", action="store_true", help="read the app as at a start, and end")
     add("--secondary", action="store_true", help=argparse.SUPPRESS)
+    add("--listener", type=int, help=argparse.SUPPRESS)  # a descriptor, from `_again`
     return found
 
 
@@ -75,9 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not arguments.check and (arguments.processes > 1 or arguments.respawn):
             with tempfile.TemporaryDirectory(prefix="functions-") as logs:
                 return asyncio.run(_workers(arguments, Path(logs)).run())
-        again = _again(argv)
-        code, port = asyncio.run(_run_here(arguments, again))
-        return again(port) if code is None else _leave(code)
+        with socket.socket(fileno=arguments.listener) as listener:
+            again = _again(argv, listener)
+            code = asyncio.run(_run_here(arguments, listener, again))
+            return again() if code is None else _leave(code)
     except DevstackError as error:
         print(f"devstack.functions: {error}", file=sys.stderr)  # noqa: T201  # the command's answer
         return 1
@@ -127,20 +130,29 @@ def _print_ready(line: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _again(argv: Sequence[str]) -> Callable[[int], NoReturn]:
-    """Return what starts the worker again, as the same process and on the same HTTP port."""
-    started_in, environ = Path.cwd(), dict(os.environ)
+def _again(argv: Sequence[str], listener: socket.socket) -> Callable[[], NoReturn]:
+    """Return what starts the worker again, as the same process with the same HTTP socket.
 
-    def again(port: int) -> NoReturn:
+    Clients that connect meanwhile wait, and no other process can take the port.
+    """
+    started_in, environ = Path.cwd(), dict(os.environ)
+    words = [sys.executable, "-m", "devstack.functions", *argv]
+    if "--listener" not in argv:
+        words += ["--listener", str(listener.fileno())]
+    listener.set_inheritable(False)  # the app's child processes do not get it
+
+    def again() -> NoReturn:
         os.chdir(started_in)
-        words = [sys.executable, "-m", "devstack.functions", *argv, "--http-port", str(port)]
+        listener.set_inheritable(True)
         os.execve(sys.executable, words, environ)  # noqa: S606  # no shell
 
     return again
 
 
-def _watch_loop(host: Host, again: Callable[[], NoReturn]) -> None:
+def _watch_loop(host: Host, stopping: asyncio.Event, again: Callable[[], NoReturn]) -> None:
     """Start the worker again when a function blocks its event loop past functionTimeout.
+
+    A worker that is stopping ends instead.
 
     Such a function also stops the clock of its own timeout. In Azure that clock is in another
     process; here it is on a thread.
@@ -158,6 +170,9 @@ def _watch_loop(host: Host, again: Callable[[], NoReturn]) -> None:
                     continue
                 if names := [name for name, one in host.counts.items() if one.running]:
                     text = "The event loop was blocked past functionTimeout while %s ran: %s"
+                    if stopping.is_set():
+                        _log.error(text, ", ".join(names), "the process ends")
+                        os._exit(int(host.failed.is_set()))
                     _log.error(text, ", ".join(names), "the process starts again, as in Azure")
                     again()
 
@@ -165,9 +180,9 @@ def _watch_loop(host: Host, again: Callable[[], NoReturn]) -> None:
 
 
 async def _run_here(
-    arguments: argparse.Namespace, again: Callable[[int], NoReturn]
-) -> tuple[int | None, int]:
-    """Return the exit code, None to start again after a function's timeout; and the HTTP port."""
+    arguments: argparse.Namespace, listener: socket.socket, again: Callable[[], NoReturn]
+) -> int | None:
+    """Return the exit code, or None to start again after a function's timeout."""
     app_dir = arguments.app_dir.resolve()
     host = Host(
         app_dir,
@@ -175,6 +190,7 @@ async def _run_here(
         only=arguments.only,
         without=arguments.without,
         http_port=arguments.http_port,
+        listener=listener,
         status_dir=make_directory(arguments.data.resolve()) if arguments.data else None,
         drain_s=arguments.drain,
         secondary=arguments.secondary,
@@ -186,28 +202,31 @@ async def _run_here(
     if arguments.check:
         await host.check()
         _print_ready({"queues": host.queues, **_ignores(host)})
-        return 0, 0
-    _watch_loop(host, lambda: again(host.http_port or arguments.http_port))
+        return 0
+    _watch_loop(host, stopping, again)
     starting = asyncio.ensure_future(host.start())
     await _first_of(asyncio.wait([starting]), stopping.wait())
     if not starting.done():
         starting.cancel()
         await asyncio.wait([starting])
-        return 0, 0
+        return 0
     starting.result()
     configure_logs(host.config.log_level)
     names = [one.name for one in host.functions]
-    pid, port = os.getpid(), host.http_port
-    line = {"functions": names, "http_port": port, "pid": pid, "pids": [pid], **_ignores(host)}
-    _print_ready({"ready": True, **line})
+    pid = os.getpid()
+    line = {"functions": names, "http_port": host.http_port, "pid": pid, "pids": [pid]}
+    _print_ready({"ready": True, **line, **_ignores(host)})
     await _first_of(stopping.wait(), host.failed.wait(), host.timed_out.wait())
-    failed, timed_out = host.failed.is_set(), not stopping.is_set()
-    if timed_out and not failed:
-        _log.warning("A function exceeded functionTimeout: the process starts again, as in Azure")
-    else:
+    failed = host.failed.is_set()
+    if failed:
+        stopping.set()
+    if stopping.is_set():
         _log.info("Stopping: running functions get %g s", arguments.drain)
+        listener.close()
+    else:
+        _log.warning("A function exceeded functionTimeout: the process starts again, as in Azure")
     await host.stop()
-    return 1 if failed else None if timed_out else 0, port or 0
+    return int(failed) if stopping.is_set() else None
 
 
 def _ignores(host: Host) -> dict[str, list[str]]:

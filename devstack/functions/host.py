@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import socket
 import time
 from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
@@ -47,6 +48,7 @@ class Host(AsyncRunnable):
         only: Iterable[str] | None = None,
         without: Iterable[str] | None = None,
         http_port: int = 0,
+        listener: socket.socket | None = None,
         status_dir: Path | None = None,
         drain_s: float = 10.0,
         secondary: bool = False,
@@ -55,9 +57,10 @@ class Host(AsyncRunnable):
         """Describe a host; `async with` or `start` runs it.
 
         `settings` override the environment and local.settings.json. `only` and `without` name
-        functions. `status_dir` keeps timer status over restarts. `drain_s` limits the wait for
-        running functions at the end. A `secondary` host runs neither timers nor HTTP.
-        `allow_remote` allows connections to services that are not on this machine.
+        functions. `listener` is a TCP socket for HTTP, bound or not; the caller keeps it open to
+        keep the port after this host. `status_dir` keeps timer status over restarts. `drain_s`
+        limits the wait for running functions at the end. A `secondary` host runs neither timers
+        nor HTTP. `allow_remote` allows connections to services that are not on this machine.
         """
         self.app_dir = Path(app_dir).resolve()
         self.functions: list[IndexedFunction] = []
@@ -69,6 +72,7 @@ class Host(AsyncRunnable):
         self._only = None if only is None else list(only)
         self._without = list(without or ())
         self._wanted_port = http_port
+        self._listener = listener
         self._status_dir = status_dir
         self._drain_s = drain_s
         self._secondary = secondary
@@ -160,8 +164,9 @@ class Host(AsyncRunnable):
             self._run(timer, name)
         if any(isinstance(one.trigger, HttpTrigger) for one in self.functions):
             self._http = HttpServer(self.functions, invoker, clients, self.config.http, settings)
+            listener = self._listener.dup() if self._listener else socket.socket()
             try:
-                await self._http.start(self._wanted_port)
+                await self._http.start(self._wanted_port, listener)
             except OSError as error:
                 raise HostError(
                     f"The host cannot listen on port {self._wanted_port} ({error.strerror}): stop "

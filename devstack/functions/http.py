@@ -11,6 +11,7 @@ import contextlib
 import hmac
 import logging
 import re
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,14 +75,24 @@ class HttpServer:
         self._answered = asyncio.Event()
         self._requests = 0
 
-    async def start(self, port: int) -> None:
-        """Listen on 127.0.0.1 (port 0 takes a free one), or raise OSError if the port is taken."""
+    async def start(self, port: int, listener: socket.socket) -> None:
+        """Serve on `listener` and close it at the end, or raise OSError if the port is taken.
+
+        Bind it to `port` of 127.0.0.1 (0: a free one), unless it is bound already.
+        """
         app = web.Application(client_max_size=_BODY_BYTES_MAX)
         app.router.add_route("*", "/{path:.*}", self._serve)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", port).start()
-        self.port = self._runner.addresses[0][1]
+        try:
+            if not listener.getsockname()[1]:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind(("127.0.0.1", port))
+            await web.SockSite(self._runner, listener).start()
+        except OSError:
+            listener.close()
+            raise
+        self.port = listener.getsockname()[1]
 
     async def drain(self, limit_s: float) -> None:
         """Close the port and wait up to `limit_s` seconds for the requests in work."""

@@ -429,14 +429,18 @@ async def test_a_function_past_its_timeout_is_given_up(
 async def test_a_function_past_its_timeout_costs_all_in_flight_a_delivery(
     tmp_path: Path, bench: Bench
 ) -> None:
-    async with host_of(tmp_path, bench, "slow", timeout="00:00:01") as host:
+    async with host_of(tmp_path, bench, "slow", timeout="00:00:03") as host:
         await bench.send("slow", "9")
-        await until(lambda: "slow" in host.counts)
-        await asyncio.sleep(0.2)  # they begin later, so they are at work when the worker ends
-        await asyncio.gather(*(bench.send("slow", "0.9") for _ in range(2)))
-        await until(lambda: succeeded(host, "slow") == 3)
+        await until(lambda: running(host, "slow") == 1)
+        await bench.send("slow", "9", "9")
+        await until(lambda: running(host, "slow") == 3)
+        assert not host.timed_out.is_set()
+        await host.timed_out.wait()
+        for _ in range(100):  # turns of the loop, long before their own time ends
+            await asyncio.sleep(0)
         assert host.counts["slow"].failed == 3
-        assert host.timed_out.is_set()
+        await until(lambda: succeeded(host, "slow") >= 3)
+        assert host.counts["slow"].failed == 3
 
 
 NO_RETRIES = {"clientRetryOptions": {"maxRetries": 0}}

@@ -100,7 +100,7 @@ def seen() -> list[Any]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110  # the app notes, nothing signals
             await asyncio.sleep(0.01)
 

@@ -15,18 +15,19 @@ from devstack.functions.settings import Settings
 from devstack.functions.timers import Timer
 
 START = datetime(2026, 3, 14, 12, 0, 30, tzinfo=UTC)
+NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 class Clock:
-    """Time that runs `rate` times as fast, from START."""
+    """Time that runs `rate` times as fast, from START, and stands still at `end`."""
 
-    def __init__(self, rate: float, start: datetime = START) -> None:
-        self.rate, self._start = rate, start
+    def __init__(self, rate: float, start: datetime = START, end: datetime = NEVER) -> None:
+        self.rate, self._start, self._end = rate, start, end
         self._began = asyncio.get_running_loop().time()
 
     def __call__(self) -> datetime:
         gone_s = asyncio.get_running_loop().time() - self._began
-        return self._start + timedelta(seconds=gone_s * self.rate)
+        return min(self._start + timedelta(seconds=gone_s * self.rate), self._end)
 
 
 def function_of(app_dir: Path, code: str, schedule: str, **more: Any) -> IndexedFunction:
@@ -101,7 +102,8 @@ async def test_run_on_startup_runs_at_once(tmp_path: Path) -> None:
 
 async def test_what_was_missed_while_the_host_was_away_is_run_once(tmp_path: Path) -> None:
     function = function_of(tmp_path, NOTE, "0 */5 * * * *")
-    await run(function, Clock(1000), until=1, status_dir=tmp_path)
+    clock = Clock(1000, end=START + timedelta(minutes=5))
+    await run(function, clock, until=1, status_dir=tmp_path)
     written = json.loads((tmp_path / "timer-f.json").read_text())
     assert written["Next"] == "2026-03-14T12:10:00+00:00"
     function.code.__globals__["seen"].clear()
