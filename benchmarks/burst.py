@@ -50,9 +50,9 @@ async def _played(client: OrdersClient, ids: Sequence[str]) -> tuple[Counter[str
     order, begun = content(), time.perf_counter()
     await client.submit_many([NewOrder(order_id, order) for order_id in ids])
     ends: dict[str, str] = {}
-    async for told in client.follow(ids, quiet_s=120):
-        if is_end(told):
-            ends[told.data.order_id] = notice_of(told.type)
+    async for event in client.follow(ids, quiet_s=120):
+        if is_end(event):
+            ends[event.data.order_id] = notice_of(event.type)
             if len(ends) % 100 == 0:
                 print(f"  {len(ends)} ended after {time.perf_counter() - begun:.0f} s", flush=True)
     return Counter(ends.values()), time.perf_counter() - begun

@@ -37,14 +37,14 @@ class Run:
     """Latencies of completed orders in seconds, and the duration of the run.
 
     ``done`` is from submitting to the commit that completed the order (the event's own time),
-    ``told`` until this client had the event.
+    ``notified`` until this client had the event.
     """
 
     in_flight: int
     seconds: float = 0.0
     sent_at: dict[str, float] = field(default_factory=dict)
     done: list[float] = field(default_factory=list)
-    told: list[float] = field(default_factory=list)
+    notified: list[float] = field(default_factory=list)
 
     def percentile(self, latencies: list[float], share: float) -> float:
         """Return the latency that this share of orders did not exceed, in milliseconds."""
@@ -75,11 +75,11 @@ async def closed_loop(client: OrdersClient, run: Run, orders: int, prefix: str) 
             await client.submit_many([NewOrder(order_id, order) for order_id in batch])
 
     await send(run.in_flight)
-    async for told in client.follow(ids, quiet_s=60):
-        sent = run.sent_at.get(told.data.order_id)
-        if is_end(told) and sent is not None:
-            run.told.append(time.time() - sent)
-            run.done.append(parse_key_time(told.time).timestamp() - sent)
+    async for event in client.follow(ids, quiet_s=60):
+        sent = run.sent_at.get(event.data.order_id)
+        if is_end(event) and sent is not None:
+            run.notified.append(time.time() - sent)
+            run.done.append(parse_key_time(event.time).timestamp() - sent)
             await send(1)
     run.seconds = time.perf_counter() - begun
 
@@ -92,7 +92,7 @@ async def speed(orders: int) -> None:
         OrdersClient(stack.servicebus_connection, reply_queue=REPLY_QUEUE) as client,
     ):
         await closed_loop(client, Run(4), 20, "warm")
-        print("in flight   orders/s   done p50, p99 ms   told p50, p99 ms   orders")
+        print("in flight   orders/s   done p50, p99 ms   notified p50, p99 ms   orders")
         for in_flight in IN_FLIGHT:
             run = Run(in_flight)
             count = min(orders, 20 * in_flight) if in_flight < 100 else orders
@@ -100,7 +100,7 @@ async def speed(orders: int) -> None:
             await closed_loop(client, run, count, f"b{in_flight}")
             shown = "".join(
                 f"{run.percentile(latencies, 0.5):9.0f} {run.percentile(latencies, 0.99):9.0f}"
-                for latencies in (run.done, run.told)
+                for latencies in (run.done, run.notified)
             )
             print(f"{in_flight:9} {count / run.seconds:10.1f}{shown} {count:8}")
         spent = {c.name: 1000 * (cpu_s(c.pid) - cpu[c.name]) / count for c in stack.children()}

@@ -32,13 +32,13 @@ class EnvFile:
         self._file: TextIO | None = None
 
     def write(self, settings: Mapping[str, str]) -> None:
-        """Write the settings, or raise DevstackError (another stack has the file)."""
+        """Write the settings, or raise DevstackError (another stack may have the file)."""
         try:
             self.path.parent.mkdir(exist_ok=True)
             self._file = self._locked()
         except BlockingIOError:
             raise DevstackError(
-                f"{self.path} is that of another stack ({_first_line(self.path)}): paste the "
+                f"{self.path} belongs to another stack ({_first_line(self.path)}): paste the "
                 "lines to use this one."
             ) from None
         except OSError as error:

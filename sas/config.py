@@ -187,7 +187,7 @@ def read_applications(environ: Mapping[str, str] | None = None) -> tuple[str, ..
     """Return the applications that have a queue of orders of their own.
 
     Raises:
-        SettingError: a name is none, or begins with another application's.
+        SettingError: a name is invalid, or begins with another application's.
     """
     env = os.environ if environ is None else environ
     text = env.get("SAS_APPLICATIONS", "")
@@ -211,7 +211,7 @@ def read_functions(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return the groups of functions that this app has: engine, callbacks, or both.
 
     Raises:
-        SettingError: it is none of ``FUNCTIONS``.
+        SettingError: it is not in ``FUNCTIONS``.
     """
     env = os.environ if environ is None else environ
     text = env.get("SAS_FUNCTIONS", "all")
@@ -281,7 +281,7 @@ def read_tables(env: Mapping[str, str]) -> Endpoint:
     """Return the endpoint of the state store.
 
     Raises:
-        SettingError: the setting is missing, or the address is none.
+        SettingError: the setting is missing, or the address is invalid.
     """
     address = env.get("SAS_TABLES__endpoint")
     if address:

@@ -166,7 +166,8 @@ def _read(path: Path) -> Iterator[Profile]:
 def _settings_of(path: Path, name: str, members: Any) -> dict[str, str]:
     if not isinstance(members, dict) or not _NAME.fullmatch(name):
         raise ProfileError(
-            f"{path}: {name[:60]!r} is no profile: begin each with [NAME], for instance\n{_EXAMPLE}"
+            f"{path}: {name[:60]!r} is not a profile: begin each with [NAME], for instance\n"
+            f"{_EXAMPLE}"
         )
     where = f"{path}, [{name}]"
     names = {"namespace": OF_BUS[2], "tables": OF_TABLES[1], "table": "SAS_TABLE"}

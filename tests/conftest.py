@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -100,6 +101,19 @@ def pytest_terminal_summary(
             terminalreporter.write_line(f"{states:>9,} states  {scope}")
     told = f"{len(found):,} scopes explored whole, {sum(found.values()):,} states"
     terminalreporter.write_line(told)
+
+
+@pytest.fixture(autouse=True)
+def environment_is_left_as_it_was() -> Iterator[None]:
+    """Fail the test that leaves a variable behind, and not a later one that reads it."""
+    before = dict(os.environ)
+    yield
+    after = dict(os.environ)
+    left = {name for name, _ in before.items() ^ after.items()} - {"PYTEST_CURRENT_TEST"}
+    for name in left:
+        os.environ.pop(name, None)
+        os.environ.update({name: before[name]} if name in before else {})
+    assert not left, f"the test left in the environment: {', '.join(sorted(left))}"
 
 
 @pytest.fixture

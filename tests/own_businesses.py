@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import uuid
 from datetime import timedelta
@@ -152,6 +153,18 @@ def business(pay: Agent, first: str = "stock") -> Business:
 
 def careful() -> Business:
     return business(Careful())
+
+
+def configured() -> Business:
+    """Read a setting where the business is made, and where an agent works."""
+    os.environ["BANK_URL"]
+
+    class Configured(Careful):
+        async def do(self, call: Call) -> Any:
+            where = os.environ["BANK_URL"]
+            return await self.service.call("POST", where, key=self.key(call), body=call.order)
+
+    return business(Configured())
 
 
 def fresh_keys() -> Business:

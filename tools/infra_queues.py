@@ -87,7 +87,7 @@ def seconds(duration: str) -> int:
     """
     found = _DURATION.fullmatch(duration)
     if found is None or duration in {"P", "PT"}:
-        raise ValueError(f"{duration!r} is no duration such as PT1M or P14D")
+        raise ValueError(f"{duration!r} is not a duration such as PT1M or P14D")
     days, hours, minutes, rest = (int(part or 0) for part in found.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + rest
 
@@ -96,7 +96,7 @@ def inconsistent(listed: Mapping[str, Any]) -> list[str]:
     """Return where the list contradicts itself."""
     names = {queue["name"] for queue in listed["queues"]} | {listed["deadLetterQueue"]}
     problems = [
-        f"access.{what} names {name}, which is no queue"
+        f"access.{what} names {name}, which is not a queue"
         for what, granted in listed["access"].items()
         for name in granted
         if name not in names

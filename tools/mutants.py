@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 COPIED = ("sas", "orders", "tests", "infra", "host.json", "tools", "pyproject.toml")
 APP = "tests.simulation.test_everything_at_once:DEFINED"
-"""Workflows with every feature: alternatives, call limits, waits, deadlines, no undo."""
+"""Workflows with every feature: alternatives, drain times, waits, deadlines, no undo."""
 SEEDS_MAX = 2000
 SEED_CPU_S_MAX = 60
 """A seed that takes more CPU time never ends: an invariant is broken too. Days take 10 s."""
@@ -206,7 +206,7 @@ MUTANTS = (
     Mutant(
         "undo without waiting for late calls",
         _UNDO,
-        "    until = step.call.called_until + CLOCK_SKEW + limit",
+        "    until = step.call.called_until + CLOCK_SKEW + drain_time",
         "    until = now",
     ),
     Mutant(
@@ -288,7 +288,7 @@ MUTANTS = (
         "refusal = _unfit(order, command)",
     ),
     Mutant(
-        "a refused command is told to nobody",
+        "a refused command is not reported",
         "sas/actors/operator.py",
         "            await self._refuse(command, refusal)",
         "            _ = refusal",
@@ -349,7 +349,7 @@ MUTANTS = (
         "(Notify(Notice.RECEIVED),)",
     ),
     Mutant(
-        "a rejected order is not told",
+        "a rejected order gets no notification",
         "sas/engine/rejections.py",
         "            await self._outward.send([notice], sender.order_id or _base_id(rejection))",
         "            _ = notice",

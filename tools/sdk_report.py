@@ -101,7 +101,7 @@ def problems(
         for name in sorted(set(chosen) - set(outcome_of))
     ]
     told += [
-        f"{name} is no test of azure-servicebus {VERSION}: take it out of the list."
+        f"{name} is not a test of azure-servicebus {VERSION}: take it out of the list."
         for name in (*lists.deselected, *lists.expected)
         if name not in found
     ]

@@ -60,7 +60,7 @@ def _decode_timestamp(buffer: memoryview, _depth: int = 0) -> tuple[memoryview, 
     return buffer[8:], Timestamp.from_bytes(buffer[:8], signed=True)
 
 
-# The SDK decodes timestamps to plain integers; nothing else tells them from numbers.
+# The SDK decodes timestamps to plain integers, which look like any other number.
 _decode._DECODE_BY_CONSTRUCTOR[_TIMESTAMP] = _decode_timestamp  # noqa: SLF001
 
 

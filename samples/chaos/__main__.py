@@ -20,8 +20,8 @@ from rich.console import Console
 from devstack.azurite import require_node
 from devstack.inputs import DevstackError
 from samples.chaos import report
-from samples.chaos.books import SHOWN_MAX, Books, reconcile, show
 from samples.chaos.faults import CLOCK_S_MAX, OUTAGES, draw
+from samples.chaos.reconciliation import SHOWN_MAX, Reconciliation, reconcile, show
 from samples.chaos.run import Run, make_orders
 from samples.chaos.screen import Screen
 from samples.chaos.soak import Samples
@@ -35,7 +35,7 @@ SOAK_FAULT_EVERY = 200
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run; return 0 if all books balance, 1 if not, 2 for bad usage, 130 for Ctrl-C."""
+    """Run; return 0 if all ledgers balance, 1 if not, 2 for bad usage, 130 for Ctrl-C."""
     options = _options(argv)
     logging.basicConfig(level=logging.CRITICAL)
     console = Console()
@@ -106,7 +106,7 @@ async def _soak(console: Console, options: argparse.Namespace) -> bool:
     async with running(options.out, ONE_WORKER, services, on_disk=False) as system:
         run = Run(
             system, screen, make_orders(options.orders), faults,
-            pace=options.pace or SOAK_PACE, in_flight=SOAK_IN_FLIGHT,
+            pace=options.pace or SOAK_PACE, in_flight=SOAK_IN_FLIGHT, archives=True,
             quiet_s_max=options.quiet, seconds_max=60 * options.minutes,
         )  # fmt: skip
         samples = Samples(system.stack.group("worker")[0].pid, run.tally, screen)
@@ -117,7 +117,7 @@ async def _soak(console: Console, options: argparse.Namespace) -> bool:
             watching.cancel()
         with suppress(asyncio.CancelledError):
             await watching
-        for line in samples.table():  # reconciling reads the whole table, which takes minutes
+        for line in samples.table():  # reconciling may take minutes
             screen.say(line)
         return await _conclude(console, run, options, samples)
 
@@ -133,25 +133,25 @@ async def _play(run: Run) -> None:
 async def _conclude(
     console: Console, run: Run, options: argparse.Namespace, samples: Samples | None = None
 ) -> bool:
-    run.screen.say("reconciling the services' books with store, queues and notifications ...")
-    books = await reconcile(run)
-    found = report.lines(run, books, options.seed)
-    found += await _shown(run, books)
+    run.screen.say("reconciling the services' ledgers with store, queues and notifications ...")
+    result = await reconcile(run)
+    found = report.lines(run, result, options.seed)
+    found += await _shown(run, result)
     flat = samples is None or samples.flat
     if samples is not None:
         found += [*samples.table(), "FLAT" if flat else "NOT FLAT"]
-    found.append("BALANCED" if books.balanced else "NOT BALANCED")
+    found.append("BALANCED" if result.balanced else "NOT BALANCED")
     (options.out / "report.txt").write_text("\n".join(found) + "\n", encoding="utf-8")
     picture = report.picture(run, samples.taken if samples else ())
     (options.out / "faults.svg").write_text(picture, encoding="utf-8")
     for line in found:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(f"report and picture: {options.out}", highlight=False, soft_wrap=True)
-    return books.balanced and flat
+    return result.balanced and flat
 
 
-async def _shown(run: Run, books: Books) -> list[str]:
-    orders = [order_id for order_id in books.orders() if order_id in run.submitted]
+async def _shown(run: Run, result: Reconciliation) -> list[str]:
+    orders = [order_id for order_id in result.orders() if order_id in run.submitted]
     return [await show(run.system, order_id) for order_id in orders[:SHOWN_MAX]]
 
 

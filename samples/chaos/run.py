@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient
 
+from samples.chaos.archive import Archive
 from samples.chaos.faults import Fault
 from samples.chaos.screen import Screen
 from samples.chaos.system import System
@@ -22,11 +23,14 @@ from sas.client import NewOrder, OrdersClient, SubmitError, is_end
 from sas.client.links import close_link
 from sas.codec.outward import decode_notification
 from sas.domain.queues import Queues
+from sas.ports import StoreUnavailableError
 
 SHOP, WHOLESALE = "responses-web-shop", "responses-wholesale"
 READ_MAX = 50
 READ_S_MAX = 30.0
 SUBMIT_S_MAX = 3.0
+ENDED_KEPT = 300
+"""Orders that ended last and stay in the table."""
 WINDOW_S = 300.0
 """How long duplicate detection remembers an id (infra/emulator/Config.json)."""
 
@@ -71,22 +75,27 @@ class Run:
     in_flight: int = 100
     quiet_s_max: float = 180.0
     seconds_max: float = float("inf")
+    archives: bool = False
+    """Whether finished orders are moved out of the table, so that Azurite stays fast."""
     tally: Tally = field(init=False)
+    archive: Archive = field(init=False)
+    moved: int = 0
     happened: list[Happened] = field(default_factory=list)
     submitted: dict[str, NewOrder] = field(default_factory=dict)
     submitted_at: list[float] = field(default_factory=list)
     moved_at: list[float] = field(default_factory=list)
     """When the broker took each notification."""
     ended_at: list[float] = field(default_factory=list)
-    first_told: dict[str, tuple[int, float]] = field(default_factory=dict)
-    told_twice: list[str] = field(default_factory=list)
-    told_after_window: list[str] = field(default_factory=list)
+    first_notified: dict[str, tuple[int, float]] = field(default_factory=dict)
+    notified_twice: list[str] = field(default_factory=list)
+    notified_after_window: list[str] = field(default_factory=list)
     redelivered: int = 0
     gave_up: bool = False
     begun: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
         self.tally = Tally(len(self.orders))
+        self.archive = Archive(self.system.store)
 
     async def play(self) -> None:
         """Run until all is at rest, or until nothing has moved for ``quiet_s_max`` seconds."""
@@ -94,6 +103,8 @@ class Run:
         loading = asyncio.create_task(self._load())
         failing = asyncio.create_task(self._fail(loading))
         tasks = [*reading, loading, failing]
+        if self.archives:
+            tasks.append(asyncio.create_task(self._move()))
         try:
             while not (loading.done() and failing.done()):
                 await self._tick(tasks)
@@ -163,6 +174,17 @@ class Run:
             self.screen.fault_over()
             await asyncio.sleep(fault.pause_s)
 
+    async def _move(self) -> None:
+        """Move orders that ended to the archive, all but the last ones."""
+        looked_at = 0
+        while True:
+            old = list(self.tally.ended)[looked_at:-ENDED_KEPT]
+            for order_id in old:
+                with suppress(StoreUnavailableError):
+                    self.moved += await self.archive.move(order_id, self.tally.seen)
+                looked_at += 1
+            await asyncio.sleep(1.0)
+
     async def _read(self, queue: str) -> None:
         """Read a response queue as an application does, through every fault of the connection."""
         text = self.system.stack.servicebus_connection
@@ -186,10 +208,10 @@ class Run:
         number = message.sequence_number or 0
         enqueued = message.enqueued_time_utc
         at = enqueued.timestamp() if enqueued else time.time()
-        known = self.first_told.setdefault(notification.id, (number, at))
+        known = self.first_notified.setdefault(notification.id, (number, at))
         if known[0] != number:
             late = at - known[1] > WINDOW_S
-            (self.told_after_window if late else self.told_twice).append(
+            (self.notified_after_window if late else self.notified_twice).append(
                 f"{notification.data.order_id}: {notification.type} {notification.id} on {queue}, "
                 f"again after {at - known[1]:.1f} s"
             )

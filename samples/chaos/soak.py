@@ -56,7 +56,7 @@ class Samples:
         targets = []
         for one in (process / "fd").iterdir():
             try:
-                targets.append(os.readlink(one))  # noqa: PTH115  the target is no path
+                targets.append(os.readlink(one))  # noqa: PTH115  the target is not a path
             except OSError:
                 continue  # closed in the meantime
         sockets = sum(target.startswith("socket:") for target in targets)

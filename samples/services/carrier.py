@@ -23,7 +23,8 @@ from samples.services.ledger import KeyState
 from samples.services.service import Service
 
 CHECK_AFTER_S_MIN = 0.5
-"""The answer 202 asks for the next call after half of the remaining time, at least this."""
+"""The answer 202 asks for the next call after half of the remaining time, at least this, and at
+most ``Faults.check_after``."""
 
 CALLBACK_RETRY_S = 0.5
 CALLBACK_TIMEOUT = aiohttp.ClientTimeout(total=10)
@@ -36,7 +37,7 @@ class Carrier(Service):
         self, contract: Contract, faults: Faults, ledger_max: int, file: Path | None = None
     ) -> None:
         super().__init__(contract, faults, ledger_max, file)
-        self._due: dict[str, float] = {}
+        self._begun: dict[str, float] = {}
         self._deliveries: set[asyncio.Task[None]] = set()
 
     def app(self) -> web.Application:
@@ -61,17 +62,17 @@ class Carrier(Service):
         if state is not KeyState.NEW or refused:
             return super()._execute(key, parcel)
         now = time.monotonic()
-        first = key not in self._due
-        left = self._due.setdefault(key, now + self.faults.delivery) - now
+        first = key not in self._begun
+        left = self._begun.setdefault(key, now) + self.faults.delivery - now
         if left <= 0:
             return super()._execute(key, parcel)
         if first and answer_to is not None:
             task = asyncio.ensure_future(self._deliver(key, parcel, answer_to, left))
             self._deliveries.add(task)
             task.add_done_callback(self._deliveries.discard)
+        check_after = min(max(left / 2, CHECK_AFTER_S_MIN), self.faults.check_after)
         return web.json_response(
-            {"state": "on-its-way", "check_after": round(max(left / 2, CHECK_AFTER_S_MIN), 3)},
-            status=202,
+            {"state": "on-its-way", "check_after": round(check_after, 3)}, status=202
         )
 
     async def _deliver(self, key: str, parcel: Body, answer_to: str, seconds: float) -> None:

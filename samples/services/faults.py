@@ -63,6 +63,7 @@ class Faults:
       client that retries more often always succeeds; None means no limit.
     - ``latency``: seconds that every call takes.
     - ``delivery``: seconds from the first call to the carrier until it has delivered.
+    - ``check_after``: the longest pause in seconds that the carrier asks for until the next call.
     """
 
     seed: int = 42
@@ -75,6 +76,7 @@ class Faults:
     max_transient_attempts: int | None = None
     latency: float = 0.0
     delivery: float = 0.0
+    check_after: float = SECONDS_MAX
 
     def __post_init__(self) -> None:
         for name in ("transient", "permanent", "slow", "undo_permanent"):
@@ -87,6 +89,7 @@ class Faults:
         _check_between("slow_seconds", self.slow_seconds, SECONDS_MAX)
         _check_between("latency", self.latency, SECONDS_MAX)
         _check_between("delivery", self.delivery, SECONDS_MAX)
+        _check_between("check_after", self.check_after, SECONDS_MAX)
         _check_between("retry_after_seconds", self.retry_after_seconds, SECONDS_MAX)
         _check_whole("retry_after_seconds", self.retry_after_seconds)
         _check_whole("seed", self.seed)

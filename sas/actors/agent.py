@@ -49,11 +49,11 @@ from sas.engine.hooks import (
 from sas.ports import (
     Agent,
     AwaitCallback,
-    BusUnavailableError,
     Call,
     Later,
     Message,
     OtherVersionError,
+    QueueRefusesError,
     RefusedError,
     StillRunning,
     TransientError,
@@ -185,7 +185,7 @@ class AgentActor:
         try:
             await self._context.bus.send([Message(queue, message.id, internal.encode(message))])
         except UndeliverableError as refused:  # a right may be missing for a while: put back
-            raise BusUnavailableError(str(refused)) from refused
+            raise QueueRefusesError(refused) from refused
         return answer
 
     async def _work(self, deadline: CallDeadline) -> Reply | Later | None:
@@ -203,7 +203,7 @@ class AgentActor:
             call = replace(
                 await self._call_of(request),
                 callbacks=self._callbacks(request, request.generation),
-                beats=deadline.heartbeat,
+                heartbeats=deadline.heartbeat,
             )
             result = await self._make_calls(call, deadline)
         except RefusedError as refused:
@@ -425,7 +425,7 @@ class Attempts:
         if seconds <= 0:
             return
         try:
-            async with asyncio.timeout(seconds):
+            async with self._clock.timeout(seconds):
                 await self._store.keep_error(request.order_id, request.step, error)
         except (UnavailableError, TimeoutError) as down:
             log.warning("order %s: the error of an attempt was not kept: %s",

@@ -103,7 +103,7 @@ class Operator:
         return replace(command, input=encrypted)
 
     async def _refuse(self, command: Command, why: str) -> None:
-        """Tell the waiting CLI, and by an alert the operators, why a command changed nothing."""
+        """Report a refusal: to the CLI that waits, and by an alert to the operators."""
         own_id = command.command_id
         await self._refusals.record(own_id, why)
         if len(own_id) > 100:  # a MessageId has 128 characters at most
@@ -166,6 +166,6 @@ def _unfit_step(order: Order, command: Command, rules: Rules) -> str:
     if bare and command.step in {None, *bare}:
         return (
             f"its step {bare[0]} accepts no input: its earlier calls cannot be undone at once "
-            "(no undo, a call_limit, or an undo that failed)"
+            "(no undo, a drain_time, or an undo that failed)"
         )
     return ""

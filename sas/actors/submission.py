@@ -55,7 +55,7 @@ class Submitter:
         order_bytes_max: int = ORDER_BYTES_MAX,
         deploy_wait: timedelta = DEPLOY_WAIT,
     ) -> None:
-        """For ``deploy_wait`` an order is left to an instance that has its workflow."""
+        """An order of an unknown workflow waits ``deploy_wait`` for an instance that has it."""
         self._context = context
         self._deploy_wait = deploy_wait
         self._business = business
@@ -175,7 +175,8 @@ def read_order(delivery: Delivery, queue: str, context: Context, bytes_max: int)
     """Return the submission of an order message that came by ``queue``.
 
     Raises:
-        MalformedError: it is none, or names a queue or an id that this queue's senders may not use.
+        MalformedError: it is invalid, or names a queue or an id that is not open to this queue's
+            senders.
     """
     submission = parse_order(delivery.body, delivery.message_id, bytes_max)
     try:

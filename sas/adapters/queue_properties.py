@@ -115,7 +115,7 @@ def clock_of(address: str) -> tuple[datetime, datetime]:
 
     Raises:
         OSError: no answer.
-        ValueError: the answer has no date, or the address is none.
+        ValueError: the answer has no date, or the address is invalid.
     """
     before = datetime.now(UTC)
     request = Request(address, method="GET")  # noqa: S310  the operator's own setting

@@ -38,7 +38,7 @@ class OperatorServiceBus(ServiceBus):
         last = max((sequence for move in moves for sequence in move.sequences), default=0)
         held: dict[int, ServiceBusReceivedMessage] = {}
         async with self._reading(path) as receiver:
-            # Opens the link with the SDK's patience; receive_messages has that of TAKE_S alone.
+            # This opens the link with the SDK's own time limit; receive_messages waits TAKE_S only.
             await receiver.peek_messages(1)
             self.meter.peeks += 1
             try:

@@ -148,7 +148,7 @@ class Table:
         self._transactions = transactions
 
     async def create(self) -> None:
-        """Create the table. An existing one is no error."""
+        """Create the table. An existing one is not an error."""
 
         async def ask() -> None:
             try:
@@ -194,7 +194,7 @@ class Table:
         return await self._write(update, ResourceModifiedError, ResourceNotFoundError)
 
     async def delete(self, partition: str, row_key: str) -> None:
-        """Delete a row. A missing one is no error."""
+        """Delete a row. A missing one is not an error."""
         await self._write(lambda: self.client.delete_entity(partition, row_key))
 
     async def _write(self, ask: Callable[[], Awaitable[object]], *no: type[Exception]) -> bool:

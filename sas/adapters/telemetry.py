@@ -73,7 +73,7 @@ def _exporters(mode: str) -> tuple[Any, Any, Any]:
     if mode == "azuremonitor":
         from azure.monitor.opentelemetry import exporter  # noqa: PLC0415
 
-        # It would look for a global provider, which there is none of, and log that at each export.
+        # Otherwise it looks for a global provider, finds none, and logs that at each export.
         os.environ.setdefault("APPLICATIONINSIGHTS_OPENTELEMETRY_RESOURCE_METRIC_DISABLED", "true")
         return (
             exporter.AzureMonitorTraceExporter(),

@@ -171,7 +171,7 @@ function __sas_verb_is
     test "$verb" = "$argv"
 end
 """
-"""The verb is the first word that is no option: in `sas rejected list` it is not list."""
+"""The verb is the first word that is not an option: `rejected` in `sas rejected list`."""
 
 
 def _fish(words: Sequence[Words]) -> str:

@@ -248,7 +248,7 @@ async def _redrive(bus: OperatorBus, arguments: argparse.Namespace, queues: Queu
 
 
 def _check_removal(arguments: argparse.Namespace, queues: Queues) -> None:
-    """Refuse to remove what its reader has not had, or more than was named."""
+    """Refuse to remove messages that wait for their reader, or that are not named."""
     if not arguments.id or arguments.all:
         raise UsageError("give --id MESSAGE_ID (once or more): remove takes single messages")
     if not arguments.dead_letter and arguments.name not in {queues.rejected, queues.alerts}:

@@ -50,7 +50,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What the command gives to an item that does not say it itself."""
+    """Values that the command gives to an item without its own."""
 
     reply_queue: str
     workflow: str = "order"

@@ -114,7 +114,9 @@ def project_of(app: str, directory: Path, *, own: bool = False) -> Project:
         from sas.cli.sim_given import given_of  # noqa: PLC0415
 
         given = given_of(app, directory)
-        return Project.of(given.make().workflows, directory, given)
+        with given.environment():
+            workflows = given.make().workflows
+        return Project.of(workflows, directory, given)
     if ":" in app:
         return Project.of(load(app), directory)
     try:

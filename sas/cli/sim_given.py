@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,18 +36,19 @@ def given_of(app: str, directory: Path) -> Given:
     """
     from sas.sim.own_agents import Given  # noqa: PLC0415  # slow to import
 
-    _settings(directory / "local.settings.json")
     make = functools.partial(_business, app if ":" in app else f"{app}:business")
     said = _read(directory / FILE)
     path, answers = said.get("orders"), said.get("answers", {})
     if not isinstance(path, str) or not isinstance(answers, dict):
         raise UsageError(f'{FILE}: give {{"orders": "FILE", "answers": {{...}}}}; {_HOW}')
-    orders = _fitting(make(), _orders(directory / path), path)
     several = {
         call: answer if isinstance(answer, list) and answer else [answer]
         for call, answer in answers.items()
     }
-    return Given(make, orders, several)
+    given = Given(make, {}, several, _settings(directory / "local.settings.json"))
+    with given.environment():
+        business = make()
+    return replace(given, orders=_fitting(business, _orders(directory / path), path))
 
 
 def _business(app: str) -> Business:
@@ -63,12 +64,10 @@ def _business(app: str) -> Business:
     return business
 
 
-def _settings(path: Path) -> None:
-    """Give the settings of this machine to the business, as the Functions host does."""
-    if path.exists():
-        values = _read(path).get("Values")
-        for name, value in values.items() if isinstance(values, dict) else ():
-            os.environ.setdefault(name, str(value))
+def _settings(path: Path) -> dict[str, str]:
+    """Return the settings that the Functions host would set on this machine."""
+    values = _read(path).get("Values") if path.exists() else None
+    return {name: str(text) for name, text in values.items()} if isinstance(values, dict) else {}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -79,7 +78,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as wrong:
         raise UsageError(f"{path} cannot be read: {wrong}") from None
     if not isinstance(said, dict):
-        raise UsageError(f"{path} is no JSON object: {_HOW}")
+        raise UsageError(f"{path} is not a JSON object: {_HOW}")
     return said
 
 

@@ -67,7 +67,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=args.number("seconds", 0.1, 3600),
         default=2.0,
         metavar="SECONDS",
-        help="look so often (default: 2)",
+        help="time between two looks (default: 2)",
     )
     parser.add_argument(
         "--count",

@@ -172,7 +172,7 @@ def _with_agent(
 async def _tell_submitted(
     bus: MessageBus | None, queues: Queues, order_id: str, *, as_json: bool
 ) -> bool:
-    """Tell of an order that still lies in the queue to which it was sent; return whether it does.
+    """Report an order that still waits in the queue to which it was sent; return whether it does.
 
     The operator may have no right to read these queues. Then its message is not found.
     """

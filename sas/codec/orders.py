@@ -123,7 +123,7 @@ def parse_order(
 
 
 def with_submission_id(body: bytes, submission_id: str) -> bytes:
-    """Return an order message as another submission; what is no JSON object stays as it is."""
+    """Return an order message as another submission; other content stays as it is."""
     try:
         members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -25,7 +25,7 @@ def record_of(order: Order, journal: Sequence[JournalEntry], *, content: bool) -
     (``sas.features.claim_check``).
     """
     details = order.details
-    said = {
+    members = {
         "OrderID": order.order_id,
         "LockedBy": order.locked_by,
         "CompleteBy": _time(order.complete_by),
@@ -45,7 +45,7 @@ def record_of(order: Order, journal: Sequence[JournalEntry], *, content: bool) -
         "Steps": [_step(step, content=content) for step in order.steps],
         "Journal": [_entry(entry) for entry in journal],
     }
-    return said | ({"Payload": _json(details.payload)} if content else {})
+    return members | ({"Payload": _json(details.payload)} if content else {})
 
 
 def to_line(record: dict[str, Any]) -> str:
@@ -55,7 +55,7 @@ def to_line(record: dict[str, Any]) -> str:
 
 def _step(step: StepRecord, *, content: bool) -> dict[str, Any]:
     status = step.undo.status
-    said = {
+    members = {
         "Name": step.name,
         "LockedBy": step.locked_by,
         "CompleteBy": _time(step.complete_by),
@@ -74,7 +74,7 @@ def _step(step: StepRecord, *, content: bool) -> dict[str, Any]:
         "UndoRoutes": list(step.undo.routes),
     }
     inside = {"Result": _json(step.result), "Edited": _json(step.call.edited)}
-    return said | (inside if content else {})
+    return members | (inside if content else {})
 
 
 def _last_error(error: AttemptError | None) -> dict[str, Any] | None:
@@ -111,15 +111,15 @@ def _entry(entry: JournalEntry) -> dict[str, Any]:
 
 
 def _sent(message: Outgoing) -> dict[str, Any]:
-    said: dict[str, Any] = msgspec.to_builtins(message)
-    return {"kind": type(message).__name__.lower(), **said}
+    members: dict[str, Any] = msgspec.to_builtins(message)
+    return {"kind": type(message).__name__.lower(), **members}
 
 
 def _json(content: Content | None) -> Any:
     """Return JSON text as it was written, on one line; parsing it would change its numbers.
 
-    The content of a rejected order may be no JSON: it is returned as text. A payload reference that
-    is still here could not be fetched: its content is lost.
+    If the content of a rejected order is not JSON, it is returned as text. A payload reference
+    that is still here could not be fetched: its content is lost.
     """
     if isinstance(content, PayloadRef):
         return {"Lost": True, "Sha256": content.sha256, "Bytes": content.size}

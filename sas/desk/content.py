@@ -23,7 +23,7 @@ def unmasked(text: str, original: str) -> str:
     """Return text whose masked fields are again as ``original`` has them.
 
     Raises:
-        ValueError: a masked field is none of the original's.
+        ValueError: a masked field is not in the original.
     """
     kept = [found[2] for found in _ENCRYPTED.finditer(original)]
 

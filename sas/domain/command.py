@@ -103,7 +103,7 @@ def takes_input(step: StepRecord, rules: Rules) -> bool:
     It must have an undo that can run at once, without waiting for calls that may still arrive.
     """
     own = rules.steps[step.number]
-    return own.undo_time_allowed is not None and own.call_limit is None and not step.undo_failed
+    return own.undo_time_allowed is not None and own.drain_time is None and not step.undo_failed
 
 
 def skip(

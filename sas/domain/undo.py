@@ -47,10 +47,10 @@ def turn_to_undo(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
 
 def _wait_out_calls(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
     """Return a step to be undone. It rests while a call of its do can still arrive."""
-    limit = rules.steps[step.number].call_limit
-    if limit is None or step.call.called_until is None:
+    drain_time = rules.steps[step.number].drain_time
+    if drain_time is None or step.call.called_until is None:
         return step
-    until = step.call.called_until + CLOCK_SKEW + limit
+    until = step.call.called_until + CLOCK_SKEW + drain_time
     return replace(step, turn=Resting(until)) if until > now else step
 
 

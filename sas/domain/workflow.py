@@ -43,12 +43,12 @@ class OnFailure(Enum):
 class Undo:
     """How a step is undone: by the same agent, within its own time.
 
-    ``call_limit`` is for a remote service that cannot refuse a do after its undo: the longest time
+    ``drain_time`` is for a remote service that cannot refuse a do after its undo: the longest time
     after CompleteBy in which a call may still arrive there. The undo waits for that time.
     """
 
     time_allowed: timedelta = timedelta(seconds=60)
-    call_limit: timedelta | None = None
+    drain_time: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class StepRules:
     time_allowed: timedelta
     undo_time_allowed: timedelta | None
     failures_max: int
-    call_limit: timedelta | None = None
+    drain_time: timedelta | None = None
     backoff: Backoff = NO_BACKOFF
     extended_wait: ExtendedWait | None = None
     agents: tuple[str, ...] = ("",)
@@ -248,7 +248,7 @@ class Workflow:
             step.time_allowed,
             undo.time_allowed if undo else None,
             step.failures_max,
-            undo.call_limit if undo else None,
+            undo.drain_time if undo else None,
             step.backoff,
             step.extended_wait,
             step.agents,
@@ -351,9 +351,9 @@ def _check_times(where: str, step: Step) -> None:
     waited = [wait.time] if wait else []
     for time in (step.time_allowed, *allowed, *waited):
         _check_span(where, "a time allowed (or waited)", time)
-    limit = (undo.call_limit if undo else None) or NO_TIME
-    for rest in (limit, backoff.first, backoff.most):
-        _check_span(where, "a rest or a call limit", rest, NO_TIME)
+    drain_time = (undo.drain_time if undo else None) or NO_TIME
+    for rest in (drain_time, backoff.first, backoff.most):
+        _check_span(where, "a rest or a drain time", rest, NO_TIME)
     if backoff.first > backoff.most:
         raise WorkflowError(
             f"{where}: its backoff begins with first={backoff.first}, longer than "

@@ -30,6 +30,7 @@ from sas.ports import (
     CorruptOrderError,
     KeyMissingError,
     MessageBus,
+    QueueRefusesError,
     StateStore,
     StoreMismatchError,
     UnreadableError,
@@ -108,8 +109,10 @@ class Context:
         metrics.committed(change)
         return after
 
-    async def report_mismatch(self, wrong: StoreMismatchError, *order_ids: str) -> None:
-        """Alert the operator of a deploy that does not fit the state store.
+    async def report_mismatch(
+        self, wrong: StoreMismatchError | QueueRefusesError, *order_ids: str
+    ) -> None:
+        """Alert the operator of a deploy that does not fit the state store, or lacks a queue.
 
         With another number of shards the store keeps nothing, not even an incident. Then each call
         sends one alert, and duplicate detection drops all but the first of a day.
@@ -121,8 +124,11 @@ class Context:
         now = self.clock.now()
         text = f"{wrong}. Until then its messages are put back, and nothing is lost."
         until = now + MISMATCH_SEEN_AGAIN
-        corrupt = isinstance(wrong, CorruptOrderError)
-        alert_kind = AlertKind.UNREADABLE if corrupt else AlertKind.NOT_RUNNABLE
+        alert_kind = AlertKind.NOT_RUNNABLE
+        if isinstance(wrong, CorruptOrderError):
+            alert_kind = AlertKind.UNREADABLE
+        elif isinstance(wrong, QueueRefusesError):
+            alert_kind = AlertKind.QUEUE_DELAY
         incident = Incident(alert_kind, wrong.scope, text, now, until)
         try:
             await self.incidents.report(incident, *order_ids)

@@ -27,6 +27,7 @@ from sas.ports import (
     LostContentError,
     Message,
     MessageBus,
+    QueueRefusesError,
     StateStore,
     UndeliverableError,
 )
@@ -80,11 +81,14 @@ class Outbox:
         internals, others = compose(order, entry, workflow, self._to, fetched)
         failed: BusUnavailableError | None = None
         try:
-            await self._send_all(internals, order)
+            if internals:
+                await self._bus.send(internals)
+        except UndeliverableError as refused:
+            failed = QueueRefusesError(refused)
         except BusUnavailableError as away:
-            if out is not None:
-                raise
             failed = away
+        if failed is not None and out is not None:
+            raise failed
         if outside:
             await self.send_outside(others, order)
         if failed is not None:
@@ -124,17 +128,6 @@ class Outbox:
                 return
             about = (due.order_id, message.correlation_id)
             await self._rejections.undeliverable(refused, *about)
-
-    async def _send_all(self, messages: list[Message], order: Order) -> None:
-        """Send in order. An undeliverable message is put aside with an alert; the rest is sent."""
-        left = messages
-        while left:
-            try:
-                await self._bus.send(left)
-            except UndeliverableError as refused:
-                left = await self._put_aside(refused, left, order)
-            else:
-                return
 
     async def _put_aside(
         self, refused: UndeliverableError, messages: list[Message], order: Order

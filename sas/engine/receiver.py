@@ -25,10 +25,10 @@ from sas.domain.ids import digest_id, key_time
 from sas.engine.delivery import Delivery
 from sas.engine.outward import Outward
 from sas.ports import (
-    BusUnavailableError,
     Clock,
     Message,
     MessageBus,
+    QueueRefusesError,
     StoreMismatchError,
     UnavailableError,
     UndeliverableError,
@@ -59,6 +59,7 @@ CUT_AFTER = timedelta(seconds=20)
 """A handler that still runs this long after its ``ends_at`` is cancelled."""
 
 Handler = Callable[[Delivery], Awaitable[object]]
+Mismatch = StoreMismatchError | QueueRefusesError
 
 
 class OutOfTimeError(UnavailableError):
@@ -78,14 +79,14 @@ class Receiver:
     """Hands messages to their handlers. ``function_time`` is the time that one function has.
 
     ``outward`` holds what no queue takes. ``report_mismatch`` tells the operator of a deploy that
-    puts messages back.
+    puts messages back, because it does not fit the state store or lacks a queue or a right.
     """
 
     bus: MessageBus
     clock: Clock
     function_time: timedelta
     outward: Outward
-    report_mismatch: Callable[[StoreMismatchError], Awaitable[None]] | None = None
+    report_mismatch: Callable[[Mismatch], Awaitable[None]] | None = None
 
     async def receive(self, handler: Handler, delivery: Delivery) -> object:
         """Return what the handler returns; None if the message was put back.
@@ -105,12 +106,12 @@ class Receiver:
             except UnavailableError as failed:
                 away = failed
             except UndeliverableError as refused:  # a right to send may be missing for a while
-                away = BusUnavailableError(str(refused))
+                away = QueueRefusesError(refused)
             except Exception:
                 # The host may not export its own log of it (docs/telemetry.md).
                 log.exception("a message of queue %s failed and comes again", delivery.queue)
                 raise
-            if isinstance(away, StoreMismatchError):
+            if isinstance(away, Mismatch):
                 await self._report(away)
             delay = delay_s(times, away.delay_max_s)
             times += 1
@@ -142,7 +143,7 @@ class Receiver:
                 raise OutOfTimeError("its function ran out of time") from None
             raise
 
-    async def _report(self, wrong: StoreMismatchError) -> None:
+    async def _report(self, wrong: Mismatch) -> None:
         if self.report_mismatch is not None:
             try:
                 await self.report_mismatch(wrong)

@@ -12,7 +12,7 @@ from sas.domain.order import OrderState
 from sas.domain.queues import ForbiddenReplyQueueError
 from sas.engine.messages import Addresses, alert, notification
 from sas.engine.outward import Outward
-from sas.ports import BusUnavailableError, Clock, Message, MessageBus, UndeliverableError
+from sas.ports import Clock, Message, MessageBus, QueueRefusesError, UndeliverableError
 from sas.telemetry import metrics
 from sas.telemetry.tracing import logger
 
@@ -97,12 +97,12 @@ class Rejections:
         """Send to the rejected queue. There is no other place for what it refuses.
 
         Raises:
-            BusUnavailableError: put the message back. A right may be missing for a while.
+            QueueRefusesError: put the message back. A right may be missing for a while.
         """
         try:
             await self._bus.send(messages)
         except UndeliverableError as refused:
-            raise BusUnavailableError(str(refused)) from refused
+            raise QueueRefusesError(refused) from refused
 
     def _kept(self, part: outward.RejectedMessage, own_id: str, body: bytes) -> Message:
         return Message(
@@ -119,7 +119,7 @@ class Rejections:
         """Put aside a message that its queue refuses. It counts as sent and blocks no order."""
         message = refused.undelivered
         if message.queue == self._to.queues.rejected:
-            raise BusUnavailableError(str(refused)) from refused  # as in _send
+            raise QueueRefusesError(refused) from refused  # as in _send
         if message.queue == self._to.queues.alerts:
             log.error("no queue takes the alert %r: %s", message.body.decode(), refused)
             return

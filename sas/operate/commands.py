@@ -78,7 +78,7 @@ def checked_input(body: bytes, name: str) -> str:
     """Return the JSON text that a step gets as its input; ``name`` says where it was given.
 
     Raises:
-        UsageError: it is no JSON, nests too deep, or is too large.
+        UsageError: it is not JSON, nests too deep, or is too large.
     """
     try:
         parse(body)

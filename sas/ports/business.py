@@ -161,7 +161,7 @@ class Call:
     callbacks: Callable[[timedelta], Callback] = field(
         default=_no_callbacks, repr=False, compare=False
     )
-    beats: Callable[[str], Awaitable[None]] = field(
+    heartbeats: Callable[[str], Awaitable[None]] = field(
         default=_no_heartbeat, repr=False, compare=False
     )
 
@@ -172,7 +172,7 @@ class Call:
         often as you like, for example in a loop over parts: only a few are sent on. It raises
         nothing. ``note`` tells people about the progress.
         """
-        await self.beats(note)
+        await self.heartbeats(note)
 
     def callback(self, within: timedelta) -> Callback:
         """Return what an outside system needs to end this step ``within`` this time.

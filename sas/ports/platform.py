@@ -178,7 +178,7 @@ class StateStore(Protocol):
         """Return a message that is held; None if it was sent meanwhile."""
 
     async def remove_due(self, due: OutDue | HeldDue) -> None:
-        """Remove a due row, because its messages were sent. A missing row is no error."""
+        """Remove a due row, because its messages were sent. A missing row is not an error."""
 
     async def oldest_due(self, shard: str) -> datetime | None:
         """Return the time of the oldest due row of a shard; None if there is no due row."""
@@ -248,6 +248,16 @@ class Exporter(Protocol):
 
 class BusUnavailableError(UnavailableError):
     """The bus did not accept a message in time (busy, throttled, disconnected). Send it later."""
+
+
+class QueueRefusesError(BusUnavailableError):
+    """A queue of this system does not exist, or this app may not send to it. A deploy creates it,
+    or a right reaches it some minutes after it was granted. Until then messages are put back.
+    """
+
+    def __init__(self, refused: UndeliverableError) -> None:
+        super().__init__(str(refused))
+        self.scope = f"queue {refused.undelivered.queue}"
 
 
 @dataclass(frozen=True, slots=True)

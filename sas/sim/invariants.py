@@ -118,7 +118,10 @@ def of_orders(system: System) -> Iterator[Violation]:
     aside = _aside(system)
     for order_id in system.unknown:
         if "rejected" not in told[order_id].values() or order_id not in aside:
-            yield Violation(12, f"order {order_id} of no workflow was not told that it is rejected")
+            yield Violation(
+                12,
+                f"order {order_id} of an unknown workflow got no notification that it is rejected",
+            )
     for order_id in system.submitted:
         stored = system.store.orders.get(order_id)
         if stored is None or stored.order.process_state not in AT_REST:
@@ -172,7 +175,7 @@ def _of_order(
     if state is OrderState.REJECTED:
         again = any(order.order_id in body.decode() for body in system.redriven)
         if not told["rejected"] or (told["rejected"] > 1 and not again):
-            yield Violation(12, f"{where} was told rejected {told['rejected']} times")
+            yield Violation(12, f"{where} got {told['rejected']} notifications 'rejected'")
         if not any(order.order_id in one for one in _lying_aside(system)):
             yield Violation(2, f"{where} lies on no queue: nobody can send it again")
         return
@@ -218,23 +221,23 @@ def _messages(
             if isinstance(message, Notify):
                 due[message.notice.value] += 1
                 if own_id not in told_ids:
-                    yield Violation(2, f"{where} was never told {message.notice.value}")
+                    yield Violation(2, f"{where} got no notification {message.notice.value!r}")
             elif isinstance(message, Alert) and own_id not in alerted:
                 yield Violation(2, f"{where}: no alert {message.alert.value} was sent")
     told = Counter(told_ids.values())
     more = {kind: told[kind] - due[kind] for kind in told if told[kind] > due[kind]}
     if more:
-        yield Violation(1, f"{where} was told more than its journal says: {more}")
+        yield Violation(1, f"{where} got notifications that its journal does not have: {more}")
 
 
 def _of_state(state: OrderState, told: Counter[str], where: str) -> Iterator[Violation]:
     """Yield a violation if the notifications of an order contradict its end."""
     if bool(told["undone"]) != (state is OrderState.COMPENSATED):
-        yield Violation(4, f"{where} was told undone {told['undone']} times")
+        yield Violation(4, f"{where} got {told['undone']} notifications 'undone'")
     if state is OrderState.PROCESSED and told["completed"] != 1:
-        yield Violation(4, f"{where} was told completed {told['completed']} times")
+        yield Violation(4, f"{where} got {told['completed']} notifications 'completed'")
     if state is OrderState.ERROR and not told["failed"]:
-        yield Violation(4, f"{where} was never told that it failed")
+        yield Violation(4, f"{where} got no notification 'failed'")
 
 
 def _of_untouched(
@@ -244,12 +247,14 @@ def _of_untouched(
     state = order.process_state
     processed = state is OrderState.PROCESSED
     if told["completed"] and not processed:
-        yield Violation(4, f"{where} was told that it is completed")
+        yield Violation(4, f"{where} got a notification 'completed'")
     steps = len(order.steps) * system.workflows.find(order.details.workflow).notify_steps
     if processed and told["step-completed"] != steps:
-        yield Violation(4, f"{where} was told {told['step-completed']} of {steps} steps")
+        yield Violation(
+            4, f"{where} got notifications of {told['step-completed']} of {steps} steps"
+        )
     if told["failed"] and order.direction is Direction.DO and state is not OrderState.ERROR:
-        yield Violation(4, f"{where} was told that it failed")
+        yield Violation(4, f"{where} got a notification 'failed'")
 
 
 def _effects(system: System, order: Order, step: StepRecord, where: str) -> Iterator[Violation]:
@@ -261,7 +266,7 @@ def _effects(system: System, order: Order, step: StepRecord, where: str) -> Iter
     where = f"{where}: {step.name}"
     defined = system.workflows.find(order.details.workflow).steps[step.number]
     agents = defined.agents
-    limited = defined.undo is not None and defined.undo.call_limit is not None
+    limited = defined.undo is not None and defined.undo.drain_time is not None
     keys = [
         idempotency_key(order.order_id, step.name, number, other)
         for number in range(step.call.generation + 1)

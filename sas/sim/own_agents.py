@@ -55,12 +55,21 @@ class Given:
     """What an adopter gives: how to make the business, orders by workflow, answers by call.
 
     A call is a method and a pattern of paths, such as ``POST /charges``. Its answers come one
-    after another for each effect, the last one again and again.
+    after another for each effect, the last one again and again. ``settings`` are environment
+    variables of the business; the machine's own come first.
     """
 
     make: Callable[[], Business]
     orders: Mapping[str, Sequence[Any]]
     answers: Mapping[str, Sequence[Any]]
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @contextmanager
+    def environment(self) -> Iterator[None]:
+        """Set the settings that the environment lacks, for as long as the block runs."""
+        missing = {name: text for name, text in self.settings.items() if name not in os.environ}
+        with patch.dict(os.environ, missing):
+            yield
 
     def order_of(self, workflow: str, seed: object) -> Any:
         """Return the content of an order."""
@@ -152,7 +161,7 @@ class OwnAgent(SimulatedAgent):
         if isinstance(result, AwaitCallback) and attempt.callback is not None:
             task = asyncio.ensure_future(self._happens(attempt.callback, call, result.within))
             self.calls.add(task)
-            task.add_done_callback(self._landed)
+            task.add_done_callback(self._call_ended)
         return result
 
     async def _happens(self, callback: Callback, call: Call, within: timedelta) -> None:

@@ -311,7 +311,7 @@ def _chances(rng: random.Random, mood: str) -> list[Item]:
             often = 1 if name in larger else 2
             found.append(Chance(name, round(most * rng.random() ** often, 5)))
     if rng.random() < 0.3:
-        found.append(Chance("beats", 1.0))
+        found.append(Chance("heartbeats", 1.0))
     return found
 
 
@@ -320,9 +320,9 @@ def faults_of(plan: Plan) -> tuple[Faults, RemoteFaults]:
     shares = {item.name: item.share for item in plan.items if isinstance(item, Chance)}
     inner = {one.name for one in fields(Faults)}
     world = Faults(**{name: share for name, share in shares.items() if name in inner})
-    beats = bool(shares.pop("beats", 0.0))
+    heartbeats = bool(shares.pop("heartbeats", 0.0))
     own = {name: share for name, share in shares.items() if name not in inner}
-    return world, RemoteFaults(**own, beats=beats)
+    return world, RemoteFaults(**own, heartbeats=heartbeats)
 
 
 def told_seconds(seconds: float) -> str:

@@ -119,7 +119,11 @@ def play(project: Project, plan: Plan, *, tell: bool = False) -> Played:
         game = _Play(project, plan, tell=tell)
         if project.given is None:
             return run(game.run())
-        with alone(plan.seed), asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        with (
+            project.given.environment(),
+            alone(plan.seed),
+            asyncio.Runner(loop_factory=SimulatedLoop) as runner,
+        ):
             return runner.run(game.run())
     finally:
         logging.disable(disabled)

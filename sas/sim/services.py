@@ -21,9 +21,9 @@ Tell = Callable[[Callback, bytes], Awaitable[bool]]
 class ModelService(SimulatedAgent):
     """Respects keys and refuses one after its undo.
 
-    ``limits`` are the steps with a call limit: their service keeps no tombstones, and cuts every
-    call off that arrives later than that after CompleteBy. With ``tell`` the work happens outside,
-    and ends by a callback.
+    ``drain_times`` are those of the steps that have one: their service keeps no tombstones, and
+    cuts off each call that arrives later than that after CompleteBy. With ``tell`` the work happens
+    outside, and ends by a callback.
     """
 
     def __init__(
@@ -33,30 +33,30 @@ class ModelService(SimulatedAgent):
         faults: RemoteFaults,
         rng: random.Random,
         *,
-        limits: Mapping[str, timedelta],
+        drain_times: Mapping[str, timedelta],
         tell: Tell | None = None,
     ) -> None:
         super().__init__(clock, ledger, faults, rng)
-        self.limits = limits
+        self.drain_times = drain_times
         self._tell = tell
 
     async def _do(self, call: Call) -> Any:
-        limit = self.limits.get(call.step)
-        if limit is not None:
-            return await self._cut_off(call, limit)
+        drain_time = self.drain_times.get(call.step)
+        if drain_time is not None:
+            return await self._cut_off(call, drain_time)
         if self._tell is not None:
             return await self._outside(call, self._tell)
         return await super()._do(call)
 
     async def _undo(self, call: Call) -> Any:
         result = await super()._undo(call)
-        if call.step in self.limits:
+        if call.step in self.drain_times:
             self._ledger.of(call.key).tombstone = False
         return result
 
-    async def _cut_off(self, call: Call, limit: timedelta) -> Any:
+    async def _cut_off(self, call: Call, drain_time: timedelta) -> Any:
         await self._travel()
-        if self._clock.now() > call.complete_by + limit:
+        if self._clock.now() > call.complete_by + drain_time:
             raise TransientError("cut off")
         effects = self._ledger.of(call.key)
         effects.done += not effects.in_force
@@ -76,7 +76,7 @@ class ModelService(SimulatedAgent):
         effects.content = call.order
         task = asyncio.ensure_future(self._happens(call.key, call.callback(within), within, tell))
         self.calls.add(task)
-        task.add_done_callback(self._landed)
+        task.add_done_callback(self._call_ended)
         await self._answer()
         return AwaitCallback(within, "for somebody outside")
 
@@ -93,12 +93,12 @@ class ModelService(SimulatedAgent):
             await self._clock.sleep(self._rng.uniform(1, 5))
 
 
-def call_limits(workflows: Workflows) -> dict[str, dict[str, timedelta]]:
-    """Return the call limits of steps by name, for each agent that can do them."""
+def drain_times(workflows: Workflows) -> dict[str, dict[str, timedelta]]:
+    """Return the drain times of steps by name, for each agent that can do them."""
     found: dict[str, dict[str, timedelta]] = {}
     for workflow in workflows:
         for step in workflow.steps:
-            if step.undo is not None and step.undo.call_limit is not None:
+            if step.undo is not None and step.undo.drain_time is not None:
                 for agent in step.agents:
-                    found.setdefault(agent, {})[step.name] = step.undo.call_limit
+                    found.setdefault(agent, {})[step.name] = step.undo.drain_time
     return found

@@ -36,7 +36,7 @@ from sas.sim.plan import (
     faults_of,
 )
 from sas.sim.platform import QUEUES, STRANGE_QUEUE
-from sas.sim.services import ModelService, call_limits
+from sas.sim.services import ModelService, drain_times
 from sas.sim.system import AT_REST, ClockApart, Host, System, world_of
 from sas.sim.watch import Ear
 from sas.sim.wire import SimulatedLoop
@@ -73,9 +73,9 @@ class Stage(System):
         self._senders: set[asyncio.Task[None]] = set()
         self.world.timer_idle = TIMER_IDLE
         clock = self.world.clock
-        limits = call_limits(workflows)
+        drained = drain_times(workflows)
         outside = {item.agent for item in plan.items if isinstance(item, Outside)}
-        self.own = self._own_agents(given, remote, limits) if given else None
+        self.own = self._own_agents(given, remote, drained) if given else None
         for name in sorted(workflows.agents()):
             if self.own is not None:
                 self.agents[name] = self.own.agent(name)
@@ -85,7 +85,7 @@ class Stage(System):
                 self.ledger,
                 remote,
                 self.world.rng,
-                limits=limits.get(name, {}),
+                drain_times=drained.get(name, {}),
                 tell=self.call_back if name in outside else None,
             )
         business = Business(workflows, dict(self.agents))

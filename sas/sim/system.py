@@ -40,7 +40,7 @@ BREAKER = BreakerPolicy(
     open_for_max=timedelta(seconds=20),
     probe_for=timedelta(seconds=8),
 )
-"""Quick to open, so that many open and close within a step's time."""
+"""Short times, so that many circuits open and close within a step's time."""
 AT_REST = frozenset(
     {OrderState.PROCESSED, OrderState.COMPENSATED, OrderState.ERROR, OrderState.REJECTED}
 )
@@ -222,7 +222,7 @@ class System:
         self.commands[command_id] = order_id, seq
 
     async def call_back(self, callback: Callback, body: bytes) -> bool:
-        """Tell the result of work outside: by HTTP to any instance, or on the queue."""
+        """Hand over the result of a callback: by HTTP to any instance, or on the queue."""
         rng = self.world.rng
         if rng.random() < 0.5:
             said = json.dumps(json.loads(body) | {"token": callback.token}).encode()
@@ -238,7 +238,7 @@ class System:
         return answer.status != 503
 
     async def close(self) -> None:
-        """Stop everything that still runs, calls that never landed among it."""
+        """Stop everything that still runs, also calls that never end."""
         await self.world.close()
         calls = [call for agent in self.agents.values() for call in agent.calls]
         for call in calls:

@@ -301,7 +301,7 @@ class Ear:
 
 
 def _cause(base: str, body: bytes, own_id: str) -> str | None:
-    """Return the cause that a message is; None if it is none."""
+    """Return the cause of a message, or None."""
     message = json.loads(body)
     if base == QUEUES.orders:  # an operator's redrive names the submission in the body
         return cause_of(base, message.get("submission_id") or own_id)

@@ -17,7 +17,7 @@ class RemoteFaults:
 
     Calls with a ``lost_answer`` have their effect. Calls that end ``later`` return
     ``StillRunning`` and have their effect at a later call, after ``look_seconds_max`` at most.
-    With ``beats`` a call sends a heartbeat every second.
+    With ``heartbeats`` a call sends a heartbeat every second.
     """
 
     transient: float = 0.0
@@ -28,7 +28,7 @@ class RemoteFaults:
     seconds_max: float = 2.0
     later: float = 0.0
     look_seconds_max: float = 120.0
-    beats: bool = False
+    heartbeats: bool = False
 
 
 @dataclass(slots=True)
@@ -86,8 +86,8 @@ class SimulatedAgent:
     async def _out(self, work: Any, call: Call) -> Any:
         task = asyncio.ensure_future(work)
         self.calls.add(task)
-        task.add_done_callback(self._landed)
-        while self._faults.beats and not task.done():
+        task.add_done_callback(self._call_ended)
+        while self._faults.heartbeats and not task.done():
             await call.heartbeat("at it")
             tick = asyncio.ensure_future(self._clock.sleep(1))
             try:
@@ -96,7 +96,7 @@ class SimulatedAgent:
                 tick.cancel()
         return await asyncio.shield(task)
 
-    def _landed(self, task: asyncio.Task[Any]) -> None:
+    def _call_ended(self, task: asyncio.Task[Any]) -> None:
         self.calls.discard(task)
         if not task.cancelled():
             task.exception()  # its caller may be gone; without this asyncio warns

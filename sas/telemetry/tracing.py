@@ -37,7 +37,7 @@ def use(provider: TracerProvider | None) -> None:
     _provider = provider
 
 
-# What the running task is about
+# The facts of the running task
 
 
 @contextmanager
@@ -161,7 +161,7 @@ def _listened_to() -> bool:
 class _Within:
     """Runs a block in the context of ``parent``. The trace is passed on, recorded or not.
 
-    Written out, because it is entered for each message, call and due row.
+    A class and not a generator, because it runs for each message, call and due row.
     """
 
     __slots__ = ("_acting", "_actor", "_before", "_given", "_parent", "_token")

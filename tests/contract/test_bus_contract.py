@@ -168,7 +168,7 @@ async def test_a_peek_shows_waiting_and_scheduled_messages_and_takes_none(rig: B
     await rig.receive(A, 1)
 
 
-async def test_a_peek_into_a_queue_that_does_not_exist_says_so(rig: BusRig) -> None:
+async def test_a_peek_into_a_missing_queue_reports_it(rig: BusRig) -> None:
     with pytest.raises(BusUnavailableError, match=MISSING):
         await rig.bus.peek(MISSING, 10)
 

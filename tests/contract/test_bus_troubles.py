@@ -158,7 +158,7 @@ async def test_messages_whose_acknowledgement_was_lost_are_sent_again(
     gc.collect()
 
 
-async def test_a_sender_that_was_told_not_now_keeps_its_link(
+async def test_a_throttled_sender_keeps_its_link(
     broker: Broker, bus: ServiceBus, queue: str
 ) -> None:
     await bus.send([message(queue, 1)])
@@ -296,7 +296,7 @@ async def test_senders_are_bounded_and_the_least_recently_used_go_first(
     assert [links_to(broker, name) for name in queues] == [[]] * 4
 
 
-async def test_a_wrong_key_is_said_to_be_one() -> None:
+async def test_a_wrong_key_is_reported_as_such() -> None:
     async with Broker(["agent-a"], require_key="the key") as broker:
         bus = ServiceBus.connect(broker.connection_string.replace("the key", "another key"))
         with pytest.raises(BusUnavailableError, match="Check the key in the connection string"):

@@ -77,7 +77,7 @@ async def test_a_run_needs_no_waiting_and_takes_the_virtual_time_it_takes() -> N
     assert clock.now() == START + timedelta(hours=1)
 
 
-async def test_a_run_that_can_never_end_says_so() -> None:
+async def test_a_run_that_can_never_end_is_reported() -> None:
     clock = VirtualClock()
     with pytest.raises(RuntimeError, match="this never ends"):
         await clock.run(asyncio.Event().wait())

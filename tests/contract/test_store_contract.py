@@ -32,7 +32,7 @@ async def test_no_field_of_a_step_is_lost(store: StateStore) -> None:
     assert await store.load("order-1") == change.after
 
 
-async def test_what_is_not_there_is_none(store: StateStore) -> None:
+async def test_missing_rows_are_none(store: StateStore) -> None:
     assert await store.load("nobody") is None
     assert await store.recorded("nobody", "orders:1") is None
     assert await store.entry("nobody", 1) is None
@@ -198,7 +198,7 @@ async def test_only_what_changed_is_new_after_each_step(store: StateStore) -> No
     assert loaded.steps[1].locked_by == "scheduler-1"
 
 
-async def test_the_journal_is_told_oldest_first_past_ten_entries(store: StateStore) -> None:
+async def test_the_journal_is_read_oldest_first_past_ten_entries(store: StateStore) -> None:
     order = await store.commit(cases.submitted("order-1"))
     written = [(await store.journal("order-1"))[0]]
     for number in range(12):

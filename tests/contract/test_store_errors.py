@@ -73,7 +73,7 @@ async def test_an_order_of_thirty_steps_with_errors_is_removed_whole(store: Stat
         assert await left_of(store, "order-1") == []
 
 
-async def test_an_error_written_after_its_order_was_removed_is_no_order_and_of_no_later_one(
+async def test_an_error_written_after_its_order_was_removed_makes_no_order_and_joins_no_later_one(
     store: StateStore,
 ) -> None:
     await store.keep_error("order-1", 0, attempt_error())

@@ -30,7 +30,7 @@ async def test_a_store_that_is_there_is_opened_with_its_own_number_of_shards(
     await store.close()
 
 
-async def test_a_table_that_is_not_there_is_said_to_be_none_and_is_not_made(
+async def test_a_missing_table_is_reported_and_not_created(
     azurite: Azurite,
 ) -> None:
     where = Endpoint(connection_string=azurite.connection_string)
@@ -40,7 +40,7 @@ async def test_a_table_that_is_not_there_is_said_to_be_none_and_is_not_made(
 
 
 @pytest.mark.parametrize("status", [400, 404, 405, 501])
-async def test_an_address_that_is_no_table_storage_is_said_to_be_none(status: int) -> None:
+async def test_an_address_that_is_not_table_storage_is_reported(status: int) -> None:
     async def answer(_request: web.Request) -> web.Response:
         return web.Response(status=status, text="<html>Nothing to see</html>")
 

@@ -128,7 +128,7 @@ async def test_a_transaction_that_arrives_late_is_ours_when_the_next_is_refused(
     await troubled.store.commit(cases.answered(written, 0))
 
 
-async def test_a_busy_store_is_given_up_with_a_sentence_that_says_where_to_look(
+async def test_the_error_for_a_busy_store_says_where_to_look(
     troubled: Troubled,
 ) -> None:
     order = await stored(troubled)

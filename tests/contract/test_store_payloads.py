@@ -137,7 +137,7 @@ async def test_with_its_order_goes_what_is_in_use_and_what_never_was(store: Stat
 
 
 @real
-async def test_a_chunk_that_is_missing_is_told_and_so_is_one_that_was_changed(
+async def test_a_missing_chunk_and_a_changed_chunk_are_reported(
     store: TableStore,
 ) -> None:
     ref = await store.put_payload("order-1", large(3 * CHUNK_BYTES))
@@ -154,7 +154,7 @@ async def test_a_chunk_that_is_missing_is_told_and_so_is_one_that_was_changed(
     assert await store.get_payload("order-1", ref) == large(3 * CHUNK_BYTES)
 
 
-async def test_the_twin_tells_of_changed_content_too() -> None:
+async def test_the_twin_reports_changed_content_too() -> None:
     store = MemoryStore()
     ref = await store.put_payload("order-1", SMALL)
     store.payloads["order-1"][ref.sha256] = b"changed"

@@ -122,7 +122,7 @@ async def test_an_order_that_an_operator_touched_meanwhile_is_left_alone(
     assert [entry.seq for entry in await store.journal("order-1")] == [1, 2, 3, 4]
 
 
-async def test_whoever_acts_upon_a_removed_order_hears_of_a_conflict_then_finds_none(
+async def test_an_action_on_a_removed_order_gets_a_conflict_and_then_finds_none(
     store: StateStore,
 ) -> None:
     seen = await finished(store)

@@ -33,7 +33,7 @@ async def test_a_table_made_with_another_number_of_shards_is_refused(azurite: Az
     await other.close()
 
 
-async def test_the_number_of_shards_divides_orders_as_it_says(azurite: Azurite) -> None:
+async def test_orders_are_spread_over_the_configured_number_of_shards(azurite: Azurite) -> None:
     store = TableStore.connect(azurite.connection_string, new_table(), 3)
     assert list(store.shards) == ["00", "01", "02"]
     for number in range(9):
@@ -131,7 +131,9 @@ async def test_a_store_that_is_not_there_is_named_with_what_to_check() -> None:
 @pytest.mark.filterwarnings(
     "ignore:Testing an element's truth value:DeprecationWarning"  # the SDK's, reading XML errors
 )
-async def test_a_wrong_key_is_told_from_a_busy_store_and_not_tried_again(azurite: Azurite) -> None:
+async def test_a_wrong_key_is_distinguished_from_a_busy_store_and_not_tried_again(
+    azurite: Azurite,
+) -> None:
     wrong = azurite.connection_string.replace("AccountKey=Eby8", "AccountKey=AAAA")
     store = TableStore.connect(wrong, new_table())
     with pytest.raises(StoreUnavailableError, match="Check the key in the connection string"):
@@ -140,7 +142,7 @@ async def test_a_wrong_key_is_told_from_a_busy_store_and_not_tried_again(azurite
     await store.close()
 
 
-async def test_a_table_deleted_under_way_is_said_to_be_gone(azurite: Azurite) -> None:
+async def test_a_table_that_is_deleted_under_way_is_reported_as_gone(azurite: Azurite) -> None:
     table = new_table()
     store = TableStore.connect(azurite.connection_string, table)
     order = await store.commit(cases.submitted("order-1"))

@@ -187,7 +187,7 @@ async def test_every_answer_has_one_meaning_for_both_ways(name: str) -> None:
         assert ours == SUCCESS
 
 
-async def test_a_transaction_too_large_for_the_service_is_an_error_that_says_so() -> None:
+async def test_a_transaction_too_large_for_the_service_is_an_error_with_the_services_text() -> None:
     async with service(saying(413, "RequestBodyTooLarge", "Too large.")) as where:
         for direct in (True, False):
             store = a_table(direct, where, "orders")

@@ -43,7 +43,7 @@ async def test_a_changed_definition_is_refused_with_what_to_do(store: StateStore
     )
 
 
-async def test_a_rejected_order_and_an_unknown_workflow_are_no_matter_of_it(
+async def test_a_rejected_order_and_an_unknown_workflow_pass_the_check(
     store: StateStore,
 ) -> None:
     order = await store.commit(cases.submitted("o"))

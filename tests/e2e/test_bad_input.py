@@ -224,7 +224,9 @@ async def test_bad_input_raises_an_alert(outcome: Outcome, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_the_application_is_told_where_it_can_be(outcome: Outcome, name: str) -> None:
+async def test_the_application_is_notified_if_the_message_names_its_queue(
+    outcome: Outcome, name: str
+) -> None:
     kept = outcome.of(name)[0]
     told_id = kept.id.rpartition("/")[0] + "/told"
     messages = await outcome.rig.receive(SHOP)

@@ -90,7 +90,7 @@ def test_what_was_sent_and_locked_survives_a_kill(config: Path, tmp_path: Path) 
             assert [str(message) for message in found] == ["waiting", "after"]
 
 
-def test_a_busy_port_is_told_with_what_to_do(config: Path) -> None:
+def test_the_error_for_a_busy_port_says_what_to_do(config: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -129,7 +129,7 @@ def test_a_wrong_argument_gets_one_sentence(
     assert said.out == ""
 
 
-def test_two_brokers_on_one_directory_are_told(config: Path, tmp_path: Path) -> None:
+def test_a_second_broker_on_one_directory_is_refused(config: Path, tmp_path: Path) -> None:
     with start_broker(config, data=tmp_path / "data"):
         ports = ["--port", "0", "--management-port", "0"]
         done = run("--config", str(config), "--data", str(tmp_path / "data"), *ports)

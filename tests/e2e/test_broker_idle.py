@@ -57,7 +57,7 @@ async def test_200_idle_connections_cost_a_broker_little_memory_and_next_to_no_t
             assert share < CPU_SHARE, f"{share:.3f} of a core for {IDLE} idle connections"
 
 
-async def test_200_idle_connections_are_told_and_closed_and_a_busy_one_stays() -> None:
+async def test_200_idle_connections_get_an_error_and_are_closed_and_a_busy_one_stays() -> None:
     limits = Limits(idle_s=5.0)
     async with Broker(["q"], limits=limits) as broker:
         busy = Peer(*await asyncio.open_connection("127.0.0.1", broker.port))

@@ -13,7 +13,7 @@ PROJECT = Path(__file__).parents[2]
 pytestmark = pytest.mark.long
 
 
-def test_the_books_balance_after_a_small_chaos_run(tmp_path: Path) -> None:
+def test_the_ledgers_balance_after_a_small_chaos_run(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "samples.chaos", "--orders", "30", "--faults", "4"]
     argv += ["--quiet", "60", "--out", str(tmp_path)]
     done = subprocess.run(argv, cwd=PROJECT, capture_output=True, text=True, check=False)

@@ -91,7 +91,7 @@ def test_the_doctor_and_up_refuse_the_same_with_the_same_sentence(
 
 
 @pytest.mark.parametrize("verb", ["doctor", "up"])
-def test_a_busy_port_of_a_command_beside_them_is_told_before_anything_starts(
+def test_a_busy_port_of_a_command_beside_them_is_reported_before_anything_starts(
     app_dir: Path, verb: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("", 0)) as second:
@@ -109,7 +109,7 @@ def test_a_busy_port_of_a_command_beside_them_is_told_before_anything_starts(
     assert "Azure on this machine, for" not in told
 
 
-def test_the_doctor_tells_every_problem_at_once(app_dir: Path) -> None:
+def test_the_doctor_prints_every_problem_at_once(app_dir: Path) -> None:
     (app_dir / "host.json").write_text("[]")
     argv = [
         "--config",
@@ -152,7 +152,7 @@ def test_the_doctor_names_the_packages_that_python_lacks(monkeypatch: pytest.Mon
         (["devstack.functions", "{app}"], 1),
     ],
 )
-def test_where_python_lacks_packages_every_command_says_so(
+def test_every_command_reports_missing_packages(
     app_dir: Path, arguments: list[str], code: int
 ) -> None:
     argv = [sys.executable, "-S", "-m", *(one.format(app=app_dir) for one in arguments)]
@@ -165,7 +165,7 @@ def test_where_python_lacks_packages_every_command_says_so(
 
 
 @pytest.mark.parametrize("module", ["devstack", "devstack.servicebus", "devstack.functions"])
-def test_an_old_python_is_told_so_whatever_is_started(module: str) -> None:
+def test_every_command_refuses_an_old_python(module: str) -> None:
     script = f"import sys; sys.version_info = (3, 10, 13); import {module}"
     ran = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
@@ -193,7 +193,9 @@ def test_the_doctor_misses_node_and_azurite(
     assert "install Node 20 or newer" in check_node()[0]
 
 
-def test_a_node_that_cannot_be_run_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_node_that_does_not_run_is_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     broken = tmp_path / "node"
     broken.write_text("no program")
     broken.chmod(0o755)
@@ -201,7 +203,7 @@ def test_a_node_that_cannot_be_run_is_told(monkeypatch: pytest.MonkeyPatch, tmp_
     assert check_node() == ["Node is broken: install Node 20 or newer."]
 
 
-def test_a_healthy_machine_is_told_so_and_what_the_host_ignores(app_dir: Path) -> None:
+def test_the_doctor_reports_a_healthy_machine_and_what_the_host_ignores(app_dir: Path) -> None:
     config = {"version": "2.0", "telemetryMode": "OpenTelemetry", "extensions": {"queues": {}}}
     (app_dir / "host.json").write_text(json.dumps(config))
     child = up_of(app_dir, "--ports", "free", verb="doctor")

@@ -88,7 +88,7 @@ async def test_only_one_process_of_a_group_serves_http_also_after_kills(app_dir:
         assert stack.http_port == fourth.http_port
 
 
-async def test_a_child_that_dies_by_itself_is_said_and_everything_stops(app_dir: Path) -> None:
+async def test_if_a_child_dies_it_is_reported_and_everything_stops(app_dir: Path) -> None:
     async with stack_of(app_dir) as stack:
         pids = [child.pid for child in stack.children()]
         assert stack.broker is not None
@@ -101,7 +101,7 @@ async def test_a_child_that_dies_by_itself_is_said_and_everything_stops(app_dir:
     shutil.rmtree(stack.logs)
 
 
-async def test_a_host_that_somebody_kills_is_told_once_to_who_starts_it_again(
+async def test_a_killed_host_is_reported_once_to_its_supervisor(
     app_dir: Path,
 ) -> None:
     async with stack_of(app_dir) as stack:
@@ -121,7 +121,7 @@ async def test_a_host_that_somebody_kills_is_told_once_to_who_starts_it_again(
         stack.check()
 
 
-async def test_a_start_that_fails_leaves_nothing_and_says_what_the_child_said(
+async def test_a_start_that_fails_leaves_nothing_and_prints_the_childs_output(
     app_dir: Path,
 ) -> None:
     (app_dir / "function_app.py").write_text("import nonsense_module\n")

@@ -111,7 +111,7 @@ async def test_the_lines_can_be_pasted_and_environment_variables_win(tmp_path: P
     assert not (tmp_path / ".devstack").exists()
 
 
-async def test_a_file_of_a_stack_that_was_killed_is_told_in_one_sentence(tmp_path: Path) -> None:
+async def test_the_file_of_a_killed_stack_is_reported_in_one_sentence(tmp_path: Path) -> None:
     up = up_of(make_app(tmp_path), "--ports", "free")
     up.start()
     screen = await screen_of(up)

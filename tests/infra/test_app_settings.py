@@ -179,7 +179,7 @@ def test_the_host_s_connections_say_that_they_are_by_identity() -> None:
         assert settings[f"{connection}__clientId"] == STAND_INS["identityClientId"]
 
 
-def test_the_purge_is_what_its_parameters_say() -> None:
+def test_the_purge_follows_its_parameters() -> None:
     config = read_config(in_azure())
     assert config.retention.days == 30
     assert in_azure()["SAS_PURGE_SCHEDULE"] == "0 5/10 * * * *"
@@ -189,7 +189,7 @@ def test_the_purge_is_what_its_parameters_say() -> None:
 
 
 @pytest.mark.parametrize("functions", ["all", "engine", "callbacks"])
-def test_an_app_in_azure_has_the_functions_that_it_is_told(functions: str) -> None:
+def test_an_app_in_azure_has_the_functions_of_its_setting(functions: str) -> None:
     settings = in_azure() | {"SAS_FUNCTIONS": functions}
     assert read_config(settings).functions == FUNCTIONS[functions]
     allowed = re.search(r"@allowed\(\[([^\]]*)\]\)\nparam functions string", APP)

@@ -82,7 +82,7 @@ def test_it_refuses_an_address_of_http() -> None:
     assert "give an https address" in done.stderr
 
 
-def test_it_warns_loudly_if_nobody_is_told_of_alerts() -> None:
+def test_it_warns_loudly_if_nobody_receives_alerts() -> None:
     done = hook(without("SAS_OPERATOR_MAIL"))
     assert done.returncode == 0
     assert "WARNING: NOBODY GETS ALERTS BY MAIL" in done.stderr
@@ -90,7 +90,7 @@ def test_it_warns_loudly_if_nobody_is_told_of_alerts() -> None:
     assert "WARNING: NOBODY GETS ALERTS BY MAIL" in hook({}, name="postdeploy").stderr
 
 
-def test_it_asks_a_person_who_is_told_and_gives_azd_the_answer(tmp_path: Path) -> None:
+def test_it_asks_a_person_who_receives_alerts_and_gives_azd_the_answer(tmp_path: Path) -> None:
     commands = Commands(tmp_path, {"azd env set": ""})
     ours, theirs = pty.openpty()
     try:
@@ -113,7 +113,7 @@ def test_it_asks_a_person_who_is_told_and_gives_azd_the_answer(tmp_path: Path) -
     assert commands.called() == [["azd", "env", "set", "SAS_OPERATOR_MAIL", "ann@example.com"]]
 
 
-def test_it_refuses_what_is_no_mail_address() -> None:
+def test_it_refuses_an_invalid_mail_address() -> None:
     done = hook({**GIVEN, "SAS_OPERATOR_MAIL": "ann@example.com;bob@example.com"})
     assert done.returncode == 1
     assert "is not a mail address; put commas between" in done.stderr
@@ -133,7 +133,7 @@ def test_it_refuses_two_applications_that_share_a_principal() -> None:
     assert "give each an identity of its own" in done.stderr
 
 
-def test_it_says_how_to_become_an_operator_where_there_is_none() -> None:
+def test_if_there_is_no_operator_it_prints_how_to_become_one() -> None:
     done = hook(without("SAS_OPERATOR_PRINCIPAL_ID"))
     assert done.returncode == 0
     assert "No operator" in done.stderr
@@ -179,7 +179,7 @@ def test_it_refuses_if_it_cannot_read_the_namespaces(tmp_path: Path) -> None:
     assert "could not be read" in done.stderr
 
 
-def test_it_registers_the_provider_of_the_delegated_subnet_and_says_so(tmp_path: Path) -> None:
+def test_it_registers_the_provider_of_the_delegated_subnet_and_reports_it(tmp_path: Path) -> None:
     answers = {**NEW, "az provider show": "NotRegistered", "az provider register": ""}
     commands = Commands(tmp_path, {**answers})
     done = hook({**GIVEN, "SAS_VNET_ENABLED": "true", "AZURE_SUBSCRIPTION_ID": "s-1"}, tmp_path)

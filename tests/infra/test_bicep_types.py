@@ -56,7 +56,7 @@ def problems(known: Catalogue, root: Path | None = None) -> list[str]:
     return [said for file in files.values() for said in check_file(file, known, UNPUBLISHED)]
 
 
-def test_every_resource_is_as_its_type_says(known: Catalogue) -> None:
+def test_every_resource_matches_its_type(known: Catalogue) -> None:
     assert problems(known) == []
 
 

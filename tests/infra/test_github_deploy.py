@@ -176,7 +176,7 @@ def test_the_first_hook_finds_a_signed_in_az() -> None:
     assert "azure/login" in uses[:first]
 
 
-def test_az_and_azd_are_told_what_to_print_whatever_a_person_has_set(tmp_path: Path) -> None:
+def test_the_output_format_of_az_and_azd_is_given_whatever_a_person_has_set(tmp_path: Path) -> None:
     calls = signed_in(tmp_path).called()
     for call in calls:
         if call[0] == "gh":

@@ -112,7 +112,7 @@ def test_a_value_outside_its_list_is_refused_without_the_published_types(
     assert len(wrong(broken_copy(tmp_path, file, old, new))) == 1
 
 
-def test_the_file_is_what_the_published_types_say() -> None:
+def test_the_file_matches_the_published_types() -> None:
     need_shared(TYPES)
     assert of_the_types() == LISTED
 

@@ -78,7 +78,7 @@ def test_the_app_may_send_to_every_queue_it_sends_to_or_puts_messages_back_on() 
     assert set(access["appReceives"]) < set(access["appSends"])
 
 
-def test_applications_may_send_orders_and_callbacks_and_urgent_orders_where_told_so() -> None:
+def test_applications_may_send_orders_and_callbacks_and_urgent_orders_where_configured() -> None:
     assert LIST["access"]["applicationSends"] == [CODE.orders, CODE.callbacks]
     urgent = [CODE.orders, URGENT_ORDERS, CODE.callbacks]
     assert LIST["access"]["urgentApplicationSends"] == urgent
@@ -234,5 +234,5 @@ def test_durations_are_read(text: str, value: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "10M", "PT1.5M", "P1M"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no duration"):
+    with pytest.raises(ValueError, match="is not a duration"):
         seconds(text)

@@ -117,7 +117,7 @@ def test_the_pages_are_copied_with_the_files_that_they_link_to(tmp_path: Path) -
     assert not list(tmp_path.rglob("*.py"))
 
 
-def test_what_the_site_needs_is_locked_without_addresses_and_is_no_part_of_setup() -> None:
+def test_the_packages_of_the_site_are_locked_without_addresses_and_not_part_of_setup() -> None:
     lock = (ROOT / "requirements-docs.txt").read_text()
     assert "mkdocs-material==" in lock
     assert "--hash=sha256:" in lock

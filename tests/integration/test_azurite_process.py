@@ -51,7 +51,7 @@ async def test_it_runs_in_a_loop_too() -> None:
             pass
 
 
-def test_a_taken_port_is_said_and_nothing_is_left_running(unused_tcp_port: int) -> None:
+def test_a_taken_port_is_reported_and_nothing_is_left_running(unused_tcp_port: int) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", unused_tcp_port))
         holder.listen()
@@ -146,9 +146,7 @@ def test_install_has_npm_put_the_pinned_azurite_into_this_users_cache(
     assert program.exists()
 
 
-def test_an_npm_that_fails_is_told_with_its_own_words(
-    bare: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_output_of_a_failing_npm_is_shown(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool(bare, "npm", "#!/bin/sh\necho 'ETIMEDOUT: no answer' >&2\nexit 1\n", monkeypatch)
     with pytest.raises(ChildFailedError, match=r"registry reached\?\): ETIMEDOUT: no answer"):
         module.install()

@@ -127,7 +127,7 @@ def test_a_queue_that_exists_is_not_created_again(admin: ServiceBusAdministratio
         admin.create_queue("First")
 
 
-def test_a_queue_that_is_missing_is_told(admin: ServiceBusAdministrationClient) -> None:
+def test_a_missing_queue_is_reported(admin: ServiceBusAdministrationClient) -> None:
     with pytest.raises(ResourceNotFoundError):
         admin.get_queue("missing")
     with pytest.raises(ResourceNotFoundError):

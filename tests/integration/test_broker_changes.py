@@ -61,7 +61,7 @@ async def test_a_disabled_queue_gives_nothing_to_receivers_that_were_there_befor
         assert broker.counts("q").locked == 1
 
 
-async def test_the_sdk_is_told_that_its_queue_was_disabled(
+async def test_the_sdk_gets_an_error_when_its_queue_is_disabled(
     broker: Broker, client: ServiceBusClient
 ) -> None:
     async with client.get_queue_receiver("q") as receiver:
@@ -105,7 +105,7 @@ async def test_a_deleted_queue_ends_the_links_to_its_dead_letters(
             await waiting
 
 
-async def test_who_waits_for_a_session_is_told_that_the_queue_was_deleted(
+async def test_a_receiver_that_waits_for_a_session_gets_an_error_when_the_queue_is_deleted(
     broker: Broker, client: ServiceBusClient
 ) -> None:
     receiver = client.get_queue_receiver(

@@ -170,7 +170,7 @@ def test_complete_abandon_defer_and_dead_letter(bench: Bench) -> None:
     assert bench.counts.total == 0
 
 
-def test_a_lost_lock_is_told_and_two_failures_make_a_dead_letter(bench: Bench) -> None:
+def test_a_lost_lock_is_reported_and_two_failures_make_a_dead_letter(bench: Bench) -> None:
     bench.create("brief", "poison", lock_duration_s=0.7, max_delivery_count=2)
     with bench.receiver() as receiver:
         (first,) = receive(receiver)
@@ -263,7 +263,7 @@ def test_an_unknown_queue_is_refused_with_its_token_as_in_azure(client: ServiceB
         receiver.receive_messages(1, max_wait_time=1)
 
 
-def test_full_disabled_and_oversized_are_told_apart(bench: Bench) -> None:
+def test_full_disabled_and_oversized_have_different_errors(bench: Bench) -> None:
     bench.create("small", max_message_kilobytes=1024, max_size_megabytes=1)
     with bench.client.get_queue_sender("small") as sender:
         sender.send_messages(ServiceBusMessage("x" * 700_000))

@@ -97,7 +97,7 @@ async def test_the_next_free_session_is_given_or_the_wait_ends(
             )
 
 
-async def test_a_lost_session_is_told(broker: Broker, client: ServiceBusClient) -> None:
+async def test_a_lost_session_is_reported(broker: Broker, client: ServiceBusClient) -> None:
     put(broker, "brief", "s", b"1")
     async with client.get_queue_receiver("brief", session_id="s") as receiver:
         (message,) = await receiver.receive_messages(1, max_wait_time=60)
@@ -107,7 +107,7 @@ async def test_a_lost_session_is_told(broker: Broker, client: ServiceBusClient) 
             await receiver.complete_message(message)
 
 
-async def test_the_wrong_kind_of_receiver_is_told(client: ServiceBusClient) -> None:
+async def test_the_wrong_kind_of_receiver_gets_an_error(client: ServiceBusClient) -> None:
     with pytest.raises(ServiceBusError, match="non-sessionful"):
         await open_and_close(client.get_queue_receiver("lanes"))
     with pytest.raises(ServiceBusError, match="does not require sessions"):
@@ -130,7 +130,7 @@ async def test_only_the_required_key_opens_links() -> None:
         assert name
 
 
-async def test_a_busy_server_is_told_and_a_retry_gets_through(
+async def test_a_busy_server_is_reported_and_a_retry_gets_through(
     broker: Broker, client: ServiceBusClient
 ) -> None:
     async with client.get_queue_sender("plain") as sender:

@@ -309,7 +309,7 @@ async def test_a_broker_that_finds_its_port_taken_lets_go_of_its_data(
             pass
 
 
-def test_a_file_that_is_not_data_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_data_is_refused(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"no database at all" * 100)
     with pytest.raises(StorageError, match="is not data of this broker"):
         Broker(data=tmp_path).open_data()
@@ -317,7 +317,7 @@ def test_a_file_that_is_not_data_is_told(tmp_path: Path) -> None:
         Broker(data=tmp_path / FILE_NAME / "below").open_data()
 
 
-def test_data_of_another_format_is_told(tmp_path: Path) -> None:
+def test_data_of_another_format_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / FILE_NAME) as database:
         database.execute("PRAGMA user_version=99")
     database.close()

@@ -173,7 +173,7 @@ async def test_a_wrong_token_is_answered_with_the_services_condition(broker: Bro
         assert b"does not match: the SharedAccessKey of the connection string" in answer
 
 
-async def test_the_sdk_is_told_when_its_token_cannot_be_renewed(
+async def test_the_sdk_gets_an_error_when_its_token_cannot_be_renewed(
     broker: Broker, clock: Clock
 ) -> None:
     credential = AzureSasCredential(token("q", 60))

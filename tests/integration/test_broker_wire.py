@@ -434,7 +434,7 @@ async def test_a_batch_may_be_as_large_as_the_link_announces_and_no_larger(
         assert bool(broker.counts("q").total) is accepted
 
 
-async def test_a_settled_message_above_the_limit_ends_the_link_for_nothing_else_tells_the_sender(
+async def test_a_settled_message_above_the_limit_ends_the_link_as_the_only_signal_to_the_sender(
     broker: Broker,
 ) -> None:
     async with peer_of(broker) as peer:
@@ -488,7 +488,7 @@ async def test_a_refused_link_has_a_null_terminus_and_then_the_error(
         (frames.AMQP_HEADER + frames.frame(0, b"\x00\x53\x10\x45\x00\x53\x99\x45"), b""),
     ],
 )
-async def test_a_peer_that_breaks_the_protocol_is_told_and_closed(
+async def test_a_peer_that_breaks_the_protocol_gets_an_error_and_is_closed(
     broker: Broker, data: bytes, answer: bytes
 ) -> None:
     async with peer_of(broker) as peer:
@@ -570,7 +570,7 @@ async def test_a_peer_is_kept_alive_as_it_asks(broker: Broker) -> None:
         assert await asyncio.wait_for(peer.reader.readexactly(8), 60) == frames.EMPTY_FRAME
 
 
-async def test_a_connection_too_many_is_told_so(broker: Broker) -> None:
+async def test_a_connection_above_the_limit_gets_an_error(broker: Broker) -> None:
     writers = [await asyncio.open_connection("127.0.0.1", broker.port) for _ in range(20)]
     async with peer_of(broker) as peer:
         peer.write(frames.AMQP_HEADER)

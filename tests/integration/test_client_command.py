@@ -233,7 +233,7 @@ async def test_a_response_queue_that_does_not_exist_ends_with_3(broker: Broker) 
     assert "sas: queue 'responses-nobody' cannot be read: there is no such queue" in err
 
 
-async def test_a_bus_that_does_not_answer_is_told_soon_and_once(
+async def test_a_bus_that_does_not_answer_is_reported_soon_and_once(
     broker: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(links, "SILENT_S", 0.5)

@@ -191,7 +191,7 @@ async def test_two_processes_on_one_queue_each_get_the_ends_of_their_own_orders(
         assert shop.broker.counts(REPLIES).dead_letter == 0
 
 
-async def test_a_follower_is_told_as_soon_as_a_notification_arrives(shop: Shop) -> None:
+async def test_a_follower_gets_a_notification_as_soon_as_it_arrives(shop: Shop) -> None:
     late: list[float] = []
     async with shop.client() as client, aclosing(client.events()) as events:
         for n in range(20):
@@ -305,7 +305,7 @@ async def test_a_follow_survives_a_link_that_the_service_detaches(shop: Shop, wh
         assert shop.broker.counts(REPLIES).dead_letter == 0
 
 
-async def test_a_queue_full_of_what_nobody_follows_is_said_in_a_sentence(
+async def test_the_error_says_that_the_queue_is_full_of_what_nobody_follows(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sas.client.receiving.KEPT_MAX", 3)

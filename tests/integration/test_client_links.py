@@ -50,7 +50,7 @@ async def test_submitting_survives_a_cut_connection() -> None:
         assert broker.counts("orders").active == 2
 
 
-async def test_a_queue_that_does_not_exist_is_said_in_a_sentence() -> None:
+async def test_a_missing_queue_is_reported_in_a_sentence() -> None:
     async with (
         Broker(["responses-a"]) as bare,
         OrdersClient(bare.connection_string, reply_queue="responses-nobody") as client,
@@ -70,7 +70,7 @@ def connection_string(port: int) -> str:
     )
 
 
-async def test_a_broker_that_stays_down_is_said_once_the_patience_is_over() -> None:
+async def test_a_broker_that_stays_down_is_reported_when_the_patience_is_over() -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
     text = connection_string(port)

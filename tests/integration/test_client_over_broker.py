@@ -79,7 +79,7 @@ async def _nothing_left_behind(broker: Broker) -> AsyncIterator[None]:
         assert broker.counts(queue).total == 0
 
 
-async def test_an_order_lies_on_the_queue_as_the_contract_says(
+async def test_an_order_on_the_queue_follows_the_contract(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
     receipt = await client.submit(
@@ -188,7 +188,7 @@ async def test_an_order_held_back_by_nothing_but_undo_has_not_ended(
     assert time.monotonic() - started >= 2
 
 
-async def test_following_stops_when_the_caller_says_so(
+async def test_following_stops_when_the_caller_ends_it(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
     await sdk.put(told("A-1", "received"))
@@ -213,7 +213,7 @@ async def test_a_notification_is_done_with_only_when_the_next_is_asked_for(
 
 
 @pytest.mark.parametrize("body", [b"hello", b"\xff\xfe", b"{}", b"[]", b'{"order_id": "A-1"}'])
-async def test_what_is_no_notification_is_dead_lettered_with_a_reason(
+async def test_a_message_that_is_not_a_notification_is_dead_lettered_with_a_reason(
     broker: Broker, client: OrdersClient, sdk: Sdk, body: bytes
 ) -> None:
     await sdk.put(ServiceBusMessage(body), told("A-1", "completed"))

@@ -142,7 +142,7 @@ async def test_an_order_leaves_no_key_and_no_content_in_the_logs(
         assert "rue de l'Abbaye" not in record.getMessage()
 
 
-async def test_an_order_takes_in_the_table_what_the_counts_say(made: Counted) -> None:
+async def test_the_size_of_an_order_in_the_table_matches_the_counts(made: Counted) -> None:
     """A row's size by the rule of Table Storage: keys and names count two bytes a character."""
     three = await made.stored("S-3", "order")
     two = await made.stored("S-2", "order-of-two")

@@ -149,7 +149,7 @@ async def given_up(made: Rig) -> Rig:
     return made
 
 
-async def test_an_order_dead_lettered_before_its_commit_is_rejected_and_told(
+async def test_an_order_dead_lettered_before_its_commit_is_rejected_and_notified(
     given_up: Rig,
 ) -> None:
     assert await given_up.state("D-1") == "Rejected"

@@ -108,7 +108,7 @@ async def test_orders_are_processed_once_while_calls_fail_for_a_while(made: Rig)
         await told_once(made, name, WHOLE)
 
 
-async def test_an_order_refused_for_good_is_undone_and_told_so(made: Rig) -> None:
+async def test_an_order_refused_for_good_is_undone_and_notified(made: Rig) -> None:
     made.remote.set_faults(Faults(permanent=1.0), "shipping")
     await made.submit("U-1")
     await made.ends("U-1", "Compensated")

@@ -64,7 +64,7 @@ async def made(alone: Rig) -> AsyncIterator[Rig]:
         yield alone
 
 
-async def test_a_command_that_nobody_carries_out_is_said_to_be_open(alone: Rig) -> None:
+async def test_a_command_that_nobody_carries_out_is_reported_as_open(alone: Rig) -> None:
     order = await alone.store.commit(cases.submitted("W-1"))
     seen = await alone.store.commit(cases.claimed(order))
 
@@ -84,7 +84,7 @@ async def test_a_command_that_nobody_carries_out_is_said_to_be_open(alone: Rig) 
     }
 
 
-async def test_a_command_overtaken_by_another_change_is_said_to_be_refused(alone: Rig) -> None:
+async def test_a_command_overtaken_by_another_change_is_reported_as_refused(alone: Rig) -> None:
     order = await alone.store.commit(cases.submitted("T-1"))
     undoing = asyncio.create_task(sas(alone, "undo", "T-1", "--yes", "--wait", "30"))
     await until(lambda: _waits(alone), "the command is sent")

@@ -40,7 +40,7 @@ def test_properties_are_read_by_the_names_of_bicep(broker: BrokerThread) -> None
     assert None not in orders.values()
 
 
-def test_without_an_answer_it_is_said(broker: BrokerThread) -> None:
+def test_a_missing_answer_is_reported(broker: BrokerThread) -> None:
     with pytest.raises(UnreadablePropertiesError, match="does not answer"):
         read_properties(endpoint(9), ["orders"], transport=PlainHttp(), retry_total=0)
 

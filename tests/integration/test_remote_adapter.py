@@ -117,7 +117,7 @@ async def test_a_success_returns_its_json(status: int) -> None:
 
 
 @pytest.mark.parametrize(("status", "body"), [(204, b""), (200, b""), (200, b"null")])
-async def test_a_success_that_says_nothing_is_a_success(status: int, body: bytes) -> None:
+async def test_a_success_without_content_is_a_success(status: int, body: bytes) -> None:
     async with answering(fixed(status, body)) as service:
         assert await call(service) is None
 
@@ -163,7 +163,7 @@ async def test_a_compressed_answer_is_read() -> None:
 @pytest.mark.parametrize(
     "body", [b"<html>", b"{", b"\xff", b"[" * 100_000, b'{"a":NaN}', b"1" * 5000]
 )
-async def test_a_success_that_is_no_json_may_pass(body: bytes) -> None:
+async def test_a_success_that_is_not_json_is_transient(body: bytes) -> None:
     async with answering(fixed(200, body)) as service:
         with pytest.raises(TransientError, match="without JSON"):
             await call(service)
@@ -177,7 +177,7 @@ async def test_a_4xx_is_a_refusal(status: int) -> None:
     assert refused.value.code == f"http-{status}"
 
 
-async def test_a_refusal_says_what_the_problem_says() -> None:
+async def test_a_refusal_has_the_text_of_the_problem() -> None:
     body = b'{"type":"urn:problem:out-of-stock","title":"no","detail":"none of 11 left"}'
     async with answering(fixed(409, body)) as service:
         with pytest.raises(RefusedError, match="stock refused: none of 11 left") as refused:
@@ -219,7 +219,7 @@ async def test_retry_after_in_seconds_is_passed_on(status: int) -> None:
     ("status", "answered"),
     [(409, True), (423, True), (425, True), (408, False), (429, False), (500, False), (503, False)],
 )
-async def test_a_call_that_has_to_wait_for_its_own_sake_says_that_its_service_is_well(
+async def test_a_call_that_must_wait_reports_whether_its_service_answered(
     status: int, answered: bool
 ) -> None:
     async with answering(fixed(status, Retry_After="1")) as service:
@@ -233,7 +233,7 @@ async def test_a_call_that_has_to_wait_for_its_own_sake_says_that_its_service_is
     [(500, b"", True), (501, b"", True), (200, b"<html>", True)]
     + [(status, b"", False) for status in (408, 429, 502, 503, 504)],
 )
-async def test_an_error_that_may_be_about_this_call_alone_says_so(
+async def test_an_error_that_may_concern_only_this_call_is_marked(
     status: int, body: bytes, error_answer: bool
 ) -> None:
     async with answering(fixed(status, body)) as service:
@@ -316,7 +316,7 @@ async def test_a_connection_cut_within_an_answer_may_pass() -> None:
             await call(service)
 
 
-async def test_what_is_no_http_may_pass() -> None:
+async def test_an_answer_that_is_not_http_is_transient() -> None:
     async def babble(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 mail.example ESMTP\r\n\r\n")
         await writer.drain()

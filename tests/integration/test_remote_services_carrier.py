@@ -73,7 +73,7 @@ async def test_a_parcel_is_on_its_way_until_it_is_delivered_once(remote: RemoteS
     assert len(remote.ledger("carrier")["effects"]) == 1
 
 
-async def test_it_tells_until_it_is_heard_and_whom_it_tells_is_no_part_of_the_parcel(
+async def test_it_calls_back_until_it_is_answered_and_the_address_is_not_part_of_the_parcel(
     remote: RemoteServices,
 ) -> None:
     listener = Listener(503, 202)
@@ -87,7 +87,7 @@ async def test_it_tells_until_it_is_heard_and_whom_it_tells_is_no_part_of_the_pa
     assert len(remote.ledger("carrier")["effects"]) == 1
 
 
-async def test_told_that_it_comes_too_late_it_takes_the_parcel_back(
+async def test_if_its_callback_is_too_late_it_takes_the_parcel_back(
     remote: RemoteServices,
 ) -> None:
     listener = Listener(410)
@@ -97,7 +97,7 @@ async def test_told_that_it_comes_too_late_it_takes_the_parcel_back(
         await until(lambda: remote.ledger("carrier")["effects"][0]["undone_at"])
 
 
-async def test_a_parcel_called_back_on_its_way_is_never_delivered_nor_told_of(
+async def test_a_parcel_called_back_on_its_way_is_never_delivered_nor_reported(
     remote: RemoteServices,
 ) -> None:
     listener = Listener(202)

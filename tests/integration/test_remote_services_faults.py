@@ -308,7 +308,7 @@ async def drive(session: aiohttp.ClientSession, faults: Faults) -> tuple[list[in
     return answers, (effects, ledger["doubled"], ledger["calls"], ledger["faults"])
 
 
-async def test_a_client_that_retries_gets_one_effect_whatever_fails_and_the_seed_says_how(
+async def test_a_client_that_retries_gets_one_effect_whatever_fails_and_a_seed_repeats_its_faults(
     session: aiohttp.ClientSession,
 ) -> None:
     faults = Faults(

@@ -363,7 +363,7 @@ def test_where_pip_finds_no_package_the_wheels_are_named(project: Path) -> None:
     assert not (project / ".venv" / ".ready").exists()
 
 
-def test_its_services_on_a_taken_port_say_where_to_change_it(project: Path) -> None:
+def test_the_error_for_a_taken_port_of_its_services_says_where_to_change_it(project: Path) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()

@@ -65,7 +65,7 @@ async def test_a_service_that_asks_for_nothing_gets_nothing() -> None:
 
 
 @pytest.mark.parametrize("key", ["", "two\nlines", "\u043a\u043b\u044e\u0447"])
-def test_what_is_no_api_key_is_refused_without_being_told(key: str) -> None:
+def test_an_invalid_api_key_is_refused_and_not_quoted(key: str) -> None:
     with pytest.raises(ValueError, match="give the key as the service issued it") as refused:
         ApiKey(key)
     assert not key or key not in str(refused.value)
@@ -185,7 +185,7 @@ async def test_a_service_knows_the_app_by_its_client_certificate(tmp_path: Path)
             await called(url, stranger)
 
 
-def test_what_is_no_certificate_is_refused_without_being_told() -> None:
+def test_an_invalid_certificate_is_refused_and_not_quoted() -> None:
     with pytest.raises(ValueError, match="give the text of a PEM file") as refused:
         ClientCertificate("s3cr3t")
     assert "s3cr3t" not in str(refused.value)

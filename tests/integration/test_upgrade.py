@@ -57,7 +57,7 @@ async def order(system: System, name: str) -> Order:
     return found
 
 
-async def test_every_order_that_was_under_way_ends_whole_and_its_application_is_told(
+async def test_every_order_that_was_under_way_ends_whole_and_its_application_is_notified(
     system: System,
 ) -> None:
     await resubmitted(system, "held")

@@ -130,7 +130,7 @@ def test_a_host_process_that_somebody_kills_is_started_anew_and_every_order_ends
         assert _processes(marker) == []
 
 
-def test_without_node_the_demo_says_so_before_anything_else() -> None:
+def test_without_node_the_demo_fails_before_anything_else() -> None:
     run = subprocess.run(
         [*COMMAND, "--orders", "3"],
         cwd=PROJECT,

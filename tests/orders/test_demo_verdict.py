@@ -115,11 +115,11 @@ async def test_an_order_that_was_never_stored_is_unfinished() -> None:
     assert not verdict.holds
 
 
-def test_every_fault_of_the_services_is_told_in_words() -> None:
+def test_every_fault_of_the_services_has_a_sentence() -> None:
     assert set(FAULTS) == set(FaultKind)
 
 
-def test_effects_of_unknown_outcome_are_told_apart_from_those_that_are_expected() -> None:
+def test_effects_of_unknown_outcome_are_listed_apart_from_expected_ones() -> None:
     unknown = Verdict(1, effects_expected=3, effects_in_force=4, effects_unknown=1)
     assert unknown.last_line().endswith("expected 3 in force 3 unknown 1 doubled 0")
     known = Verdict(1, effects_expected=3, effects_in_force=3)

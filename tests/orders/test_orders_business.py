@@ -242,14 +242,14 @@ async def test_an_invoice_says_what_was_charged_and_its_undo_mails_a_credit_note
     ]
 
 
-async def test_a_parcel_on_its_way_is_asked_for_again_when_the_carrier_says() -> None:
+async def test_a_parcel_on_its_way_is_looked_at_again_at_the_carriers_time() -> None:
     service, call = delivery(state="on-its-way", check_after=90.5)
     said = await DeliveryAgent(service).do(call)  # type: ignore[arg-type]
     assert said == StillRunning(timedelta(seconds=90.5), "on its way")
     assert service.calls[0][3] == {"order_id": "O-1", "tracking": "NW1"}
 
 
-async def test_a_carrier_that_tells_is_given_an_address_and_awaited() -> None:
+async def test_a_carrier_that_calls_back_is_given_an_address_and_awaited() -> None:
     service, call = delivery(state="on-its-way", check_after=90.5)
     until = call.complete_by + timedelta(days=1)
     asked = replace(call, callbacks=lambda _: Callback("t", "https://here/t", until))
@@ -275,7 +275,7 @@ async def test_an_undelivered_parcel_is_sent_back() -> None:
     assert service.calls == [("DELETE", "/deliveries", "O-1/deliver", None)]
 
 
-def test_a_carrier_that_is_to_tell_needs_an_address() -> None:
+def test_a_carrier_that_calls_back_needs_an_address() -> None:
     services = ("STOCK", "PAYMENT", "SHIPPING", "MAIL", "CARRIER")
     env = {f"ORDERS_{name}_URL": "http://127.0.0.1:1" for name in services}
     env["ORDERS_CARRIER_TELLS_SECONDS"] = "3600"

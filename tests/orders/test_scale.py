@@ -62,7 +62,7 @@ def test_every_queue_of_a_full_namespace_fits_one_messaging_unit() -> None:
     assert f"{most} queues at most fit one unit" in SCALE
 
 
-def test_the_example_of_stamps_routes_as_the_page_says() -> None:
+def test_the_example_of_stamps_routes_as_on_the_page() -> None:
     """Equal customers meet, one more stamp moves few of them, and each order's id names it."""
     [code] = re.findall(r"```python\n(.*?)```", SCALE, re.DOTALL)
     made: dict[str, Any] = {}

@@ -35,7 +35,7 @@ PROJECT = Path(__file__).parents[2]
 COURIER = "courier"
 COURIED = "hand-over"
 AGENTS = ("inventory", "payment", "shipping", "invoice", "delivery", COURIER)
-CALL_LIMIT = timedelta(seconds=20)
+DRAIN_TIME = timedelta(seconds=20)
 """How long after CompleteBy a call to the courier may still land."""
 
 
@@ -126,10 +126,12 @@ def build(
     world, clock, ledger = system.world, system.world.clock, system.ledger
     agents = system.agents
     agents |= {name: agent(clock, ledger, remote, world.rng) for name in AGENTS}
-    agents[COURIER] = ModelService(clock, ledger, remote, world.rng, limits={COURIED: CALL_LIMIT})
+    agents[COURIER] = ModelService(
+        clock, ledger, remote, world.rng, drain_times={COURIED: DRAIN_TIME}
+    )
     for name in outside:
         agents[name] = ModelService(
-            clock, ledger, remote, world.rng, limits={}, tell=system.call_back
+            clock, ledger, remote, world.rng, drain_times={}, tell=system.call_back
         )
     business = Business(definitions, dict(agents), limits=limits)
     system.begin(

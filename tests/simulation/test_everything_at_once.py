@@ -18,9 +18,9 @@ from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults
 from tests.long import seeds
 from tests.simulation.system import (
-    CALL_LIMIT,
     COURIED,
     COURIER,
+    DRAIN_TIME,
     System,
     build,
     check_commands,
@@ -37,7 +37,7 @@ def crowded(on_failure: OnFailure, deadline: timedelta | None) -> Workflow:
     """Return a workflow with a step of each kind."""
     undo = Undo(TIME)
     patience = Backoff(timedelta(seconds=3), most=timedelta(seconds=10))
-    courier = Undo(TIME, call_limit=CALL_LIMIT)
+    courier = Undo(TIME, drain_time=DRAIN_TIME)
     return Workflow(
         f"{on_failure.value}-{'by' if deadline else 'ever'}",
         1,
@@ -120,7 +120,7 @@ def prepared(seed: int) -> System:
         refused=0.04,
         undo_refused=0.03,
         later=0.1 if seed % 3 else 0.0,
-        beats=bool(seed % 2),
+        heartbeats=bool(seed % 2),
     )
     outside = (("delivery",), (), ("payment", "delivery"))[seed % 3]
     apart = ((0.0, 3.0, -3.0), (0.0, 1.0))[seed // 2 % 2]

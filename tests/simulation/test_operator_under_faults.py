@@ -17,9 +17,9 @@ from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults
 from tests.long import seeds
 from tests.simulation.system import (
-    CALL_LIMIT,
     COURIED,
     COURIER,
+    DRAIN_TIME,
     System,
     build,
     check_commands,
@@ -36,7 +36,7 @@ def patient(name: str, on_failure: OnFailure, deadline: timedelta) -> Workflow:
     """Return a workflow with every kind of patience; its last service leaves no tombstones."""
     backoff = Backoff(timedelta(seconds=4), most=timedelta(seconds=15))
     wait = ExtendedWait(timedelta(seconds=90))
-    courier = Undo(ALLOWED, call_limit=CALL_LIMIT)
+    courier = Undo(ALLOWED, drain_time=DRAIN_TIME)
     return Workflow(
         name,
         1,

@@ -32,7 +32,7 @@ async def run(system: System, *, times: int = 1) -> System:
     return system
 
 
-async def test_without_faults_every_order_is_processed_and_told_so() -> None:
+async def test_without_faults_every_order_is_processed_and_notified() -> None:
     system = await run(build(1, Faults(), RemoteFaults()))
     assert set(system.states().values()) == {OrderState.PROCESSED}
     assert system.bus.messages(QUEUES.rejected) == []
@@ -94,15 +94,15 @@ async def test_without_faults_no_step_that_goes_on_runs_out_of_time(seed: int) -
 
 
 @pytest.mark.parametrize("seed", seeds(2, 30))
-async def test_every_order_ends_whole_whose_calls_say_that_they_go_on(seed: int) -> None:
+async def test_every_order_whose_calls_send_heartbeats_ends_whole(seed: int) -> None:
     faults = Faults(crash=0.01, lease_lost=0.05, duplicate=0.05, store_down=0.02, bus_down=0.02)
-    remote = RemoteFaults(hangs=0.5, transient=0.1, refused=0.05, beats=True)
+    remote = RemoteFaults(hangs=0.5, transient=0.1, refused=0.05, heartbeats=True)
     await run(build(seed, faults, remote))
 
 
 @pytest.mark.parametrize("seed", seeds(1, 5))
-async def test_without_faults_no_call_that_says_so_is_cut_off(seed: int) -> None:
-    built = build(seed, Faults(), RemoteFaults(hangs=0.6, beats=True))
+async def test_without_faults_no_call_that_sends_heartbeats_is_cut_off(seed: int) -> None:
+    built = build(seed, Faults(), RemoteFaults(hangs=0.6, heartbeats=True))
     system = await run(built)
     assert set(system.states().values()) == {OrderState.PROCESSED}
     steps = [step for one in system.store.orders.values() for step in one.order.steps]
@@ -141,7 +141,7 @@ async def test_every_order_ends_whole_whose_long_steps_meet_clocks_that_are_apar
     seed: int,
 ) -> None:
     faults = Faults(crash=0.01, lease_lost=0.03, duplicate=0.03)
-    remote = RemoteFaults(later=0.4, hangs=0.2, beats=bool(seed % 2), refused=0.05)
+    remote = RemoteFaults(later=0.4, hangs=0.2, heartbeats=bool(seed % 2), refused=0.05)
     apart = (0.0, 4.0, -4.0)
     await run(build(seed, faults, remote, clocks_apart=apart, outside=("payment",)))
 

@@ -84,7 +84,7 @@ async def test_under_load_and_faults_every_order_ends_whole(seed: int) -> None:
     assert states[OrderState.PROCESSED] > BURST / 2
 
 
-async def test_the_operator_is_told_once_of_each_queue_that_is_far_behind() -> None:
+async def test_the_operator_gets_one_alert_for_each_queue_that_is_far_behind() -> None:
     system = loaded(3, Faults(), RemoteFaults(), operation_s=0.5)
     for number in range(BURST // 2):
         system.submit(f"M-{number}", "order")

@@ -149,6 +149,23 @@ async def test_without_sends_and_table_for_an_hour_messages_are_put_aside_and_no
     check(replace(cost, parked=0, failed_untried=0), "no send and no table", 5)
 
 
+@pytest.mark.parametrize("queue", [QUEUES.scheduler, PAYMENT, QUEUES.replies])
+@pytest.mark.parametrize("minutes", [3, *long([30])])
+async def test_a_right_to_send_that_comes_late_costs_time_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, queue: str, minutes: float
+) -> None:
+    """Rights are given for each queue, and reach a new one some minutes after its deploy."""
+
+    def set_right(system: System, *, forbids: bool) -> None:
+        system.bus.queues[queue].forbids = forbids
+
+    what = f"no right to send to {queue}"
+    late = partial(set_right, forbids=True), partial(set_right, forbids=False)
+    monkeypatch.setitem(DEPENDENCIES, what, late)
+    cost = await Story(1, Outage(what, minutes * MINUTE)).run()
+    check(cost, what, queue)
+
+
 def workflow(name: str, agent: str, seconds: float, failures_max: int = 2) -> Workflow:
     time = timedelta(seconds=seconds)
     step = Step("only", agent, time, undo=Undo(time), failures_max=failures_max)

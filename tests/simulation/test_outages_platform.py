@@ -125,7 +125,7 @@ async def test_a_dead_letter_that_fails_too_ends_in_a_queue_that_gives_nothing_u
     assert letter.source == QUEUE
 
 
-async def test_an_expired_message_is_a_dead_letter_where_the_queue_says_so() -> None:
+async def test_an_expired_message_is_a_dead_letter_if_the_queue_is_configured_so() -> None:
     rig = Rig()
     for queue in (QUEUE, QUEUES.agent("payment")):
         rig.bus._enqueue(Message(queue, "m-1", b"{}", time_to_live=MINUTE))

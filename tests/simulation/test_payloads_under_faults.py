@@ -115,7 +115,7 @@ async def test_what_an_order_refers_to_is_there_whatever_goes_wrong(seed: int) -
 
 
 @pytest.mark.parametrize("seed", seeds(2, 30))
-async def test_a_secret_field_is_told_nowhere_whatever_goes_wrong(
+async def test_a_secret_field_is_shown_nowhere_whatever_goes_wrong(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

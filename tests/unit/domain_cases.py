@@ -53,14 +53,14 @@ def workflow_of(
     notify_steps: bool = True,
     backoff: Backoff = Backoff(),  # noqa: B008  immutable
     extended_wait: ExtendedWait | None = None,
-    call_limit: timedelta | None = None,
+    drain_time: timedelta | None = None,
     deadline: timedelta | None = None,
     routes: int = 1,
     routed: Collection[str] | None = None,
     time_allowed: timedelta = 60 * SECOND,
 ) -> Workflow:
     """Return a workflow of a shape; every step (or those ``routed``) has so many agents."""
-    undo = Undo(time_allowed=90 * SECOND, call_limit=call_limit)
+    undo = Undo(time_allowed=90 * SECOND, drain_time=drain_time)
     steps = tuple(
         Step(
             name,

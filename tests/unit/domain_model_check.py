@@ -60,7 +60,7 @@ BEHIND = "expire behind"
 """CompleteBy passes while a message of the step waits in a queue."""
 REST = Backoff(timedelta(seconds=1))
 WAIT = timedelta(hours=1)
-CALL_LIMIT = timedelta(minutes=10)
+DRAIN_TIME = timedelta(minutes=10)
 """A call that is out arrives within it: an undo decided soon waits, one a day later does not."""
 
 Shut = frozenset[tuple[int, int]]
@@ -80,7 +80,7 @@ class Case:
     without_undo: frozenset[str] = frozenset()
     backoff: bool = False
     waits: int = 0
-    call_limit: bool = False
+    drain_time: bool = False
     deadline: bool = False
     routes: int = 1
     routed: frozenset[str] | None = None
@@ -90,7 +90,7 @@ class Case:
     def __str__(self) -> str:
         lacking = f", no undo of {'+'.join(sorted(self.without_undo))}" if self.without_undo else ""
         patience = [
-            n for n in ("backoff", "waits", "call_limit", "deadline", "vain") if getattr(self, n)
+            n for n in ("backoff", "waits", "drain_time", "deadline", "vain") if getattr(self, n)
         ]
         told = "".join(f", {name}" for name in patience)
         routes = f", {self.routes} routes" if self.routes > 1 else ""
@@ -116,7 +116,7 @@ class Case:
             without_undo=self.without_undo,
             backoff=REST if self.backoff else Backoff(),
             extended_wait=ExtendedWait(WAIT, self.waits) if self.waits else None,
-            call_limit=CALL_LIMIT if self.call_limit else None,
+            drain_time=DRAIN_TIME if self.drain_time else None,
             deadline=LATE - T0 if self.deadline else None,
             routes=self.routes,
             routed=self.routed,
@@ -263,7 +263,7 @@ def events(order: Order, rules: Rules, *, vain: bool = False) -> Iterator[Event]
             yield Event(BEHIND, step.number)
         if step.process_state is StepState.ERROR:
             yield from (Event("resubmit", step.number), Event("skip", step.number))
-    if any(own.call_limit for own in rules.steps):
+    if any(own.drain_time for own in rules.steps):
         yield from (Event("undo", at=LATE), Event("cancel", at=LATE))
         yield from (
             Event(name, s.number, LATE) for s in order.steps for name in ("done", "refused")

@@ -28,7 +28,7 @@ from sas.domain.workflow import OnFailure, Rules
 from sas.features.callbacks.rules import CallbackResult, StepStatus, decide, status_of
 from tests.unit.domain_cases import SHAPES, T0, due_at, submitted, workflow_of
 from tests.unit.domain_model_check import (
-    CALL_LIMIT,
+    DRAIN_TIME,
     EXPLORED,
     FAULT,
     LATE,
@@ -151,7 +151,7 @@ class Protocol:
     budget: Budget
     remote: Remote = field(default_factory=Remote)
     verbs: tuple[str, ...] = ("resubmit", "undo")
-    call_limit: bool = False
+    drain_time: bool = False
     routes: int = 1
     outside: bool = False
     states_max: int = 4_000_000
@@ -161,7 +161,7 @@ class Protocol:
             SHAPES[self.shape],
             on_failure=self.on_failure,
             failures_max=self.failures_max,
-            call_limit=CALL_LIMIT if self.call_limit else None,
+            drain_time=DRAIN_TIME if self.drain_time else None,
             routes=self.routes,
         )
         self.rules: Rules = workflow.rules
@@ -176,7 +176,7 @@ class Protocol:
     def scope(self) -> str:
         """What is explored, in full."""
         given = {
-            "a call limit": self.call_limit,
+            "a drain time": self.drain_time,
             "work outside": self.outside,
             f"{self.routes} routes": self.routes > 1,
             f"{self.remote}": self.remote != Remote(),
@@ -323,7 +323,7 @@ class Protocol:
     def time_passes(self, state: State) -> Iterator[State]:
         """Let what is due be looked at: free when nothing is on the way, early otherwise.
 
-        An undo that waits out the call limit is due once no call of its do can land any more.
+        An undo that waits out the drain time is due once no call of its do can land any more.
         """
         if not all(self.waits(state, message) for message in state.flying):
             if not state.budget.early:

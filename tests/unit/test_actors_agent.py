@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -13,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sas.actors.agent import AgentActor, RetryPolicy
+from sas.actors.agent import KEEP_ERROR_SECONDS, AgentActor, RetryPolicy
 from sas.bounds import RESULT_BYTES_MAX
 from sas.cli import look
 from sas.codec import internal
@@ -148,7 +149,7 @@ async def test_a_service_that_is_down_for_long_is_tried_until_complete_by_then_s
     assert made.alerts() == []
 
 
-async def test_a_call_is_cut_off_at_complete_by_and_nothing_is_said() -> None:
+async def test_a_call_is_cut_off_at_complete_by_and_sends_no_reply() -> None:
     made, message = await requested()
     cut: list[bool] = []
 
@@ -247,7 +248,9 @@ async def test_a_bug_in_an_agent_raises_so_that_the_message_comes_again() -> Non
         ({(1, 2): "pair"}, "not tuple"),
     ],
 )
-async def test_a_result_that_is_no_json_is_refused_with_what_to_return(junk: Any, why: str) -> None:
+async def test_a_result_that_is_not_json_is_refused_with_what_to_return(
+    junk: Any, why: str
+) -> None:
     made, message = await requested()
     made.agents["stock"].then(junk)
     await made.hand(message)
@@ -520,9 +523,7 @@ def kept_errors(made: Kit, monkeypatch: pytest.MonkeyPatch) -> list[AttemptError
     return kept
 
 
-async def test_the_error_of_a_failed_attempt_is_kept_with_its_step_and_told_when_it_times_out() -> (
-    None
-):
+async def test_the_error_of_a_failed_attempt_is_kept_and_reported_when_its_step_times_out() -> None:
     made = kit(replace(CARE, steps=tuple(replace(one, failures_max=0) for one in CARE.steps)))
     made.agents["stock"].then(*[answered_500()] * 1000)
     await made.submit(order(workflow="care"))
@@ -618,10 +619,30 @@ async def test_a_store_that_does_not_answer_delays_the_next_attempt_by_little(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(made.store, "keep_error", hangs)
-    monkeypatch.setattr("sas.actors.agent.KEEP_ERROR_SECONDS", 1e-9)
     made.agents["stock"].then(answered_500(), {"ok": 1})
     await made.hand(message)
     assert [reply.outcome for reply in replies(made)] == ["done"]
+    assert made.clock.now() < START + timedelta(seconds=KEEP_ERROR_SECONDS + 1)
+
+
+async def test_the_clock_alone_says_how_long_the_store_may_take_to_keep_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, message = await requested()
+    keep, kept = made.store.keep_error, []
+
+    async def on_a_busy_machine(*given: Any) -> None:
+        time.sleep(0.002)  # noqa: ASYNC251  the whole process is late
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await keep(*given)
+        kept.append(given)
+
+    monkeypatch.setattr(made.store, "keep_error", on_a_busy_machine)
+    monkeypatch.setattr("sas.actors.agent.KEEP_ERROR_SECONDS", 0.001)
+    made.agents["stock"].then(answered_500(), {"ok": 1})
+    await made.hand(message)
+    assert len(kept) == 1
 
 
 async def test_a_refusal_and_an_attempt_past_complete_by_keep_no_error(

@@ -104,7 +104,7 @@ async def test_without_an_address_the_token_is_all() -> None:
     assert callback.url is None
 
 
-async def test_without_a_key_asking_for_one_says_what_to_set() -> None:
+async def test_without_a_key_the_error_of_asking_for_a_callback_says_what_to_set() -> None:
     made = kit(callback_keys=CallbackKeys())
     await made.submit()
     made.agents["stock"].then(Given().awaits())
@@ -209,7 +209,7 @@ async def test_between_two_attempts_it_waits_and_counts_at_the_next() -> None:
     assert made.state() == "Processed"
 
 
-async def test_one_that_waited_until_its_token_expired_is_kept_and_told() -> None:
+async def test_a_callback_that_waited_until_its_token_expired_is_kept_and_reported() -> None:
     made, callback = await awaiting(CARE)
     await made.hand(said(callback, outcome="refused", result=None))
     await made.hand(said(callback, "c-2"))
@@ -222,7 +222,7 @@ async def test_one_that_waited_until_its_token_expired_is_kept_and_told() -> Non
     assert "rejected" in [alert.kind for alert in made.alerts()]
 
 
-async def test_one_that_comes_when_the_step_is_being_undone_is_kept_and_told() -> None:
+async def test_a_callback_to_a_step_that_is_being_undone_is_kept_and_reported() -> None:
     made, callback = await awaiting()
     await made.hand(command("undo", made.order().seq))
     await made.hand(said(callback))
@@ -286,7 +286,7 @@ async def test_the_callback_of_an_input_that_was_replaced_comes_too_late() -> No
         (lambda body: body.replace(b"signed_by", b"\xff"), "not-utf-8"),
     ],
 )
-async def test_what_is_no_callback_is_put_aside_with_an_alert(
+async def test_a_message_that_is_not_a_callback_is_put_aside_with_an_alert(
     change: Callable[[bytes], bytes], reason: str
 ) -> None:
     made, callback = await awaiting()
@@ -532,7 +532,7 @@ async def test_a_flood_of_posts_is_429_and_takes_nothing() -> None:
     assert (await post(made, callback.token)).status == 202
 
 
-async def test_no_answer_tells_the_token_or_may_be_kept_by_a_cache() -> None:
+async def test_no_answer_contains_the_token_or_may_be_kept_by_a_cache() -> None:
     made, callback = await awaiting()
     for token in (callback.token, callback.token + "x"):
         answer = await post(made, token)
@@ -553,7 +553,7 @@ async def test_a_dead_callback_that_counted_is_finished() -> None:
     assert made.rejected() == []
 
 
-async def test_a_dead_callback_that_did_not_count_is_fenced_kept_and_told() -> None:
+async def test_a_dead_callback_that_did_not_count_is_fenced_kept_and_reported() -> None:
     made, callback = await awaiting()
     await made.run(made.dead_letters.handle(letter(said(callback))))
     (kept,) = made.rejected()
@@ -573,7 +573,7 @@ async def test_a_dead_letter_with_a_forged_token_fences_nothing() -> None:
     assert [one.reason for one in made.rejected()] == ["dead-lettered"]
 
 
-async def test_who_has_no_token_is_told_so_before_anything_of_the_body_is_read() -> None:
+async def test_a_caller_without_a_token_is_refused_before_anything_of_the_body_is_read() -> None:
     made, _ = await awaiting()
     answer = await post(made, "a.b", b"[" * CALLBACK_BYTES_MAX)
     assert (answer.status, answer.code) == (401, "forged-token")
@@ -610,7 +610,7 @@ async def test_a_large_result_whose_write_fails_is_503_and_nothing_is_taken() ->
     assert waiting(made) == []
 
 
-async def test_what_stands_for_a_result_that_is_not_there_waits_and_is_told() -> None:
+async def test_a_payload_reference_to_a_missing_result_waits_and_is_reported() -> None:
     made, callback = await awaiting()
     ref = {"sha256": "0a" * 32, "size": 50_000, "chunks": 1}
     await made.hand(said(callback, result=None, result_ref=ref))
@@ -646,7 +646,7 @@ async def secretly(*keys: tuple[str, bytes], workflow: Workflow = CARE) -> tuple
 
 
 @pytest.mark.parametrize("by_http", [True, False])
-async def test_a_refusal_that_quotes_a_secret_field_is_recorded_and_told_without(
+async def test_a_refusal_that_quotes_a_secret_field_is_recorded_and_sent_without_it(
     by_http: bool,
 ) -> None:
     made, callback = await secretly()
@@ -668,7 +668,7 @@ async def test_a_refusal_that_quotes_a_secret_field_is_recorded_and_told_without
     assert (again.status, again.code) == (200, "already")
 
 
-async def test_while_the_key_of_a_secret_field_is_missing_a_refusal_waits_and_is_told() -> None:
+async def test_while_the_key_of_a_secret_field_is_missing_a_refusal_waits_and_is_reported() -> None:
     made, callback = await secretly(("old", b"o" * 32))
     gone = kit(CARE, beside=made, encryption=encryption_of(("new", b"n" * 32), secret=SECRET))
     error = {"code": "declined", "message": f"card {CARD} declined"}
@@ -741,7 +741,7 @@ async def test_a_token_ends_no_step_of_a_later_order_under_the_same_id() -> None
     assert waiting(made) == []
 
 
-async def test_a_token_from_before_orders_were_told_apart_is_believed_until_it_expires() -> None:
+async def test_a_token_from_before_orders_were_distinguished_is_accepted_until_it_expires() -> None:
     made, callback = await awaiting()
     bare = msgspec.structs.replace(KEYS.read(callback.token), submission=None)
     assert (await post(made, KEYS.issue(bare))).status == 202

@@ -92,7 +92,7 @@ async def test_a_rejected_place_is_never_claimed_swept_or_commanded() -> None:
     assert made.order() == before
 
 
-async def test_an_order_whose_place_could_not_be_kept_is_not_told_rejected() -> None:
+async def test_an_order_whose_place_could_not_be_kept_gets_no_rejected_notification() -> None:
     """Its slow first handler would write it all the same."""
     made = kit()
     made.store.fail_next("commit", *[StoreFault.CONFLICT] * CONFLICTS_MAX)
@@ -103,7 +103,7 @@ async def test_an_order_whose_place_could_not_be_kept_is_not_told_rejected() -> 
     assert (made.told(), made.state()) == (["rejected"], "Rejected")
 
 
-async def test_an_order_dead_lettered_twice_is_told_under_the_same_ids() -> None:
+async def test_an_order_dead_lettered_twice_is_notified_under_the_same_ids() -> None:
     made = kit()
     for _ in range(2):
         await dead(made, letter(order(), QUEUES.orders))
@@ -150,7 +150,7 @@ async def test_another_submission_of_a_written_order_is_fenced_and_put_aside() -
     assert made.state() == "Processed"
 
 
-async def test_a_duplicate_given_up_is_not_told_as_the_end_of_the_order_that_goes_on() -> None:
+async def test_a_duplicate_given_up_is_not_reported_as_the_end_of_the_order_that_goes_on() -> None:
     """The order runs: `rejected`, which applications read as its end, would be wrong."""
     made = kit()
     await made.submit()
@@ -467,7 +467,7 @@ async def test_what_dead_letters_gave_up_is_put_back_while_its_cause_lasts_and_h
     assert (made.told(), made.state()) == (["rejected"], "Rejected")
 
 
-async def test_an_outage_is_no_failure_of_a_message_that_was_given_up() -> None:
+async def test_an_outage_is_not_a_failure_of_a_message_that_was_given_up() -> None:
     made = kit()
     made.store.fail_next("load", StoreFault.UNAVAILABLE)
     with pytest.raises(StoreUnavailableError):

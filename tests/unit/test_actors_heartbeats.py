@@ -85,7 +85,7 @@ async def beside(
     return read
 
 
-async def test_a_call_longer_than_its_time_allowed_goes_on_as_long_as_it_says_so() -> None:
+async def test_a_call_longer_than_its_time_allowed_goes_on_while_it_sends_heartbeats() -> None:
     made, message = await requested()
     made.agents["stock"].then(works(made, 200))
     await beside(made, message, 220)
@@ -117,7 +117,7 @@ async def test_how_often_words_travel_leaves_time_for_the_next(allowed: int, res
     assert heartbeat_interval(timedelta(seconds=allowed)) == timedelta(seconds=rest)
 
 
-async def test_what_it_says_is_the_steps_note() -> None:
+async def test_the_note_of_a_heartbeat_becomes_the_steps_note() -> None:
     made, message = await requested()
     made.agents["stock"].then(works(made, 25))
     task = asyncio.ensure_future(made.actors["stock"].handle(delivery(message, message_id="m")))
@@ -130,7 +130,7 @@ async def test_what_it_says_is_the_steps_note() -> None:
     await task
 
 
-async def test_unheard_it_is_cut_off_at_the_complete_by_it_had() -> None:
+async def test_without_an_accepted_heartbeat_it_is_cut_off_at_its_complete_by() -> None:
     made, message = await requested()
     cut: list[float] = []
     made.agents["stock"].then(works(made, 200, cut))
@@ -168,14 +168,18 @@ async def test_a_cancelled_step_is_given_no_more_time_however_it_beats() -> None
     assert cut[0] <= ALLOWED.total_seconds()
 
 
-@pytest.mark.parametrize("down", ["store", "bus"])
+@pytest.mark.parametrize("down", ["store", "bus", "right to send"])
 async def test_a_heartbeat_that_cannot_be_passed_on_fails_no_call(down: str) -> None:
     made, message = await requested()
     made.agents["stock"].then(works(made, 50))
     if down == "store":
         made.store.fail_next("load", StoreFault.UNAVAILABLE)
-    else:
+    elif down == "bus":
         made.bus.fail_next(BusFault.UNAVAILABLE)
+    else:
+        replies = made.bus.queues[QUEUES.replies]
+        replies.forbids = True
+        made.clock.call_later(15, lambda: setattr(replies, "forbids", False))
     await beside(made, message, 70)
     assert made.states()[0] == "Processed"
     assert made.order().steps[0].epoch == 1
@@ -234,7 +238,7 @@ async def test_a_note_quotes_no_secret_of_its_order() -> None:
 
         async def close(self) -> None: ...
 
-    call = Call("O-1", "pay", "k", START, {}, {}, secrets=("4111-1111",), beats=hear)
+    call = Call("O-1", "pay", "k", START, {}, {}, secrets=("4111-1111",), heartbeats=hear)
     await RedactingAgent("payment", Talkative()).do(call)
     assert len(heard) == 1
     assert "4111" not in heard[0]

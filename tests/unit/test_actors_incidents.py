@@ -55,7 +55,7 @@ def condition(made: Kit, minutes: float = 5, scope: str = "ordinary orders") -> 
     return Incident(AlertKind.NOT_PICKED_UP, scope, "Nobody works.", now, until)
 
 
-async def test_a_scheduler_away_for_three_hours_is_told_three_times_for_all_orders() -> None:
+async def test_a_scheduler_away_for_three_hours_is_reported_three_times_for_all_orders() -> None:
     made = await waiting(40)
     await sweeps(made, 180)
     assert made.words("O-7").count("woken again") > 10
@@ -70,7 +70,7 @@ async def test_a_scheduler_away_for_three_hours_is_told_three_times_for_all_orde
     assert len({alert.id for alert in made.alerts()}) == 3
 
 
-async def test_once_it_is_over_the_operator_is_told_so_once() -> None:
+async def test_the_end_of_an_incident_is_reported_once() -> None:
     made = await waiting(5)
     await sweeps(made, 20)
     began = made.alerts()[0]
@@ -83,7 +83,7 @@ async def test_once_it_is_over_the_operator_is_told_so_once() -> None:
     assert (over.cleared, over.scope, over.since) == ("not-picked-up", began.scope, began.since)
 
 
-async def test_urgent_and_ordinary_orders_are_told_apart() -> None:
+async def test_urgent_and_ordinary_orders_are_reported_apart() -> None:
     made = await waiting(2)
     urgent = lane(QUEUES.orders, urgent=True)
     await made.hand(Message(urgent, "m-u", order("U-1")))
@@ -94,7 +94,7 @@ async def test_urgent_and_ordinary_orders_are_told_apart() -> None:
     assert len(made.alerts()) == 2
 
 
-async def test_a_workflow_version_that_is_missing_is_told_once_for_all_its_orders() -> None:
+async def test_a_missing_workflow_version_is_reported_once_for_all_its_orders() -> None:
     made = await waiting(30)
     other = kit(Workflow("other", 1, (Step("reserve", "stock", ALLOWED),)), beside=made)
     await sweeps(other, 12)
@@ -103,7 +103,7 @@ async def test_a_workflow_version_that_is_missing_is_told_once_for_all_its_order
     assert "Deploy that version again" in alert.text
 
 
-async def test_steps_that_rest_for_the_same_service_are_told_of_once() -> None:
+async def test_steps_that_rest_for_the_same_service_are_reported_once() -> None:
     rest = ExtendedWait(timedelta(minutes=30))
     step = Step("reserve", "stock", ALLOWED, undo=UNDO, failures_max=0, extended_wait=rest)
     made = kit(Workflow("chain", 1, (step,)))
@@ -119,7 +119,7 @@ async def test_steps_that_rest_for_the_same_service_are_told_of_once() -> None:
     assert made.words("O-24")[-1] == "extended wait"
 
 
-async def test_the_operator_is_told_before_the_order_is_committed() -> None:
+async def test_the_alert_is_sent_before_the_order_is_committed() -> None:
     made = await waiting(1)
     await sweeps(made, 9)
     words = made.words("O-0")
@@ -137,7 +137,7 @@ async def test_the_operator_is_told_before_the_order_is_committed() -> None:
     assert len(made.words("O-0")) == len(words) + 1
 
 
-async def test_what_could_not_be_told_is_raised_and_told_the_next_time() -> None:
+async def test_an_alert_that_could_not_be_sent_is_raised_and_sent_the_next_time() -> None:
     made = kit(duplicate_window=WINDOW)
     incidents = board(made)
     made.bus.plan = lambda _message: BusFault.UNAVAILABLE
@@ -154,7 +154,7 @@ async def test_what_could_not_be_told_is_raised_and_told_the_next_time() -> None
     assert "first seen by order A, B, C" in made.alerts()[-1].text
 
 
-async def test_two_instances_at_once_tell_it_once() -> None:
+async def test_two_instances_at_once_send_one_alert() -> None:
     made = kit(duplicate_window=WINDOW)
     other = kit(beside=made, instance="host-2")
     what = condition(made)
@@ -183,7 +183,7 @@ async def test_a_sweep_goes_on_where_conditions_cannot_be_noted() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(5, 60))
-async def test_whatever_breaks_it_is_told_at_its_beginning_and_at_its_end(seed: int) -> None:
+async def test_each_incident_is_reported_at_its_beginning_and_at_its_end(seed: int) -> None:
     dice = random.Random(seed)  # noqa: S311  a seed, to repeat it
     made = kit(duplicate_window=WINDOW)
     instances = [made, kit(beside=made, instance="host-2")]

@@ -95,7 +95,7 @@ async def test_the_same_order_by_both_lanes_is_one_order() -> None:
     assert made.events()[1].data.duplicate
 
 
-async def test_a_refused_urgent_order_says_which_queue_it_came_by() -> None:
+async def test_a_refused_urgent_order_names_the_queue_it_came_by() -> None:
     made = kit()
     await made.run(made.submitter.handle(received(QUEUES.orders, "m-1", b"{", urgent=True)))
     assert made.rejected()[0].source_queue == "orders-urgent"

@@ -75,7 +75,7 @@ async def test_a_look_that_was_put_back_comes_at_its_time_and_outlives_its_compl
     assert (request.checks, request.complete_by) == (1, START + HOUR + ALLOWED)
 
 
-async def test_a_redelivery_says_and_puts_back_the_same_under_the_same_ids() -> None:
+async def test_a_redelivery_sends_and_puts_back_the_same_under_the_same_ids() -> None:
     made = await dispatched(*[StillRunning(HOUR)] * 3)
     message = made.bus.take(STOCK)
     assert message is not None
@@ -256,7 +256,7 @@ async def test_a_note_is_kept_short_and_in_whole_characters() -> None:
     assert made.rejected() == []
 
 
-async def test_a_step_that_says_nothing_more_keeps_its_note() -> None:
+async def test_a_step_without_further_progress_keeps_its_note() -> None:
     made = await dispatched(StillRunning(HOUR, "on the road"), StillRunning(HOUR))
     await made.drain()
     await made.later(3600)

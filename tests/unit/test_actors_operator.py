@@ -176,7 +176,7 @@ async def test_a_step_that_names_no_undo_takes_no_edited_input() -> None:
     assert refusals(made) == [
         (
             "resubmit of order O-1 was refused: its step reserve accepts no input: its earlier "
-            "calls cannot be undone at once (no undo, a call_limit, or an undo that failed)."
+            "calls cannot be undone at once (no undo, a drain_time, or an undo that failed)."
         )
     ]
 
@@ -193,7 +193,7 @@ async def test_the_undo_of_an_edited_step_covers_every_generation() -> None:
     assert undone == ["O-1/reserve", "O-1/reserve/1"]
 
 
-async def test_an_undo_that_fails_for_one_generation_is_no_undo() -> None:
+async def test_an_undo_that_fails_for_one_generation_puts_the_step_in_error() -> None:
     made = await failed()
     await tell(made, "resubmit", input='{"lines":[1]}')
     await made.drain()
@@ -203,7 +203,7 @@ async def test_an_undo_that_fails_for_one_generation_is_no_undo() -> None:
     assert made.states() == ["Error", "Compensated"]
 
 
-async def test_an_edited_input_reaches_an_agent_that_redeems_a_claim_check() -> None:
+async def test_an_edited_input_reaches_an_agent_that_fetches_a_payload_reference() -> None:
     made = kit(HOLDING)
     large = {"note": "x" * internal.INLINE_BYTES_MAX}
     await made.submit(order(order=large))
@@ -266,7 +266,7 @@ async def test_cancel_needs_no_seq_because_it_is_meant_whatever_happened_since()
     assert (made.state(), refusals(made)) == ("Compensated", [])
 
 
-async def test_an_acknowledgement_is_kept_with_its_name_and_tells_nobody() -> None:
+async def test_an_acknowledgement_is_kept_with_its_name_and_sends_no_message() -> None:
     made = await failed()
     told = len(made.alerts())
     await tell(made, "acknowledge", by="Ann Ölund")
@@ -290,7 +290,7 @@ async def test_twice_at_once_does_it_once_whatever_it_is(verb: str) -> None:
     assert refusals(made) == []
 
 
-async def test_the_journal_tells_who_did_what() -> None:
+async def test_the_journal_names_who_did_what() -> None:
     made = await failed()
     for number, verb in enumerate(["acknowledge", "resubmit", "cancel"]):
         await tell(made, verb, by=f"person-{number}", id=f"w-{number}")
@@ -543,7 +543,7 @@ PATIENT = Workflow(
             "reserve",
             "stock",
             ALLOWED,
-            undo=Undo(ALLOWED, call_limit=timedelta(minutes=1)),
+            undo=Undo(ALLOWED, drain_time=timedelta(minutes=1)),
             failures_max=1,
             backoff=Backoff(timedelta(seconds=20)),
             extended_wait=ExtendedWait(timedelta(hours=1)),
@@ -598,7 +598,7 @@ async def test_a_wake_in_an_extended_wait_claims_nothing() -> None:
     assert made.order() == before
 
 
-async def test_an_overdue_order_is_told_once_however_often_it_is_swept() -> None:
+async def test_an_overdue_order_is_reported_once_however_often_it_is_swept() -> None:
     made = await submitted(replace(PATIENT, deadline=timedelta(seconds=5)))
     await made.step(QUEUES.scheduler)
     await made.later(5)

@@ -162,7 +162,7 @@ async def test_orders_that_an_operator_touches_keep_none_of_those_removed_with_t
     assert set(made.store.orders) == {names[1]}
 
 
-async def test_a_run_tells_by_how_much_the_oldest_order_that_it_left_is_late() -> None:
+async def test_a_run_reports_by_how_much_the_oldest_order_that_it_left_is_late() -> None:
     made = kit()
     for number in range(4):
         await processed(made, f"o-{number}", 60 - number)
@@ -205,7 +205,7 @@ async def remove_held(made: Kit) -> None:
                 await made.store.remove_due(row)
 
 
-async def test_an_order_whose_application_could_not_be_told_yet_stays_until_it_is() -> None:
+async def test_an_order_whose_notification_is_not_sent_yet_is_not_purged() -> None:
     made = kit()
     await processed(made, "old", 60)
     await made.store.hold("old", HELD, made.clock.now() - DAY)

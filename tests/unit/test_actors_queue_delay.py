@@ -305,7 +305,7 @@ async def test_a_sweep_reads_each_queue_once() -> None:
     assert sorted(read[1:]) == sorted([STOCK, QUEUES.scheduler, QUEUES.replies, QUEUES.callbacks])
 
 
-async def test_the_operator_is_told_of_a_request_that_waits_for_a_minute_and_of_its_end() -> None:
+async def test_a_request_that_waits_for_a_minute_is_reported_and_so_is_its_end() -> None:
     made = await expired(taken=False)
     await made.sweep()
     assert made.alerts() == []
@@ -322,7 +322,7 @@ async def test_the_operator_is_told_of_a_request_that_waits_for_a_minute_and_of_
     assert [one.kind for one in made.alerts()] == ["queue-delay", "cleared"]
 
 
-async def test_the_operator_is_told_of_a_queue_that_is_away_for_a_minute() -> None:
+async def test_a_queue_that_is_away_for_a_minute_is_reported_to_the_operator() -> None:
     made = await expired(taken=False)
     break_queue(made, STOCK)
     await made.sweep()

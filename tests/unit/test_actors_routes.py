@@ -173,7 +173,7 @@ async def test_a_request_is_called_under_one_key_at_every_delivery(made: Kit) ->
     assert keys(made, "stock") == [("do", "O-1/pay")] * 2
 
 
-async def test_an_agent_that_called_before_the_breaker_opened_does_not_say_that_it_waited(
+async def test_an_agent_that_called_before_the_breaker_opened_does_not_reply_that_it_waited(
     made: Kit,
 ) -> None:
     made.agents["stock"].then(*(TransientError("down") for _ in range(POLICY.failures_max)))

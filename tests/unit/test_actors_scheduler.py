@@ -75,7 +75,7 @@ def wake(order_id: str = "O-1", wake_id: str = "O-1/1/0") -> Message:
     return Message(QUEUES.scheduler, wake_id, body)
 
 
-async def test_a_wake_claims_what_is_ready_and_says_who_holds_it_until_when() -> None:
+async def test_a_wake_claims_what_is_ready_and_records_who_holds_it_until_when() -> None:
     made = await claimed()
     first, second = made.order().steps
     assert made.states() == ["Processing", "Pending"]
@@ -197,7 +197,7 @@ async def test_a_reply_records_the_result_and_starts_what_has_become_possible() 
     assert json.loads(internal.text_of(event.data.result) or "") == {"ok": True}
 
 
-async def test_at_the_end_the_application_is_told_once_with_all_results() -> None:
+async def test_at_the_end_the_application_gets_one_notification_with_all_results() -> None:
     made = kit()
     await made.submit()
     await made.drain()
@@ -513,7 +513,7 @@ async def test_rivals_are_overtaken_by_loading_and_deciding_again() -> None:
     assert len(made.requests("stock")) == 1
 
 
-async def test_two_replies_at_once_are_both_recorded_and_completed_is_told_once() -> None:
+async def test_two_replies_at_once_are_both_recorded_and_completed_is_sent_once() -> None:
     made = await claimed("care")
     replies = [done(step=0), done(step=1)]
     await made.run(asyncio.gather(*(made.scheduler.handle_reply(delivery(r)) for r in replies)))
@@ -552,7 +552,7 @@ async def test_one_transition_makes_one_send_to_each_queue(monkeypatch: pytest.M
     assert {QUEUES.agent("stock"): 2, QUEUES.agent("payment"): 1, SHOP: 1} in together
 
 
-async def test_the_end_of_an_order_and_that_of_its_last_step_are_told_in_one_send(
+async def test_the_end_of_an_order_and_that_of_its_last_step_go_out_in_one_send(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = await claimed("care")

@@ -208,7 +208,7 @@ async def test_a_slot_that_cannot_be_given_back_does_not_fail_the_call(
 
 
 @pytest.mark.parametrize(("urgent", "most"), [(False, 50), (True, 140)])
-async def test_who_waits_for_a_slot_asks_the_store_seldom_enough_for_hundreds_to_wait(
+async def test_a_request_that_waits_for_a_slot_asks_the_store_seldom_enough_for_hundreds_to_wait(
     urgent: bool, most: int
 ) -> None:
     rig = Rig(limit=5, instances=1)

@@ -19,7 +19,7 @@ from sas.simulation.store import StoreFault
 from tests.unit.actors_kit import QUEUES, SHOP, Kit, kit, letter, order, received
 
 
-async def test_a_valid_order_is_written_told_received_and_a_scheduler_is_woken() -> None:
+async def test_a_valid_order_is_written_and_notified_as_received_and_a_scheduler_is_woken() -> None:
     made = kit()
     await made.submit()
     assert made.state() == "Pending"
@@ -46,7 +46,7 @@ async def test_an_order_keeps_what_was_ordered_byte_for_byte() -> None:
     assert made.order().details.payload == '{"z" : 1.10, "a":"\\u00e9é"}'
 
 
-async def test_the_same_order_again_changes_nothing_and_is_told_so() -> None:
+async def test_the_same_order_again_changes_nothing_and_gets_a_notification() -> None:
     made = kit()
     await made.submit()
     before = made.order()
@@ -70,7 +70,7 @@ async def test_a_duplicate_whose_json_is_spelt_differently_is_the_same_order() -
     assert made.rejected() == []
 
 
-async def test_a_duplicate_of_a_finished_order_is_told_the_state_it_is_in() -> None:
+async def test_the_notification_of_a_duplicate_names_the_state_of_the_finished_order() -> None:
     made = kit()
     await made.submit()
     await made.drain()
@@ -81,7 +81,7 @@ async def test_a_duplicate_of_a_finished_order_is_told_the_state_it_is_in() -> N
     assert again.data.state == "Processed"
 
 
-async def test_a_duplicate_told_again_has_the_same_message_id() -> None:
+async def test_a_duplicate_notified_again_has_the_same_message_id() -> None:
     made = kit()
     await made.submit()
     await made.submit(message_id="m-2")
@@ -319,7 +319,7 @@ async def test_the_check_of_the_business_rejects_with_its_own_sentence() -> None
         ({"more": 1}, "invalid", True),
     ],
 )
-async def test_what_cannot_be_used_is_kept_alerted_and_told_where_it_can_be(
+async def test_an_unusable_message_is_kept_with_an_alert_and_a_notification_where_possible(
     changes: dict[str, Any], reason: str, *, is_told: bool
 ) -> None:
     made = kit()

@@ -576,7 +576,7 @@ async def many(made: Kit, number: int = 40) -> None:
     await made.later(30)
 
 
-async def test_a_due_row_that_cannot_be_read_stops_nothing_and_is_told_of_once() -> None:
+async def test_a_due_row_that_cannot_be_read_stops_nothing_and_is_reported_once() -> None:
     made = kit(duplicate_window=timedelta(minutes=10))
     await many(made)
     start = datetime.min.replace(tzinfo=UTC)

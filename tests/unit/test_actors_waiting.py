@@ -121,7 +121,7 @@ async def test_a_failure_is_counted_where_a_call_went_out_before_the_breaker_ope
 
 
 @pytest.mark.parametrize("count", [1, 2])
-async def test_only_of_a_first_delivery_it_is_said_that_nothing_was_called(count: int) -> None:
+async def test_only_the_first_delivery_of_a_request_may_reply_that_it_waited(count: int) -> None:
     made = made_with()
     await cut_off(made, seconds=3600)
     await made.submit()
@@ -304,7 +304,7 @@ async def test_one_that_goes_to_the_end_of_a_long_queue_asks_for_that_wait_too()
     assert call.complete_by == made.clock.now() + ALLOWED  # a call has no more than that
 
 
-async def test_one_that_came_late_and_then_could_not_call_says_that_it_waited() -> None:
+async def test_a_request_that_came_late_and_could_not_call_replies_that_it_waited() -> None:
     made = made_with(limit=1)
     now = made.clock.now()
     assert await made.store.acquire_lease("slot|stock|0", "another", now + 10 * ALLOWED, now)
@@ -313,7 +313,7 @@ async def test_one_that_came_late_and_then_could_not_call_says_that_it_waited() 
     assert made.order().failure_count == 0
 
 
-async def test_a_call_cut_off_because_its_time_was_nearly_up_is_no_failure_of_its_service() -> None:
+async def test_a_call_cut_off_for_lack_of_time_is_not_a_failure_of_its_service() -> None:
     made = made_with()
     made.agents["stock"].then(*(hangs for _ in range(10)))
     for number in range(5):

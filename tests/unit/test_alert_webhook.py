@@ -103,7 +103,7 @@ async def test_an_alert_is_posted_whole_and_its_repeat_has_the_same_id() -> None
     assert first["webhook-id"] == second["webhook-id"]
 
 
-async def test_an_alert_that_is_not_taken_is_put_back_and_the_address_is_told_nowhere() -> None:
+async def test_an_alert_that_is_not_taken_is_put_back_and_the_address_is_shown_nowhere() -> None:
     clock = VirtualClock()
     with pytest.raises(WebhookAwayError) as away:
         await handled(Receiver("answered 503"), clock).handle(copy_of(clock))

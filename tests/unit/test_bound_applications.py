@@ -37,7 +37,7 @@ def told(built: Kit) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("queue", ["orders-web", "orders-web-urgent"])
-async def test_an_order_of_an_applications_own_queue_is_worked_on_and_told_on_its_own(
+async def test_an_order_of_a_bound_application_is_worked_on_and_notified_on_its_own_queue(
     queue: str,
 ) -> None:
     built = made()
@@ -114,7 +114,7 @@ async def test_a_rejection_before_the_order_is_read_goes_to_the_queues_own_appli
 
 
 @pytest.mark.parametrize("queue", ["orders-web", "orders-web-urgent", "Orders-WEB"])
-async def test_an_order_given_up_is_told_on_its_own_queue(queue: str) -> None:
+async def test_an_order_given_up_is_notified_on_its_own_queue(queue: str) -> None:
     built = made()
     await come(built, order("web-1", reply_queue=WEB), queue, dead=True)
     assert built.state("web-1") == "Rejected"

@@ -92,7 +92,7 @@ def test_the_order_of_a_failed_probe_lets_others_probe_first_and_alone_does_not_
     assert (found.rounds, found.until) == (3, NOW + timedelta(seconds=60))
 
 
-def test_a_probe_that_says_nothing_is_given_up_after_its_time() -> None:
+def test_a_probe_without_an_answer_is_given_up_after_its_time() -> None:
     probing = rules.probe(rules.opened(Breaker(), POLICY, NOW, ""), "r1", POLICY, NOW)
     silent = NOW + POLICY.probe_for
     assert rules.wait_of(probing, "r2", silent) is None
@@ -229,7 +229,7 @@ async def test_one_probe_goes_out_and_its_success_closes_it_for_all(rig: Rig) ->
     assert await rig.again(1) is not None
 
 
-async def test_what_could_not_be_told_while_the_bus_was_down_is_told_by_the_next_sweep(
+async def test_an_alert_that_could_not_be_sent_while_the_bus_was_down_is_sent_by_the_next_sweep(
     rig: Rig,
 ) -> None:
     rig.bus.plan = lambda message: (
@@ -245,7 +245,7 @@ async def test_what_could_not_be_told_while_the_bus_was_down_is_told_by_the_next
     assert rig.alerts() == ["breaker-open"]
 
 
-async def test_a_breaker_that_closed_before_anybody_could_be_told_is_not_told_of_afterwards(
+async def test_a_breaker_that_closed_before_its_alert_could_be_sent_is_not_reported_afterwards(
     rig: Rig,
 ) -> None:
     rig.bus.plan = lambda message: (
@@ -278,7 +278,7 @@ async def test_an_instance_that_dies_as_it_opens_a_breaker_leaves_the_telling_to
     assert alert.since == key_time(NOW)
 
 
-async def test_the_end_that_could_not_be_told_is_told_by_the_next_sweep(rig: Rig) -> None:
+async def test_an_end_that_could_not_be_reported_is_reported_by_the_next_sweep(rig: Rig) -> None:
     await rig.handle(0, "O-1")
     await rig.clock.advance(16)
     rig.remote.answer = dict
@@ -298,7 +298,7 @@ async def test_the_end_that_could_not_be_told_is_told_by_the_next_sweep(rig: Rig
     assert rig.alerts() == ["breaker-open", "cleared"]
 
 
-async def test_a_breaker_that_stays_open_is_told_again_at_growing_intervals(rig: Rig) -> None:
+async def test_a_breaker_that_stays_open_is_reported_again_at_growing_intervals(rig: Rig) -> None:
     await rig.handle(0, "O-1")
     for _ in range(6 * 60 // 5):
         await rig.clock.advance(300)

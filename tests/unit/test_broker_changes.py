@@ -54,7 +54,9 @@ def test_a_shorter_lock_ends_before_a_longer_one_that_was_taken_earlier(world: W
     assert bodies(world, queue) == [b"1", b"2"]
 
 
-def test_a_renewal_after_the_lock_was_made_shorter_ends_when_it_says(world: World) -> None:
+def test_a_renewal_after_the_lock_was_made_shorter_ends_at_the_time_that_it_returned(
+    world: World,
+) -> None:
     queue = world.queue(lock_duration_s=60)
     world.send(queue, b"1", b"2")
     world.take(queue)
@@ -175,7 +177,7 @@ def test_messages_that_wait_follow_once_a_queue_begins_to_forward(world: World) 
     assert (source.messages, source.bytes) == ({}, 0)
 
 
-def test_a_message_forwarded_too_often_says_so_as_the_service_does(world: World) -> None:
+def test_a_message_forwarded_too_often_has_the_reason_of_the_service(world: World) -> None:
     queues = [world.queue("q0")]
     queues += [world.queue(f"q{n}", forward_to=f"q{n - 1}") for n in range(1, 6)]
     world.send(queues[4], b"within four hops")
@@ -198,7 +200,7 @@ def test_a_lower_limit_of_deliveries_counts_from_the_next_one_on(world: World) -
         operations.complete(queue, token, world.now)
 
 
-def test_a_batch_entry_that_is_no_bytes_is_refused() -> None:
+def test_a_batch_entry_that_is_not_bytes_is_refused() -> None:
     for wrong in (encode.uint(7), encode.string("x"), encode.list_([encode.uint(0)]), encode.NULL):
         with pytest.raises(DecodeError, match="batch"):
             unbatch(b"\x00\x53\x75" + wrong)
@@ -220,7 +222,9 @@ def test_a_deferred_message_of_a_lost_lock_stays_deferred(world: World) -> None:
     assert not world.receiver(queue, 1).got
 
 
-def test_a_session_renewed_after_its_lock_was_made_shorter_ends_when_it_says(world: World) -> None:
+def test_a_session_renewed_after_its_lock_was_made_shorter_ends_at_the_returned_time(
+    world: World,
+) -> None:
     queue = world.queue(requires_session=True, lock_duration_s=60)
     assert queue.sessions is not None
     receiver = Receiver(holder=world)
@@ -242,7 +246,7 @@ class Unwalked(dict[int, Message]):
     """Messages that allow a look-up by number, and no iteration."""
 
     def __iter__(self) -> Iterator[int]:
-        raise AssertionError("a far page is no reason to walk through the whole queue")
+        raise AssertionError("a far page must not walk through the whole queue")
 
 
 def test_a_page_far_into_a_long_queue_is_found_without_walking_there(world: World) -> None:

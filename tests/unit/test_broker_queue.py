@@ -278,7 +278,7 @@ def test_a_dead_letter_carries_reason_and_description_beside_the_senders_own(wor
     }
 
 
-def test_a_dead_letter_keeps_its_number_and_one_forwarded_tells_it(world: World) -> None:
+def test_a_dead_letter_keeps_its_number_and_a_forwarded_one_carries_it(world: World) -> None:
     world.queue("graves")
     plain, forwards = world.queue("plain"), world.queue("f", forward_dead_letters_to="graves")
     for queue in (plain, forwards):
@@ -331,7 +331,7 @@ def test_a_message_past_its_time_to_live_is_dropped(world: World) -> None:
     assert not queue.dead_letters.messages
 
 
-def test_a_message_past_its_time_to_live_is_dead_lettered_where_the_queue_says_so(
+def test_a_message_past_its_time_to_live_is_dead_lettered_if_the_queue_is_configured_so(
     world: World,
 ) -> None:
     queue = world.queue(dead_letter_on_expiration=True, default_ttl_s=10.0)
@@ -344,7 +344,7 @@ def test_a_message_past_its_time_to_live_is_dead_lettered_where_the_queue_says_s
     assert dead_letter_of(queue) is not None
 
 
-def test_the_queues_default_lowers_a_longer_time_to_live_and_the_header_says_so(
+def test_the_queues_default_lowers_a_longer_time_to_live_and_the_header_shows_it(
     world: World,
 ) -> None:
     queue = world.queue(default_ttl_s=10.0)
@@ -492,7 +492,7 @@ def test_a_full_queue_takes_no_more_and_counts_its_dead_letters(world: World) ->
         (EntityStatus.RECEIVE_DISABLED, True, False),
     ],
 )
-def test_a_queues_status_says_what_it_takes_and_gives(
+def test_a_queues_status_decides_what_it_takes_and_gives(
     world: World, status: EntityStatus, sends: bool, receives: bool
 ) -> None:
     queue = world.queue(status=status)

@@ -67,7 +67,9 @@ def test_the_next_free_session_is_the_one_that_waited_longest(world: World, queu
     assert [session.id for session in held if session] == ["b", "a", "c"]
 
 
-def test_who_waits_for_a_session_gets_the_first_that_comes(world: World, queue: Queue) -> None:
+def test_a_receiver_that_waits_for_a_session_gets_the_first_that_comes(
+    world: World, queue: Queue
+) -> None:
     first, second = accept_next(world, queue), accept_next(world, queue)
     world.send(queue, b"1", session_id="x")
     assert (first.events, second.events) == (["granted x"], [])

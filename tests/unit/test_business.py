@@ -63,7 +63,9 @@ def business(agents: Mapping[str, Any] | None = None, **members: Any) -> Busines
         (WithoutAsync(), "agent 'hotel': its do is not `async def`: make it so, or give Blocking"),
     ],
 )
-def test_what_is_no_agent_is_refused_before_any_order_needs_it(agents: Any, why: str) -> None:
+def test_an_object_that_is_not_an_agent_is_refused_before_any_order_needs_it(
+    agents: Any, why: str
+) -> None:
     with pytest.raises(WorkflowError, match=why):
         business({"hotel": agents})
 
@@ -87,7 +89,7 @@ def test_what_names_nothing_that_is_there_or_is_out_of_bounds_is_refused(
         business(**members)
 
 
-def test_an_agent_that_no_workflow_finds_is_told_with_those_that_there_are() -> None:
+def test_the_error_for_an_unknown_agent_names_the_agents_that_exist() -> None:
     with pytest.raises(WorkflowError, match=r"no agent is given for hostel: .* given are hotel"):
         Business(Workflows([TRIP]), {"hotel": ScriptedAgent()})
 

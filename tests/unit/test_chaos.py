@@ -1,4 +1,4 @@
-"""The chaos run's own rules: which faults it draws, and what its books call wrong."""
+"""The chaos run's own rules: which faults it draws, and which ends are wrong."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 import struct
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,8 +14,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from samples.chaos.books import what_is_wrong
+from samples.chaos import report
 from samples.chaos.faults import DECK, Kind, draw
+from samples.chaos.reconciliation import what_is_wrong
 from samples.chaos.screen import Screen
 from samples.chaos.soak import Sample, Samples
 from samples.chaos.system import CLOCK_FOLDER, PROJECT
@@ -34,15 +36,15 @@ def test_a_seed_draws_the_same_faults_again_and_every_kind_comes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workflow", "told", "in_force", "refused", "titles"),
+    ("workflow", "notified", "in_force", "refused", "titles"),
     [
         ("order", "completed", DONE, [], []),
         ("order", "undone", GONE, ["ship"], []),
         ("order-with-care", "failed", DONE | {"ship": 0}, ["ship"], []),
         ("order", None, DONE, [], ["lost"]),
-        ("order", "undone", GONE, [], ["failed untried"]),
-        ("order-with-care", "failed", GONE, [], ["failed untried"]),
-        ("order", "completed", DONE, ["ship"], ["ended otherwise than the books say"]),
+        ("order", "undone", GONE, [], ["failed without a refusal"]),
+        ("order-with-care", "failed", GONE, [], ["failed without a refusal"]),
+        ("order", "completed", DONE, ["ship"], ["wrong end"]),
         ("order", "completed", DONE | {"ship": 0}, [], ["effects wrong"]),
         ("order", "completed", DONE | {"ship": 2}, [], ["effects wrong"]),
         (
@@ -51,15 +53,20 @@ def test_a_seed_draws_the_same_faults_again_and_every_kind_comes() -> None:
         ),
     ],
 )
-def test_the_books_call_an_end_wrong_that_the_services_did_not_cause(
+def test_the_reconciliation_finds_an_end_that_the_services_did_not_cause(
     workflow: str,
-    told: str | None,
+    notified: str | None,
     in_force: Mapping[str, int],
     refused: Sequence[str],
     titles: Sequence[str],
 ) -> None:
-    found = [title for title, _ in what_is_wrong(workflow, told, in_force, refused)]
+    found = [title for title, _ in what_is_wrong(workflow, notified, in_force, refused)]
     assert found == titles
+
+
+def test_the_report_lists_only_transitions_other_than_the_happy_path() -> None:
+    found = Counter({"submitted": 1, "claimed": 1, "step processed": 3, "step reset": 2})
+    assert report._unusual(found) == [("step reset", 2)]
 
 
 def test_a_worker_is_flat_only_if_its_last_third_is_like_the_second() -> None:
@@ -98,14 +105,14 @@ def test_a_worker_that_keeps_something_for_each_order_is_not_flat(kept: str) -> 
     ]  # fmt: skip
 
 
-def test_the_table_says_which_leak_a_run_is_long_enough_to_show() -> None:
+def test_the_table_shows_which_leak_a_run_is_long_enough_to_find() -> None:
     tally = Tally(0, ended=dict.fromkeys(map(str, range(3000)), "completed"))
     taken = [Sample(0, 100.0, 30, 20)] * 6
     table = Samples(1, tally, Screen(Console(), 0, 0), taken).table()
     assert table[-1] == "a leak of 10.2 KiB an order or more would show"
 
 
-def test_a_process_has_the_wall_clock_that_its_file_says(tmp_path: Path) -> None:
+def test_a_process_has_the_wall_clock_of_its_file(tmp_path: Path) -> None:
     clock = tmp_path / "clock"
     clock.write_bytes(struct.pack("d", 3600.0))
     code = (

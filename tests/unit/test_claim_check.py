@@ -85,7 +85,7 @@ async def test_a_large_result_travels_as_a_reference_to_the_next_agent_and_to_th
 @pytest.mark.parametrize(
     ("size", "told"), [(RESULT_INLINE_BYTES_MAX + 1, True), (70_000, False), (900_000, False)]
 )
-async def test_an_application_is_told_a_large_result_or_that_it_is_left_out(
+async def test_a_notification_has_a_large_result_or_says_that_it_is_left_out(
     size: int, told: bool
 ) -> None:
     made = kit()
@@ -143,7 +143,7 @@ async def test_a_dead_letter_under_an_id_that_is_taken_keeps_nothing_either() ->
     assert made.store.payloads == {}
 
 
-async def test_a_repeat_of_a_large_order_is_told_so_and_keeps_nothing_more() -> None:
+async def test_a_repeat_of_a_large_order_is_notified_and_stores_nothing_more() -> None:
     made = await processed(order=LARGE)
     before = made.store.requests
     await made.submit(order(order=LARGE), "m-2")
@@ -182,7 +182,7 @@ async def test_a_purge_between_keeping_and_committing_takes_nothing_that_counts(
     assert made.agents["stock"].calls[0][1].order == LARGE
 
 
-async def test_lost_content_is_told_once_and_its_step_waits_until_it_is_back() -> None:
+async def test_lost_content_is_reported_once_and_its_step_waits_until_it_is_back() -> None:
     made = kit()
     await made.submit(order(order=LARGE))
     await made.step(QUEUES.scheduler)

@@ -128,7 +128,7 @@ def test_rejected_orders_are_listed_the_newest_first_with_the_reason(night: Nigh
     assert records[0]["Reason"] == "unknown-workflow"
 
 
-def test_where_the_queue_may_not_be_read_that_is_said(
+def test_a_queue_that_may_not_be_read_is_reported(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reject(night, "bad")

@@ -102,7 +102,7 @@ def test_an_app_says_which_agents_there_are(
     assert states == {"gone": "open"} | dict.fromkeys(agents, "closed")
 
 
-def test_without_any_breaker_that_is_said(
+def test_an_empty_list_of_circuits_is_reported(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["circuits"]) == 0
@@ -111,7 +111,7 @@ def test_without_any_breaker_that_is_said(
     assert capsys.readouterr().out == ""
 
 
-def test_what_a_service_said_can_neither_break_the_table_nor_drive_the_terminal(
+def test_the_text_of_a_service_can_neither_break_the_table_nor_drive_the_terminal(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(store, {"payment": opened(Breaker(), POLICY, NOW, "one\x1b[2J\ntwo\u202e")})
@@ -121,7 +121,7 @@ def test_what_a_service_said_can_neither_break_the_table_nor_drive_the_terminal(
     assert not set(said) & set("\x1b\u202e")
 
 
-def test_a_name_that_nothing_knows_is_an_error_and_says_what_is_known(
+def test_the_error_for_an_unknown_name_lists_the_known_ones(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(store, BREAKERS)

@@ -34,7 +34,7 @@ def orders(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("option", ["--help", "--version"])
-def test_the_command_tells_what_it_is(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_describes_itself(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([option])
     assert ended.value.code == 0

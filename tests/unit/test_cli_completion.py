@@ -102,7 +102,7 @@ FISH, ZSH = shutil.which("fish"), shutil.which("zsh")
 
 
 @pytest.mark.skipif(FISH is None, reason="there is no fish")
-def test_fish_completes_by_the_verb_which_is_the_first_word_that_is_no_option(
+def test_fish_completes_by_the_verb_which_is_the_first_word_that_is_not_an_option(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "script"

@@ -42,7 +42,7 @@ def with_step(number: int, **changes: Any) -> Workflow:
 FINE = {
     "nothing": CHAIN,
     "a time allowed": with_step(0, time_allowed=2 * MINUTE),
-    "the time of an undo": with_step(0, undo=Undo(2 * MINUTE, call_limit=MINUTE)),
+    "the time of an undo": with_step(0, undo=Undo(2 * MINUTE, drain_time=MINUTE)),
     "a threshold": with_step(0, failures_max=9),
     "a backoff": with_step(0, backoff=Backoff(MINUTE)),
     "a deadline": replace(CHAIN, deadline=timedelta(days=1)),

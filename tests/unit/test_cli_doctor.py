@@ -35,7 +35,7 @@ def states(said: Said) -> dict[str, str]:
     return {one["Check"]: one["State"] for one in said.json}
 
 
-def test_where_all_is_well_it_says_so(night: Night) -> None:
+def test_if_all_is_well_it_is_reported(night: Night) -> None:
     night.fail("A", RefusedError("no", "no"))
     said = night.sas("doctor")
     assert said.code == 0
@@ -64,7 +64,9 @@ def test_what_is_missing_is_wrong_with_what_to_do(
     assert "nothing runs here (no .devstack/env" in said.out
 
 
-def test_rights_are_told_apart_from_reach(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_rights_are_reported_apart_from_missing_reach(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
     night.forbidden = {"agent-replies", "send scheduler"}
     found = states(night.sas("doctor", "--json"))
     assert found["reading agent-replies"] == "unknown"

@@ -187,7 +187,7 @@ def test_of_several_the_one_that_is_gone_stops_all(night: Night) -> None:
     night.sas("rejected", "show", "gone").refused(1, "there is no gone")
 
 
-def test_what_another_reader_took_meanwhile_is_said(
+def test_messages_that_another_reader_took_meanwhile_are_reported(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reject(night, "bad-1")
@@ -380,7 +380,7 @@ def test_without_the_right_to_send_a_message_stays(
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_message_that_another_operator_took_first_is_said_to_be_gone(
+def test_a_message_that_another_operator_took_first_is_reported_as_gone(
     night: Night, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
 ) -> None:
     one_of_each(night)
@@ -412,7 +412,9 @@ def test_a_message_that_is_gone_is_one_sentence(night: Night, verb: tuple[str, .
         (("dlq", "redrive", "old"), "stays: the function of dead-letters takes it"),
     ],
 )
-def test_a_message_that_must_stay_says_why(night: Night, verb: tuple[str, ...], why: str) -> None:
+def test_the_reason_why_a_message_must_stay_is_printed(
+    night: Night, verb: tuple[str, ...], why: str
+) -> None:
     night.submit("done")
     night.put(REJECTED, b"{}", message_id="bad")
     rejection = Rejection(b"{}", "not-json", "say it in JSON", "scheduler", "m")

@@ -126,5 +126,5 @@ def test_a_step_that_is_not_in_error_is_named_with_its_state() -> None:
         ("in error", Intent(Verb.ACKNOWLEDGE, "ann"), "note that you have seen"),
     ],
 )
-def test_what_it_would_do_is_said_in_one_sentence(name: str, intent: Intent, said: str) -> None:
+def test_the_effect_of_a_command_is_one_sentence(name: str, intent: Intent, said: str) -> None:
     assert said in outlook(ORDERS[name], intent)

@@ -108,12 +108,12 @@ def test_failures_are_counted_by_fingerprint_the_most_frequent_first() -> None:
         ("2026-11-21T03:00+02:00", datetime(2026, 11, 21, 1, tzinfo=UTC)),
     ],
 )
-def test_a_moment_is_utc_unless_it_says_otherwise(text: str, meant: datetime) -> None:
+def test_a_moment_without_an_offset_is_utc(text: str, meant: datetime) -> None:
     assert moment(text) == meant
     assert moment(text).utcoffset() in {timedelta(0), timezone(timedelta(hours=2)).utcoffset(None)}
 
 
-def test_what_is_no_moment_is_bad_usage() -> None:
+def test_an_invalid_moment_is_bad_usage() -> None:
     with pytest.raises(UsageError, match="'yesterday' is not a time: give one like 1h, 2026-11-21"):
         moment("yesterday")
 

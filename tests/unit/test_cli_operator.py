@@ -215,7 +215,7 @@ async def test_at_a_terminal_it_asks_and_goes_by_the_answer(
     assert len(scheduler.got) == sent
 
 
-async def test_a_dry_run_says_what_would_be_and_sends_nothing(
+async def test_a_dry_run_prints_the_plan_and_sends_nothing(
     scheduler: Scheduler, store: MemoryStore, capsys: Said
 ) -> None:
     await failed(store, "A", "B")
@@ -230,7 +230,7 @@ async def test_a_dry_run_says_what_would_be_and_sends_nothing(
     assert scheduler.got == []
 
 
-async def test_to_cancel_it_does_not_matter_how_far_an_order_has_come_unless_said(
+async def test_cancel_ignores_how_far_an_order_has_come_unless_a_seq_is_given(
     scheduler: Scheduler, store: MemoryStore
 ) -> None:
     await failed(store, "A", "B")
@@ -239,7 +239,7 @@ async def test_to_cancel_it_does_not_matter_how_far_an_order_has_come_unless_sai
     assert [command.seq for command in scheduler.got] == [None, 3]
 
 
-async def test_of_many_each_is_told_that_was_not_carried_out(
+async def test_of_many_each_command_that_was_not_carried_out_is_printed(
     scheduler: Scheduler, store: MemoryStore, capsys: Said
 ) -> None:
     await failed(store, "A", "B", "C")
@@ -262,7 +262,7 @@ async def test_of_many_those_that_cannot_be_are_left_alone(
     ]
 
 
-async def test_where_the_bus_fails_half_way_it_is_said_how_many_were_sent(
+async def test_if_the_bus_fails_half_way_the_number_of_sent_commands_is_printed(
     scheduler: Scheduler,
     store: MemoryStore,
     monkeypatch: pytest.MonkeyPatch,

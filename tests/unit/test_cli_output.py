@@ -48,7 +48,7 @@ def test_foreign_text_neither_breaks_the_line_nor_drives_the_terminal() -> None:
     assert "\\x1b[2J" in line
 
 
-def test_a_rejection_without_an_order_id_says_so() -> None:
+def test_a_rejection_without_an_order_id_is_shown_as_such() -> None:
     assert as_line(told("", "rejected")).startswith("(no order id)")
 
 

@@ -360,14 +360,16 @@ def test_an_outage_in_between_says_how_many_were_sent_and_the_rest_stays(
     assert [one.body for one in lake.lying[SHOP + DEAD]] == [b"3"]
 
 
-def test_what_could_not_be_removed_is_told(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_that_could_not_be_removed_are_reported(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
     lake.put(SHOP + DEAD, b"1")
     lake.removes = False
     assert redrive(SHOP, "--dead-letter", "--all") == 1
     assert "the next redrive sends those again that were not removed" in capsys.readouterr().err
 
 
-def test_a_setting_that_is_wrong_is_told(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_setting_is_reported(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAS_QUEUE_ORDERS", "scheduler")
     assert main(["queues"]) == USAGE
     assert asyncio.run(lake.peek("orders", 1)) == []

@@ -78,7 +78,7 @@ def test_a_bare_order_is_its_id_and_its_content_to_the_byte() -> None:
     )
 
 
-def test_a_full_order_message_keeps_all_that_it_says() -> None:
+def test_a_full_order_message_keeps_all_its_members() -> None:
     message = {
         "order_id": "A-1",
         "workflow": "order-with-care",
@@ -162,7 +162,7 @@ def test_an_empty_array_holds_no_orders() -> None:
 
 
 @pytest.mark.parametrize("form", [b'{"city": "%s", "order_id": "A"}', b'[\n{"city": "%s"}]'])
-def test_text_that_is_not_utf_8_is_said_to_be_so(form: bytes) -> None:
+def test_text_that_is_not_utf_8_is_reported_as_such(form: bytes) -> None:
     assert "not UTF-8" in str(fails(form % b"M\xfcnster"))
 
 

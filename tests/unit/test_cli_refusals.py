@@ -47,7 +47,7 @@ class Refusing(Scheduler):
 
 
 @pytest.mark.parametrize("verb", ["resubmit", "cancel"])
-async def test_why_a_command_was_refused_is_said_at_once(
+async def test_the_reason_of_a_refused_command_is_printed_at_once(
     scheduler: Scheduler,
     store: MemoryStore,
     monkeypatch: pytest.MonkeyPatch,
@@ -65,7 +65,7 @@ async def test_why_a_command_was_refused_is_said_at_once(
     )
 
 
-async def test_an_order_purged_while_its_command_was_under_way_is_said_to_be_gone(
+async def test_an_order_purged_while_its_command_was_under_way_is_reported_as_gone(
     scheduler: Scheduler, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: Said
 ) -> None:
     async def purged(asked: Command) -> None:
@@ -143,7 +143,7 @@ async def test_an_input_deeper_than_its_bound_is_refused_here(
     assert sas("resubmit", "A", "--yes", "--input", deep[1:-1]) == 0
 
 
-async def test_a_seq_that_has_not_been_yet_is_said_to_be_none(
+async def test_a_seq_that_the_journal_has_not_reached_is_refused(
     scheduler: Scheduler, store: MemoryStore, capsys: Said
 ) -> None:
     await failed(store, "A")
@@ -231,7 +231,7 @@ def test_a_moment_outside_of_time_is_none(scheduler: Scheduler, capsys: Said, wh
 # Ctrl-C
 
 
-async def test_whoever_interrupts_the_waiting_is_told_what_was_sent(
+async def test_an_interrupted_wait_prints_what_was_sent(
     scheduler: Scheduler, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: Said
 ) -> None:
     monkeypatch.setattr(commands, "SEND_MAX", 2)
@@ -324,7 +324,7 @@ def test_a_terminal_that_cannot_show_a_character_shows_its_number() -> None:
     assert (said.returncode, said.stdout) == (0, "Zo\\xeb \\u4f60\n")
 
 
-async def test_an_order_without_a_correlation_id_says_so(
+async def test_an_order_without_a_correlation_id_is_shown_as_such(
     scheduler: Scheduler, store: MemoryStore, capsys: Said
 ) -> None:
     change = cases.submitted("A")

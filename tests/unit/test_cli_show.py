@@ -75,7 +75,7 @@ def test_a_step_past_its_time_says_that_the_supervisor_is_missing() -> None:
     assert "the supervisor has not looked at it yet" in said
 
 
-def test_what_an_agent_last_said_of_a_steps_progress_stands_below_it_on_one_line() -> None:
+def test_the_last_progress_note_of_a_step_is_one_line_below_it() -> None:
     order = ORDERS["processing"]
     step = replace(order.steps[0], turn=Dispatched("host-1", NOW, HOSTILE))
     order = replace(order, steps=(step, *order.steps[1:]))
@@ -109,7 +109,7 @@ def test_the_page_shows_the_five_fields_the_undo_and_the_journal() -> None:
         assert part in text, part
 
 
-def test_the_page_says_which_of_several_agents_has_a_step_and_where_it_is_to_be_undone() -> None:
+def test_the_page_names_which_of_several_agents_has_a_step_and_where_it_is_to_be_undone() -> None:
     order = ORDERS["in error"]
     done = replace(
         order.steps[0], call=LastCall(2), undo=replace(order.steps[0].undo, routes=(1, 0, 2))
@@ -139,7 +139,7 @@ def test_foreign_text_can_neither_break_the_page_nor_drive_the_terminal() -> Non
         assert not set(line) & set("\x1b\n\u202e"), line
 
 
-def test_a_journal_whose_beginning_was_removed_says_so() -> None:
+def test_a_journal_whose_beginning_was_removed_is_marked() -> None:
     text = "\n".join(look.page(ORDERS["processed"], JOURNAL[1:], NOW))
     assert "(journal rows 1 to 1 were removed)" in text
 
@@ -171,5 +171,5 @@ def test_the_record_keeps_the_patterns_names_and_leaves_the_content_out_unless_a
     assert whole["Steps"][0]["Result"] == "done"
 
 
-def test_what_is_no_json_is_recorded_as_text() -> None:
+def test_content_that_is_not_json_is_recorded_as_text() -> None:
     assert record_of(ORDERS["rejected"], (), content=True)["Payload"] == "what came"

@@ -71,7 +71,9 @@ def test_each_end_of_an_order_is_counted_as_what_it_is(
         ("greeting", {}),
     ],
 )
-def test_what_is_no_end_leaves_the_order_waiting(notice: str, data: dict[str, Any]) -> None:
+def test_a_notification_that_is_not_an_end_leaves_the_order_waiting(
+    notice: str, data: dict[str, Any]
+) -> None:
     tally = expecting("A")
     assert tally.note(told("A", notice, **data))
     assert (tally.ends.total(), tally.finished, tally.went_well) == (0, False, False)
@@ -95,7 +97,7 @@ def test_orders_of_others_are_counted_apart() -> None:
     assert tally.counts()["of_other_orders"] == 1
 
 
-def test_what_comes_after_an_orders_end_is_no_other_orders() -> None:
+def test_notifications_after_an_orders_end_belong_to_that_order() -> None:
     """A step that ran beside the failed one is notified after the end of the order."""
     tally = expecting("A", "B")
     tally.note(told("A", "failed", awaits="operator"))

@@ -178,7 +178,7 @@ def test_an_order_in_error_waits_for_the_command_that_lies_in_the_queue(night: N
     assert (record["Message"]["Queue"], record["Message"]["Before"]) == ("scheduler", 0)
 
 
-def test_the_list_of_orders_under_way_says_which_step_is_open(night: Night) -> None:
+def test_the_list_of_orders_under_way_names_the_open_step(night: Night) -> None:
     requested(night)
     submitted(night, "B")
     lines = night.sas("list", "--state", "running").lines

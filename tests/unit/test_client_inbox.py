@@ -170,7 +170,7 @@ def test_another_applications_order_with_the_same_id_is_not_taken_for_ones_own(
     assert desk.read(every) == ["A/completed", "A/rejected"]
 
 
-def test_an_order_submitted_without_a_correlation_id_is_told_of_without_one(desk: Desk) -> None:
+def test_an_order_submitted_without_a_correlation_id_is_notified_without_one(desk: Desk) -> None:
     desk.inbox.submitted("A", None)
     follower = desk.inbox.join(["A"])
     desk.come("A", "completed", correlation_id="theirs")
@@ -178,7 +178,7 @@ def test_an_order_submitted_without_a_correlation_id_is_told_of_without_one(desk
     assert desk.read(follower) == ["A/received"]
 
 
-def test_the_answer_to_a_repeat_tells_the_correlation_id_of_the_first_submission(
+def test_the_answer_to_a_repeat_has_the_correlation_id_of_the_first_submission(
     desk: Desk,
 ) -> None:
     desk.inbox.submitted("A", "second-try")

@@ -30,6 +30,6 @@ async def test_a_queue_that_is_disabled_for_a_while_is_tried_again() -> None:
     assert await tried(MessagingEntityDisabledError, 2) == 3
 
 
-async def test_a_queue_that_does_not_exist_is_said_at_once() -> None:
+async def test_a_missing_queue_is_reported_at_once() -> None:
     with pytest.raises(LinkError, match="there is no such queue"):
         await tried(MessagingEntityNotFoundError, 1)

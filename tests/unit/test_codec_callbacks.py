@@ -45,7 +45,7 @@ TOKEN = KEYS.issue(CLAIMS)
 REF: dict[str, Any] = {"sha256": "0a" * 32, "size": 50_000, "chunks": 1}
 
 
-def test_a_token_says_what_it_was_made_of() -> None:
+def test_a_token_contains_what_it_was_made_of() -> None:
     assert KEYS.read(TOKEN) == CLAIMS
     assert CLAIMS.expires_at.isoformat() == "2027-01-15T08:00:00+00:00"
 
@@ -95,7 +95,7 @@ def test_claims_under_another_tokens_signature_are_forged() -> None:
         KEYS.read(f"{told}.{other.split('.')[1]}")
 
 
-def test_a_signature_of_the_bare_claims_is_no_token() -> None:
+def test_a_signature_of_the_bare_claims_is_not_a_token() -> None:
     """The key may also sign other texts: only a text signed as a callback is a token."""
     told = TOKEN.split(".")[0]
     bare = hmac.new(NEW.encode(), told.encode(), hashlib.sha256).digest()
@@ -153,7 +153,7 @@ def test_a_message_reads_back_as_it_was_sent() -> None:
     assert json.loads(encode_message(parse_message(body))) == json.loads(body)
 
 
-def test_a_callback_is_what_the_domain_is_told() -> None:
+def test_a_callback_becomes_a_message_of_the_domain() -> None:
     read, claims = read_message(message(), KEYS)
     assert to_callback_result(read, claims, ()) == CallbackResult(
         "O-1é", 3, Direction.DO, 2, Outcome.DONE, '{"signed_by": "Ann"}'

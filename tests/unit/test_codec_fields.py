@@ -44,7 +44,7 @@ def test_a_path_is_read(text: str, path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ".", "a.", ".a", "a..b", "a[0]", "a[", "a]", "[]", "[].a"])
-def test_what_is_no_path_is_refused_with_how_to_write_one(text: str) -> None:
+def test_an_invalid_path_is_refused_with_how_to_write_one(text: str) -> None:
     with pytest.raises(ValueError, match="is not a path: write member names with dots"):
         parse_path(text)
 
@@ -117,7 +117,7 @@ def test_no_two_places_are_spelled_alike() -> None:
 
 
 @given(st.recursive(st.text() | st.integers() | st.none() | st.booleans(), st.lists))
-def test_every_text_and_number_of_a_value_is_told(value: Any) -> None:
+def test_every_text_and_number_of_a_value_is_found(value: Any) -> None:
     texts = list(texts_in(value))
     flat = [value]
     while flat:

@@ -257,7 +257,7 @@ def test_a_command_of_the_operator_reads_back(verb: Verb) -> None:
 
 
 @pytest.mark.parametrize("by", ["", "a\nb", "a\x1b[2J", "x" * 101])
-def test_who_says_so_is_one_line_that_any_journal_can_show(by: str) -> None:
+def test_the_name_of_an_operator_is_one_line_that_any_journal_can_show(by: str) -> None:
     sent = CommandMessage(id="c-1", order_id="A", verb="undo", seq=4, by=by)
     with pytest.raises(MalformedError, match=r"\$\.by"):
         decode(encode(sent), CommandMessage)

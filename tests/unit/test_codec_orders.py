@@ -154,7 +154,7 @@ def test_the_order_of_a_list_and_the_type_of_a_value_are_content() -> None:
     assert len(hashes) == len(forms)
 
 
-def test_of_a_bad_message_all_is_read_that_its_sender_can_be_told_by() -> None:
+def test_everything_needed_to_notify_the_sender_is_read_from_a_bad_message() -> None:
     known = {"order_id": "A-1", "reply_queue": "responses-web-shop", "correlation_id": "c"}
     for loose in (
         body(correlation_id="c", order={"n": float("nan")}),

@@ -137,7 +137,7 @@ def test_a_notification_reads_back_as_it_was_sent() -> None:
     "body",
     [b"", b"\xff", b"null", b"[]", b"{}", b'{"specversion":"1.0"}', encode(told())[:-1]],
 )
-def test_what_is_no_notification_is_refused(body: bytes) -> None:
+def test_a_message_that_is_not_a_notification_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedError):
         decode_notification(body)
 

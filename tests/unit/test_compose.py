@@ -44,6 +44,6 @@ def test_a_request_of_an_older_epoch_is_not_sent_again() -> None:
     assert compose(moved, entry, WORKFLOW, TO) == ([], [])
 
 
-def test_whoever_knows_no_workflow_leaves_requests_out() -> None:
+def test_without_workflows_requests_are_left_out() -> None:
     order, entry = claimed()
     assert compose(order, entry, None, TO) == ([], [])

@@ -279,7 +279,7 @@ def test_a_business_that_will_start_is_returned_as_it_is() -> None:
         (("ServiceBus", ""), "the setting ServiceBus is missing"),
     ],
 )
-def test_a_wrong_setting_is_told_before_any_message_is_taken(
+def test_a_wrong_setting_is_reported_before_any_message_is_taken(
     least: pytest.MonkeyPatch, setting: tuple[str, str], why: str
 ) -> None:
     least.setenv(*setting)
@@ -287,7 +287,7 @@ def test_a_wrong_setting_is_told_before_any_message_is_taken(
         checked(kit(CHAIN).business, ("stock", "payment"))
 
 
-def test_telemetry_that_cannot_be_had_is_told_before_any_message_is_taken(
+def test_telemetry_that_cannot_start_is_reported_before_any_message_is_taken(
     least: pytest.MonkeyPatch,
 ) -> None:
     def missing(_mode: str) -> None:
@@ -300,7 +300,7 @@ def test_telemetry_that_cannot_be_had_is_told_before_any_message_is_taken(
 
 
 @pytest.mark.usefixtures("least")
-def test_secret_fields_without_a_key_are_told_before_any_message_is_taken() -> None:
+def test_secret_fields_without_a_key_are_reported_before_any_message_is_taken() -> None:
     business = replace(kit(CHAIN).business, secret_fields={"chain": ("card",)})
     with pytest.raises(SettingError, match="SAS_ENCRYPTION_KEYS is missing"):
         checked(business, ("stock", "payment"))
@@ -327,7 +327,7 @@ def test_only_an_app_with_the_callback_endpoint_alone_needs_no_key_of_secret_fie
         (("stock", "payment", "cash"), r"AGENTS names 'cash', and business\(\) has no such"),
     ],
 )
-def test_an_agent_without_a_function_or_a_function_without_an_agent_is_told(
+def test_an_agent_without_a_function_or_a_function_without_an_agent_is_reported(
     agents: tuple[str, ...], why: str
 ) -> None:
     with pytest.raises(WorkflowError, match=why):
@@ -416,7 +416,7 @@ REFERENCES = [
 ]
 
 
-def test_a_callback_key_of_bytes_that_are_no_text_is_refused() -> None:
+def test_a_callback_key_of_bytes_that_are_not_text_is_refused() -> None:
     """The environment gives such bytes as halves of characters."""
     with pytest.raises(SettingError, match="SAS_CALLBACK_KEY, key 1"):
         read_config(LEAST | {"SAS_CALLBACK_KEY": "abc\udcff\udcfe"})
@@ -435,7 +435,7 @@ def test_a_callback_key_of_bytes_that_are_no_text_is_refused() -> None:
         "SAS_SOURCE",
     ],
 )
-def test_a_reference_that_was_not_resolved_is_no_secret(name: str, reference: str) -> None:
+def test_an_unresolved_reference_is_not_a_secret(name: str, reference: str) -> None:
     """Everyone who knows the vault's name knows the text of the reference."""
     with pytest.raises(SettingError, match=f"{name} is a Key Vault reference that was not res"):
         read_config(LEAST | {name: reference})
@@ -456,7 +456,7 @@ def test_a_reference_among_keys_is_none_of_them(reference: str) -> None:
         read_config(LEAST | {"SAS_ENCRYPTION_KEYS": f"a:{KEY},{reference}"})
 
 
-def test_callback_keys_are_told_apart_by_commas() -> None:
+def test_callback_keys_are_separated_by_commas() -> None:
     config = read_config(LEAST | {"SAS_CALLBACK_KEY": f" {KEY}, {OTHER_KEY} "})
     assert config.callback_keys.keys == (KEY, OTHER_KEY)
 

@@ -97,18 +97,18 @@ def test_every_channel_has_an_operation_and_every_operation_a_message_of_its_cha
     assert taking == ["takeOrder", "takeUrgentOrder", "takeOwnOrder", "takeCallback"]
 
 
-def test_an_order_is_answered_where_it_says() -> None:
+def test_an_order_is_answered_on_the_queue_that_it_names() -> None:
     reply = API["operations"]["takeOrder"]["reply"]
     assert reply["address"]["location"] == "$message.payload#/reply_queue"
     assert "reply_queue" in load("order-message.schema.json")["required"]
 
 
-def test_notifications_are_announced_as_what_they_are() -> None:
+def test_the_contract_names_the_content_type_of_notifications() -> None:
     assert API["asyncapi"] == "3.0.0"
     assert API["components"]["messages"]["notification"]["contentType"] == CLOUDEVENTS_TYPE
 
 
-def test_the_readme_tells_of_every_notification_and_links_every_file() -> None:
+def test_the_readme_names_every_notification_and_links_every_file() -> None:
     for notice in Notice:
         assert f"`{event_type(notice)}`" in README
     linked = set(re.findall(r"\]\(([^)]+)\)", README))

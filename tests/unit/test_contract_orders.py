@@ -87,7 +87,7 @@ def test_code_and_schema_both_refuse_what_is_bad(name: str) -> None:
 
 
 @pytest.mark.parametrize("reason", sorted(TEXT_LEVEL - {"not-json", "not-utf-8"}))
-def test_what_no_schema_can_see_the_readme_says(reason: str) -> None:
+def test_the_readme_states_the_rules_that_no_schema_can_express(reason: str) -> None:
     readme = (Path(__file__).parents[2] / "docs" / "contract" / "README.md").read_text("utf-8")
     assert f"`{reason}`" in readme
 
@@ -121,7 +121,7 @@ def test_code_and_schema_agree_on_any_order_id_but_on_how_long_an_emoji_is(order
 
 
 @pytest.mark.parametrize(("count", "taken"), [(50, True), (51, False), (100, False)])
-def test_of_characters_that_count_two_the_schema_takes_more_and_says_so(
+def test_the_schema_takes_more_characters_that_count_two_and_documents_the_limit(
     count: int, taken: bool
 ) -> None:
     message = body(order_id="\U0001f6d2" * count)
@@ -156,7 +156,7 @@ def test_code_and_schema_agree_whatever_the_members_hold(
     assert code_takes(message) is schema_takes(message)
 
 
-def test_whole_numbers_are_written_without_a_fraction_which_no_schema_can_say() -> None:
+def test_whole_numbers_are_written_without_a_fraction_which_no_schema_can_express() -> None:
     message = body(workflow_version=1.0)
     assert schema_takes(message)
     assert not code_takes(message)

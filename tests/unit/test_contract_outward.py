@@ -121,7 +121,7 @@ async def test_what_a_system_full_of_faults_sends_keeps_to_the_contract() -> Non
     assert kinds >= {"step-failed", "undo-failed"}
 
 
-async def test_what_is_said_of_bad_orders_keeps_to_the_contract() -> None:
+async def test_notifications_of_bad_orders_follow_the_contract() -> None:
     system = build(1, Faults(), RemoteFaults())
     bodies = [body for body, reason in BAD.values() if reason != "too-large"]  # the bus refuses it
     for number, body in enumerate(bodies):
@@ -296,7 +296,7 @@ def test_code_and_schema_both_refuse_a_notification_that_lacks_a_member(name: st
         ("undone", {"seq": None}),
     ],
 )
-def test_the_schema_tells_the_kinds_apart(kind: str, change: dict[str, Any]) -> None:
+def test_the_schema_distinguishes_the_kinds(kind: str, change: dict[str, Any]) -> None:
     value = copy.deepcopy(EXAMPLES[event_type(Notice(kind))])
     for name, content in change.items():
         value["data"][name] = content

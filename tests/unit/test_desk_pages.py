@@ -56,7 +56,7 @@ async def test_an_order_is_resubmitted_and_its_journal_says_who_and_why() -> Non
     assert "resubmitted by operator ann the customer has a new card" in said
 
 
-async def test_a_step_that_fails_again_is_said_to_have_failed_for_one_order_and_for_many() -> None:
+async def test_a_step_that_fails_again_is_reported_for_one_order_and_for_many() -> None:
     made = await night()
     made.agents["payment"].then(*[RefusedError("card-declined", DECLINED)] * 3)
     async with desk_of(made) as browser:
@@ -145,7 +145,7 @@ async def test_a_verb_that_the_state_does_not_allow_is_not_offered_and_is_refuse
         assert (await browser.post("/orders/10251", verb="explode", seq=seq))[0] == 409
 
 
-async def test_a_bus_that_is_away_is_said_and_the_order_stays_as_it_is() -> None:
+async def test_a_bus_that_is_away_is_reported_and_the_order_stays_as_it_is() -> None:
     made = await night()
     async with desk_of(made) as browser:
         browser.line.away = "The bus is down."
@@ -240,7 +240,7 @@ async def test_where_the_message_of_an_order_lies_is_looked_up_when_it_is_asked_
     assert "Its message is in scheduler since" in said
 
 
-async def test_while_the_store_is_away_the_last_picture_stays_and_an_order_says_it() -> None:
+async def test_while_the_store_is_away_the_last_picture_stays_and_each_page_reports_it() -> None:
     made = await night()
     async with desk_of(made) as browser:
         await browser.look("/")
@@ -260,7 +260,7 @@ async def test_while_the_store_is_away_the_last_picture_stays_and_an_order_says_
         assert "does not answer" not in await browser.get("/")
 
 
-async def test_a_page_is_told_when_its_order_changes_and_when_it_does_not_it_is_not() -> None:
+async def test_a_page_gets_an_event_only_when_its_order_changes() -> None:
     made = await night()
     async with desk_of(made) as browser:
         where = f"{browser.origin}/live?order=10248"

@@ -90,7 +90,7 @@ def defined() -> Iterator[tuple[Path, str, str]]:
             yield from ((page, name, path) for name in re.findall(r"\w+", names) if name != "and")
 
 
-def test_what_a_page_says_is_in_a_module_is_there() -> None:
+def test_a_name_that_a_page_places_in_a_module_is_there() -> None:
     def is_there(name: str, path: str) -> bool:
         code = (ROOT / path).read_text(encoding="utf-8")
         definition = rf"^ *(?:(?:async )?def|class) {name}\b|^{name}\b.* = "

@@ -163,7 +163,7 @@ def test_a_step_skipped_without_a_result_has_none() -> None:
     assert order.step("a").result == "null"
 
 
-def test_skipping_the_last_step_completes_the_order_and_says_so_and_nothing_of_the_step() -> None:
+def test_skipping_the_last_step_notifies_of_the_completed_order_and_not_of_the_step() -> None:
     order = claimed().refused("a")
     order.skip()
     assert order.sent == (Notify(Notice.COMPLETED),)
@@ -191,7 +191,7 @@ def test_a_skipped_undo_is_undone_by_hand_and_what_came_before_it_is_undone_next
     assert order.ledger == ["undone", "undone by hand"]
 
 
-def test_skipping_the_last_undo_ends_the_order_and_says_so() -> None:
+def test_skipping_the_last_undo_ends_the_order_and_sends_a_notification() -> None:
     order = undo_failed("one")
     assert order.skip("a")
     assert (order.state, order.notices) == ("Compensated", ["undone"])
@@ -200,7 +200,7 @@ def test_skipping_the_last_undo_ends_the_order_and_says_so() -> None:
 # The ledger
 
 
-def test_the_ledger_tells_what_is_and_what_is_not_undone() -> None:
+def test_the_ledger_lists_what_is_and_what_is_not_undone() -> None:
     order = claimed("three in a row", without_undo=frozenset("b"))
     assert order.ledger == [None, None, None]
     order.done("a", "b").undo()
@@ -239,7 +239,7 @@ def test_a_cancelled_order_waits_for_what_is_out_and_undoes_the_rest_at_once() -
 
 
 @pytest.mark.parametrize("policy", list(OnFailure))
-def test_what_was_out_at_the_cancel_and_expires_is_undone_and_not_tried_again(
+def test_a_step_out_at_the_cancel_that_expires_is_undone_and_not_tried_again(
     policy: OnFailure,
 ) -> None:
     order = claimed("two in a row", failures_max=3, on_failure=policy)
@@ -250,7 +250,7 @@ def test_what_was_out_at_the_cancel_and_expires_is_undone_and_not_tried_again(
     assert (order.woken, order.notices, order.alerts) == (True, [], [])
 
 
-def test_what_was_out_at_the_cancel_and_is_refused_is_no_failure_but_is_undone() -> None:
+def test_a_step_out_at_the_cancel_that_is_refused_is_not_a_failure_and_is_undone() -> None:
     order = claimed()
     order.cancel()
     assert order.answer(
@@ -281,9 +281,7 @@ def test_an_order_is_cancelled_once_and_neither_when_processed_nor_when_undone()
 # Acknowledge
 
 
-def test_an_acknowledgement_says_who_has_seen_the_error_and_is_gone_when_the_order_leaves_it() -> (
-    None
-):
+def test_an_acknowledgement_names_who_saw_the_error_and_ends_when_the_order_leaves_it() -> None:
     order = claimed().refused("a")
     settled = order.order.settled_at
     order.later(60)
@@ -316,7 +314,7 @@ def test_only_an_order_in_error_needs_to_be_acknowledged(until: str) -> None:
 # All of them
 
 
-def test_every_verb_is_decided_and_says_when_it_is_not() -> None:
+def test_every_verb_is_decided_and_has_a_sentence_for_its_refusal() -> None:
     assert set(WHEN) == set(Verb)
     settled = {Verb.RESUBMIT: "resubmitted", Verb.SKIP: "skipped", Verb.UNDO: "undo decided"}
     words = settled | {Verb.CANCEL: "cancelled", Verb.ACKNOWLEDGE: "acknowledged"}

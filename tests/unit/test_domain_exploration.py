@@ -32,7 +32,7 @@ from sas.features.callbacks.rules import CallbackResult, StepStatus, decide, sta
 from tests.unit.domain_cases import SHAPES, T0, details_of, due_at, expected_direction, submitted
 from tests.unit.domain_model_check import (
     BEHIND,
-    CALL_LIMIT,
+    DRAIN_TIME,
     FAULT,
     LATE,
     REPLIES,
@@ -76,28 +76,28 @@ WITHOUT_UNDO = [
 PATIENT: list[tuple[str, int, dict[str, Any]]] = [
     ("one", 1, {"backoff": True}),
     ("one", 0, {"waits": 2}),
-    ("one", 1, {"backoff": True, "waits": 1, "call_limit": True, "deadline": True}),
-    ("two in a row", 1, {"backoff": True, "waits": 1, "call_limit": True, "deadline": True}),
+    ("one", 1, {"backoff": True, "waits": 1, "drain_time": True, "deadline": True}),
+    ("two in a row", 1, {"backoff": True, "waits": 1, "drain_time": True, "deadline": True}),
     ("two beside each other", 1, {"backoff": True}),
     ("two beside each other", 0, {"waits": 1}),
-    ("two beside each other", 0, {"call_limit": True, "deadline": True}),
+    ("two beside each other", 0, {"drain_time": True, "deadline": True}),
 ]
 ROUTED: list[tuple[str, int, dict[str, Any]]] = [
     ("one", 0, {"routes": 2}),
     ("one", 1, {"routes": 2}),
     ("one", 1, {"routes": 3}),
     ("one", 1, {"routes": 2, "without_undo": frozenset("a")}),
-    ("one", 1, {"routes": 2, "backoff": True, "waits": 1, "call_limit": True, "deadline": True}),
+    ("one", 1, {"routes": 2, "backoff": True, "waits": 1, "drain_time": True, "deadline": True}),
     ("two in a row", 0, {"routes": 2}),
     ("two in a row", 1, {"routes": 2, "routed": frozenset("a")}),
-    ("two in a row", 0, {"routes": 2, "without_undo": frozenset("b"), "call_limit": True}),
+    ("two in a row", 0, {"routes": 2, "without_undo": frozenset("b"), "drain_time": True}),
     ("two beside each other", 0, {"routes": 2, "routed": frozenset("a")}),
     ("two beside each other", 1, {"routes": 2, "without_undo": frozenset("a")}),
 ]
 WAITING: list[tuple[str, int, dict[str, Any]]] = [
     ("one", 1, {"vain": True}),
     ("one", 0, {"vain": True, "without_undo": frozenset("a")}),
-    ("one", 0, {"vain": True, "backoff": True, "call_limit": True, "deadline": True}),
+    ("one", 0, {"vain": True, "backoff": True, "drain_time": True, "deadline": True}),
     ("one", 0, {"vain": True, "routes": 2}),
     ("two in a row", 0, {"vain": True}),
     ("two beside each other", 0, {"vain": True}),
@@ -127,7 +127,7 @@ def is_large(case: Case) -> bool:
     """Return whether a case has so many states that it is long. HOLD has two or three times as
     many as UNDO, and steps beside each other have more than steps in a row.
     """
-    patient = case.backoff or case.waits > 0 or case.call_limit or case.vain
+    patient = case.backoff or case.waits > 0 or case.drain_time or case.vain
     if case.shape_name == "one":
         return case.routes > 1 and (patient or case.routes > 2)
     if case.shape_name == "two beside each other":
@@ -135,7 +135,7 @@ def is_large(case: Case) -> bool:
         return not plain or (case.on_failure is OnFailure.HOLD and case.failures_max > 0)
     if case.shape_name in {"three beside each other", "diamond"}:
         return case != Case("diamond", OnFailure.UNDO, 0)
-    if case.shape_name == "two in a row" and case.call_limit:
+    if case.shape_name == "two in a row" and case.drain_time:
         return True
     return case.on_failure is OnFailure.HOLD and (
         case.routes > 1 or case.shape_name == "three in a row"
@@ -372,7 +372,7 @@ def held_from(step: StepRecord) -> Direction:
 
 
 @in_every_graph
-def test_only_an_undo_or_a_retry_is_ever_held_back_and_only_where_the_workflow_says_so(
+def test_only_an_undo_or_a_retry_is_ever_held_back_and_only_by_the_workflow(
     graph: Graph,
 ) -> None:
     case = graph.case
@@ -385,11 +385,11 @@ def test_only_an_undo_or_a_retry_is_ever_held_back_and_only_where_the_workflow_s
                 step.process_state is StepState.PROCESSED and step.undo.routes != ()
             )
             assert doing or undoing
-            assert case.backoff or case.waits or case.vain or (undoing and case.call_limit)
+            assert case.backoff or case.waits or case.vain or (undoing and case.drain_time)
 
 
 @in_every_graph
-def test_an_undo_soon_after_its_do_waits_for_the_call_limit_and_a_day_later_it_does_not(
+def test_an_undo_soon_after_its_do_waits_for_the_drain_time_and_a_day_later_it_does_not(
     graph: Graph,
 ) -> None:
     for edge in graph.edges:
@@ -401,8 +401,8 @@ def test_an_undo_soon_after_its_do_waits_for_the_call_limit_and_a_day_later_it_d
             done = new.process_state is StepState.PROCESSED is not old.process_state
             again = edge.event.name == "resubmit" or old.undo_failed
             if turned or (done and new.undo.routes and not again):
-                soon = edge.event.at < T0 + CLOCK_SKEW + CALL_LIMIT
-                assert new.resting == (graph.case.call_limit and soon), str(edge)
+                soon = edge.event.at < T0 + CLOCK_SKEW + DRAIN_TIME
+                assert new.resting == (graph.case.drain_time and soon), str(edge)
 
 
 @in_every_graph
@@ -538,7 +538,7 @@ def test_a_step_whose_turn_has_come_is_asked_for_or_a_scheduler_is_woken(graph: 
 
 
 @in_every_graph
-def test_whoever_looks_at_a_step_nobody_picked_up_wakes_a_scheduler(graph: Graph) -> None:
+def test_the_expiry_of_a_step_that_nobody_picked_up_wakes_a_scheduler(graph: Graph) -> None:
     woken = [e for e in graph.edges if e.event.name == "expire" and e.source == e.to]
     assert woken
     assert first_wrong([e for e in woken if not e.sent(Wake)]) is None
@@ -559,7 +559,7 @@ def test_an_order_is_received_when_it_is_submitted_and_never_again(graph: Graph)
 
 
 @in_every_graph
-def test_the_application_is_told_of_the_end_exactly_when_it_comes(graph: Graph) -> None:
+def test_the_application_is_notified_of_the_end_exactly_when_it_comes(graph: Graph) -> None:
     ends = {Notice.COMPLETED: OrderState.PROCESSED, Notice.UNDONE: OrderState.COMPENSATED}
     for edge in graph.edges:
         for notice, end in ends.items():
@@ -568,7 +568,7 @@ def test_the_application_is_told_of_the_end_exactly_when_it_comes(graph: Graph) 
 
 
 @in_every_graph
-def test_the_application_is_told_of_each_step_that_was_processed(graph: Graph) -> None:
+def test_the_application_is_notified_of_each_step_that_was_processed(graph: Graph) -> None:
     for edge in graph.edges:
         processed = [
             new.number
@@ -580,7 +580,7 @@ def test_the_application_is_told_of_each_step_that_was_processed(graph: Graph) -
 
 
 @in_every_graph
-def test_the_application_is_told_of_each_step_that_failed_for_good(graph: Graph) -> None:
+def test_the_application_is_notified_of_each_step_that_failed_for_good(graph: Graph) -> None:
     goes_on = {StepState.PENDING, StepState.PROCESSED}
     for edge in graph.edges:
         failed = [
@@ -799,7 +799,7 @@ def test_progress_moves_one_steps_complete_by_on_and_sends_nothing(graph: Graph)
 
 
 @in_every_graph
-def test_what_was_said_of_its_progress_is_forgotten_once_a_step_is_no_longer_out(
+def test_the_progress_note_is_cleared_when_a_step_is_no_longer_out(
     graph: Graph,
 ) -> None:
     for edge in graph.edges:
@@ -873,7 +873,7 @@ def test_a_callback_waits_only_where_its_step_may_be_out_again_at_its_agent(grap
 
 
 @in_every_graph
-def test_a_callback_after_the_end_of_its_step_says_so_and_one_to_a_step_being_undone_is_too_late(
+def test_a_callback_after_the_end_of_its_step_is_reported_and_one_during_its_undo_is_too_late(
     graph: Graph,
 ) -> None:
     for order, step, _, said in every_callback(graph):
@@ -964,7 +964,7 @@ def test_a_cancelled_order_starts_no_new_step(graph: Graph) -> None:
 
 
 @in_every_graph
-def test_what_was_out_at_the_cancel_is_undone_once_it_is_back_and_never_counted_as_done(
+def test_a_step_out_at_the_cancel_is_undone_once_it_is_back_and_never_counted_as_done(
     graph: Graph,
 ) -> None:
     ends: set[str] = set()
@@ -1052,7 +1052,7 @@ FAILED_UNDO = {
 
 
 @in_every_graph
-def test_the_ledger_says_of_every_step_how_its_undo_stands(graph: Graph) -> None:
+def test_the_ledger_has_the_state_of_each_undo(graph: Graph) -> None:
     for edge in graph.edges:
         for old, new in edge.pairs():
             status = new.undo.status
@@ -1102,7 +1102,7 @@ def test_a_deadline_is_there_until_it_passed_or_the_order_is_processed_or_being_
 
 
 @in_every_graph
-def test_a_deadline_that_passed_undoes_the_order_or_is_told_the_operator_by_its_policy(
+def test_a_deadline_that_passed_undoes_the_order_or_alerts_the_operator_by_its_policy(
     graph: Graph,
 ) -> None:
     for edge in graph.edges:

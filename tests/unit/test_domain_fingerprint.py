@@ -74,7 +74,7 @@ def test_which_alternatives_a_step_has_and_in_which_order_changes_it() -> None:
         with_step(0, failures_max=9),
         with_step(0, backoff=Backoff(timedelta(seconds=1))),
         with_step(0, extended_wait=ExtendedWait(timedelta(minutes=1))),
-        with_step(0, undo=Undo(timedelta(seconds=5), call_limit=timedelta(seconds=1))),
+        with_step(0, undo=Undo(timedelta(seconds=5), drain_time=timedelta(seconds=1))),
         with_step(2, after=("pay",)),  # what None means there
         replace(BASE, notify_steps=True),
         replace(BASE, pickup=timedelta(seconds=5)),

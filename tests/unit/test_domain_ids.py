@@ -148,7 +148,7 @@ def test_a_digest_survives_half_a_character(text: str) -> None:
     assert len(ids.digest_id(text)) == 32
 
 
-def test_a_digest_never_changes_and_tells_lists_of_parts_apart() -> None:
+def test_a_digest_never_changes_and_differs_for_different_lists_of_parts() -> None:
     assert ids.digest_id("orders:1") == "2dc81b33267c2818da0e13bf55f84c86"
     assert ids.digest_id(b"orders:1") == ids.digest_id("orders:1")
     assert len({ids.digest_id(*parts) for parts in (("ab", "c"), ("a", "bc"), ("abc",))}) == 3

@@ -29,13 +29,13 @@ def begun() -> ActiveIncident:
     return rules.alert_sent(rules.seen(None, met("A"), T0), T0)
 
 
-def test_a_new_condition_is_to_be_told_at_once() -> None:
+def test_a_new_incident_is_reported_at_once() -> None:
     standing = rules.seen(None, met("A", since=T0 - MINUTE), T0)
     assert rules.next_alert_at(standing) == T0
     assert (standing.since, standing.last_seen, standing.alerts_sent) == (T0 - MINUTE, T0, 0)
 
 
-def test_what_lasts_is_told_again_at_growing_intervals_and_then_daily() -> None:
+def test_an_incident_that_lasts_is_reported_again_at_growing_intervals_and_then_daily() -> None:
     standing, waits = begun(), []
     for _ in range(6):
         at = rules.next_alert_at(standing)
@@ -45,7 +45,7 @@ def test_what_lasts_is_told_again_at_growing_intervals_and_then_daily() -> None:
     assert waits == [15, 60, 240, 1440, 1440, 1440]
 
 
-def test_it_keeps_its_beginning_and_lasts_until_the_latest_that_an_order_said() -> None:
+def test_an_incident_keeps_its_beginning_and_lasts_until_the_latest_time_of_its_orders() -> None:
     standing = rules.seen(begun(), met("B", since=T0 - 9 * MINUTE), T0 + MINUTE)
     standing = rules.seen(standing, met("C", until=T0 + 20 * MINUTE), T0 + 2 * MINUTE)
     standing = rules.seen(standing, met("D", until=T0 + MINUTE), T0 + 3 * MINUTE)
@@ -92,7 +92,9 @@ def test_the_first_alert_says_what_since_when_by_whom_and_when_it_comes_again() 
 
 
 @pytest.mark.parametrize(("times", "said"), [(1, "once since"), (4012, "4,012 times since")])
-def test_later_alerts_say_how_often_it_was_met_since_the_last(times: int, said: str) -> None:
+def test_later_alerts_say_how_often_the_incident_was_seen_since_the_last(
+    times: int, said: str
+) -> None:
     standing = rules.seen(begun(), met("B", "C", times=times), T0 + MINUTE)
     text = rules.alert_text(standing, T0 + 15 * MINUTE)
     assert f"seen {said} the last alert, by orders such as B, C." in text
@@ -104,7 +106,7 @@ def test_a_later_alert_may_come_before_any_order_is_looked_at_again() -> None:
     assert "It began at 2026-03-01 03:00Z. While it lasts, the next alert" in text
 
 
-def test_what_is_over_says_how_long_it_lasted() -> None:
+def test_the_text_of_its_end_says_how_long_the_incident_lasted() -> None:
     standing = rules.seen(begun(), met("B"), T0 + 7 * MINUTE)
     assert rules.over_text(standing) == (
         "Over: not-picked-up, urgent orders. It began at 2026-03-01 03:00Z and was last "

@@ -110,7 +110,7 @@ def test_no_move_leads_out_of_compensated() -> None:
     assert not {move for move in ORDER_LEGAL if move[0] is OrderState.COMPENSATED}
 
 
-def test_every_move_is_written_once_and_says_when() -> None:
+def test_every_move_is_written_once_with_its_time() -> None:
     for table in (STEP_MOVES, ORDER_MOVES):
         assert len({(move.before, move.after) for move in table}) == len(table)
         assert all(move.when for move in table)
@@ -164,6 +164,6 @@ def test_an_order_at_rest_has_neither_lock_nor_complete_by() -> None:
     assert (order.locked_by, order.complete_by) == (None, None)
 
 
-def test_the_stores_token_is_no_part_of_what_an_order_is() -> None:
+def test_two_orders_with_different_store_tokens_are_equal() -> None:
     assert order_of(PENDING, token="a") == order_of(PENDING, token="b")
     assert order_of(PENDING, seq=1) != order_of(PENDING, seq=2)

@@ -108,10 +108,10 @@ MORE_FAULTS = [
 
 
 @pytest.mark.parametrize("case", WITHIN_THE_LIMIT + long(MORE_FAULTS), ids=name)
-def test_a_remote_without_tombstones_is_undone_whole_where_the_undo_waits_out_its_call_limit(
+def test_a_remote_without_tombstones_is_undone_whole_where_the_undo_waits_out_its_drain_time(
     case: tuple[str, OnFailure, int, Budget],
 ) -> None:
-    protocol = Protocol(*case, NO_TOMBSTONES, call_limit=True)
+    protocol = Protocol(*case, NO_TOMBSTONES, drain_time=True)
     assert protocol.explore() is None
     assert find_cycle(protocol.next) is None
 

@@ -31,7 +31,7 @@ LONG: list[Case] = [
 
 
 @pytest.mark.parametrize("case", SHORT + long(LONG), ids=str)
-def test_processed_means_every_effect_once_and_compensated_none_though_callbacks_tell_of_them(
+def test_processed_means_every_effect_once_and_compensated_none_even_with_callbacks(
     case: Case,
 ) -> None:
     shape, on_failure, failures_max, budget, options = case

@@ -82,10 +82,10 @@ def test_a_remote_without_tombstones_is_caught_by_a_late_call_after_its_undo_els
 
 @pytest.mark.parametrize("policy", OnFailure)
 @pytest.mark.parametrize("faults", [LATE, *long([MEDDLED])])
-def test_a_remote_without_tombstones_is_undone_elsewhere_once_its_call_limit_is_over(
+def test_a_remote_without_tombstones_is_undone_elsewhere_once_its_drain_time_is_over(
     policy: OnFailure, faults: Budget
 ) -> None:
-    protocol = Protocol("one", policy, 1, faults, NO_TOMBSTONES, routes=2, call_limit=True)
+    protocol = Protocol("one", policy, 1, faults, NO_TOMBSTONES, routes=2, drain_time=True)
     assert protocol.explore() is None
     assert find_cycle(protocol.next) is None
 

@@ -51,7 +51,7 @@ def test_a_claim_locks_the_step_to_the_scheduler_until_its_time_is_up() -> None:
     assert step.since == order.now
 
 
-def test_a_request_says_all_an_agent_must_know() -> None:
+def test_a_request_has_all_that_an_agent_needs() -> None:
     order = story("one")
     order.claim()
     assert order.sent == (Request(0, Direction.DO, 1, 0, T0 + timedelta(seconds=60)),)

@@ -80,7 +80,7 @@ def test_without_a_backoff_a_step_is_tried_again_at_once() -> None:
 # Extended waits
 
 
-def test_past_the_threshold_a_step_waits_for_long_and_the_operator_is_told() -> None:
+def test_past_the_threshold_a_step_has_an_extended_wait_and_the_operator_gets_an_alert() -> None:
     order = claimed(failures_max=0, extended_wait=ExtendedWait(HOUR)).expired("a")
     step, until = order.step("a"), order.now + HOUR
     assert (step.process_state.value, step.resting, step.complete_by) == ("Pending", True, until)
@@ -229,7 +229,7 @@ def test_an_overdue_order_that_holds_goes_on_with_an_alert_once() -> None:
     assert order.done("a", "b").state == "Processed"
 
 
-def test_an_overdue_order_that_undoes_is_undone_and_the_application_told_why() -> None:
+def test_an_overdue_order_that_undoes_is_undone_and_the_notification_says_why() -> None:
     order = claimed("two in a row", deadline=10 * SECOND, on_failure=OnFailure.UNDO)
     assert order.overdue()
     text = f"the order is past its deadline ({(T0 + 10 * SECOND).isoformat()})"
@@ -241,13 +241,13 @@ def test_an_overdue_order_that_undoes_is_undone_and_the_application_told_why() -
     assert order.order.deadline is None
 
 
-def test_an_overdue_order_that_never_began_is_compensated_and_told_so() -> None:
+def test_an_overdue_order_that_never_began_is_compensated_and_notified() -> None:
     order = story("one", deadline=10 * SECOND, on_failure=OnFailure.UNDO)
     assert order.overdue()
     assert (order.state, order.notices) == ("Compensated", ["failed", "undone"])
 
 
-def test_without_its_workflow_a_passed_deadline_is_told_once_and_forgotten() -> None:
+def test_without_its_workflow_a_passed_deadline_is_reported_once_and_forgotten() -> None:
     order = claimed(deadline=10 * SECOND)
     early = postpone_deadline(order.order, "why", now=order.now)
     assert early is None
@@ -263,7 +263,7 @@ def test_without_its_workflow_a_passed_deadline_is_told_once_and_forgotten() -> 
 
 
 def test_an_undo_waits_until_no_call_of_its_do_can_land_any_more() -> None:
-    order = claimed(call_limit=LIMIT)
+    order = claimed(drain_time=LIMIT)
     called_until = order.step("a").complete_by
     assert called_until is not None
     order.later(5).undo()
@@ -278,21 +278,21 @@ def test_an_undo_waits_until_no_call_of_its_do_can_land_any_more() -> None:
 
 
 def test_an_undo_waits_for_the_last_of_several_calls() -> None:
-    order = claimed(call_limit=LIMIT, failures_max=3).expired("a")
+    order = claimed(drain_time=LIMIT, failures_max=3).expired("a")
     order.claim()
     order.later(1).undo()
     assert order.step("a").complete_by == T0 + 120 * SECOND + CLOCK_SKEW + LIMIT
 
 
 def test_an_undo_need_not_wait_where_no_call_can_land_any_more() -> None:
-    order = claimed(call_limit=LIMIT).done("a").later(3600)
+    order = claimed(drain_time=LIMIT).done("a").later(3600)
     order.undo()
     assert order.step("a").resting is False
     assert order.claim()
 
 
 def test_an_undo_that_waits_holds_back_what_came_before_it() -> None:
-    order = claimed("two in a row", call_limit=LIMIT).later(3600).done("a")
+    order = claimed("two in a row", drain_time=LIMIT).later(3600).done("a")
     order.undo()
     assert [step.resting for step in order.order.steps] == [False, True]
     assert not order.claim()
@@ -313,7 +313,7 @@ def failed_attempt(order: Story, name: str, message: str, *, epoch: int | None =
     order.order = replace(order.order, steps=with_step(order.order.steps, changed))
 
 
-def test_a_step_that_timed_out_says_the_last_error_of_its_attempts() -> None:
+def test_a_step_that_timed_out_has_the_last_error_of_its_attempts() -> None:
     order = claimed(failures_max=0)
     failed_attempt(order, "a", "the hotel answered 500: out of memory.")
     order.expired("a")
@@ -330,7 +330,7 @@ def test_a_step_that_timed_out_says_the_last_error_of_its_attempts() -> None:
     assert told == fault
 
 
-def test_an_undo_that_timed_out_says_the_last_error_of_its_attempts() -> None:
+def test_an_undo_that_timed_out_has_the_last_error_of_its_attempts() -> None:
     order = claimed(failures_max=0).done("a")
     order.undo()
     order.claim()

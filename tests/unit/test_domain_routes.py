@@ -84,7 +84,7 @@ def test_a_step_that_names_no_undo_waits_at_the_agent_that_may_have_done_it() ->
 # An agent that could begin no call
 
 
-def test_a_step_that_waited_is_no_failure_and_the_next_agent_is_asked_at_once() -> None:
+def test_a_step_that_waited_counts_no_failure_and_the_next_agent_is_asked_at_once() -> None:
     order = claimed(failures_max=0).waited("a")
     assert order.asked == [("a", "do", 1)]
     step = order.step("a")
@@ -167,7 +167,7 @@ def test_a_step_done_elsewhere_is_processed_and_undone_where_it_timed_out() -> N
     assert order.order.settled_at is None
 
 
-def test_the_application_is_told_of_the_end_only_when_that_is_undone() -> None:
+def test_the_application_is_notified_of_the_end_only_when_that_is_undone() -> None:
     order = done_elsewhere()
     assert order.notices == ["step-completed"]
     assert order.done("a").notices == ["completed"]
@@ -231,7 +231,7 @@ def test_an_undo_elsewhere_that_nobody_picked_up_is_woken() -> None:
 
 
 def test_an_undo_elsewhere_waits_until_no_call_of_the_do_can_land_any_more() -> None:
-    order = done_elsewhere(call_limit=LIMIT)
+    order = done_elsewhere(drain_time=LIMIT)
     step = order.step("a")
     assert (order.requests, order.notices) == ([], ["step-completed"])
     assert step.call.called_until is not None
@@ -302,7 +302,7 @@ def test_resubmitted_it_is_tried_again_with_the_step_processed() -> None:
     assert order.done("a").notices == ["completed"]
 
 
-def test_skipped_it_is_said_to_be_undone_by_hand_and_the_result_is_kept() -> None:
+def test_a_skipped_undo_is_recorded_as_undone_by_hand_and_the_result_is_kept() -> None:
     order = done_elsewhere().refused("a")
     assert order.skip(result='"instead"')
     assert (order.state, order.notices) == ("Processed", ["completed"])

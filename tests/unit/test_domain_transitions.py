@@ -25,7 +25,7 @@ def claimed(shape: str = "one", **policy: object) -> Story:
 # Submission and replies
 
 
-def test_a_submitted_order_wakes_a_scheduler_and_tells_the_application() -> None:
+def test_a_submitted_order_wakes_a_scheduler_and_notifies_the_application() -> None:
     order = story("two in a row")
     assert order.sent == (Wake(), Notify(Notice.RECEIVED))
     assert order.states == ["Pending", "Pending"]
@@ -44,13 +44,13 @@ def test_a_reply_records_the_result_and_unlocks_the_step() -> None:
     assert (step.locked_by, step.complete_by, step.since) == (None, None, order.now)
 
 
-def test_the_last_reply_completes_the_order_and_says_so_after_the_step() -> None:
+def test_the_last_reply_completes_the_order_and_notifies_of_it_after_the_step() -> None:
     order = claimed().done("a")
     assert order.sent == (Notify(Notice.STEP_COMPLETED, 0), Notify(Notice.COMPLETED))
     assert order.state == "Processed"
 
 
-def test_an_application_may_do_without_word_of_each_step() -> None:
+def test_an_application_may_do_without_a_notification_of_each_step() -> None:
     order = claimed("two in a row", notify_steps=False)
     assert order.done("a").notices == []
     assert order.done("b").notices == ["completed"]
@@ -92,7 +92,7 @@ def test_a_reply_that_comes_late_but_before_the_supervisor_looked_still_counts()
 # Failure
 
 
-def test_a_refusal_puts_the_order_in_error_and_tells_application_and_operator() -> None:
+def test_a_refusal_puts_the_order_in_error_and_notifies_application_and_operator() -> None:
     order = claimed("two in a row").refused("a", SOLD_OUT)
     text = "step a failed: there is none left. Resubmit it, skip it or undo the order."
     assert order.sent == (
@@ -102,7 +102,7 @@ def test_a_refusal_puts_the_order_in_error_and_tells_application_and_operator() 
     assert (order.state, order.step("a").error) == ("Error", SOLD_OUT)
 
 
-def test_a_refusal_without_a_reason_says_that() -> None:
+def test_a_refusal_without_a_reason_gets_a_default_reason() -> None:
     fault = claimed().refused("a").step("a").error
     assert fault == Fault("refused", "the agent gave no reason")
 
@@ -193,7 +193,7 @@ def test_a_step_that_nobody_picks_up_is_woken_at_growing_intervals_up_to_a_quart
     assert waits == [30, 30, 60, 120, 240, 480, 900, 900, 900]
 
 
-def test_an_operator_is_told_of_a_step_that_nobody_picked_up_for_long() -> None:
+def test_an_operator_gets_an_alert_for_a_step_that_nobody_picked_up_for_long() -> None:
     order = story("one")
     while order.condition is None:
         assert order.step("a").since == T0
@@ -205,7 +205,7 @@ def test_an_operator_is_told_of_a_step_that_nobody_picked_up_for_long() -> None:
     assert order.sent == (Wake(),)
 
 
-def test_the_operator_is_told_from_alert_after_on_and_not_a_moment_earlier() -> None:
+def test_the_operator_gets_the_alert_from_alert_after_on_and_not_a_moment_earlier() -> None:
     order = story("one")
     order.later(order.rules.alert_after.total_seconds() - 0.000001).expire("a")
     assert order.met is None
@@ -235,7 +235,7 @@ def test_an_undo_reset_after_a_long_wait_is_not_called_long_unclaimed() -> None:
     assert order.met is None
 
 
-def test_without_its_workflow_a_due_step_is_postponed_and_the_operator_told() -> None:
+def test_without_its_workflow_a_due_step_is_postponed_and_the_operator_gets_an_alert() -> None:
     order = claimed()
     assert postpone(order.order, 0, "why", now=order.now) is None
     order.later(60)

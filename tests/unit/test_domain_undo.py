@@ -20,7 +20,7 @@ def processed(shape: str = "two in a row", **policy: object) -> Story:
     return order
 
 
-def test_an_order_never_dispatched_is_compensated_at_once_and_said_to_be() -> None:
+def test_an_order_never_dispatched_is_compensated_and_notified_at_once() -> None:
     order = story("two in a row")
     assert order.undo()
     assert order.states == ["Compensated", "Compensated"]
@@ -93,7 +93,7 @@ def test_an_answer_to_the_do_is_too_late_once_undo_is_decided() -> None:
     assert not order.answer(reply)
 
 
-def test_the_last_undo_makes_the_order_compensated_and_says_so_once() -> None:
+def test_the_last_undo_makes_the_order_compensated_and_notifies_once() -> None:
     order = processed()
     order.undo()
     order.claim()
@@ -178,7 +178,7 @@ def test_a_refusal_with_undo_of_an_order_without_any_undo_ends_it_at_once() -> N
     assert order.notices == ["failed", "undone"]
 
 
-def test_since_tells_when_the_undo_was_decided() -> None:
+def test_since_is_the_time_when_the_undo_was_decided() -> None:
     order = processed("one").later(3600)
     order.undo()
     assert order.step("a").since == order.now

@@ -135,7 +135,7 @@ def test_a_number_of_failures_at_its_bounds_is_accepted(failures_max: int) -> No
     )
 
 
-def test_a_step_comes_after_the_one_written_before_it_unless_it_says_otherwise() -> None:
+def test_a_step_comes_after_the_one_written_before_it_unless_after_is_given() -> None:
     rules = workflow(
         *named("a", "b"),
         Step("c", "agent", after=()),
@@ -235,14 +235,14 @@ def test_the_agents_of_all_workflows_are_listed_with_every_alternative() -> None
 
 DAYS = TIME_ALLOWED_MAX
 PATIENCE: list[tuple[dict[str, Any], str]] = [
-    ({"backoff": Backoff(-MICROSECOND)}, "a rest or a call limit must be between 0 and 30 days"),
-    ({"backoff": Backoff(DAYS + MICROSECOND)}, "a rest or a call limit must be between"),
-    ({"backoff": Backoff(most=DAYS + MICROSECOND)}, "a rest or a call limit must be between"),
+    ({"backoff": Backoff(-MICROSECOND)}, "a rest or a drain time must be between 0 and 30 days"),
+    ({"backoff": Backoff(DAYS + MICROSECOND)}, "a rest or a drain time must be between"),
+    ({"backoff": Backoff(most=DAYS + MICROSECOND)}, "a rest or a drain time must be between"),
     ({"backoff": Backoff(factor=0.9)}, "the factor of a backoff must be between 1 and 100"),
     ({"backoff": Backoff(factor=float("nan"))}, "the factor of a backoff must be between"),
     ({"backoff": Backoff(factor=100.1)}, "the factor of a backoff must be between"),
-    ({"undo": Undo(call_limit=-MICROSECOND)}, "a rest or a call limit must be between"),
-    ({"undo": Undo(call_limit=DAYS + MICROSECOND)}, "a rest or a call limit must be between"),
+    ({"undo": Undo(drain_time=-MICROSECOND)}, "a rest or a drain time must be between"),
+    ({"undo": Undo(drain_time=DAYS + MICROSECOND)}, "a rest or a drain time must be between"),
     ({"extended_wait": ExtendedWait(timedelta(0))}, "a time allowed .or waited. must be between"),
     (
         {"extended_wait": ExtendedWait(DAYS, times=0)},
@@ -263,9 +263,9 @@ def test_patience_out_of_bounds_is_refused_saying_where(changes: dict[str, Any],
 
 def test_the_decisions_see_how_patient_a_step_is() -> None:
     backoff, wait = Backoff(MICROSECOND, 100, DAYS), ExtendedWait(DAYS, 1000)
-    step = Step("a", "agent", undo=Undo(call_limit=DAYS), backoff=backoff, extended_wait=wait)
+    step = Step("a", "agent", undo=Undo(drain_time=DAYS), backoff=backoff, extended_wait=wait)
     rules = workflow(step, deadline=DAYS).rules
-    assert (rules.deadline, rules.steps[0].call_limit) == (DAYS, DAYS)
+    assert (rules.deadline, rules.steps[0].drain_time) == (DAYS, DAYS)
     assert (rules.steps[0].backoff, rules.steps[0].extended_wait) == (backoff, wait)
     assert backoff.delay(1001) == DAYS
 

@@ -166,7 +166,7 @@ async def test_a_crash_between_export_and_removal_exports_the_order_again(tmp_pa
 
 
 @pytest.mark.parametrize("meanwhile", ["purged", "taken up"])
-async def test_an_order_purged_or_taken_up_while_it_is_read_is_no_line_of_an_export(
+async def test_an_order_purged_or_taken_up_while_it_is_read_is_not_exported(
     meanwhile: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = kit()

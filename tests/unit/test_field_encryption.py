@@ -316,7 +316,7 @@ async def test_an_operator_who_cannot_read_a_field_hands_it_on_as_it_was_shown()
     assert calls(made)[-1].order == {"customer": {"card": CARD, "n": 2}}
 
 
-async def test_an_operator_can_move_no_ciphertext_and_is_told_so() -> None:
+async def test_an_operator_cannot_move_ciphertext_and_gets_a_reason() -> None:
     made = await failed(encrypting_kit())
     encrypted = payload(made)["customer"]["card"]
     for number, value in enumerate(
@@ -381,14 +381,14 @@ async def test_a_row_with_the_ciphertext_of_a_former_order_reaches_no_agent() ->
     assert "was changed or moved" in made.alerts()[-1].text
 
 
-async def test_an_operator_is_told_of_a_key_that_is_missing() -> None:
+async def test_an_operator_gets_an_alert_for_a_missing_key() -> None:
     made = await failed(kit(encryption=encryption_of(OLD)))
     await resubmit(rotated(made, NEW), payload(made))
     assert "needs the key 'old', which is not in SAS_ENCRYPTION_KEYS" in made.alerts()[-1].text
     assert made.states()[0] == "Error"
 
 
-async def test_what_stands_in_for_a_skipped_steps_result_is_no_order() -> None:
+async def test_the_result_given_for_a_skipped_step_is_not_checked_as_an_order() -> None:
     made = await failed(encrypting_kit())
     await resubmit(made, {"customer": "a word"}, verb="skip")
     assert made.order().steps[0].result == '{"customer": "a word"}'
@@ -424,7 +424,7 @@ def test_a_redacted_transient_error_keeps_every_other_member(flags: dict[str, bo
     assert kept.retry_after == timedelta(seconds=7)
 
 
-async def test_a_bug_of_an_agent_says_where_it_is_and_not_what_it_says() -> None:
+async def test_the_error_of_an_agents_bug_has_its_place_and_not_its_text() -> None:
     made = encrypting_kit()
     made.agents["stock"].then(KeyError(CARD))
     await made.submit(order(order=ORDER))
@@ -444,7 +444,7 @@ async def test_a_bug_upon_an_order_without_secrets_is_raised_as_it_is() -> None:
         await made.drain()
 
 
-async def test_what_the_content_check_says_quotes_no_secret() -> None:
+async def test_the_error_of_the_content_check_quotes_no_secret() -> None:
     def check(body: bytes) -> None:
         card = json.loads(body)["customer"]["card"]
         if card == "bug":
@@ -485,7 +485,7 @@ def test_secret_fields_are_checked_when_the_app_starts() -> None:
     assert FieldEncryption(FIELDS, AesKeyRing([NEW])) is not None
 
 
-def test_without_a_ring_what_is_encrypted_says_what_is_missing() -> None:
+def test_without_keys_the_error_for_an_encrypted_field_says_what_is_missing() -> None:
     encrypted = {"customer": {"card": {"$encrypted": "new:AAAA"}}}
     details = Details("O-1", "chain", 1, "{}", "h", "responses-shop", None, START)
     with pytest.raises(Exception, match="SAS_ENCRYPTION_KEYS is missing"):

@@ -69,7 +69,7 @@ def test_there_are_these_functions_and_no_others() -> None:
         ("callbacks", {"callback"}),
     ],
 )
-def test_an_app_has_the_functions_that_its_setting_says(value: str, expected: set[str]) -> None:
+def test_an_app_has_the_functions_of_its_setting(value: str, expected: set[str]) -> None:
     script = (
         "import function_app\n"
         "for one in function_app.app.get_functions():\n    print(one.get_function_name())"
@@ -255,7 +255,7 @@ def named(queue: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "queue"), QUEUES.items())
-async def test_a_message_goes_to_its_actor_with_all_that_its_queue_says_of_it(
+async def test_a_message_goes_to_its_actor_with_all_properties_of_its_queue(
     seen: Seen, name: str, queue: str
 ) -> None:
     at = datetime(2026, 3, 1, tzinfo=UTC)

@@ -111,7 +111,7 @@ def test_a_row_of_another_order_that_changes_is_found(
 
 
 @pytest.mark.parametrize("body", [b'{"reason":' + b"[" * 100_000, b'{"reason":"\xff"}'])
-def test_a_rejected_message_that_nests_deep_or_is_no_text_is_kept_when_it_expires(
+def test_a_rejected_message_that_nests_deep_or_is_not_text_is_kept_when_it_expires(
     fuzz: Fuzz, body: bytes
 ) -> None:
     parts = {

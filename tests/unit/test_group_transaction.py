@@ -234,12 +234,12 @@ def test_no_answer_that_lost_bytes_is_a_success() -> None:
         (MIXED, answer(done(1), done(2), done(3)) + answer(done(1), done(2), done(3))),
     ],
 )
-def test_an_answer_to_something_else_is_no_answer(kind: str, content: bytes) -> None:
+def test_an_answer_to_another_request_is_refused(kind: str, content: bytes) -> None:
     with pytest.raises(DecodeError, match="answer"):
         read_answer(kind, content, 3)
 
 
-def test_an_answer_without_bound_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_above_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_transaction, "ANSWER_BYTES_MAX", 100)
     with pytest.raises(DecodeError, match="too large"):
         read_answer(MIXED, answer(done(1)), 1)

@@ -81,7 +81,7 @@ def test_what_the_app_imported_is_forgotten_so_that_the_next_app_gets_its_own(
     assert str(tmp_path / "two") not in sys.path
 
 
-def test_a_wrong_setting_is_told_in_the_sentence_of_the_app(tmp_path: Path) -> None:
+def test_a_wrong_setting_is_reported_in_the_sentence_of_the_app(tmp_path: Path) -> None:
     (tmp_path / "own_settings.py").write_text("class SettingError(ValueError): pass\n")
     code = "import own_settings\nraise own_settings.SettingError('SIZE=0: give a number.')\n"
     with pytest.raises(IndexingError) as wrong:

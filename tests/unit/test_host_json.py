@@ -23,7 +23,7 @@ def test_the_defaults_are_those_of_the_extension() -> None:
     assert (options.max_concurrent_sessions, options.max_message_batch_size) == (8, 1000)
 
 
-def test_what_the_file_says_about_service_bus_is_applied() -> None:
+def test_the_service_bus_part_of_the_file_is_applied() -> None:
     options = parse_host_json(
         with_service_bus(
             maxConcurrentCalls=4,

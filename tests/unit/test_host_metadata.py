@@ -73,7 +73,7 @@ def test_a_member_named_application_properties_replaces_them_when_it_is_an_objec
     assert found.user_properties == {"kept": 1}
 
 
-def test_a_member_named_application_properties_that_is_no_object_fails_the_decoding() -> None:
+def test_a_member_named_application_properties_that_is_not_an_object_fails_the_decoding() -> None:
     with pytest.raises(ValueError, match="ApplicationProperties"):
         message('{"ApplicationProperties": "text"}')
 
@@ -108,7 +108,7 @@ def test_utc_times_are_naive_in_the_function_as_in_azure() -> None:
     assert message("x").enqueued_time_utc == datetime(2026, 3, 14, 12, 0, 0, 123456)  # noqa: DTZ001
 
 
-def test_bytes_that_are_no_text_are_mangled() -> None:
+def test_bytes_that_are_not_text_are_mangled() -> None:
     assert decode_text(b"\xff\xfeok") == "\ufffd\ufffdok"
 
 

@@ -30,7 +30,7 @@ def after(text: str, moment: datetime = NOON) -> str:
         ("0 0 0 13 * 5", "2026-11-13 00:00:00"),
     ],
 )
-def test_the_next_occurrence_is_the_one_the_calendar_says(text: str, expected: str) -> None:
+def test_the_next_occurrence_is_right_by_the_calendar(text: str, expected: str) -> None:
     assert after(text) == expected
 
 
@@ -88,6 +88,6 @@ def test_timespans_are_read_as_dotnet_writes_them(text: str, seconds: float) -> 
 
 
 @pytest.mark.parametrize("text", ["5", "24:00:00", "00:60:00", "00:00:60", "1:2:3:4", "-00:01:00"])
-def test_what_is_no_timespan_is_refused(text: str) -> None:
+def test_an_invalid_timespan_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a time"):
         parse_timespan(text)

@@ -121,7 +121,7 @@ def test_a_missing_connection_says_both_ways_to_set_it() -> None:
         "Endpoint=sb://[::1;SharedAccessKeyName=n;SharedAccessKey=k",
     ],
 )
-def test_what_is_no_connection_string_is_refused_without_its_secret(value: str) -> None:
+def test_an_invalid_connection_string_is_refused_without_its_secret(value: str) -> None:
     with pytest.raises(SettingsError, match="must look like Endpoint=") as caught:
         Settings({"SB": value}).service_bus("SB", where="f")
     assert "SharedAccessKey=k" not in str(caught.value)
@@ -136,6 +136,6 @@ def test_a_function_is_disabled_by_any_spelling_of_its_setting(name: str) -> Non
     assert not Settings({name: "1"}).disabled("g")
 
 
-def test_a_disabled_setting_that_is_no_truth_value_is_refused() -> None:
+def test_a_disabled_setting_that_is_not_true_or_false_is_refused() -> None:
     with pytest.raises(SettingsError, match="must be true or false"):
         Settings({"AzureWebJobs.f.Disabled": "off"}).disabled("f")

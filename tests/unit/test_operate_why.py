@@ -82,7 +82,7 @@ async def test_an_order_waits_for_a_scheduler_then_for_an_agent_then_for_the_sup
     assert "Check that the function app runs" in waits_of(made).todo
 
 
-async def test_a_step_that_rests_says_so() -> None:
+async def test_a_step_that_rests_is_shown_as_resting() -> None:
     made = kit(CHAIN)
     await made.submit()
     found = made.order()
@@ -168,5 +168,5 @@ def test_a_journal_without_waiting_stays_as_it_is() -> None:
         (90_000, "1 d 1 h"),
     ],
 )
-def test_a_span_is_said_with_two_units_at_most(seconds: float, said: str) -> None:
+def test_a_span_is_printed_with_two_units_at_most(seconds: float, said: str) -> None:
     assert why.spelled(timedelta(seconds=seconds)) == said

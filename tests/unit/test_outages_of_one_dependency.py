@@ -177,7 +177,7 @@ async def test_a_reply_that_may_not_be_sent_burns_no_delivery() -> None:
     assert made.state() == "Processed"
 
 
-async def test_a_request_that_made_no_call_before_the_outage_does_not_say_that_it_did() -> None:
+async def test_a_request_that_made_no_call_before_the_outage_is_not_marked_as_called() -> None:
     made = kit()
     message = await requested(made)
     made.store.plan = lambda _what, _key: StoreFault.UNAVAILABLE  # the circuit cannot be read

@@ -123,8 +123,8 @@ def test_ones_own_profile_wins_over_that_of_a_project(home: Path) -> None:
     [
         ("[prod", "is not TOML"),
         ("a = " + "[" * 20_000, "is not TOML"),
-        ('prod = "x"', "'prod' is no profile: begin each with [NAME]"),
-        ('["a b"]', "'a b' is no profile"),
+        ('prod = "x"', "'prod' is not a profile: begin each with [NAME]"),
+        ('["a b"]', "'a b' is not a profile"),
         ('[prod]\nbus = "x"', "[prod]: bus is not known: give namespace, tables, table"),
         ("[prod]\ntable = 1", "each value is a text in quotes"),
         ("[prod]\nsettings = 1", "each value is a text in quotes"),
@@ -249,7 +249,7 @@ def test_a_file_that_was_changed_by_hand_is_named() -> None:
 
 def test_two_stacks_never_share_the_file() -> None:
     with stack(ServiceBus=BUS) as path:
-        with pytest.raises(DevstackError, match="is that of another stack"):
+        with pytest.raises(DevstackError, match="belongs to another stack"):
             EnvFile(path.parents[1]).write({})
         assert profiles.settings().settings["ServiceBus"] == BUS
 
@@ -323,9 +323,7 @@ def test_secrets_are_masked_in_connection_strings_and_by_the_name_of_a_setting()
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
-def test_the_verb_fits_a_terminal_and_a_profile_in_use_is_said_there(
-    columns: int, home: Path
-) -> None:
+def test_the_verb_fits_a_terminal_and_names_the_profile_in_use(columns: int, home: Path) -> None:
     write_own(home, PROD + '[local]\nnamespace = "n"\ntables = "x"\n')
     with terminal(columns) as screen:
         assert main(["env"]) == 0

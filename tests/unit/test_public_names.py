@@ -40,7 +40,7 @@ def run(code: str, *lacking: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("name", sas.__all__)
-def test_a_public_name_is_there_and_says_what_it_is(name: str) -> None:
+def test_a_public_name_exists_and_has_a_docstring(name: str) -> None:
     found = getattr(sas, name)
     assert inspect.getdoc(found)
     assert f"``{name}``" in str(sas.__doc__)
@@ -107,7 +107,7 @@ def test_a_function_app_without_its_extra_says_what_to_install() -> None:
     )
 
 
-def test_a_package_that_the_business_lacks_is_not_said_to_be_of_an_extra() -> None:
+def test_a_package_that_the_business_lacks_is_not_reported_as_an_extra() -> None:
     ran = run(
         "import sas.distribution as d\nprint(d.lacking(ModuleNotFoundError(name='dues'), 'cli'))"
     )

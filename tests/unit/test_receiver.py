@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
+from sas.bootstrap import STORE_RETRY_S
 from sas.codec.orders import ORDER_BYTES_MAX, PUT_BACK_BYTES
+from sas.config import read_config
 from sas.domain.change import Due, HeldDue
 from sas.domain.ids import key_time
 from sas.engine.delivery import LEFT_SINCE, OUTSIDE_SENT, Delivery
@@ -30,6 +33,8 @@ from sas.ports import (
     UnavailableError,
     UndeliverableError,
 )
+from sas.profiles import CONNECTION
+from sas.sim.platform import host_rules
 from sas.simulation.bus import BusFault, MemoryBus
 from sas.simulation.clock import START, VirtualClock
 from sas.simulation.store import MemoryStore, StoreFault
@@ -129,7 +134,7 @@ async def test_a_property_of_the_sender_does_not_hide_where_a_dead_letter_came_f
     assert door.seen[0].source_queue == "orders"
 
 
-async def test_a_property_that_is_no_message_id_does_not_replace_the_own_one() -> None:
+async def test_an_invalid_message_id_property_does_not_replace_the_messages_own() -> None:
     """An application could set it. A cause of 20,000 characters cannot be stored."""
     door = Door()
     await door.receive(replace(FIRST, properties={FIRST_ID: "x" * 20_000}))
@@ -231,6 +236,13 @@ async def test_a_handler_that_ignores_the_end_of_its_function_is_cut_off_and_com
     assert await door.clock.run(door.receiver.receive(endless, FIRST)) is None
     assert cancelled == [MINUTES + CUT_AFTER]
     assert await door.receive(await door.next()) == "handled"
+
+
+def test_a_handler_that_is_cut_off_is_put_back_before_the_host_ends_its_worker() -> None:
+    least = {CONNECTION: "Endpoint=sb://x/", "SAS_TABLES": "AccountName=x"}
+    puts_back = timedelta(seconds=10 + STORE_RETRY_S)  # a send without an answer, and a row
+    limit = host_rules(Path(__file__).parents[2]).function_timeout
+    assert read_config(least).function_time + CUT_AFTER + puts_back < limit
 
 
 async def test_a_timer_function_that_runs_out_of_time_is_cut_off() -> None:

@@ -69,7 +69,7 @@ def test_a_retry_a_verb_and_a_service_each_have_an_outcome_of_their_own() -> Non
     assert first != kinds("payment", Verb.DO, 1)
 
 
-def test_a_refused_do_says_nothing_of_its_undo_nor_of_another_service() -> None:
+def test_a_refused_do_implies_nothing_for_its_undo_or_another_service() -> None:
     faults = Faults(permanent=0.5, undo_permanent=0.5)
 
     def refused(service: str, verb: Verb) -> list[bool]:

@@ -25,7 +25,7 @@ def test_a_key_is_new_then_a_replay_then_undone() -> None:
     assert ledger.state_of("a/stock", "other content") is KeyState.UNDONE
 
 
-def test_undo_before_do_says_there_was_nothing_and_leaves_a_tombstone() -> None:
+def test_undo_before_do_answers_that_there_was_nothing_and_leaves_a_tombstone() -> None:
     ledger = Ledger("R")
     assert ledger.undo("a/stock", NOW) == (False, False)
     assert ledger.state_of("a/stock", "content") is KeyState.UNDONE

@@ -190,7 +190,7 @@ def redeployed(made: Kit, *workflows: Workflow) -> Application:
     )
 
 
-async def test_a_workflow_redefined_under_its_version_puts_messages_back_and_is_told_once() -> None:
+async def test_a_workflow_redefined_under_its_version_puts_messages_back_with_one_alert() -> None:
     made = kit(duplicate_window=timedelta(minutes=10))
     right = redeployed(made, CHAIN, CARE)
     order_message = Message(QUEUES.orders, "m-1", order())
@@ -212,7 +212,7 @@ async def test_a_workflow_redefined_under_its_version_puts_messages_back_and_is_
     assert made.rejected() == []
 
 
-async def test_a_wrong_number_of_shards_puts_messages_back_and_is_told_once_a_day() -> None:
+async def test_a_wrong_number_of_shards_puts_messages_back_with_one_alert_a_day() -> None:
     made = kit(duplicate_window=timedelta(days=7))
     app = redeployed(made, CHAIN, CARE)
     begin = made.store._begin
@@ -234,6 +234,28 @@ async def test_a_wrong_number_of_shards_puts_messages_back_and_is_told_once_a_da
     await made.run(app.receive(app.submitter.handle, delivery(message)))
     await made.drain()
     assert made.state() == "Processed"
+
+
+async def test_a_queue_that_is_not_created_yet_puts_messages_back_and_is_told_once() -> None:
+    made = kit(duplicate_window=timedelta(days=7))
+    app = redeployed(made, CHAIN, CARE)
+    missing = made.bus.queues.pop(QUEUES.agent("stock"))
+    await made.submit(order())
+    wake = made.bus.take(QUEUES.scheduler)
+    assert wake is not None
+    for _ in range(20):
+        assert await made.run(app.receive(app.scheduler.handle, delivery(wake))) is None
+        await made.run(app.supervisor.sweep())
+        wake = await comes_again(made, QUEUES.scheduler, DELAY_MAX_S)
+    (told,) = made.alerts()
+    assert (told.kind, told.scope) == ("queue-delay", f"queue {missing.name}")
+    assert "put back" in told.text
+    assert [step.failure_count for step in made.order().steps] == [0, 0]
+    made.bus.queues[missing.name] = missing
+    await made.run(app.receive(app.scheduler.handle, delivery(wake)))
+    await made.drain()
+    assert made.state() == "Processed"
+    assert made.rejected() == []
 
 
 async def expired() -> tuple[Kit, Kit]:

@@ -51,7 +51,7 @@ async def changed(row_key: str, column: str, value: Any) -> tuple[Scene, World]:
         (STEP, "ResultSha256", "ab", "column ResultBytes is missing"),
     ],
 )
-async def test_an_order_that_cannot_be_read_says_which_row_and_column_to_repair(
+async def test_the_error_for_an_order_that_cannot_be_read_names_the_row_and_column_to_repair(
     row_key: str, column: str, value: Any, said: str
 ) -> None:
     _, world = await changed(row_key, column, value)
@@ -146,7 +146,7 @@ async def test_a_lease_that_is_broken_holds_nothing() -> None:
     assert swept.led
 
 
-async def test_a_number_of_shards_that_is_broken_is_told() -> None:
+async def test_a_broken_number_of_shards_is_reported() -> None:
     found = await scene()
     world = edited(found, [["meta", "meta", "Shards", None]])
     with pytest.raises(StoreMismatchError, match="created with None shards"):

@@ -128,7 +128,7 @@ def test_an_orders_aggregate_is_one_range_without_journal_and_causes(
 
 
 @given(MOMENT, ORDER_ID, st.integers(0, 29), st.integers(0, 2**31 - 1))
-def test_a_due_row_says_everything_in_its_key(
+def test_a_due_row_has_everything_in_its_key(
     at: datetime, order_id: str, step: int, number: int
 ) -> None:
     due: tuple[Due, ...] = (

@@ -34,7 +34,7 @@ def test_by_default_the_ports_are_the_usual_ones_and_all_of_it_forgets() -> None
     assert (known.ports, known.data, known.setting) == ("fixed", None, [])
 
 
-def test_free_ports_are_told_to_the_host() -> None:
+def test_the_host_gets_free_ports() -> None:
     words = command(["--ports", "free", "-v", "--processes", "2"])
     services, desk = beside(words)
     base = int(services[1])

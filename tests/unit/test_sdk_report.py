@@ -20,25 +20,25 @@ def test_all_is_well_where_only_what_is_listed_fails() -> None:
     assert told([*PASSED, STALE]) == []
 
 
-def test_a_failure_that_is_not_listed_is_told_however_high_the_share() -> None:
+def test_a_failure_that_is_not_listed_is_reported_however_high_the_share() -> None:
     [sentence] = told([*PASSED, STALE, Result("a.py::new", "failed")])
     assert sentence.startswith("a.py::new failed and expected.txt does not name it")
 
 
-def test_a_share_below_the_goal_is_told_even_where_every_failure_is_listed() -> None:
+def test_a_share_below_the_goal_is_reported_even_if_every_failure_is_listed() -> None:
     [sentence] = told([*PASSED[:20], STALE])
     assert sentence == "95.2% of what counts passed, and the goal is 97%."
 
 
-def test_lists_that_no_longer_hold_are_told() -> None:
+def test_outdated_lists_are_reported() -> None:
     passes_now = Result(STALE.name, "passed")
     assert told([*PASSED, passes_now]) == ["a.py::stale passes now: take it out of expected.txt."]
     gone = Lists({"a.py::gone": "topics"}, {})
     [sentence] = problems(PASSED, gone, chosen=[], found=[result.name for result in PASSED])
-    assert sentence.startswith("a.py::gone is no test of azure-servicebus")
+    assert sentence.startswith("a.py::gone is not a test of azure-servicebus")
 
 
-def test_a_test_that_gave_no_result_is_told() -> None:
+def test_a_test_without_a_result_is_reported() -> None:
     [sentence] = problems(PASSED, Lists({}, {}), chosen=["a.py::lost"], found=[])
     assert sentence.startswith("a.py::lost gave no result")
 
@@ -54,7 +54,7 @@ def test_the_table_gives_counts_and_the_reason_of_each_failure_and_each_deselect
     assert str(ROOT) not in text
 
 
-def test_a_test_that_passes_at_a_second_try_counts_and_is_told() -> None:
+def test_a_test_that_passes_at_a_second_try_counts_and_is_reported() -> None:
     failed = [Result("a.py::late", "failed", "timeout"), Result("a.py::never", "failed", "wrong")]
     assert unexpected([*PASSED, STALE, *failed], LISTS) == {"a.py::late", "a.py::never"}
     again = [Result("a.py::late", "passed"), Result("a.py::never", "failed", "wrong again")]

@@ -124,7 +124,7 @@ async def every_path(made: Kit, ear: Ear) -> None:
     await ear.survives(gone.drain)
 
 
-async def test_a_secret_field_is_in_nothing_that_is_told_stored_or_sent(
+async def test_a_secret_field_is_in_nothing_that_is_shown_stored_or_sent(
     told: Told, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

@@ -77,7 +77,7 @@ def traced(seed: int, hash_seed: str) -> str:
 
 
 @pytest.mark.parametrize("seed", [9])
-def test_a_seed_tells_its_story_to_the_letter_the_same_in_every_process(seed: int) -> None:
+def test_a_seed_gives_the_same_story_to_the_letter_in_every_process(seed: int) -> None:
     story = traced(seed, "1")
     assert "is asked to do" in story
     assert f"seed {seed}: every invariant held" in story
@@ -136,7 +136,7 @@ def test_a_service_without_idempotency_is_found_and_its_story_is_made_short() ->
         assert not (shorter.of(Submit) and fails(shorter)), "nothing more can be left out"
 
 
-def test_an_order_of_no_workflow_must_be_told_that_it_is_rejected(
+def test_an_order_of_an_unknown_workflow_must_get_a_rejected_notification(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     project = Project.of(two_steps(), ROOT)
@@ -148,7 +148,7 @@ def test_an_order_of_no_workflow_must_be_told_that_it_is_rejected(
 
     monkeypatch.setattr(Rejections, "order", keep)
     (violation,) = play(project, plan).violations
-    assert "was not told that it is rejected" in violation.text
+    assert "got no notification that it is rejected" in violation.text
 
 
 REDRIVEN: tuple[Item, ...] = (
@@ -245,7 +245,7 @@ def tallied(project: Project, plans: Iterator[Plan]) -> Tally:
     return tally
 
 
-def test_a_step_without_an_undo_is_told_with_the_orders_that_keep_its_effect() -> None:
+def test_a_step_without_an_undo_is_reported_with_the_orders_that_keep_its_effect() -> None:
     project = Project.of(two_steps(undo=None), ROOT)
     items = (Submit(1.0, "O-1", "order", False, 1), Press(5.0, "O-1", "undo", False, False, False))
     chances = (Chance("refused", 0.6),)
@@ -254,7 +254,7 @@ def test_a_step_without_an_undo_is_told_with_the_orders_that_keep_its_effect() -
     assert advice.startswith("order: step reserve has no undo: its effect stayed in ")
 
 
-def test_a_time_limit_that_is_short_for_its_service_is_told() -> None:
+def test_a_time_limit_that_is_short_for_its_service_is_reported() -> None:
     project = Project.of(two_steps(time=timedelta(seconds=1)), ROOT)
     items = (*(Submit(float(n), f"O-{n}", "order", False, 1) for n in range(5)),)
     plans = (Plan(seed, 1, (*items, Chance("lost_answer", 0.5))) for seed in range(8))

@@ -82,7 +82,7 @@ def test_an_undo_that_leaves_its_effect_is_found() -> None:
     assert found == "order: the undo of step pay leaves its effect in force"
 
 
-def test_an_error_that_no_agent_may_raise_is_told_with_its_line() -> None:
+def test_an_error_that_no_agent_may_raise_is_reported_with_its_line() -> None:
     (found,) = faults(played(own.TakesAMemberThatIsNotThere, seeds=1))
     assert found.startswith("order: step pay: its agent bank raised KeyError in do (own_bus")
 
@@ -124,7 +124,7 @@ def test_a_story_with_random_keys_is_to_the_letter_the_same_in_every_process(
     assert first.stderr == second.stderr
 
 
-def test_the_command_says_which_step_is_not_idempotent_and_the_seed_that_shows_it(
+def test_the_command_names_the_step_that_is_not_idempotent_and_the_seed_that_shows_it(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     app = "tests.own_businesses:fresh_keys"
@@ -149,12 +149,28 @@ def test_the_command_says_which_step_is_not_idempotent_and_the_seed_that_shows_i
     assert any(line.endswith(what) and "BROKEN: invariant 7" in line for line in story)
 
 
+def test_local_settings_reach_the_business_and_its_agents_and_stay_out_of_the_environment(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"BANK_URL": "/of-the-file", "MY_OWN": "of the file"}
+    (directory / "local.settings.json").write_text(json.dumps({"Values": values}))
+    monkeypatch.setenv("MY_OWN", "of the machine")
+    before = dict(os.environ)
+    what = project_of("tests.own_businesses:configured", directory, own=True)
+    story = play(what, Plan(1, 1, (ORDER,)), tell=True).story
+    assert any("POST /of-the-file" in line for line in story)
+    assert what.given is not None
+    with what.given.environment():
+        assert os.environ["MY_OWN"] == "of the machine"
+    assert dict(os.environ) == before
+
+
 @pytest.mark.parametrize(
     ("app", "wrong", "said"),
     [
         ("careful", None, "sim.json is missing"),
         ("careful", "{", "sim.json cannot be read"),
-        ("careful", "[]", "sim.json is no JSON object"),
+        ("careful", "[]", "sim.json is not a JSON object"),
         ("careful", "{}", 'sim.json: give {"orders": "FILE", "answers": {...}}'),
         ("careful", '{"orders": "none.jsonl"}', "none.jsonl, which sim.json names, cannot be read"),
         ("in_threads", '{"orders": "orders.jsonl"}', "agent bank is Blocking"),

@@ -77,7 +77,7 @@ def test_threads_and_timers_work_on_the_loop_of_simulations() -> None:
     assert loop.run(both()) == "from a thread"
 
 
-def test_a_call_that_fails_is_told_to_the_handler_of_the_loop_and_ends_nothing() -> None:
+def test_a_call_that_fails_is_reported_to_the_handler_of_the_loop_and_ends_nothing() -> None:
     async def fails() -> list[str]:
         told: list[str] = []
         running = asyncio.get_running_loop()
@@ -93,7 +93,7 @@ def test_a_call_that_fails_is_told_to_the_handler_of_the_loop_and_ends_nothing()
 
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("stays", [False, True])
-def test_a_step_wakes_all_sleepers_before_its_end_unless_somebody_says_stay(
+def test_a_step_wakes_all_sleepers_before_its_end_unless_it_must_stay(
     run: Callable[..., Any], stays: bool
 ) -> None:
     async def step() -> tuple[list[int], timedelta]:

@@ -146,7 +146,7 @@ async def test_a_bug_in_an_agent_is_an_attempt_all_the_same(told: Told) -> None:
     assert told.count("sas.agent.attempts", outcome="transient", fault="agent-bug") == 1
 
 
-async def test_a_refusals_code_is_cut_and_cleaned_whatever_a_service_says(told: Told) -> None:
+async def test_a_refusals_code_is_cut_and_cleaned_whatever_a_service_answers(told: Told) -> None:
     made = kit()
     made.agents["stock"].then(RefusedError("a code\nwith spaces " + "x" * 500, "no"))
     await made.submit()
@@ -182,7 +182,7 @@ async def test_a_service_with_ever_new_codes_makes_no_more_than_some_series(
     assert told.count("sas.agent.attempts", agent="payment", fault="declined") == 1
 
 
-async def test_a_sweep_tells_how_overdue_its_oldest_row_was(told: Told) -> None:
+async def test_a_sweep_reports_how_overdue_its_oldest_row_was(told: Told) -> None:
     made = kit()
     await made.submit()
     await made.step(QUEUES.scheduler)
@@ -193,7 +193,7 @@ async def test_a_sweep_tells_how_overdue_its_oldest_row_was(told: Told) -> None:
     assert about == {}
 
 
-async def test_a_sweep_that_finds_nothing_tells_so_and_one_without_the_lease_tells_nothing(
+async def test_a_sweep_that_finds_nothing_reports_zero_and_one_without_the_lease_reports_nothing(
     told: Told,
 ) -> None:
     one = kit()

@@ -93,7 +93,7 @@ async def test_a_retry_is_a_second_attempt_below_the_same_request(told: Told) ->
     assert [span.status.status_code for span in attempts] == [StatusCode.ERROR, StatusCode.UNSET]
 
 
-async def test_a_span_says_what_it_is_about(told: Told) -> None:
+async def test_a_span_has_the_attributes_of_its_subject(told: Told) -> None:
     made = kit()
     await submitted(made)
     await made.drain()
@@ -216,7 +216,7 @@ async def test_the_hosts_own_span_is_linked_and_the_senders_is_the_parent(told: 
     assert [link.context.span_id for link in submission.links] == [id_of(told.span("host"))]
 
 
-async def test_a_span_that_fails_says_by_what_kind_of_error(told: Told) -> None:
+async def test_a_span_that_fails_has_the_kind_of_its_error(told: Told) -> None:
     made = kit()
     made.bus.fail_next(BusFault.UNAVAILABLE)
     with pytest.raises(Exception, match="an injected fault"):

@@ -181,7 +181,7 @@ def _named(parts: Parts) -> set[str]:
     for token in filter(None, tokens):
         try:
             found.add(KEYS.read(str(token).strip()).order_id)
-        except Exception:  # noqa: BLE001, S112  it is no token
+        except Exception:  # noqa: BLE001, S112  it is not a token
             continue
     return {
         one.replace("=", "=3d").replace("%", "=25").replace("+", "=2b").replace("'", "=27")

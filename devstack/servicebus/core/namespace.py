@@ -97,7 +97,7 @@ class Namespace:
         return queue
 
     def check_forwarding(self, name: str, settings: QueueProperties) -> None:
-        """Raise ValueError if a name is none, or its queue would forward to itself."""
+        """Raise ValueError if a name is invalid, or its queue would forward to itself."""
         check_queue_name(name)
         if name.lower() in {settings.forward_to.lower(), settings.forward_dead_letters_to.lower()}:
             raise ValueError(f"queue '{name}' cannot forward to itself")

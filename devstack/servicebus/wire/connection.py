@@ -112,7 +112,7 @@ class AmqpConnection(asyncio.Protocol):
         elif header == frames.AMQP_HEADER:
             self.output.send_raw(header)
         else:
-            _log.warning("a peer was turned away: %s", performatives.unknown_protocol(header))
+            _log.warning("a connection was refused: %s", performatives.unknown_protocol(header))
             self.output.send_raw(frames.AMQP_HEADER)
             self._close()
 
@@ -124,7 +124,7 @@ class AmqpConnection(asyncio.Protocol):
         if mechanism == "PLAIN" and self.context.tokens.enabled:
             claim = self.context.tokens.check_plain(response)
             if claim is None:
-                _log.warning("a peer was turned away: its SASL PLAIN is not the policy and the key")
+                _log.warning("a connection was refused: SASL PLAIN has the wrong policy or key")
                 self.output.send_raw(performatives.SASL_REFUSED)
                 self._close()
                 return

@@ -90,8 +90,8 @@ class Link:
 
         If the link is ``refused``, the broker's own terminus is null. With an echoed terminus the
         SDKs believe that the link has opened. ``limit`` is the largest message that the broker
-        takes. Where it sends there is none: .NET refuses a message of the full size whose
-        annotations exceed the announced limit.
+        takes. A link on which the broker sends announces none: .NET refuses a message of the full
+        size whose annotations exceed the announced limit.
         """
         self.answered = True
         peer = self.attach

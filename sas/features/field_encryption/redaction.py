@@ -54,11 +54,11 @@ class RedactingAgent:
         if not call.secrets:
             return await attempt(call)
 
-        async def beat(note: str) -> None:
-            await call.beats(redact(note, call.secrets))
+        async def heartbeat(note: str) -> None:
+            await call.heartbeats(redact(note, call.secrets))
 
         try:
-            result = await attempt(replace(call, beats=beat))
+            result = await attempt(replace(call, heartbeats=heartbeat))
         except Exception as error:  # noqa: BLE001  raised again, redacted
             failed = redacted_error(error, f"agent {self._name}", call.secrets)
         else:

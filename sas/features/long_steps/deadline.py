@@ -22,7 +22,7 @@ from sas.domain.order import Direction
 from sas.domain.queues import Queues, lane
 from sas.engine.context import Context
 from sas.engine.hooks import CallDeadline
-from sas.ports import BusUnavailableError, Message, StoreUnavailableError
+from sas.ports import Message, StoreUnavailableError, UnavailableError, UndeliverableError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
@@ -79,7 +79,7 @@ class ExtensibleDeadline(CallDeadline):
             if not self.superseded:
                 await self._context.bus.send([self._progress(now, note)])
                 self._asked = True
-        except (StoreUnavailableError, BusUnavailableError) as down:
+        except (UnavailableError, UndeliverableError) as down:
             log.warning("order %s: a heartbeat was not sent: %s", self.request.order_id, down)
         if self.superseded:
             await asyncio.Event().wait()

@@ -41,7 +41,7 @@ INCIDENT_DELAY_MIN = timedelta(minutes=1)
 Owner = tuple[str, int | None, int | None]
 """The order of a message; for a request also its step and its epoch."""
 OrderOf = Callable[[bytes], str]
-"""Returns the order of a callback. Raises MalformedError if the body is no callback."""
+"""Returns the order of a callback. Raises MalformedError if the body is not a callback."""
 
 
 class _Envelope(msgspec.Struct):

@@ -1,7 +1,7 @@
 """Compares the ledgers of the remote services with the notifications and the store.
 
-The "books" are these ledgers, and the keys that the services refuse by their seed. The services
-know nothing of the pattern.
+The services know nothing of the pattern, so their ledgers are independent evidence. So are the keys
+that they refuse by their seed.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from azure.data.tables import TableEntity
 from azure.servicebus.aio import ServiceBusClient
 
 from orders.workflows import workflows
@@ -24,8 +22,6 @@ from samples.demo.verdict import Verdict, judge
 from samples.services.contract import SERVICES
 from samples.services.faults import Verb
 from samples.services.ledger import LedgerView
-from sas.adapters.table import Table
-from sas.adapters.table_store import TableStore
 from sas.codec.outward import AlertMessage, RejectedMessage
 from sas.codec.strict import convert
 from sas.domain.ids import idempotency_key, message_id
@@ -41,16 +37,16 @@ SERVICE_OF: Mapping[str, str] = {
     "deliver": "carrier",
 }
 ENDS: Mapping[str, str] = {"order": "undone", "order-delivered": "undone"}
-"""How an order of a workflow ends that a service refused; the others are held for an operator."""
+"""How an order ends if a service refused it. Other workflows hold it for an operator."""
 ZERO = (
     "lost",
     "rejected",
     "parked",
-    "failed untried",
-    "ended otherwise than the books say",
-    "told twice",
-    "never told",
-    "told without a reason",
+    "failed without a refusal",
+    "wrong end",
+    "notified twice",
+    "never notified",
+    "notified without a reason",
     "alert missing",
     "effects doubled",
     "effects of undone orders in force",
@@ -58,18 +54,17 @@ ZERO = (
 )
 """What must not happen to any order."""
 SHOWN_MAX = 10
-ALL_KEYS = ("", "\uffff")
 PEEK_MAX = 250
 
 
 @dataclass(slots=True)
-class Books:
+class Reconciliation:
     """What was found. ``wrong`` has lines for each title of ``ZERO``; each begins with an order."""
 
     states: Counter[str] = field(default_factory=Counter)
     transitions: Counter[str] = field(default_factory=Counter)
     wrong: dict[str, list[str]] = field(default_factory=lambda: {title: [] for title in ZERO})
-    told: int = 0
+    notified: int = 0
     effects: int = 0
     calls: int = 0
 
@@ -84,78 +79,40 @@ class Books:
         return list(dict.fromkeys(found))
 
 
-class TableCopy(Table):
-    """All rows of some partitions, read once. Azurite walks its whole table for each query."""
-
-    def __init__(self, table: Table) -> None:
-        super().__init__(table.client, table.retry_budget, table.meter)
-        self._real = table
-        self._rows: dict[str, list[TableEntity]] = {}
-
-    async def read(self, partition: str) -> None:
-        """Read a partition, in pages. It is not a snapshot: nothing may be at work on it."""
-        self._rows[partition] = sorted(await self._real.rows(partition, ALL_KEYS), key=_row_key)
-
-    async def pages(
-        self,
-        partition: str,
-        span: tuple[str, str],
-        *,
-        limit: int | None = None,
-        select: Sequence[str] | None = None,  # noqa: ARG002  all columns are there
-    ) -> AsyncIterator[list[TableEntity]]:
-        """See ``Table.pages``."""
-        rows = self._rows[partition]
-        low, high = (bisect_left(rows, key, key=_row_key) for key in span)
-        if found := rows[low:high][:limit]:
-            yield found
-
-
-def _row_key(row: TableEntity) -> str:
-    return str(row["RowKey"])
-
-
-async def copy_of(store: TableStore) -> TableStore:
-    """Return a store that reads orders and journals from a copy of this store's rows."""
-    copy = TableCopy(store.table)
-    for shard in store.shards:
-        await copy.read(shard)
-    return TableStore(copy, shards=len(store.shards))
-
-
-async def reconcile(run: Run) -> Books:
+async def reconcile(run: Run) -> Reconciliation:
     """Return what came of every order of a run."""
-    books = Books(told=len(run.tally.seen))
+    result = Reconciliation(notified=len(run.tally.seen))
     ledgers = {service: run.system.remote.ledger(service) for service in SERVICES}
-    books.calls = sum(ledger["calls"] for ledger in ledgers.values())
-    _ends(books, run, ledgers)
-    store = await copy_of(run.system.store)
-    _stored(books, await judge(store, run.submitted, run.tally, ledgers))
-    alerts = await _messages(books, run, store)
-    await _queues(books, run.system, alerts)
-    books.wrong["told twice"] += run.told_twice
-    return books
+    result.calls = sum(ledger["calls"] for ledger in ledgers.values())
+    _ends(result, run, ledgers)
+    await run.archive.read()
+    store = run.archive.store
+    _stored(result, await judge(store, run.submitted, run.tally, ledgers))
+    alerts = await _messages(result, run, store)
+    await _queues(result, run.system, alerts)
+    result.wrong["notified twice"] += run.notified_twice
+    return result
 
 
-def _ends(books: Books, run: Run, ledgers: Mapping[str, LedgerView]) -> None:
-    """Compare what each application was told in the end with the services' own books."""
+def _ends(result: Reconciliation, run: Run, ledgers: Mapping[str, LedgerView]) -> None:
+    """Compare the end that each application was notified of with the services' ledgers."""
     in_force = Counter(
         effect["key"]
         for ledger in ledgers.values()
         for effect in ledger["effects"]
         if effect["undone_at"] is None
     )
-    books.effects = sum(in_force.values())
+    result.effects = sum(in_force.values())
     steps = {one.name: [step.name for step in one.steps] for one in workflows()}
     for order_id, new in run.submitted.items():
-        told = run.tally.ended.get(order_id)
+        notified = run.tally.ended.get(order_id)
         keys = {name: idempotency_key(order_id, name, 0) for name in steps[new.workflow]}
         found = {name: in_force[key] for name, key in keys.items()}
         refused = [name for name, key in keys.items() if _refuses(run, name, key)]
-        for title, text in what_is_wrong(new.workflow, told, found, refused):
-            books.wrong[title].append(f"{order_id}: {text}")
+        for title, text in what_is_wrong(new.workflow, notified, found, refused):
+            result.wrong[title].append(f"{order_id}: {text}")
     doubled = {order_id for ledger in ledgers.values() for order_id in ledger["doubled"]}
-    books.wrong["effects doubled"] += [f"{order_id}: more than one" for order_id in doubled]
+    result.wrong["effects doubled"] += [f"{order_id}: more than one" for order_id in doubled]
 
 
 def _refuses(run: Run, step: str, key: str) -> bool:
@@ -164,57 +121,57 @@ def _refuses(run: Run, step: str, key: str) -> bool:
 
 
 def what_is_wrong(
-    workflow: str, told: str | None, in_force: Mapping[str, int], refused: Sequence[str]
+    workflow: str, notified: str | None, in_force: Mapping[str, int], refused: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with the end of an order, by a title of ``ZERO``.
 
-    ``told`` is the end that its application was told, ``in_force`` the effects of each step,
-    ``refused`` the steps that a service refuses for good.
+    ``notified`` is the end that its application was notified of, ``in_force`` the effects of each
+    step, ``refused`` the steps that a service refuses for good.
     """
-    if told is None:
-        yield "lost", "its application was never told the end"
+    if notified is None:
+        yield "lost", "its application was never notified of the end"
         return
     right = ENDS.get(workflow, "failed") if refused else "completed"
-    if told != right:
-        title = "ended otherwise than the books say" if refused else "failed untried"
-        yield title, f"{told}, not {right}; refused {list(refused)}"
-    if told == "completed" and set(in_force.values()) != {1}:
+    if notified != right:
+        title = "wrong end" if refused else "failed without a refusal"
+        yield title, f"{notified}, not {right}; refused {list(refused)}"
+    if notified == "completed" and set(in_force.values()) != {1}:
         yield "effects wrong", f"completed, in force {dict(in_force)}"
-    if told == "undone" and any(in_force.values()):
+    if notified == "undone" and any(in_force.values()):
         yield "effects of undone orders in force", f"{dict(in_force)}"
 
 
-def _stored(books: Books, verdict: Verdict) -> None:
-    books.states, books.transitions = verdict.states, verdict.transitions
-    wrong = books.wrong
+def _stored(result: Reconciliation, verdict: Verdict) -> None:
+    result.states, result.transitions = verdict.states, verdict.transitions
+    wrong = result.wrong
     wrong["lost"] += [f"{order_id}: unfinished in the store" for order_id in verdict.unfinished]
-    wrong["never told"] += [f"{own_id.split('/')[0]}: {own_id}" for own_id in verdict.missing]
+    wrong["never notified"] += [f"{own_id.split('/')[0]}: {own_id}" for own_id in verdict.missing]
     wrong["effects wrong"] += [line.replace(" ", ": ", 1) for line in verdict.wrong_effects]
 
 
-async def _messages(books: Books, run: Run, store: StateStore) -> set[str]:
-    """Find what was told without a reason; return the ids of the alerts that the journals hold."""
-    told, alerts = set(), set()
+async def _messages(result: Reconciliation, run: Run, store: StateStore) -> set[str]:
+    """Find notifications that no journal holds; return the ids of the alerts that journals hold."""
+    notified, alerts = set(), set()
     for order_id in run.submitted:
         for entry in await store.journal(order_id):
             for index, message in enumerate(entry.messages):
                 own_id = message_id(order_id, entry.seq, index)
                 if isinstance(message, Notify):
-                    told.add(own_id)
+                    notified.add(own_id)
                 elif isinstance(message, Alert):
                     alerts.add(own_id)
-    unknown = sorted(run.tally.seen - told)
-    books.wrong["told without a reason"] += [f"{one.split('/')[0]}: {one}" for one in unknown]
+    unknown = sorted(run.tally.seen - notified)
+    result.wrong["notified without a reason"] += [f"{one.split('/')[0]}: {one}" for one in unknown]
     return alerts
 
 
-async def _queues(books: Books, system: System, alerts: set[str]) -> None:
+async def _queues(result: Reconciliation, system: System, alerts: set[str]) -> None:
     """Look for messages that lie somewhere, and for the alerts."""
     counts = await system.counts()
     queues = Queues()
     for (queue, kind), count in counts.items():
         if count and (kind.endswith("DeadLetter") or queue == queues.dead_letters):
-            books.wrong["parked"].append(f"queue {queue}: {count} {kind}")
+            result.wrong["parked"].append(f"queue {queue}: {count} {kind}")
     text = system.stack.servicebus_connection
     async with ServiceBusClient.from_connection_string(text) as client:
         rejected = await _peek(client, queues.rejected)
@@ -222,9 +179,9 @@ async def _queues(books: Books, system: System, alerts: set[str]) -> None:
     for body in rejected:
         one = convert(body, RejectedMessage)
         text = f"{one.order_id or 'no order'}: {one.reason}, {one.description}; {one.source_queue}"
-        books.wrong["rejected"].append(f"{text} {one.message_id} at {one.at}")
+        result.wrong["rejected"].append(f"{text} {one.message_id} at {one.at}")
     missing = sorted(alerts - sent)
-    books.wrong["alert missing"] += [f"{one.split('/')[0]}: {one}" for one in missing]
+    result.wrong["alert missing"] += [f"{one.split('/')[0]}: {one}" for one in missing]
 
 
 async def _peek(client: ServiceBusClient, queue: str) -> list[bytes]:
