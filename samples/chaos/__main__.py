@@ -110,9 +110,11 @@ async def _soak(console: Console, options: argparse.Namespace) -> bool:
             quiet_s_max=options.quiet, seconds_max=60 * options.minutes,
         )  # fmt: skip
         samples = Samples(system.stack.group("worker")[0].pid, run.tally, screen)
+        run.rest = samples.rest
         watching = asyncio.create_task(samples.watch())
         try:
             await _play(run)
+            await samples.rest()
         finally:
             watching.cancel()
         with suppress(asyncio.CancelledError):

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -16,6 +16,7 @@ from azure.servicebus.aio import ServiceBusClient
 from samples.chaos.archive import Archive
 from samples.chaos.faults import Fault
 from samples.chaos.screen import Screen
+from samples.chaos.soak import RESTS
 from samples.chaos.system import System
 from samples.demo import scenario
 from samples.demo.tally import Tally
@@ -75,6 +76,8 @@ class Run:
     in_flight: int = 100
     quiet_s_max: float = 180.0
     seconds_max: float = float("inf")
+    rest: Callable[[], Awaitable[None]] | None = None
+    """Called ten times: no order is under way, and none is submitted until it returns."""
     archives: bool = False
     """Whether finished orders are moved out of the table, so that Azurite stays fast."""
     tally: Tally = field(init=False)
@@ -148,7 +151,11 @@ class Run:
             ) as wholesale,
         ):
             next_at = time.monotonic()
-            for new in self.orders:
+            rest_every = max(1, len(self.orders) // RESTS)
+            for number, new in enumerate(self.orders):
+                if self.rest and number and number % rest_every == 0:
+                    await self._until_none_is_under_way()
+                    await self.rest()
                 while len(self.submitted) - len(self.tally.ended) >= self.in_flight:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
                 await asyncio.sleep(max(0.0, next_at - time.monotonic()))
@@ -158,6 +165,11 @@ class Run:
                 await _submit(wholesale if new.workflow == "order-with-care" else shop, new)
                 self.submitted[new.order_id] = new
                 self.submitted_at.append(time.time())
+
+    async def _until_none_is_under_way(self) -> None:
+        ends_at = time.monotonic() + self.quiet_s_max
+        while len(self.submitted) > len(self.tally.ended) and time.monotonic() < ends_at:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
 
     async def _fail(self, loading: asyncio.Task[None]) -> None:
         """Do one fault after the other, spread over the load."""

@@ -17,8 +17,11 @@ from samples.chaos.screen import Screen
 from samples.demo.tally import Tally
 
 EVERY_S = 5.0
+RESTS = 10
+"""How often a run stops, and waits until no order is under way."""
+REST_S = 30.0
+"""Connections that are idle for 15 s are closed."""
 FLAT_SHARE = 0.10
-ROWS = 12
 SHOWN_EVERY = 12
 
 
@@ -35,12 +38,22 @@ class Sample:
 
 @dataclass
 class Samples:
-    """Samples of one process, by its pid. ``tally`` says how many orders have ended."""
+    """Samples of one process, by its pid. ``tally`` says how many orders have ended.
+
+    Those ``at_rest`` are compared: under load, memory and sockets change with the calls in flight.
+    """
 
     pid: int
     tally: Tally
     screen: Screen
     taken: list[Sample] = field(default_factory=list)
+    at_rest: list[Sample] = field(default_factory=list)
+
+    async def rest(self) -> None:
+        """Take a sample once idle connections are closed. No order is under way."""
+        await asyncio.sleep(REST_S)
+        self.at_rest.append(self._take())
+        self.screen.say(f"at rest: {self.at_rest[-1]}")
 
     async def watch(self) -> None:
         """Take a sample every few seconds until cancelled. Show one of them each minute."""
@@ -64,7 +77,7 @@ class Samples:
 
     def _thirds(self, name: str) -> tuple[float, float]:
         """Return the means of the second and the last third."""
-        values = [float(getattr(one, name)) for one in self.taken]
+        values = [float(getattr(one, name)) for one in self.at_rest]
         third = max(1, len(values) // 3)
         return statistics.fmean(values[third : 2 * third] or values), statistics.fmean(
             values[-third:]
@@ -87,11 +100,10 @@ class Samples:
 
     def table(self) -> list[str]:
         """Return some of the samples as a table, and the verdict."""
-        step = max(1, len(self.taken) // ROWS)
-        found = ["orders ended   memory MiB   open files   sockets"]
+        found = ["at rest, orders ended   memory MiB   open files   sockets"]
         found += [
-            f"{one.ended:12} {one.memory_mib:12.1f} {one.files:12} {one.sockets:9}"
-            for one in self.taken[::step]
+            f"{one.ended:21} {one.memory_mib:12.1f} {one.files:12} {one.sockets:9}"
+            for one in self.at_rest
         ]
         for name in ("memory_mib", "files", "sockets"):
             second, last = self._thirds(name)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-SCRIPT = """#!{python}
+SCRIPT = """#!{python} -IS
 import json, sys
 from pathlib import Path
 said = [Path(sys.argv[0]).name, *sys.argv[1:]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import pty
@@ -9,12 +11,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from tests.infra.fake_commands import Commands
 from tests.infra.kit import ROOT
-from tools.azd_hooks import FORMS, asked
+from tools.azd_hooks import FORMS, asked, main
 
 GIVEN = {
     "AZURE_ENV_NAME": "shop",
@@ -42,15 +45,15 @@ def hook(
     settings: dict[str, str], path: Path | None = None, name: str = "preprovision"
 ) -> subprocess.CompletedProcess[str]:
     """Run a hook with these settings, and with no command but those of ``path``."""
-    return subprocess.run(
-        [sys.executable, "-m", "tools.azd_hooks", name],
-        cwd=ROOT,
-        env={"PATH": str(path or "/nowhere"), **settings},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        patch.dict(os.environ, {"PATH": str(path or "/nowhere"), **settings}, clear=True),
+        patch("sys.stdin", io.StringIO()),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = main([name])
+    return subprocess.CompletedProcess([name], code, out.getvalue(), err.getvalue())
 
 
 def without(name: str) -> dict[str, str]:
@@ -235,9 +238,9 @@ def test_the_last_hook_says_where_everything_is() -> None:
     done = hook(outputs, name="postdeploy")
     assert (done.returncode, done.stderr) == (0, "")
     assert all(value in done.stdout for key, value in outputs.items() if key != "SAS_OPERATOR_MAIL")
-    main = (ROOT / "infra" / "main.bicep").read_text()
+    bicep = (ROOT / "infra" / "main.bicep").read_text()
     for name in outputs.keys() - {"SAS_OPERATOR_MAIL"}:
-        assert f"output {name} " in main, name
+        assert f"output {name} " in bicep, name
 
 
 def test_the_last_hook_says_which_secrets_the_app_waits_for() -> None:
@@ -281,9 +284,9 @@ def test_the_last_hook_names_the_app_for_callbacks_and_its_vault() -> None:
     said = hook(outputs, name="postdeploy").stdout
     assert "The callback endpoint runs in func-1-callbacks" in said
     assert "az keyvault secret set --vault-name kvcall-1 --name sas-callback-key" in said
-    main = (ROOT / "infra" / "main.bicep").read_text()
+    bicep = (ROOT / "infra" / "main.bicep").read_text()
     for name in ("SERVICE_CALLBACKS_NAME", "SAS_CALLBACK_KEY_VAULT_NAME"):
-        assert f"output {name} " in main
+        assert f"output {name} " in bicep
     assert "callback" not in hook({}, name="postdeploy").stdout
 
 
@@ -359,13 +362,13 @@ def test_every_variable_of_ours_has_a_form() -> None:
 
 
 def test_forms_and_the_template_allow_the_same_words() -> None:
-    main = (ROOT / "infra" / "main.bicep").read_text()
+    bicep = (ROOT / "infra" / "main.bicep").read_text()
     for parameter, name in (
         ("operatorPrincipalType", "SAS_OPERATOR_PRINCIPAL_TYPE"),
         ("serviceBusSku", "SAS_SERVICE_BUS_SKU"),
         ("stateReplication", "SAS_STATE_REPLICATION"),
     ):
-        before = main.partition(f"param {parameter} ")[0]
+        before = bicep.partition(f"param {parameter} ")[0]
         allowed = re.findall(r"'(\w+)'", before[before.rindex("@allowed(") :])
         assert all(re.fullmatch(FORMS[name][0], word) for word in allowed)
         assert all(word in FORMS[name][1] for word in allowed)

@@ -15,8 +15,7 @@ import pytest
 
 from devstack.children import Child
 from devstack.servicebus import Broker, QueueProperties
-from devstack.servicebus.core.message import parse_message
-from tests.unit.test_broker_queue import raw
+from tests.integration.test_host_prefetch import put
 
 APP = """
 import asyncio, os, time
@@ -131,12 +130,6 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110  # processes and queues are asked
             await asyncio.sleep(0.02)
-
-
-def put(broker: Broker, queue: str, *bodies: str) -> None:
-    messages = [parse_message(raw(body.encode())) for body in bodies]
-    broker.namespace.queue(queue).enqueue(messages, broker.clock())
-    broker.context.touch()
 
 
 async def ping_always(port: int) -> None:

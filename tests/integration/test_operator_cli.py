@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,17 +16,11 @@ import pytest_asyncio
 from samples.remote_services import Faults
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
 from tests.contract import cases
-from tests.functions_rig import EVERY_SECOND, ROOT, Rig, body_of, rig, until
+from tests.forked import Said, sas_said
+from tests.functions_rig import EVERY_SECOND, Rig, body_of, rig, until
 from tests.unit.actors_kit import keep_breaker
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@dataclass(frozen=True)
-class Said:
-    code: int
-    out: str
-    err: str
 
 
 async def sas(made: Rig, *arguments: str, **environ: str) -> Said:
@@ -36,18 +28,10 @@ async def sas(made: Rig, *arguments: str, **environ: str) -> Said:
     settings = {name: made.settings[name] for name in ("ServiceBus", "SAS_TABLE")}
     settings["SAS_TABLES"] = made.azurite.connection_string
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SAS_")}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "sas.cli", *arguments),
-        cwd=ROOT,
-        env=kept | settings | {"SAS_OPERATOR": "ann"} | environ,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await asyncio.wait_for(process.communicate(), 300)
-    assert "Traceback" not in err.decode(), err.decode()
-    assert process.returncode is not None
-    return Said(process.returncode, out.decode(), err.decode())
+    env = kept | settings | {"SAS_OPERATOR": "ann"} | environ
+    said = await asyncio.to_thread(sas_said, arguments, env)
+    assert "Traceback" not in said.err, said.err
+    return said
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

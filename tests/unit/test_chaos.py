@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import struct
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from samples.chaos import report
+from samples.chaos import report, soak
 from samples.chaos.faults import DECK, Kind, draw
 from samples.chaos.reconciliation import what_is_wrong
 from samples.chaos.screen import Screen
@@ -71,15 +72,18 @@ def test_the_report_lists_only_transitions_other_than_the_happy_path() -> None:
 
 def test_a_worker_is_flat_only_if_its_last_third_is_like_the_second() -> None:
     def of(*memory_mib: float) -> Samples:
-        taken = [Sample(0, one, 30, 20) for one in memory_mib]
-        return Samples(1, Tally(0), Screen(Console(), 0, 0), taken)
+        at_rest = [Sample(0, one, 30, 20) for one in memory_mib]
+        return Samples(1, Tally(0), Screen(Console(), 0, 0), at_rest=at_rest)
 
     assert of(50, 60, 80, 82, 84, 85).flat
     assert not of(50, 60, 80, 82, 90, 95).flat
 
 
 @pytest.mark.parametrize("kept", ["memory", "sockets", "nothing"])
-def test_a_worker_that_keeps_something_for_each_order_is_not_flat(kept: str) -> None:
+def test_a_worker_that_keeps_something_for_each_order_is_not_flat(
+    kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(soak, "REST_S", 0.0)
     code = (
         "import socket, sys\nkept = []\n"
         "for what in sys.stdin:\n"
@@ -97,7 +101,7 @@ def test_a_worker_that_keeps_something_for_each_order_is_not_flat(kept: str) -> 
             worker.stdin.flush()
             assert worker.stdout.readline() == "done\n"
             samples.tally.ended[f"O-{number}"] = "completed"
-            samples.taken.append(samples._take())
+            asyncio.run(samples.rest())
         worker.stdin.close()
     assert samples.flat == (kept == "nothing")
     assert [line.endswith("GROWS") for line in samples.table()[-4:-1]] == [
@@ -107,8 +111,8 @@ def test_a_worker_that_keeps_something_for_each_order_is_not_flat(kept: str) -> 
 
 def test_the_table_shows_which_leak_a_run_is_long_enough_to_find() -> None:
     tally = Tally(0, ended=dict.fromkeys(map(str, range(3000)), "completed"))
-    taken = [Sample(0, 100.0, 30, 20)] * 6
-    table = Samples(1, tally, Screen(Console(), 0, 0), taken).table()
+    at_rest = [Sample(0, 100.0, 30, 20)] * 6
+    table = Samples(1, tally, Screen(Console(), 0, 0), at_rest=at_rest).table()
     assert table[-1] == "a leak of 10.2 KiB an order or more would show"
 
 
