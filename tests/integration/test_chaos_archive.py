@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
+import pytest
+
+from devstack.azurite import Azurite
 from samples.chaos.archive import Archive
+from sas.adapters.table_store import TableStore
 from sas.domain.ids import message_id
 from sas.domain.messages import Notify
 from tests.contract import cases
-from tests.contract.conftest import Troubled
 from tests.contract.test_store_purge import finished, left_of, neighbours
 
 
+@pytest.fixture
+async def store() -> AsyncIterator[TableStore]:
+    with Azurite() as azurite:
+        store = TableStore.connect(azurite.connection_string)
+        yield store
+        await store.close()
+
+
 async def test_an_archive_reads_each_order_and_journal_as_the_table_did(
-    troubled: Troubled,
+    store: TableStore,
 ) -> None:
-    store = troubled.store
     names = [*neighbours(3), "elsewhere"]
     for extra, name in enumerate(names):
         await finished(store, name, extra=extra)
@@ -30,9 +42,8 @@ async def test_an_archive_reads_each_order_and_journal_as_the_table_did(
 
 
 async def test_an_order_is_moved_once_it_is_finished_and_its_application_knows(
-    troubled: Troubled,
+    store: TableStore,
 ) -> None:
-    store = troubled.store
     order = await finished(store, "done")
     journal = await store.journal("done")
     seen = {
