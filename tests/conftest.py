@@ -32,6 +32,7 @@ LONG_FILES = (
     "test_fuzz.py",
     "test_sim_own_agents.py",
     "test_sim.py",
+    "test_desk_browser.py",
 )
 """One file runs in one process. These would be left over at the end, so they begin first."""
 
