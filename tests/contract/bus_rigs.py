@@ -100,7 +100,7 @@ class BrokerRig:
         async with asyncio.timeout(120):
             while len(found) < count:
                 receiver = self._receiver(queue)
-                got = await receiver.receive_messages(count - len(found), max_wait_time=5)
+                got = await receiver.receive_messages(count - len(found), max_wait_time=60)
                 found += [as_message(queue, message) for message in got]
         assert self.broker.counts(queue).active == 0
         return found

@@ -46,7 +46,7 @@ class Sdk:
             self.links[name] = self.client.get_queue_receiver(queue, sub_queue=sub_queue)
         found: list[Message] = []
         while (c := broker.counts(queue)) and (c.dead_letter if dead else c.active):
-            messages = await self.links[name].receive_messages(1000, max_wait_time=1)
+            messages = await self.links[name].receive_messages(1000, max_wait_time=60)
             for message in messages:
                 await self.links[name].complete_message(message)
             found += messages

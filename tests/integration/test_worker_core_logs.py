@@ -126,7 +126,7 @@ async def work_off(running: Rig, client: ServiceBusClient, core: Worker) -> None
         moved = False
         for queue, name in FUNCTIONS.items():
             while running.broker.counts(queue).active:
-                for message in await receivers[queue].receive_messages(50, max_wait_time=2):
+                for message in await receivers[queue].receive_messages(50, max_wait_time=60):
                     datum, found = metadata.single(message, binary=True)
                     given = {key: packed(one) for key, one in found.items()}
                     work = {"function": name, "datum": packed(datum), "metadata": given}
