@@ -75,27 +75,31 @@ class Samples:
         sockets = sum(target.startswith("socket:") for target in targets)
         return Sample(len(self.tally.ended), int(kib) / 1024, len(targets), sockets, time.time())
 
-    def _thirds(self, name: str) -> tuple[float, float]:
-        """Return the means of the second and the last third."""
-        values = [float(getattr(one, name)) for one in self.at_rest]
-        third = max(1, len(values) // 3)
-        return statistics.fmean(values[third : 2 * third] or values), statistics.fmean(
-            values[-third:]
-        )
+    def _trend(self, name: str) -> tuple[float, float]:
+        """Return the mean after the first third, and by how much the line through it rises.
+
+        The first third fills caches and pools. A line needs all other samples, so one with many
+        open connections does not decide.
+        """
+        values = [float(getattr(one, name)) for one in self.at_rest][len(self.at_rest) // 3 :]
+        if len(values) < 2:
+            return statistics.fmean(values or [0.0]), 0.0
+        slope, _ = statistics.linear_regression(range(len(values)), values)
+        return statistics.fmean(values), slope * (len(values) - 1)
 
     def _is_flat(self, name: str) -> bool:
-        second, last = self._thirds(name)
-        return last <= second * (1 + FLAT_SHARE)
+        mean, rise = self._trend(name)
+        return rise <= mean * FLAT_SHARE
 
     @property
     def leak_shown_kib(self) -> float:
         """The smallest leak that makes the memory of this run grow, in KiB an order."""
-        second, _ = self._thirds("memory_mib")
-        return 1024 * second * FLAT_SHARE / max(1.0, len(self.tally.ended) / 3)
+        mean, _ = self._trend("memory_mib")
+        return 1024 * mean * FLAT_SHARE / max(1.0, len(self.tally.ended) * 2 / 3)
 
     @property
     def flat(self) -> bool:
-        """Whether the last third is at most a tenth above the second one, in every figure."""
+        """Whether no figure rises by more than a tenth after the first third."""
         return all(map(self._is_flat, ("memory_mib", "files", "sockets")))
 
     def table(self) -> list[str]:
@@ -106,10 +110,8 @@ class Samples:
             for one in self.at_rest
         ]
         for name in ("memory_mib", "files", "sockets"):
-            second, last = self._thirds(name)
+            mean, rise = self._trend(name)
             word = "flat" if self._is_flat(name) else "GROWS"
-            found.append(
-                f"{name}: mean of the second third {second:.1f}, of the last {last:.1f}: {word}"
-            )
+            found.append(f"{name}: {mean:.1f} after the first third, {rise:+.1f} in all: {word}")
         found.append(f"a leak of {self.leak_shown_kib:.1f} KiB an order or more would show")
         return found
