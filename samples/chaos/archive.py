@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Container, Sequence
 
 from azure.data.tables import TableEntity
 
+from samples.demo.verdict import ids_of
 from sas.adapters import keys
 from sas.adapters.table import Table
 from sas.adapters.table_store import TableStore
-from sas.domain.ids import message_id, shard_of
+from sas.domain.ids import shard_of
 from sas.domain.messages import Notify
 from sas.domain.order import FINISHED
 
@@ -42,11 +43,9 @@ class Archive:
         order = await self.store.load(order_id)
         if order is None or order.process_state not in FINISHED:
             return False
-        for entry in await self.store.journal(order_id):
-            for index, message in enumerate(entry.messages):
-                own_id = message_id(order_id, entry.seq, index)
-                if isinstance(message, Notify) and own_id not in seen:
-                    return False
+        journal = await self.store.journal(order_id)
+        if not all(own_id in seen for own_id in ids_of(Notify, order_id, journal)):
+            return False
         return order_id in await self._table.purge(order)
 
 

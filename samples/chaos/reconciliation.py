@@ -18,13 +18,13 @@ from azure.servicebus.aio import ServiceBusClient
 from orders.workflows import workflows
 from samples.chaos.run import Run
 from samples.chaos.system import System
-from samples.demo.verdict import Verdict, judge
+from samples.demo.verdict import Verdict, ids_of, judge
 from samples.services.contract import SERVICES
 from samples.services.faults import Verb
 from samples.services.ledger import LedgerView
 from sas.codec.outward import AlertMessage, RejectedMessage
 from sas.codec.strict import convert
-from sas.domain.ids import idempotency_key, message_id
+from sas.domain.ids import idempotency_key
 from sas.domain.messages import Alert, Notify
 from sas.domain.queues import Queues
 from sas.ports import StateStore
@@ -151,15 +151,11 @@ def _stored(result: Reconciliation, verdict: Verdict) -> None:
 
 async def _messages(result: Reconciliation, run: Run, store: StateStore) -> set[str]:
     """Find notifications that no journal holds; return the ids of the alerts that journals hold."""
-    notified, alerts = set(), set()
+    notified, alerts = set[str](), set[str]()
     for order_id in run.submitted:
-        for entry in await store.journal(order_id):
-            for index, message in enumerate(entry.messages):
-                own_id = message_id(order_id, entry.seq, index)
-                if isinstance(message, Notify):
-                    notified.add(own_id)
-                elif isinstance(message, Alert):
-                    alerts.add(own_id)
+        journal = await store.journal(order_id)
+        notified.update(ids_of(Notify, order_id, journal))
+        alerts.update(ids_of(Alert, order_id, journal))
     unknown = sorted(run.tally.seen - notified)
     result.wrong["notified without a reason"] += [f"{one.split('/')[0]}: {one}" for one in unknown]
     return alerts

@@ -17,6 +17,7 @@ from samples.chaos.screen import Screen
 from samples.demo.tally import Tally
 
 EVERY_S = 5.0
+RESTS_MIN = 3
 RESTS = 10
 """How often a run stops, and waits until no order is under way."""
 REST_S = 30.0
@@ -99,8 +100,13 @@ class Samples:
 
     @property
     def flat(self) -> bool:
-        """Whether no figure rises by more than a tenth after the first third."""
-        return all(map(self._is_flat, ("memory_mib", "files", "sockets")))
+        """Whether no figure rises by more than a tenth after the first third.
+
+        With fewer than three samples at rest nobody can say, and it is False.
+        """
+        return len(self.at_rest) >= RESTS_MIN and all(
+            map(self._is_flat, ("memory_mib", "files", "sockets"))
+        )
 
     def table(self) -> list[str]:
         """Return some of the samples as a table, and the verdict."""
@@ -113,5 +119,7 @@ class Samples:
             mean, rise = self._trend(name)
             word = "flat" if self._is_flat(name) else "GROWS"
             found.append(f"{name}: {mean:.1f} after the first third, {rise:+.1f} in all: {word}")
+        if len(self.at_rest) < RESTS_MIN:
+            found.append(f"only {len(self.at_rest)} samples at rest: run longer to see a trend")
         found.append(f"a leak of {self.leak_shown_kib:.1f} KiB an order or more would show")
         return found

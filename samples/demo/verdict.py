@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from samples.demo.tally import Tally
 from samples.services.ledger import LedgerView
 from sas.domain.ids import idempotency_key, message_id
-from sas.domain.messages import JournalEntry, Notify
+from sas.domain.messages import Alert, JournalEntry, Notify
 from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
 from sas.ports import StateStore
 
@@ -103,16 +103,22 @@ def _judge_order(
     verdict.transitions.update(entry.what for entry in journal)
     if state not in {OrderState.PROCESSED, OrderState.ERROR, OrderState.COMPENSATED}:
         verdict.unfinished.append(order.order_id)
-    for entry in journal:
-        for index, message in enumerate(entry.messages):
-            if isinstance(message, Notify):
-                verdict.notifications_expected += 1
-                own_id = message_id(order.order_id, entry.seq, index)
-                if own_id not in tally.seen:
-                    verdict.missing.append(own_id)
+    expected = ids_of(Notify, order.order_id, journal)
+    verdict.notifications_expected += len(expected)
+    verdict.missing += [own_id for own_id in expected if own_id not in tally.seen]
     for step in order.steps:
         found = in_force[idempotency_key(order.order_id, step.name, step.call.generation)]
         _judge_step(verdict, order.order_id, step, found)
+
+
+def ids_of(kind: type[Notify | Alert], order_id: str, journal: Iterable[JournalEntry]) -> list[str]:
+    """Return the ids of the messages of one kind that the journal of an order recorded."""
+    return [
+        message_id(order_id, entry.seq, index)
+        for entry in journal
+        for index, message in enumerate(entry.messages)
+        if isinstance(message, kind)
+    ]
 
 
 def _judge_step(verdict: Verdict, order_id: str, step: StepRecord, found: int) -> None:

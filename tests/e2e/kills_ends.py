@@ -13,11 +13,10 @@ import msgspec
 from azure.servicebus.aio import ServiceBusClient
 
 from samples.demo.tally import Tally
-from samples.demo.verdict import judge
+from samples.demo.verdict import ids_of, judge
 from samples.services.contract import SERVICES
 from sas.codec import outward
 from sas.codec.outward import AlertMessage, RejectedMessage
-from sas.domain.ids import message_id
 from sas.domain.messages import Alert, Notify
 from tests.e2e.kills_rig import System
 from tests.functions_rig import SHOP, WHOLESALE, body_of
@@ -76,13 +75,9 @@ async def _expected(made: System) -> tuple[set[str], set[str]]:
     told: set[str] = set()
     alerts: set[str] = set()
     for order_id in made.orders:
-        for entry in await made.store.journal(order_id):
-            for index, message in enumerate(entry.messages):
-                own_id = message_id(order_id, entry.seq, index)
-                if isinstance(message, Notify):
-                    told.add(own_id)
-                if isinstance(message, Alert):
-                    alerts.add(own_id)
+        journal = await made.store.journal(order_id)
+        told.update(ids_of(Notify, order_id, journal))
+        alerts.update(ids_of(Alert, order_id, journal))
     return told, alerts
 
 

@@ -78,6 +78,7 @@ def test_a_worker_is_flat_only_if_nothing_rises_after_the_first_third() -> None:
     assert of(50, 60, 80, 82, 84, 85).flat
     assert of(60, 77, 121, 97, 82, 84, 71, 113, 91, 88).flat, "a burst is not a trend"
     assert not of(50, 60, 80, 82, 90, 95).flat
+    assert not of(50, 50).flat, "two samples show no trend"
 
 
 @pytest.mark.parametrize("kept", ["memory", "sockets", "nothing"])
