@@ -6,8 +6,8 @@ An armed fault waits for the next matching event, and happens ``remaining`` time
 - ``delay``: the answer to a send or a settlement is ``seconds`` late;
 - ``lose-acknowledgement``: a send or a settlement is done, then the connection is dropped without
   an answer;
-- ``duplicate-delivery``: a completion is accepted, but the message is delivered again, as after
-  an expired lock.
+- ``duplicate-delivery``: the completion of a message's first delivery is accepted, but the message
+  is delivered again, as after an expired lock.
 
 Dropped connections and expired locks are not armed; the broker does them at once.
 """

@@ -30,9 +30,10 @@ from sas.codec.orders import ORDER_BYTES_MAX, Submission, salvage
 from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError, Reason, parse
 from sas.domain.change import Change, Origin, fence, rejection
+from sas.domain.claim import is_out
 from sas.domain.ids import cause_of
 from sas.domain.messages import AlertKind, JournalEntry
-from sas.domain.order import Details, Order
+from sas.domain.order import Details, Direction, Order
 from sas.domain.queues import lane
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
@@ -122,8 +123,7 @@ class DeadLetters:
         elif source in self._identify:
             await self._internal(delivery, self._identify[source])
         elif source.startswith(queues.agent_prefix):
-            # An agent commits nothing: at CompleteBy the supervisor recovers the step.
-            await self._internal(delivery, _identify(RequestMessage, None))
+            await self._request(delivery)
         else:
             await self._put_aside(delivery, None)
 
@@ -138,6 +138,27 @@ class DeadLetters:
             await self._put_aside(delivery, order_id)
         else:
             await self._finish(order_id, cause, delivery)
+
+    async def _request(self, delivery: Delivery) -> None:
+        """Put a request aside, unless its step no longer waits for it: then no work is left.
+
+        An agent commits nothing: at CompleteBy the supervisor recovers the step.
+        """
+        try:
+            request = internal.decode(delivery.body, RequestMessage)
+        except MalformedError:
+            await self._put_aside(delivery, salvage(delivery.body).order_id)
+            return
+        tracing.about(order_id=request.order_id)
+        order = await self._context.load(request.order_id)
+        direction = Direction(request.direction)
+        if order is None or is_out(order, request.step, direction, request.epoch):
+            await self._put_aside(delivery, request.order_id)
+        else:
+            log.warning(
+                "dropped a dead letter of order %s: step %s %s no longer waits for epoch %d",
+                request.order_id, request.step_name, request.direction, request.epoch,
+            )  # fmt: skip
 
     async def _order(self, delivery: Delivery, source: str) -> None:
         """Handle what should be an application's order."""
@@ -220,12 +241,12 @@ class DeadLetters:
         )
 
 
-def _identify(kinds: type[Envelope], queue: str | None) -> Identify:
-    """Return what identifies these kinds, with a cause if ``queue`` has one."""
+def _identify(kinds: type[Envelope], queue: str) -> Identify:
+    """Return what identifies the messages of these kinds in ``queue``."""
 
     async def identify(body: bytes) -> tuple[str, str | None]:
         message = internal.decode(body, kinds)
-        return message.order_id, cause_of(queue, message.id) if queue is not None else None
+        return message.order_id, cause_of(queue, message.id)
 
     return identify
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from sas.domain.content import size_of
-from sas.domain.order import FINISHED, Order
+from sas.domain.order import FINISHED, Order, OrderState
 
 BYTES_MAX = 32 * 1024 * 1024
 """Most bytes of content that one process keeps."""
+_AT_REST = FINISHED | {OrderState.REJECTED, OrderState.ERROR}
 _RECORD_BYTES = 4096
 """An allowance for what an order holds beside its content."""
 
@@ -35,15 +36,16 @@ class KeptOrders:
         return found[0] if found is not None and found[0].seq >= seq else None
 
     def keep(self, order: Order) -> None:
-        """Keep an order in place of its older version, unless it is finished or too large.
+        """Keep an order in place of its older version, unless it is too large or needs no message.
 
+        An order in Error waits for an operator, whose commands load it.
         The answers to two commits may come in the wrong order, so a newer version is not replaced.
         """
         if self.find(order.order_id, order.seq) is not None:
             return
         self.forget(order.order_id)
         size = _bytes_of(order)
-        if order.rejected or order.process_state in FINISHED or size > self._bytes_max:
+        if order.process_state in _AT_REST or size > self._bytes_max:
             return
         self._orders[order.order_id] = order, size
         self._bytes += size

@@ -264,6 +264,29 @@ async def test_a_request_is_put_aside_and_its_step_left_to_the_supervisor() -> N
     assert made.state() == "Processed"
 
 
+async def test_a_request_whose_step_no_longer_waits_for_it_is_dropped() -> None:
+    """A lost acknowledgement brings the request again after its reply was processed."""
+    made = await claimed()
+    message = made.bus.take(QUEUES.agent("stock"))
+    assert message is not None
+    await made.hand(message)
+    await made.drain()
+    assert made.state() == "Processed"
+    before = made.order()
+    await dead(made, letter(message))
+    assert made.order() == before
+    assert (made.rejected(), made.alerts()) == ([], [])
+
+
+async def test_a_request_of_an_order_that_is_gone_is_put_aside() -> None:
+    made = await claimed()
+    message = made.bus.take(QUEUES.agent("stock"))
+    assert message is not None
+    made.store.orders.clear()
+    await dead(made, letter(message))
+    assert whole(made.rejected()) == message.body
+
+
 @pytest.mark.parametrize(
     "what", [wake(order_id="O-9"), done("O-9"), command("undo", 1, "w", "O-9")]
 )

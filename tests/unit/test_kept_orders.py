@@ -10,8 +10,8 @@ from typing import Any
 from sas.domain.change import Change
 from sas.domain.order import Order, StepRecord, StepState
 from sas.engine.kept_orders import KeptOrders
-from sas.ports import StoreUnavailableError
-from tests.unit.actors_kit import QUEUES, SHOP, Kit, kit
+from sas.ports import RefusedError, StoreUnavailableError
+from tests.unit.actors_kit import QUEUES, SHOP, Kit, kit, order
 from tests.unit.domain_cases import T0, details_of
 
 
@@ -59,6 +59,17 @@ async def test_another_instances_write_costs_one_refused_commit_and_nothing_else
     assert one.state() == "Processed"
     assert counted.asked == {"commit": 1, "load": 1}, "the seq says that the kept order is old"
     assert len(set(one.ids(SHOP))) == len(one.ids(SHOP))
+
+
+async def test_an_order_that_waits_for_an_operator_is_not_kept() -> None:
+    made = kit()
+    made.agents["stock"].then(RefusedError("none", "none left"))
+    await made.submit(order(workflow="care"))
+    await made.step(QUEUES.scheduler)
+    assert made.context.kept.find("O-1", 0) is not None
+    await made.drain()
+    assert made.state() == "Error"
+    assert made.context.kept.find("O-1", 0) is None
 
 
 async def test_a_stale_order_of_the_right_seq_is_refused_by_its_etag_and_read() -> None:

@@ -427,7 +427,8 @@ class QueueSenderLink(SenderLink):
         queue.check_status(receives=True)
         match outcome.code:
             case frames.ACCEPTED:
-                if faults.armed and faults.take("duplicate-delivery", queue.name, "settle"):
+                first = faults.armed and not operations.held(queue, token, now).delivery_count
+                if first and faults.take("duplicate-delivery", queue.name, "settle"):
                     operations.abandon(queue, token, now)
                 else:
                     operations.complete(queue, token, now)
