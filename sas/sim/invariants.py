@@ -214,8 +214,11 @@ def _messages(
 ) -> Iterator[Violation]:
     """Yield a violation unless exactly the messages of the journal were sent."""
     due: Counter[str] = Counter()
+    submitted = False
     for entry in journal:
-        due["rejected"] += entry.what is JournalWord.REJECTED  # of an order that came again
+        submitted = submitted or entry.what is JournalWord.SUBMITTED
+        # Each time that an operator sent the order again, its queue may have given it up again.
+        due["rejected"] += not submitted and not entry.what.acts
         for index, message in enumerate(entry.messages):
             own_id = message_id(order.order_id, entry.seq, index)
             if isinstance(message, Notify):

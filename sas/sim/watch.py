@@ -222,9 +222,11 @@ class Watch:
             self._say(14, f"message {queued.message.message_id} is poison: {why}")
 
     def _is_back(self, message: Message) -> bool:
-        """Return whether a copy of a message is on its queue."""
+        """Return whether a copy of a message is on its queue, or held while the queue is away."""
         queue = self._system.bus.queues[message.queue.removesuffix(DEAD_LETTERS)]
-        return any(one.message.body == message.body for one in (*queue.waiting, *queue.locked))
+        copies = [one.message for one in (*queue.waiting, *queue.locked)]
+        copies += self._system.store._held.values()  # noqa: SLF001
+        return any(one.body == message.body for one in copies)
 
     def _was_removed(self, due: OutDue | HeldDue) -> None:
         if isinstance(due, OutDue):
