@@ -11,8 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from devstack.azurite import require_node
+from devstack.functions.hostjson import load_host_json
+from devstack.functions.settings import Settings
 from devstack.inputs import NotInstalledError
 from devstack.listeners import Listener, listeners
+from devstack.servicebus import read_config
 
 PORTS = {5672: "Service Bus", 5300: "its management API", 10002: "Azurite", 7071: "HTTP triggers"}
 _NODE_MIN = 20
@@ -98,10 +101,7 @@ def _busy(port: int) -> bool:
 
 def check_queues(config: Path) -> list[str]:
     """Check a Config.json. Raises DevstackError for a wrong one."""
-    if not check_packages():
-        from devstack.servicebus import read_config  # noqa: PLC0415  # needs aiohttp
-
-        read_config(config)
+    read_config(config)
     return []
 
 
@@ -109,11 +109,5 @@ def check_app(app_dir: Path, settings: dict[str, str], *, allow_remote: bool) ->
     """Check the app's files, without importing the app. Raises DevstackError for a wrong one."""
     if not (app_dir / "function_app.py").exists():
         return [f"{app_dir} has no function_app.py: name the directory of a function app."]
-    if not check_packages():
-        from devstack.functions.hostjson import load_host_json  # noqa: PLC0415  # needs the SDKs
-        from devstack.functions.settings import Settings  # noqa: PLC0415
-
-        load_host_json(
-            app_dir, Settings.load(app_dir, overrides=settings, allow_remote=allow_remote)
-        )
+    load_host_json(app_dir, Settings.load(app_dir, overrides=settings, allow_remote=allow_remote))
     return []
