@@ -40,7 +40,8 @@ COPIED = (
     "pyproject.toml",
 )
 ENDS = {"completed", "undone"}
-NOT_COPIED = shutil.ignore_patterns("__pycache__", "node_modules")
+NOT_COPIED = shutil.ignore_patterns("*.pyc.*", "node_modules")
+"""Compiled modules are copied, but no file that another process is writing."""
 
 
 @pytest.fixture
