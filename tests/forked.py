@@ -1,7 +1,7 @@
-"""``sas`` in a process of its own, forked from one that has imported everything.
+"""A command in a process of its own, forked from one that has imported most of it.
 
 The imports are most of what a process of ``sas`` costs. The process is like a new one otherwise:
-its own environment, directory and output.
+its own environment, directory, input and output. A warning is an error in it.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import sas.adapters.queues
 import sas.adapters.servicebus
-import sas.adapters.table_store  # noqa: F401  what most verbs load when they run
-from sas.cli.main import main
+import sas.adapters.table_store  # what most verbs load when they run
+import sas.cli.main  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[1]
 _FORKS = multiprocessing.get_context("forkserver")
@@ -33,20 +35,41 @@ class Said:
     err: str
 
 
-def sas_said(arguments: Sequence[str], environ: Mapping[str, str]) -> Said:
-    """Run the command with this environment and no other."""
-    with TemporaryDirectory() as scratch:
-        out, err = Path(scratch, "out"), Path(scratch, "err")
-        process = _FORKS.Process(target=_run, args=(list(arguments), dict(environ), out, err))
+def sas_said(
+    arguments: Sequence[str], environ: Mapping[str, str], *, cwd: Path = ROOT, stdin: str = ""
+) -> Said:
+    """Run ``sas`` with this environment and no other."""
+    return said_by("sas.cli.main", arguments, environ, cwd=cwd, stdin=stdin)
+
+
+def said_by(
+    module: str,
+    arguments: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    cwd: Path = ROOT,
+    stdin: str = "",
+) -> Said:
+    """Run the ``main`` of a module with this environment and no other."""
+    with TemporaryDirectory() as made:
+        scratch = Path(made)
+        (scratch / "stdin").write_text(stdin)
+        command = (module, list(arguments), dict(environ), cwd, scratch)
+        process = _FORKS.Process(target=_run, args=command)
         process.start()
         process.join(300)
-        assert process.exitcode is not None, f"sas {' '.join(arguments)} still runs"
-        return Said(process.exitcode, out.read_text(), err.read_text())
+        assert process.exitcode is not None, f"{module} {' '.join(arguments)} still runs"
+        out, err = ((scratch / name).read_text() for name in ("stdout", "stderr"))
+        return Said(process.exitcode, out, err)
 
 
-def _run(arguments: Sequence[str], environ: Mapping[str, str], out: Path, err: Path) -> None:
-    os.chdir(ROOT)
+def _run(
+    module: str, arguments: Sequence[str], environ: Mapping[str, str], cwd: Path, scratch: Path
+) -> None:
+    os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environ)
-    sys.stdout, sys.stderr = out.open("w"), err.open("w")  # flushed when this process ends
-    sys.exit(main(arguments))
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        setattr(sys, name, (scratch / name).open(mode))  # flushed when this process ends
+    warnings.simplefilter("error")
+    sys.exit(import_module(module).main(arguments))

@@ -42,7 +42,7 @@ def test_make_up_is_found_by_sas_and_by_the_client_and_one_ctrl_c_ends_all_of_it
         inner = project / "further" / "in"
         inner.mkdir(parents=True)
         found = sas(inner, "env", "show", "--json")
-        shown = json.loads(found.stdout)
+        shown = json.loads(found.out)
         assert shown["Source"].startswith(f"{env_file} (devstack up, pid ")
         assert "SharedAccessKey=***" in shown["Settings"]["ServiceBus"]
         assert env_file.stat().st_mode & 0o777 == 0o600
@@ -51,8 +51,8 @@ def test_make_up_is_found_by_sas_and_by_the_client_and_one_ctrl_c_ends_all_of_it
             assert listed.process.wait(120) in {0, 1}
             listed.screen.drain()
             assert listed.text.startswith(f"sas: using {env_file} (devstack up, pid ")
-        assert "using" not in sas(project, "list").stderr
-        assert f"sas: using {env_file}" in sas(project, "list", "-v").stderr
+        assert "using" not in sas(project, "list").err
+        assert f"sas: using {env_file}" in sas(project, "list", "-v").err
 
         by_client = (
             "import asyncio; from sas.client import OrdersClient; "
@@ -103,7 +103,7 @@ async def test_the_lines_can_be_pasted_and_environment_variables_win(tmp_path: P
         assert settings["MyBus"].startswith("Endpoint=sb://127.0.0.1:")
         other = sas(tmp_path, "env", "list", ServiceBus="Endpoint=sb://elsewhere")
         file = tmp_path / ".devstack" / "env"
-        assert f"environment variables, not {file}" in other.stdout
+        assert f"environment variables, not {file}" in other.out
         assert shell(f'. {file} && printf %s "$ODD"') == settings["ODD"]
     finally:
         await up.stop_async(signal.SIGINT, timeout_s=120)
@@ -119,17 +119,17 @@ async def test_the_file_of_a_killed_stack_is_reported_in_one_sentence(tmp_path: 
     file = tmp_path / ".devstack" / "env"
     for words in (["list"], ["list", "-v"]):
         told = sas(tmp_path, *words)
-        assert told.returncode == 2
-        assert told.stderr == (
+        assert told.code == 2
+        assert told.err == (
             f"sas: {file} is that of a stack that has ended (devstack up, pid {up.pid}): start it "
             "again, or remove the file\n"
         )
-    assert sas(tmp_path, "sim", "--help").returncode == 0
+    assert sas(tmp_path, "sim", "--help").code == 0
     again = up_of(tmp_path, "--ports", "free")
     again.start()
     try:
         await screen_of(again)
-        assert sas(tmp_path, "env", "list").stdout.endswith(f"pid {again.pid})\n")
+        assert sas(tmp_path, "env", "list").out.endswith(f"pid {again.pid})\n")
     finally:
         await again.stop_async(signal.SIGINT, timeout_s=120)
 
@@ -173,9 +173,9 @@ def test_a_restart_forgets_everything_or_nothing(
     for _ in range(2):
         with made_up(project, *data) as up:
             sent = sas(project, *submit, "--patience", "240")
-            assert "undone: this key" not in sent.stdout
+            assert "undone: this key" not in sent.out
             listed = sas(project, "list", "--state", "finished", "--json", "--limit", "100")
-            orders = [json.loads(line) for line in listed.stdout.splitlines()]
+            orders = [json.loads(line) for line in listed.out.splitlines()]
             states.append({one["OrderID"]: one["ProcessState"] for one in orders})
             stock = re.search(r'"stock": "([^"]+)"', up.text)
             assert stock

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.forked import Said, sas_said
 from tests.functions_rig import ROOT
 from tests.terminal import Terminal
 
@@ -95,13 +96,6 @@ def made_up(project: Path, *more: str) -> Iterator[Typed]:
         yield up
 
 
-def sas(cwd: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "sas.cli", *words],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+def sas(cwd: Path, *words: str, **env: str) -> Said:
+    """Run ``sas`` in a directory of a project."""
+    return sas_said(words, {**os.environ, **env}, cwd=cwd)

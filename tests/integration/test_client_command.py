@@ -29,6 +29,7 @@ from sas.client import NewOrder, OrdersClient, links
 from sas.codec.orders import ORDER_BYTES_MAX
 from sas.domain.queues import Queues
 from sas.operate.errors import UnavailableError
+from tests.forked import sas_said
 from tests.functions_rig import until
 from tests.integration.client_cases import REPLIES, told
 
@@ -73,19 +74,23 @@ async def answer(sender: ServiceBusSender, message: ServiceBusReceivedMessage) -
     await sender.send_messages([told(order_id, notice, **data) for notice, data in answers])
 
 
+def environ(broker: Broker) -> dict[str, str]:
+    """Return the environment of ``sas``."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SAS_")}
+    return env | {"ServiceBus": broker.connection_string, "SAS_REPLY_QUEUE": REPLIES}
+
+
 class Sas:
-    """A ``sas`` process."""
+    """A ``sas`` process that the test speaks with while it runs."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
 
     @classmethod
     async def start(cls, broker: Broker, *arguments: str) -> Sas:
-        env = {name: value for name, value in os.environ.items() if not name.startswith("SAS_")}
-        env |= {"ServiceBus": broker.connection_string, "SAS_REPLY_QUEUE": REPLIES}
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-W", "error", "-m", "sas.cli", *arguments,
-            cwd=ROOT, env=env, limit=2**24,
+            cwd=ROOT, env=environ(broker), limit=2**24,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -107,7 +112,9 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 async def run(broker: Broker, *arguments: str, stdin: str = "") -> tuple[int, list[str], str]:
-    return await (await Sas.start(broker, "submit", *arguments)).end(stdin.encode())
+    words = ["submit", *arguments]
+    said = await asyncio.to_thread(sas_said, words, environ(broker), stdin=stdin)
+    return said.code, said.out.splitlines(), said.err
 
 
 def lines(*order_ids: str) -> str:

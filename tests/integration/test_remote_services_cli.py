@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -13,6 +14,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+
+from tests.forked import said_by
 
 CHARGE = {"order_id": "a", "customer_id": "VINET", "amount": "440.00", "currency": "USD"}
 
@@ -116,15 +119,14 @@ async def test_a_port_that_is_taken_is_named_and_ends_it_with_exit_code_2() -> N
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--transient", "1.5"), b"transient is 1.5: give a number from 0 to 1"),
-        (("--port-base", "65535"), b"--port-base 65535: give one from 1 to 65531"),
-        (("--ledger-max", "0"), b"--ledger-max 0: give at least 1"),
+        (("--transient", "1.5"), "transient is 1.5: give a number from 0 to 1"),
+        (("--port-base", "65535"), "--port-base 65535: give one from 1 to 65531"),
+        (("--ledger-max", "0"), "--ledger-max 0: give at least 1"),
     ],
 )
-async def test_unusable_options_are_refused_before_anything_listens(
-    options: tuple[str, ...], said: bytes
+def test_unusable_options_are_refused_before_anything_listens(
+    options: tuple[str, ...], said: str
 ) -> None:
-    async with running(*options) as process:
-        code, printed, complaint = await ended(process)
-    assert (code, printed) == (2, b"")
-    assert said in complaint
+    told = said_by("samples.remote_services", options, os.environ)
+    assert (told.code, told.out) == (2, "")
+    assert said in told.err

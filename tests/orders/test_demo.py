@@ -104,10 +104,10 @@ def test_on_a_terminal_the_demo_is_a_live_picture_and_its_orders_can_be_operated
     assert again == f"make up DATA={kept}"
     project = project_in(tmp_path)
     with made_up(project, again.split()[-1]):
-        assert "1 order in Error: 1 reserve-stock/out-of-stock" in sas(project, "list").stdout
-        undone = sas(project, "undo", "NW-10250", "--yes", "--wait", "120").stdout
+        assert "1 order in Error: 1 reserve-stock/out-of-stock" in sas(project, "list").out
+        undone = sas(project, "undo", "NW-10250", "--yes", "--wait", "120").out
         assert "undo decided; the order is Compensat" in undone
-        assert "2 Processed" in sas(project, "list", "--state", "finished").stdout
+        assert "2 Processed" in sas(project, "list", "--state", "finished").out
     refused = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert refused.returncode == 1
     assert f"operate them with `make up DATA={kept}`" in " ".join(refused.stdout.split())
