@@ -90,24 +90,10 @@ async def test_a_stop_at_once_waits_for_no_function(app_dir: Path) -> None:
     assert not any(is_running(pid) for pid in pids_in(screen))
 
 
-async def test_a_function_that_fails_is_told_on_the_screen_without_asking_for_logs(
+async def test_a_failed_function_and_what_a_command_beside_says_are_shown_without_asking_for_logs(
     app_dir: Path,
 ) -> None:
-    up = up_of(app_dir, "--ports", "free")
-    up.start()
-    try:
-        screen = await screen_of(up)
-        await send(setting_in(screen, "MyBus"), "there is no table to write it to")
-        await until(lambda: "ERROR Executed 'Functions.second' (Failed, " in said(up), up)
-        assert "Functions.first" not in said(up)
-        await ctrl_c(up)
-    finally:
-        await up.stop_async()
-
-
-async def test_a_command_runs_beside_with_the_hosts_settings_and_what_it_says_is_shown(
-    app_dir: Path,
-) -> None:
+    """The command has the host's settings."""
     beside = 'echo "bus: $MyBus"; echo "storage: $AzureWebJobsStorage"; sleep 600'
     up = up_of(app_dir, "--ports", "free", "--with", f"sh -c '{beside}'")
     up.start()
@@ -115,6 +101,9 @@ async def test_a_command_runs_beside_with_the_hosts_settings_and_what_it_says_is
         screen = await screen_of(up)
         await until(lambda: "[beside-1] storage: " in said(up), up)
         assert f"[beside-1] bus: {setting_in(screen, 'MyBus')}" in said(up)
+        await send(setting_in(screen, "MyBus"), "there is no table to write it to")
+        await until(lambda: "ERROR Executed 'Functions.second' (Failed, " in said(up), up)
+        assert "Functions.first" not in said(up)
         await ctrl_c(up)
     finally:
         await up.stop_async()
