@@ -84,23 +84,6 @@ class Desk:
         self.guard = Guard(self._refused)
         empty = self.watch.picture
         self._charts = empty.version, *charts.of(empty)
-        self.templates = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(HERE / "templates"),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self.templates.filters |= {
-            "ago": lambda at: why.spelled(self.office.now() - at) if at else "",
-            "clock": _clock,
-            "ahead": lambda at: why.spelled(at - self.office.now()),
-            "iso": lambda at: at.astimezone(UTC).isoformat(timespec="milliseconds"),
-            "spelled": why.spelled,
-            "shown": page.shown,
-            "address": _address,
-            "tone": lambda state: state.value.lower() if state else "unknown",
-        }
 
     def app(self) -> web.Application:
         """Return the application with all its pages."""
@@ -418,11 +401,11 @@ class Desk:
             "live": "",
             "loads_max": LOADS_MAX,
         }
-        text = self.templates.get_template(template).render(base | said)
+        text = _TEMPLATES.get_template(template).render(base | said)
         return web.Response(text=text, content_type="text/html", status=status)
 
     def _refused(self, status: int, why: str) -> web.Response:
-        text = self.templates.get_template("refused.html").render(why=why)
+        text = _TEMPLATES.get_template("refused.html").render(why=why)
         return web.Response(text=text, content_type="text/html", status=status)
 
     def _errors(self) -> Middleware:
@@ -469,6 +452,25 @@ def _address(order_id: str) -> str:
 
 def _clock(at: datetime | None) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S") if at else "-"
+
+
+_TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(HERE / "templates"),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters |= {
+    "ago": lambda at, now: why.spelled(now - at) if at else "",
+    "ahead": lambda at, now: why.spelled(at - now),
+    "clock": _clock,
+    "iso": lambda at: at.astimezone(UTC).isoformat(timespec="milliseconds"),
+    "spelled": why.spelled,
+    "shown": page.shown,
+    "address": _address,
+    "tone": lambda state: state.value.lower() if state else "unknown",
+}
 
 
 @asynccontextmanager
