@@ -164,7 +164,7 @@ async def test_two_instances_at_once_send_one_alert() -> None:
     assert alerts_sent(made) == ["not-picked-up"]
 
 
-async def test_while_it_stands_another_order_costs_no_storage_and_no_message() -> None:
+async def test_an_active_incident_costs_another_order_no_storage_and_no_message() -> None:
     made = kit()
     await made.run(board(made).report(incident_of(made), "A"))
     made.store.fail_next("read_shared", StoreFault.UNAVAILABLE)

@@ -276,7 +276,7 @@ async def test_an_acknowledgement_is_kept_with_its_name_and_sends_no_message() -
 
 
 @pytest.mark.parametrize("verb", ["resubmit", "skip", "undo", "cancel", "acknowledge"])
-async def test_twice_at_once_does_it_once_whatever_it_is(verb: str) -> None:
+async def test_any_command_that_comes_twice_at_once_is_carried_out_once(verb: str) -> None:
     made = await failed()
     message = command(made, verb)
     seq = made.order().seq

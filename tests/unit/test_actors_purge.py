@@ -295,7 +295,7 @@ async def test_at_most_so_many_shards_are_purged_at_once_and_all_are_in_the_end(
 
 
 async def test_runs_that_end_too_early_begin_with_different_shards() -> None:
-    """With one shard at a time and too little time, the last shards would never have their turn."""
+    """Otherwise the purge would never reach the last shards, if its time is always too short."""
     made = kit()
     for number in range(200):
         await processed(made, f"old-{number}", 60)

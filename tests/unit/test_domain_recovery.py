@@ -134,7 +134,7 @@ def test_an_undo_past_its_threshold_waits_too_before_it_fails_for_good() -> None
     assert order.state == "Error"
 
 
-def test_a_step_and_its_undo_that_cannot_be_begun_are_conditions_of_their_own() -> None:
+def test_a_step_and_its_undo_that_cannot_begin_are_separate_incidents() -> None:
     order = claimed()
     assert order.answer(order.reply("a", outcome=Outcome.WAITED, result=None))
     assert order.incident is not None
