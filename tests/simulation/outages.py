@@ -137,6 +137,18 @@ def _service(name: str) -> tuple[Action, Action]:
     return (lambda s: turn(s, down=True), lambda s: turn(s, down=False))
 
 
+def _no_start(system: System) -> None:
+    """Kill every instance, as a deploy does. None starts again without its secrets."""
+    system.world.restart()
+    for instance in system.world.instances:
+        instance.up = False
+
+
+def _start(system: System) -> None:
+    for instance in system.world.instances:
+        instance.up = True
+
+
 def _clock(seconds: float) -> tuple[Action, Action]:
     def jump(system: System, to: float) -> None:
         system.hosts[0].clock.seconds = to
@@ -163,6 +175,7 @@ DEPENDENCIES: dict[str, tuple[Action, Action]] = {
             *(REPLIES_TO, QUEUES.alerts),
         )
     },
+    "Key Vault, while every instance restarts": (_no_start, _start),
     "service payment": _service("payment"),
     f"one clock {CLOCK_JUMP_S:.0f} s ahead": _clock(CLOCK_JUMP_S),
     f"one clock {CLOCK_JUMP_S:.0f} s behind": _clock(-CLOCK_JUMP_S),
