@@ -5,7 +5,7 @@ Nothing is sent here. ``sas rejected``, ``sas dlq``, ``sas queues`` and the desk
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from sas.codec.orders import with_submission_id
@@ -55,6 +55,25 @@ def redrive(
 ) -> tuple[list[Planned], list[str]]:
     """Return what sends these messages of a queue again, and why others stay. ``ids`` None: all."""
     return _planned(found, path, ids, queues, lambda group: _again(group, path, queues, to))
+
+
+def redrive_safe(
+    judged: Iterable[tuple[Letter, Verdict]], queues: Queues
+) -> tuple[list[Planned], list[str]]:
+    """Return what sends those dead letters again that are safe, and why others stay."""
+    left: list[str] = []
+    safe: dict[str, list[Peeked]] = {}
+    for letter, verdict in judged:
+        if why := why_it_stays(letter, verdict, queues):
+            left.append(f"{letter.peeked.message_id} stays: {why}")
+        else:
+            safe.setdefault(letter.path, []).append(letter.peeked)
+    moves: list[Planned] = []
+    for path, found in safe.items():
+        some, stay = redrive(found, path, None, queues)
+        moves += some
+        left += stay
+    return moves, left
 
 
 def removal(

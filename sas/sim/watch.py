@@ -127,7 +127,9 @@ class Watch:
             and (one.expires_at is None or one.expires_at > now)
             and _is_request(one.message.body, order_id, step)
             for name, queue in bus.queues.items()
-            if name.startswith(QUEUES.agent_prefix) and _BASES.get(name) != QUEUES.replies
+            if name.startswith(QUEUES.agent_prefix)
+            and _BASES.get(name.removesuffix(DEAD_LETTERS)) != QUEUES.replies
+            and name not in self._system.subqueues
             for one in queue.waiting
         )
 
@@ -233,6 +235,27 @@ class Watch:
             stored = self._system.store.orders[due.order_id]
             for lost in self._unsent(stored.order, due.seq, outside=True):
                 self._say(4, f"the out row of seq {due.seq} is gone, and {lost} is not sent")
+
+    def left_over(self) -> Iterator[Violation]:
+        """Yield the dead letters in subqueues that an operator should have sent again."""
+        for path in sorted(self._system.subqueues):
+            queue = self._system.bus.queues[path]
+            for queued in (*queue.waiting, *queue.locked):
+                if self._is_needed(queued):
+                    yield Violation(12, f"{queued.message.message_id} lies in {path} for ever")
+
+    def _is_needed(self, letter: Queued) -> bool:
+        """Return whether an order, or a command, still waits for a dead letter."""
+        base, body = _BASES.get(letter.source or ""), letter.message.body
+        stored = self._system.store.orders.get(json.loads(body).get("order_id"))
+        if base == QUEUES.orders:
+            return stored is None or stored.order.rejected
+        if base == QUEUES.callbacks or stored is None:  # its step is asked again
+            return False
+        cause = _cause(base, body, _first_id(letter.message)) if base else None
+        if cause is not None and digest_id(cause) in stored.causes:
+            return False
+        return base == QUEUES.scheduler or _is_out(stored.order, *_dispatch(body))
 
     def answers(self, message: Message, now: datetime) -> None:
         """Check a reply at the moment at which its agent sends it, by the clock of its instance."""
