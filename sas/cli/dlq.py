@@ -30,8 +30,9 @@ DLQ = """\
 Work with dead letters: messages that a queue gave up, on dead-letters and in the dead-letter
 subqueue of every queue. Each is joined with its order:
 
-  safe to redrive   nothing was recorded of it, or a step still waits for it
-  already done      its work is recorded, or is over: to send it again would change nothing
+  safe to redrive   nothing was recorded of it, a step still waits for it, or it was recorded and
+                    may not have sent its messages: they are sent again under the same ids
+  already done      its work is over: to send it again would change nothing
   order gone        there is no such order any more
   not known         its body cannot be read, or names no order
 

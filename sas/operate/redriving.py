@@ -13,7 +13,7 @@ from sas.codec.outward import CLOUDEVENTS_TYPE, RejectedMessage, rejected_body
 from sas.codec.strict import Reason
 from sas.domain.ids import digest_id, key_time
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
-from sas.engine.receiver import FIRST_AT, FIRST_ID, SOURCE, TIMES
+from sas.engine.receiver import FIRST_AT, FIRST_ID, SOURCE
 from sas.operate.errors import NotPossibleError
 from sas.operate.letters import (
     READ_MAX,
@@ -167,10 +167,14 @@ def _is_given_up(said: RejectedMessage, target: str, queues: Queues) -> bool:
 
 
 def _copy(one: Peeked, new_id: str, target: str, queues: Queues) -> Message:
-    """Return a copy of a dead letter. Its first id goes with it: that may name its cause."""
-    dropped, source = {TIMES, FIRST_AT, SOURCE, WHY, WHY_TEXT}, one.source
+    """Return a copy of a dead letter. Its first id goes with it: that may name its cause.
+
+    How often it was put back goes with it too. With a count from 0 its next copy would have the id
+    of its first one, and duplicate detection would drop it.
+    """
+    dropped, source = {FIRST_AT, SOURCE, WHY, WHY_TEXT}, one.source
     if target == queues.dead_letters:  # its function asks why, and from where
-        dropped = {TIMES, FIRST_AT, SOURCE} if source else {TIMES, FIRST_AT}
+        dropped = {FIRST_AT, SOURCE} if source else {FIRST_AT}
     else:
         source = None
     kept = {name: text for name, text in one.properties.items() if name not in dropped}

@@ -75,7 +75,8 @@ class Redriver:
     async def _redrive(self, *, dies: bool) -> None:
         world = self._system.world
         paths = dead_letter_paths(QUEUES, sorted(self._system.workflows.agents()), [REPLIES_TO])
-        found = await read(world.bus, [path for path in paths if path in self._system.bus.queues])
+        bus = self._system.bus
+        found = await read(bus, [path for path in paths if path in bus.queues])
         judged = [(one, await judge(world.store, one, QUEUES)) for one in found.letters]
         moves, left = redrive_safe(judged, QUEUES)
         sent = {number for one in moves for number in one.move.sequences}
