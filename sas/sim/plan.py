@@ -296,9 +296,9 @@ def _unforwarded(rng: random.Random, agents: Sequence[str]) -> list[Item]:
         return []
     inner = (QUEUES.orders, QUEUES.scheduler, QUEUES.replies, *map(QUEUES.agent, agents))
     queue = None if rng.random() < 0.6 else rng.choice((*inner, QUEUES.dead_letters))
-    chance = [rng.random() < share for share in (0.8, 0.3)]
-    item = Unforwarded(_moment(rng, 4), queue, *chance, rng.choice((0, 0, 1, 2)))
-    return [item, Chance("crash", round(0.06 * rng.random(), 5))]
+    at_once, twice = rng.random() < 0.8, rng.random() < 0.3
+    item = Unforwarded(_moment(rng, 4), queue, at_once, twice, rng.choice((0, 0, 1, 2)))
+    return [item, Chance("crash", round(0.05 * rng.random(), 5))]
 
 
 def _soon_after(rng: random.Random, order: Submit) -> tuple[float, str]:

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 
-from sas.operate.letters import READ_MAX, dead_letter_paths, judge, read, rejected_of
+from sas.operate.letters import (
+    READ_MAX,
+    Fate,
+    Letter,
+    Verdict,
+    dead_letter_paths,
+    judge,
+    read,
+    rejected_of,
+)
 from sas.operate.redriving import Planned, redrive, redrive_safe
-from sas.ports import Peeked, UnavailableError
+from sas.ports import Peeked, StoreUnavailableError, UnavailableError
 from sas.sim.platform import QUEUES, REPLIES_TO
 from sas.sim.system import System
 from sas.simulation.bus import Queued
@@ -14,6 +24,7 @@ from sas.simulation.world import CrashError, of_no_host
 
 AGAIN_S = 60.0
 """After this time an operator gives a command again that died, and looks for dead letters again."""
+JUDGE_TRIES = 4
 
 
 class Redriver:
@@ -34,7 +45,7 @@ class Redriver:
             await self._system.world.clock.sleep(AGAIN_S)
 
     async def redrive(self, *, dies: bool) -> None:
-        """Send those dead letters again that are safe."""
+        """Send those dead letters again that are safe, and callbacks (``sas queues redrive``)."""
         of_no_host()
         await self._gives("sas dlq redrive", self._redrive(dies=dies))
 
@@ -73,16 +84,29 @@ class Redriver:
         return self._system.hosts[0].handlers
 
     async def _redrive(self, *, dies: bool) -> None:
-        world = self._system.world
         paths = dead_letter_paths(QUEUES, sorted(self._system.workflows.agents()), [REPLIES_TO])
         bus = self._system.bus
         found = await read(bus, [path for path in paths if path in bus.queues])
-        judged = [(one, await judge(world.store, one, QUEUES)) for one in found.letters]
+        judged = [(one, await self._judged(one)) for one in found.letters]
         moves, left = redrive_safe(judged, QUEUES)
+        unknown = [one for one, verdict in judged if verdict.fate is Fate.UNKNOWN]
+        for one in unknown:  # callbacks: the command says to look at them, and sends them by name
+            moves += redrive([one.peeked], one.path, None, QUEUES)[0]
         sent = {number for one in moves for number in one.move.sequences}
         self._stays |= {one.peeked.sequence for one, _ in judged} - sent
         self._tell(f"sas dlq redrive: {len(moves)} of {len(moves) + len(left)} dead letters")
         await self._move(moves, dies=dies)
+
+    async def _judged(self, letter: Letter) -> Verdict:
+        """Judge a letter. A read that fails is tried again, or no long list would come to its end.
+
+        Raises:
+            StoreUnavailableError: the table is away.
+        """
+        for _ in range(JUDGE_TRIES):
+            with suppress(CrashError, StoreUnavailableError):
+                return await judge(self._system.store, letter, QUEUES)
+        return await judge(self._system.store, letter, QUEUES)
 
     async def _move(self, moves: Sequence[Planned], *, dies: bool) -> None:
         """Move messages as ``OperatorBus.move`` does: lock, send, and remove at last."""
