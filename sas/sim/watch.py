@@ -224,9 +224,14 @@ class Watch:
             self._say(14, f"message {queued.message.message_id} is poison: {why}")
 
     def _is_back(self, message: Message) -> bool:
-        """Return whether a copy of a message is on its queue, or held while the queue is away."""
-        queue = self._system.bus.queues[message.queue.removesuffix(DEAD_LETTERS)]
-        copies = [one.message for one in (*queue.waiting, *queue.locked)]
+        """Return whether a copy of a message is on its queue, or held while the queue is away.
+
+        A copy in a subqueue is one too: an operator redrives it (see ``left_over``).
+        """
+        name = message.queue.removesuffix(DEAD_LETTERS)
+        paths = {name, name + DEAD_LETTERS} & {name, *self._system.subqueues}
+        queues = [self._system.bus.queues[path] for path in sorted(paths)]
+        copies = [one.message for queue in queues for one in (*queue.waiting, *queue.locked)]
         copies += self._system.store._held.values()  # noqa: SLF001
         return any(one.body == message.body for one in copies)
 
