@@ -55,7 +55,8 @@ class ClockApart:
 
     def now(self) -> datetime:
         """See ``Clock.now``."""
-        return self.clock.now() + timedelta(seconds=self.seconds)
+        now = self.clock.now()
+        return now + timedelta(seconds=self.seconds) if self.seconds else now
 
     async def sleep(self, seconds: float) -> None:
         """See ``Clock.sleep``."""

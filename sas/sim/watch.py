@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from sas.codec import outward
 from sas.codec.strict import convert
@@ -184,7 +185,7 @@ class Watch:
         if base is None or base == QUEUES.callbacks:
             return
         cause = _cause(base, message.body, _first_id(message))
-        order_id = json.loads(message.body).get("order_id")
+        order_id = msgspec.json.decode(message.body).get("order_id")
         stored = self._system.store.orders.get(order_id)
         seq = stored.causes.get(digest_id(cause)) if stored and cause else None
         if stored is not None and seq is not None and stored.journal[seq - 1].what.acts:
@@ -252,7 +253,7 @@ class Watch:
     def _is_needed(self, letter: Queued) -> bool:
         """Return whether an order, or a command, still waits for a dead letter."""
         base, body = _BASES.get(letter.source or ""), letter.message.body
-        stored = self._system.store.orders.get(json.loads(body).get("order_id"))
+        stored = self._system.store.orders.get(msgspec.json.decode(body).get("order_id"))
         if base == QUEUES.orders:
             return stored is None or stored.order.rejected
         if base == QUEUES.callbacks or stored is None:  # its step is asked again
@@ -267,7 +268,7 @@ class Watch:
         if message.message_id.startswith("again/") or b'"kind":"reply"' not in message.body:
             return  # a scheduler puts it back
         number, direction, epoch = _dispatch(message.body)
-        order_id = json.loads(message.body)["order_id"]
+        order_id = msgspec.json.decode(message.body)["order_id"]
         until = self._until.get((order_id, number, direction.value, epoch))
         if until is not None and until < now:
             late = (now - until).total_seconds()
@@ -332,7 +333,7 @@ class Ear:
 
 def _cause(base: str, body: bytes, own_id: str) -> str | None:
     """Return the cause of a message, or None."""
-    message = json.loads(body)
+    message = msgspec.json.decode(body)
     if base == QUEUES.orders:  # an operator's redrive names the submission in the body
         return cause_of(base, message.get("submission_id") or own_id)
     said = message.get("id")
@@ -345,12 +346,12 @@ def _first_id(message: Message) -> str:
 
 def _dispatch(body: bytes) -> tuple[int, Direction, int]:
     """Return the step, direction and epoch of a message of an agent."""
-    said = json.loads(body)
+    said = msgspec.json.decode(body)
     return said["step"], Direction(said["direction"]), said["epoch"]
 
 
 def _is_request(body: bytes, order_id: str, step: StepRecord) -> bool:
-    said = json.loads(body)
+    said = msgspec.json.decode(body)
     return (said["order_id"], said["step"], said["epoch"]) == (order_id, step.number, step.epoch)
 
 
