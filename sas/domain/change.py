@@ -264,13 +264,13 @@ def _after(order: Order, decision: Decision, origin: Origin) -> Order:
     over = decision.overdue or state in FINISHED or after.direction is Direction.UNDO
     new_errors = _in_error(after) - _in_error(order)
     kept = order.acknowledged_by if same and not new_errors else None
-    turns = order.direction is Direction.DO and after.direction is Direction.UNDO
+    begins_undo = order.direction is Direction.DO and after.direction is Direction.UNDO
     return replace(
         after,
         settled_at=(order.settled_at if same else origin.at) if settled else None,
         deadline=None if over else order.deadline,
         acknowledged_by=decision.acknowledged_by or kept,
-        undone_because=_undone_because(decision, origin) if turns else order.undone_because,
+        undone_because=_undone_because(decision, origin) if begins_undo else order.undone_because,
     )
 
 

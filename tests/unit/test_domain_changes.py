@@ -1,4 +1,4 @@
-"""From a decision to its change: seq, journal row, due rows, settled_at, rejection."""
+"""The change that commits a decision: seq, journal row, due rows, settled_at, rejection."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_an_undo_keeps_who_decided_it_and_why_however_often_it_goes_on() -> None
     assert len(next_change(order.order, decision, quiet).after.undone_because or "") == 300
 
 
-def test_an_edited_input_stands_in_the_journal() -> None:
+def test_the_journal_shows_that_an_input_was_edited() -> None:
     order = story("one")
     order.claim()
     step = order.order.steps[0]
