@@ -77,24 +77,21 @@ class Redriver:
 
     def _source_of(self, one: Peeked) -> str | None:
         """Return the queue of the system that gave up what was put aside."""
-        said = rejected_of(one)
-        return said.source_queue if said and said.source_queue in self._handled() else None
-
-    def _handled(self) -> Iterable[str]:
-        return self._system.hosts[0].handlers
+        said, handled = rejected_of(one), self._system.hosts[0].handlers
+        return said.source_queue if said and said.source_queue in handled else None
 
     async def _redrive(self, *, dies: bool) -> None:
         paths = dead_letter_paths(QUEUES, sorted(self._system.workflows.agents()), [REPLIES_TO])
         bus = self._system.bus
         found = await read(bus, [path for path in paths if path in bus.queues])
         judged = [(one, await self._judged(one)) for one in found.letters]
-        moves, left = redrive_safe(judged, QUEUES)
-        unknown = [one for one, verdict in judged if verdict.fate is Fate.UNKNOWN]
-        for one in unknown:  # callbacks: the command says to look at them, and sends them by name
-            moves += redrive([one.peeked], one.path, None, QUEUES)[0]
+        moves, _ = redrive_safe(judged, QUEUES)
+        for one, verdict in judged:
+            if verdict.fate is Fate.UNKNOWN:  # a callback: the operator looks at it, and sends it
+                moves += redrive([one.peeked], one.path, None, QUEUES)[0]
         sent = {number for one in moves for number in one.move.sequences}
         self._stays |= {one.peeked.sequence for one, _ in judged} - sent
-        self._tell(f"sas dlq redrive: {len(moves)} of {len(moves) + len(left)} dead letters")
+        self._tell(f"sas dlq redrive: {len(moves)} of {len(judged)} dead letters")
         await self._move(moves, dies=dies)
 
     async def _judged(self, letter: Letter) -> Verdict:
