@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -275,18 +276,11 @@ def test_a_dead_letter_whose_recorded_messages_may_not_be_sent_is_sent_again(
     night: Night, queue: str
 ) -> None:
     """Its function died between its commit and its sends, in the last delivery."""
-    made = night.made
-    if queue == "orders":
-        body, message_id, handle = order("A"), "m-A", made.submit
-    else:
-        night.play(made.submit(order("A"), "m-A"))
+    made, message = night.made, Message("orders", "m-A", order("A"))
+    if queue == "agent-replies":
+        night.play(made.hand(message))
         night.play(made.step("scheduler"))
-        reply = done("A", 0)
-        body, message_id = reply.body, reply.message_id
-
-        async def handle(_body: bytes | None = None, _message_id: str = "") -> None:
-            await made.hand(reply)
-
+        message = done("A", 0)
     before = {one.message_id for one in made.bus.messages(SHOP)}
 
     def dies(_message: Message) -> None:
@@ -294,15 +288,15 @@ def test_a_dead_letter_whose_recorded_messages_may_not_be_sent_is_sent_again(
 
     made.bus.plan = dies
     with pytest.raises(CrashError):
-        night.play(handle(body, message_id))
+        night.play(made.hand(message))
     made.bus.plan = lambda _message: None
     assert {one.message_id for one in made.bus.messages(SHOP)} == before
-    dead(night, queue, body, message_id)
+    dead(night, queue, message.body, message.message_id)
 
-    assert fates(night) == {message_id: "safe to redrive"}
+    assert fates(night) == {message.message_id: "safe to redrive"}
     assert night.sas("dlq", "redrive", "--all").lines[-1] == "sent 1 of 1, removed 1"
     (again,) = night.sent
-    night.play(handle(again.body, again.properties[FIRST_ID]))
+    night.play(made.hand(replace(again, message_id=again.properties[FIRST_ID])))
     after = {one.message_id for one in made.bus.messages(SHOP)}
     assert len(after - before) == 1, "the application gets its notification"
 
