@@ -45,6 +45,7 @@ MAY_IMPORT = {
     "azure.functions",
     "collections.abc",
     "functools",
+    "gc",
     "logging",
     "sas.bootstrap",
     "sas.config",
