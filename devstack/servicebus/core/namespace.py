@@ -2,8 +2,6 @@
 
 import difflib
 import functools
-import heapq
-import itertools
 import logging
 import secrets
 from collections.abc import Callable, Iterator
@@ -34,8 +32,6 @@ class Namespace:
         self._queues: dict[str, Queue] = {}
         self._transfer: dict[str, Queue] = {}
         self.due_changed = True
-        self._sweeps: list[tuple[float, int, Queue]] = []
-        self._ticket = itertools.count()
 
     def __iter__(self) -> Iterator[Queue]:
         return iter(self._queues.values())
@@ -207,20 +203,18 @@ class Namespace:
         """Sweep ``queue`` at ``at``."""
         queue.wake_at = at
         self.due_changed = True
-        heapq.heappush(self._sweeps, (at, next(self._ticket), queue))
 
     def next_due(self) -> float | None:
         """Say when to call `tick`."""
-        while self._sweeps and self._sweeps[0][2].wake_at != self._sweeps[0][0]:
-            heapq.heappop(self._sweeps)
-        return self._sweeps[0][0] if self._sweeps else None
+        moments = (queue.wake_at for queue in self.every_queue())
+        return min((at for at in moments if at is not None), default=None)
 
     def tick(self, now: float) -> None:
         """Sweep every queue that is due."""
         self.due_changed = True
-        while (due := self.next_due()) is not None and due <= now:
-            queue = heapq.heappop(self._sweeps)[2]
-            queue.wake_at = None
-            again = queue.sweep(now)
-            if again is not None:
-                queue.wake(max(again, now + 0.001))
+        for queue in self.every_queue():
+            if queue.wake_at is not None and queue.wake_at <= now:
+                queue.wake_at = None
+                again = queue.sweep(now)
+                if again is not None:
+                    queue.wake(max(again, now + 0.001))
