@@ -24,7 +24,7 @@ from devstack.servicebus.core.dispatch import Consumer, PlainDispatch, Session, 
 from devstack.servicebus.core.message import Message, MessageState
 from devstack.servicebus.core.properties import FOREVER_S, QueueProperties
 
-_COMPACT_ABOVE = 1024
+_DUE_MAX = 1024
 
 
 class Journal:
@@ -97,9 +97,7 @@ class Queue:
         self.wake_at: float | None = None
         self.sessions = SessionDispatch(self) if properties.requires_session else None
         self.dispatch: PlainDispatch | SessionDispatch = self.sessions or PlainDispatch(self)
-        self._schedule = DueHeap(lambda number: number in self.messages)
-        self._expiry = DueHeap(lambda number: number in self.messages)
-        self._lock_ends = DueHeap(self._is_locked)
+        self._due: list[tuple[float, int]] = []
 
     # -- messages come in ---------------------------------------------------------------
 
@@ -161,11 +159,9 @@ class Queue:
             self.sessions.added(message)
         if message.state is MessageState.SCHEDULED and message.scheduled_at is not None:
             self.scheduled_count += 1
-            self._schedule.push(message.scheduled_at, message.sequence)
-            self.wake(message.scheduled_at)
+            self._plan(message.scheduled_at, message)
         if message.expires_at is not None:
-            self._expiry.push(message.expires_at, message.sequence)
-            self.wake(message.expires_at)
+            self._plan(message.expires_at, message)
 
     def restore(self, message: Message, now: float) -> None:
         """Add a message without a lock, after a restart."""
@@ -217,12 +213,7 @@ class Queue:
     def lock_until(self, message: Message, at: float) -> None:
         """Set the end of a message's lock."""
         message.locked_until = at
-        self._lock_ends.push(at, message.sequence)
-        self.wake(at)
-
-    def _is_locked(self, sequence: int) -> bool:
-        message = self.messages.get(sequence)
-        return message is not None and message.token is not None
+        self._plan(at, message)
 
     def lock_ends_at(self, now: float) -> float:
         """Say when a lock that is taken now ends."""
@@ -291,6 +282,25 @@ class Queue:
 
     # -- time ---------------------------------------------------------------------------
 
+    def _plan(self, at: float, message: Message) -> None:
+        """Look at a message again at ``at``.
+
+        Entries of what is over are dropped when they are most of the heap. So a queue with a time
+        to live of an hour does not remember an hour's traffic.
+        """
+        heapq.heappush(self._due, (at, message.sequence))
+        if len(self._due) > _DUE_MAX + 4 * len(self.messages):
+            self._due = [entry for entry in self._due if self._is_due(*entry)]
+            heapq.heapify(self._due)
+        self.wake(at)
+
+    def _is_due(self, at: float, sequence: int) -> bool:
+        message = self.messages.get(sequence)
+        if message is None:
+            return False
+        locked_until = None if message.token is None else message.locked_until
+        return at in {message.scheduled_at, locked_until, message.expires_at}
+
     def wake(self, at: float) -> None:
         """Ask for a sweep at ``at``, unless an earlier one is planned."""
         if self.wake_at is None or at < self.wake_at:
@@ -298,27 +308,28 @@ class Queue:
 
     def sweep(self, now: float) -> float | None:
         """Do what is due; return the time of the next sweep, None for no sweep."""
-        while (sequence := self._schedule.pop_due(now)) is not None:
-            self._enqueue_scheduled(self.messages.get(sequence), now)
-        self._end_locks(now)
-        while (sequence := self._expiry.pop_due(now)) is not None:
-            message = self.messages.get(sequence)
-            if message is not None and message.token is None:
-                self._expire(message, now)
-        self.dispatch.compact()
-        moments = [heap.next_at() for heap in (self._schedule, self._expiry, self._lock_ends)]
-        if self.sessions is not None:
-            moments.append(self.sessions.next_due())
-        return min((moment for moment in moments if moment is not None), default=None)
-
-    def _end_locks(self, now: float) -> None:
         if self.sessions is not None:
             self.sessions.sweep(now)
-            return
-        while (sequence := self._lock_ends.pop_due(now)) is not None:
-            message = self.messages.get(sequence)
-            if message is not None and message.token is not None and message.locked_until <= now:
+        while self._due and (self._due[0][0] <= now or not self._is_due(*self._due[0])):
+            message = self.messages.get(heapq.heappop(self._due)[1])
+            if message is not None:
+                self._look_at(message, now)
+        self.dispatch.compact()
+        moments = [at for at, _ in self._due[:1]]
+        if self.sessions is not None and (at := self.sessions.next_due()) is not None:
+            moments.append(at)
+        return min(moments, default=None)
+
+    def _look_at(self, message: Message, now: float) -> None:
+        """Do what is due for one message. A session ends the locks of its own messages."""
+        if message.state is MessageState.SCHEDULED:
+            if message.scheduled_at is not None and message.scheduled_at <= now:
+                self._enqueue_scheduled(message, now)
+        elif message.token is not None:
+            if self.sessions is None and message.locked_until <= now:
                 self.unlock(message, now, count=True)
+        elif message.expires_at is not None and message.expires_at <= now:
+            self._expire(message, now)
 
     def expire_locks(self, now: float) -> int:
         """End every lock of messages or sessions now; return their number."""
@@ -329,9 +340,7 @@ class Queue:
             self.lock_until(message, now)
         return len(self.locked)
 
-    def _enqueue_scheduled(self, message: Message | None, now: float) -> None:
-        if message is None or message.state is not MessageState.SCHEDULED:
-            return
+    def _enqueue_scheduled(self, message: Message, now: float) -> None:
         self.remove(message)
         self.last_sequence += 1
         message.sequence = self.last_sequence
@@ -426,39 +435,6 @@ class Queue:
         """Raise EntityDisabledError or NotAllowedError if clients may not receive."""
         self.check_browsable()
         self.check_status(receives=True)
-
-
-class DueHeap:
-    """Sequence numbers by the time at which they fall due.
-
-    Numbers that are not ``pending`` any more are dropped when they come first, or when they are
-    half of the heap. So a queue with a time to live of an hour does not remember an hour's traffic.
-    """
-
-    def __init__(self, pending: Callable[[int], bool]) -> None:
-        self._pending = pending
-        self._heap: list[tuple[float, int]] = []
-        self._compact_at = _COMPACT_ABOVE
-
-    def push(self, at: float, sequence: int) -> None:
-        """Let ``sequence`` fall due at ``at``."""
-        heapq.heappush(self._heap, (at, sequence))
-        if len(self._heap) > self._compact_at:
-            self._heap = [entry for entry in self._heap if self._pending(entry[1])]
-            heapq.heapify(self._heap)
-            self._compact_at = max(_COMPACT_ABOVE, 2 * len(self._heap))
-
-    def pop_due(self, now: float) -> int | None:
-        """Take one number that is due, None if no number is due."""
-        if self._heap and self._heap[0][0] <= now:
-            return heapq.heappop(self._heap)[1]
-        return None
-
-    def next_at(self) -> float | None:
-        """Say when the next number falls due."""
-        while self._heap and not self._pending(self._heap[0][1]):
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
 
 
 class DuplicateHistory:
