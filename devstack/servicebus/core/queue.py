@@ -72,7 +72,10 @@ class QueueOwner(Protocol):
 
 
 class Queue:
-    """The messages of one queue."""
+    """The messages of one queue.
+
+    ``parts`` are its dead letters, and the messages that could not be forwarded; they have none.
+    """
 
     def __init__(
         self,
@@ -80,13 +83,14 @@ class Queue:
         properties: QueueProperties,
         namespace: QueueOwner,
         *,
-        dead_letters: "Queue | None" = None,
+        parts: "Sequence[Queue]" = (),
         created_at: float = 0.0,
     ) -> None:
         self.name = name
         self.properties = properties
         self.namespace = namespace
-        self.dead_letters = dead_letters
+        self.parts = parts
+        self.dead_letters = parts[0] if parts else None
         self.created_at = self.updated_at = self.accessed_at = created_at
         self.messages: dict[int, Message] = {}
         self.locked: dict[bytes, Message] = {}
