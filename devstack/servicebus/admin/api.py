@@ -35,18 +35,26 @@ _aiohttp_log.setLevel(logging.CRITICAL)
 class AdminServer:
     """Answers the requests on the management port of one broker."""
 
-    def __init__(self, server: AmqpServer, port: int) -> None:
+    def __init__(self, server: AmqpServer) -> None:
         self._server = server
-        self._address = f"http://{server.host}:{port}"
-        self._http = web.Server(self._handle, access_log=None, logger=_aiohttp_log)
+        self._http: web.Server | None = None
+        self._address = ""
 
-    def connection(self) -> asyncio.BaseProtocol:
-        """Give the protocol for a new connection."""
-        return self._http()
+    async def start(self, port: int) -> int:
+        """Listen; return the port, a free one if ``port`` is 0. Raises OSError."""
+        http = web.Server(self._handle, access_log=None, logger=_aiohttp_log)
+        host, loop = self._server.host, asyncio.get_running_loop()
+        self._listener = await loop.create_server(http, host, port)
+        self._http = http
+        bound: int = self._listener.sockets[0].getsockname()[1]
+        self._address = f"http://{host}:{bound}"
+        return bound
 
     async def stop(self) -> None:
-        """Close every connection."""
-        await self._http.shutdown(_STOPS_WITHIN_S)
+        """Close the port and every connection."""
+        if self._http is not None:
+            self._listener.close()
+            await self._http.shutdown(_STOPS_WITHIN_S)
 
     async def _handle(self, request: web.BaseRequest) -> web.Response:
         body = await request.read()
