@@ -61,6 +61,7 @@ _COLUMNS = (
     "delivery_annotations",
 )
 _values = operator.attrgetter(*_COLUMNS)
+_STORE_MESSAGE = "INSERT OR REPLACE INTO message VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)"
 
 _log = logging.getLogger("devstack.servicebus")
 
@@ -110,117 +111,96 @@ class SqliteJournal(Journal):
         self._reserved: dict[int, int] = dict(
             self.database.execute("SELECT id, reserved FROM store")
         )
-        self._store_of: dict[Queue, int] = {}
-        self._messages: dict[int, Message] = {}
-        self._deliveries: dict[int, Message] = {}
-        self._removed: list[tuple[int]] = []
-        self._others: list[tuple[str, tuple[Any, ...]]] = []
+        self._changes: list[tuple[str, tuple[Any, ...]]] = []
         self._since_forgetting = 0
 
     def _key(self, queue: Queue, sequence: int) -> int:
         """Give the key of a row, and reserve its sequence number."""
-        store = self._store_of.get(queue)
+        name = queue.name.lower()
+        store = self.stores.get(name)
         if store is None:
-            store = max(self.stores.values(), default=0) + 1
-            store = self._store_of[queue] = self.stores.setdefault(queue.name.lower(), store)
+            store = self.stores[name] = max(self.stores.values(), default=0) + 1
         if sequence >= self._reserved.get(store, 0):
             self._reserved[store] = sequence + _RESERVE
-            row = (store, queue.name.lower(), self._reserved[store])
-            self._others.append(("INSERT OR REPLACE INTO store VALUES(?, ?, ?)", row))
+            row = (store, name, self._reserved[store])
+            self._changes.append(("INSERT OR REPLACE INTO store VALUES(?, ?, ?)", row))
         return store << _SHIFT | sequence
 
     # -- changes of the queues --------------------------------------------------------------
 
     def stored(self, queue: Queue, message: Message) -> None:
         """Record a message that arrived, or whose properties changed."""
-        key = self._key(queue, message.sequence)
-        self._messages[key] = message
+        row = (self._key(queue, message.sequence), *_values(message))
+        self._changes.append((_STORE_MESSAGE, row))
         if message.state or message.delivery_count or message.token is not None:
-            self._deliveries[key] = message
+            self.changed(queue, message)
 
     def changed(self, queue: Queue, message: Message) -> None:
         """Record a message's lock, delivery count or state."""
-        self._deliveries[self._key(queue, message.sequence)] = message
+        key, m = self._key(queue, message.sequence), message
+        row = (key, m.delivery_count, int(m.state), m.token, m.locked_until)
+        self._changes.append(("INSERT OR REPLACE INTO delivery VALUES(?, ?, ?, ?, ?)", row))
 
     def removed(self, queue: Queue, message: Message) -> None:
         """Record that a message was removed from this queue."""
-        key = self._key(queue, message.sequence)
-        self._messages.pop(key, None)
-        self._deliveries.pop(key, None)
-        self._removed.append((key,))
+        key = (self._key(queue, message.sequence),)
+        self._changes += [
+            ("DELETE FROM message WHERE id = ?", key),
+            ("DELETE FROM delivery WHERE id = ?", key),
+        ]
 
     def remembered(self, queue: Queue, message_id: Any, at: float, sequence: int) -> None:
         """Record an entry of the duplicate detection history."""
         row = (self._key(queue, sequence), encode.scalar(message_id), at)
-        self._others.append(("INSERT OR REPLACE INTO history VALUES(?, ?, ?)", row))
+        self._changes.append(("INSERT OR REPLACE INTO history VALUES(?, ?, ?)", row))
         self._since_forgetting += 1
         if self._since_forgetting >= _FORGET_EVERY:
             self._since_forgetting = 0
             bounds = (self._key(queue, 0), self._key(queue, queue.history.oldest_sequence()))
-            self._others.append(("DELETE FROM history WHERE id >= ? AND id < ?", bounds))
+            self._changes.append(("DELETE FROM history WHERE id >= ? AND id < ?", bounds))
 
     def session_changed(self, queue: Queue, session: Session) -> None:
         """Record a session's state."""
         row = (self._key(queue, 0) >> _SHIFT, session.id, session.state, session.updated_at)
-        self._others.append(("INSERT OR REPLACE INTO session VALUES(?, ?, ?, ?)", row))
+        self._changes.append(("INSERT OR REPLACE INTO session VALUES(?, ?, ?, ?)", row))
 
     def queue_changed(self, queue: Queue) -> None:
         """Record a queue that was created or changed."""
         row = (queue.name, json.dumps(queue.properties.to_official()), queue.created_at)
-        self._others.append(("INSERT OR REPLACE INTO queue VALUES(?, ?, ?)", row))
+        self._changes.append(("INSERT OR REPLACE INTO queue VALUES(?, ?, ?)", row))
 
     def queue_deleted(self, queue: Queue) -> None:
-        """Delete a queue with its messages, at once."""
-        self.commit()
+        """Delete a queue with its messages."""
         name = queue.name.lower()
-        self._others.append(("DELETE FROM queue WHERE name = ?", (queue.name,)))
+        self._changes.append(("DELETE FROM queue WHERE name = ?", (queue.name,)))
         for known in [it for it in self.stores if it == name or it.startswith(name + "/$")]:
             store = self.stores.pop(known)
             self._reserved.pop(store, None)
             bounds = (store << _SHIFT, (store + 1) << _SHIFT)
-            self._others += [
+            self._changes += [
                 ("DELETE FROM message WHERE id >= ? AND id < ?", bounds),
                 ("DELETE FROM delivery WHERE id >= ? AND id < ?", bounds),
                 ("DELETE FROM history WHERE id >= ? AND id < ?", bounds),
                 ("DELETE FROM session WHERE store = ?", (store,)),
                 ("DELETE FROM store WHERE id = ?", (store,)),
             ]
-        self.commit()
-        kept = self.stores.values()
-        self._store_of = {known: n for known, n in self._store_of.items() if n in kept}
 
     # -- writing ----------------------------------------------------------------------------
 
     def commit(self) -> None:
         """Write the buffer in one transaction. Raises sqlite3.Error if the disk fails."""
-        if not (self._others or self._removed or self._messages or self._deliveries):
+        if not self._changes:
             return
         self.database.execute("BEGIN IMMEDIATE")
         try:
-            self._write()
+            for statement, row in self._changes:
+                self.database.execute(statement, row)
             self.database.execute("COMMIT")
         except BaseException:
             if self.database.in_transaction:
                 self.database.execute("ROLLBACK")
             raise
-        self._others, self._removed, self._messages, self._deliveries = [], [], {}, {}
-
-    def _write(self) -> None:
-        for statement, row in self._others:
-            self.database.execute(statement, row)
-        many = self.database.executemany
-        if self._removed:
-            many("DELETE FROM message WHERE id = ?", self._removed)
-            many("DELETE FROM delivery WHERE id = ?", self._removed)
-        if self._messages:
-            rows = ((key, *_values(message)) for key, message in self._messages.items())
-            many("INSERT OR REPLACE INTO message VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)", rows)
-        if self._deliveries:
-            states = (
-                (key, m.delivery_count, int(m.state), m.token, m.locked_until)
-                for key, m in self._deliveries.items()
-            )
-            many("INSERT OR REPLACE INTO delivery VALUES(?,?,?,?,?)", states)
+        self._changes = []
 
     def close(self) -> None:
         """Write the buffer and close the database."""
