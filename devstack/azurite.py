@@ -16,7 +16,6 @@ from typing import Self
 
 from devstack.children import Child, Scratch, Steps, free_port, wait_for, wait_for_async
 from devstack.inputs import ChildFailedError, DevstackError, NotInstalledError, make_directory
-from devstack.lifecycle import Runnable
 
 # Published by Microsoft for every storage emulator; not a secret.
 ACCOUNT = "devstoreaccount1"
@@ -35,7 +34,7 @@ _SAVE_S = 60.0
 _ATTEMPTS_MAX = 5
 
 
-class Azurite(Runnable):
+class Azurite:
     """The table service of Azurite on 127.0.0.1.
 
         with Azurite() as azurite:
@@ -145,6 +144,13 @@ class Azurite(Runnable):
         if self._scratch is not None:
             self._scratch.close()
             self._scratch = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     async def __aenter__(self) -> Self:
         await self.start_async()
