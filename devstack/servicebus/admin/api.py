@@ -142,29 +142,21 @@ class AdminServer:
         kind, queue = fault.pop("kind", ""), fault.pop("queue", "")
         if not isinstance(kind, str) or not isinstance(queue, str):
             raise ValueError("'kind' and 'queue' are text")  # noqa: TRY004 (one kind of error)
-        if kind not in {"drop-connections", "expire-locks"}:
-            return self._arm_fault(kind, queue, fault)
-        _nothing_else(fault)
+        if kind not in (kinds := ("drop-connections", "expire-locks", *KINDS)):
+            raise ValueError(f"'{kind[:50]}' is not a fault; use one of {', '.join(kinds)}")
+        if unknown := fault.keys() - ({"count", "seconds", "operation"} if kind in KINDS else ()):
+            text = f"'{unknown.pop()[:50]}' is not a part of this fault; leave it out"
+            raise ValueError(text)
         if kind == "drop-connections":
             return {"dropped": self._server.drop_connections(queue)}
-        return {"expired": self._server.expire_locks(queue)}
-
-    def _arm_fault(self, kind: str, queue: str, fault: dict[str, Any]) -> dict[str, Any]:
-        if kind not in KINDS:
-            kinds = ", ".join(("drop-connections", "expire-locks", *KINDS))
-            raise ValueError(f"'{kind[:50]}' is not a fault; use one of {kinds}")
-        count, seconds = fault.pop("count", 1), fault.pop("seconds", 0.0)
-        operation = fault.pop("operation", "")
-        _nothing_else(fault)
+        if kind == "expire-locks":
+            return {"expired": self._server.expire_locks(queue)}
+        count, seconds = fault.get("count", 1), fault.get("seconds", 0.0)
+        operation = fault.get("operation", "")
         if type(count) is not int or type(seconds) not in {int, float}:
             raise ValueError("'count' is a whole number and 'seconds' a number")
         self._server.arm(kind, queue, operation=str(operation), count=count, seconds=seconds)
         return {"armed": kind, "count": count}
-
-
-def _nothing_else(fault: dict[str, Any]) -> None:
-    if fault:
-        raise ValueError(f"'{next(iter(fault))[:50]}' is not a part of this fault; leave it out")
 
 
 def _object(body: bytes) -> dict[str, Any]:
