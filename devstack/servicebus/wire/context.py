@@ -37,24 +37,18 @@ class Limits:
     session_wait_max_s: float = 600.0
 
 
+@dataclass(eq=False, kw_only=True)
 class Context:
     """The shared state of one broker. ``commit`` makes durable what the queues recorded."""
 
-    def __init__(
-        self,
-        namespace: Namespace,
-        *,
-        clock: Callable[[], float],
-        commit: Callable[[], None],
-        tokens: TokenValidator,
-        limits: Limits,
-    ) -> None:
-        self.namespace = namespace
-        self.clock = clock
-        self.tokens = tokens
-        self.limits = limits
+    namespace: Namespace
+    clock: Callable[[], float]
+    commit: Callable[[], None]
+    tokens: TokenValidator
+    limits: Limits
+
+    def __post_init__(self) -> None:
         self.faults = Faults()
-        self._commit = commit
         self._outputs: list[Output] = []
         self._flush_planned = self._reading = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -100,7 +94,7 @@ class Context:
     def flush(self) -> None:
         """Commit, then write the output of every marked connection."""
         self._flush_planned = self._reading = False
-        self._commit()
+        self.commit()
         outputs, self._outputs = self._outputs, []
         for output in outputs:
             output.write()

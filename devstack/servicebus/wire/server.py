@@ -53,7 +53,7 @@ class AmqpServer:
         self.failure: str | None = None
         self.connections: set[AmqpConnection] = set()
         self.context = Context(
-            self.namespace, clock=clock, commit=self.commit, tokens=tokens, limits=limits
+            namespace=self.namespace, clock=clock, commit=self.commit, tokens=tokens, limits=limits
         )
         self._listener: asyncio.Server | None = None
         self._checking: asyncio.TimerHandle | None = None
