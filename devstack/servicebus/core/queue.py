@@ -318,7 +318,6 @@ class Queue:
             message = self.messages.get(heapq.heappop(self._due)[1])
             if message is not None:
                 self._look_at(message, now)
-        self.dispatch.compact()
         moments = [at for at, _ in self._due[:1]]
         if self.sessions is not None and (at := self.sessions.next_due()) is not None:
             moments.append(at)
