@@ -82,8 +82,6 @@ class Broker(AmqpServer, AsyncRunnable):
         await self.stop_listening()
         self.close_data()
 
-    # -- data -------------------------------------------------------------------------------
-
     def commit(self) -> None:
         """Make durable what has happened.
 
@@ -122,8 +120,6 @@ class Broker(AmqpServer, AsyncRunnable):
     async def wait_failed(self) -> None:
         """Wait until the disk fails."""
         await self._failed.wait()
-
-    # -- queues -----------------------------------------------------------------------------
 
     def _create_configured(self) -> None:
         given: Any = self._queues.queues if isinstance(self._queues, Config) else self._queues or ()

@@ -126,8 +126,6 @@ class SqliteJournal(Journal):
             self._changes.append(("INSERT OR REPLACE INTO store VALUES(?, ?, ?)", row))
         return store << _SHIFT | sequence
 
-    # -- changes of the queues --------------------------------------------------------------
-
     def stored(self, queue: Queue, message: Message) -> None:
         """Record a message that arrived, or whose properties changed."""
         row = (self._key(queue, message.sequence), *_values(message))
@@ -185,8 +183,6 @@ class SqliteJournal(Journal):
                 ("DELETE FROM store WHERE id = ?", (store,)),
             ]
 
-    # -- writing ----------------------------------------------------------------------------
-
     def commit(self) -> None:
         """Write the buffer in one transaction. Raises sqlite3.Error if the disk fails."""
         if not self._changes:
@@ -212,8 +208,6 @@ class SqliteJournal(Journal):
     def abandon(self) -> None:
         """Close the database without writing the buffer."""
         self.database.close()
-
-    # -- reading back after a stop or a crash -----------------------------------------------
 
     def recover(self, namespace: Namespace, now: float) -> None:
         """Restore queues, messages, locks, the history and session states.

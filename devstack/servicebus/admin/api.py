@@ -127,8 +127,6 @@ class AdminServer:
         change = self._server.update_to if update else self._server.create_with
         return _entry(200 if update else 201, self._describe(change(name, properties)).encode())
 
-    # -- faults -----------------------------------------------------------------------------
-
     def _faults(self, method: str, body: bytes) -> web.Response:
         if method == "POST":
             return _json(self._do_fault(_object(body)))

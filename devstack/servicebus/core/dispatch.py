@@ -146,8 +146,6 @@ class SessionDispatch:
     def __iter__(self) -> Iterator[Session]:
         return iter(self._sessions.values())
 
-    # -- sessions -----------------------------------------------------------------------
-
     def open(self, session_id: str) -> Session:
         """Give the session, a new one if it does not exist."""
         session = self._sessions.get(session_id)
@@ -232,8 +230,6 @@ class SessionDispatch:
             if session.owner is None and session.state is None:
                 self._sessions.pop(session.id, None)
 
-    # -- messages -----------------------------------------------------------------------
-
     def added(self, message: Message) -> None:
         """Count a message that was added to the queue."""
         self.open(message.session_id or "").count += 1
@@ -277,8 +273,6 @@ class SessionDispatch:
         session = consumer.session
         if session is not None and session.owner is consumer:
             self._release(session, now, count=False)
-
-    # -- time ---------------------------------------------------------------------------
 
     def sweep(self, now: float) -> None:
         """End the expired locks and waits."""

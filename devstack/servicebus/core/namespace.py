@@ -42,8 +42,6 @@ class Namespace:
         """Give every queue and every dead-letter queue."""
         return [one for queue in self for one in (queue, *queue.parts)]
 
-    # -- names --------------------------------------------------------------------------
-
     def create(
         self, name: str, properties: QueueProperties | None = None, now: float = 0.0
     ) -> Queue:
@@ -137,8 +135,6 @@ class Namespace:
                 return self.queue(path[: -len(ending)]).parts[number]
         return self.queue(path)
 
-    # -- forwarding ---------------------------------------------------------------------
-
     def forward(self, source: Queue, message: Message, now: float, hops: int) -> None:
         """Move a message to the queue that ``source`` forwards to.
 
@@ -178,8 +174,6 @@ class Namespace:
         message.delivery_count = 0
         queue.accept(message, now, hops + 1)
         return ""
-
-    # -- time ---------------------------------------------------------------------------
 
     def wake(self, queue: Queue, at: float) -> None:
         """Sweep ``queue`` at ``at``."""

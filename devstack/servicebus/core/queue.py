@@ -103,8 +103,6 @@ class Queue:
         self.dispatch: PlainDispatch | SessionDispatch = self.sessions or PlainDispatch(self)
         self._due: list[tuple[float, int]] = []
 
-    # -- messages come in ---------------------------------------------------------------
-
     def enqueue(self, messages: Sequence[Message], now: float) -> list[int]:
         """Take all of ``messages`` or none; return their sequence numbers.
 
@@ -179,8 +177,6 @@ class Queue:
         self.locked[token] = message
         self.lock_until(message, message.locked_until)
 
-    # -- messages go out ----------------------------------------------------------------
-
     def take_ready(self, ready: list[int], now: float) -> Message | None:
         """Pop the next message of ``ready`` that can be delivered; `sweep` handles expired ones."""
         while ready:
@@ -222,8 +218,6 @@ class Queue:
     def lock_ends_at(self, now: float) -> float:
         """Say when a lock that is taken now ends."""
         return now + self.properties.lock_duration_s
-
-    # -- messages leave, or come back ---------------------------------------------------
 
     def remove(self, message: Message) -> None:
         """Remove a message from this queue."""
@@ -283,8 +277,6 @@ class Queue:
         if not self.namespace.forward_dead(self, message, now) and dead is not None:
             dead.last_sequence = max(dead.last_sequence, message.sequence)
             dead.insert(message, now)
-
-    # -- time ---------------------------------------------------------------------------
 
     def _plan(self, at: float, message: Message) -> None:
         """Look at a message again at ``at``.
@@ -358,8 +350,6 @@ class Queue:
             self.move_to_dead_letters(message, now, "TTLExpiredException", text)
         else:
             self.remove(message)
-
-    # -- properties ---------------------------------------------------------------------
 
     def change_properties(self, properties: QueueProperties, now: float) -> None:
         """Set other properties. Locks keep their ends."""

@@ -61,8 +61,6 @@ class AmqpServer:
     def commit(self) -> None:
         """Make durable what the queues recorded. Here nothing is kept."""
 
-    # -- listening --------------------------------------------------------------------------
-
     async def listen(self, port: int) -> int:
         """Listen; return the port, a free one if ``port`` is 0. Raises OSError."""
         loop = asyncio.get_running_loop()
@@ -111,8 +109,6 @@ class AmqpServer:
             connection.check_deadlines(now)
         self._checking = self.context.later(_CHECK_EVERY_S, self._check_connections)
 
-    # -- links ------------------------------------------------------------------------------
-
     def links(self) -> list[Link]:
         """Give every open link."""
         found = (link for connection in self.connections for link in connection.links())
@@ -120,8 +116,6 @@ class AmqpServer:
 
     def _links_of(self, queues: Collection[Queue]) -> list[Link]:
         return [link for link in self.links() if link.queue is not None and link.queue in queues]
-
-    # -- queues -----------------------------------------------------------------------------
 
     def create_with(self, name: str, properties: QueueProperties) -> Queue:
         """Create a queue. Raises ValueError, also if it would forward to a missing queue."""
@@ -163,8 +157,6 @@ class AmqpServer:
             transfer_dead_letter=len(transfer.messages),
             size_bytes=queue.bytes + dead.bytes,
         )
-
-    # -- faults -----------------------------------------------------------------------------
 
     def arm(
         self,

@@ -175,8 +175,6 @@ class AmqpSession:
         self.links.clear()
         self._unsettled.clear()
 
-    # -- links --------------------------------------------------------------------------
-
     def new_handle(self, peer_handle: int) -> int:
         """Give the broker's handle for a new link. Raises AmqpError if it cannot be opened."""
         known = self.links.get(peer_handle)
@@ -200,8 +198,6 @@ class AmqpSession:
             del self._unsettled[delivery_id]
         closed = encode.boolean(bool(fields[1]))
         self.send(encode.composite(frames.DETACH, [encode.uint(link.handle), closed]))
-
-    # -- frames from the peer -----------------------------------------------------------
 
     def on_transfer(self, body: bytes, position: int, now: float) -> None:
         """Take one frame of a message."""
@@ -250,8 +246,6 @@ class AmqpSession:
             if found is not None:
                 link, token = found
                 link.on_settled(delivery_id, token, outcome, bool(settled), now)
-
-    # -- messages to the peer -----------------------------------------------------------
 
     def transmit(self, link: Link, message: Message, token: bytes) -> None:
         """Send a message, now or when the peer's window allows."""
