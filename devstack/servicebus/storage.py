@@ -12,7 +12,6 @@ rewrite the body. See docs/adr/devstack/0002-sqlite-in-wal-mode.md.
 """
 
 import json
-import logging
 import operator
 import sqlite3
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import Any
 
 from devstack.servicebus.amqp import decode, encode
 from devstack.servicebus.core.dispatch import Session
-from devstack.servicebus.core.errors import EntityNotFoundError
 from devstack.servicebus.core.message import Message, MessageState, read_identity
 from devstack.servicebus.core.namespace import Namespace
 from devstack.servicebus.core.properties import QueueProperties
@@ -62,8 +60,6 @@ _COLUMNS = (
 )
 _values = operator.attrgetter(*_COLUMNS)
 _STORE_MESSAGE = "INSERT OR REPLACE INTO message VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)"
-
-_log = logging.getLogger("devstack.servicebus")
 
 
 class StorageError(Exception):
@@ -188,14 +184,9 @@ class SqliteJournal(Journal):
         if not self._changes:
             return
         self.database.execute("BEGIN IMMEDIATE")
-        try:
-            for statement, row in self._changes:
-                self.database.execute(statement, row)
-            self.database.execute("COMMIT")
-        except BaseException:
-            if self.database.in_transaction:
-                self.database.execute("ROLLBACK")
-            raise
+        for statement, row in self._changes:
+            self.database.execute(statement, row)
+        self.database.execute("COMMIT")
         self._changes = []
 
     def close(self) -> None:
@@ -219,9 +210,7 @@ class SqliteJournal(Journal):
         queues = self._recovered_stores(namespace)
         deliveries = {row[0]: row[1:] for row in self.database.execute("SELECT * FROM delivery")}
         for row in self.database.execute("SELECT * FROM message ORDER BY id"):
-            queue = queues.get(row[0] >> _SHIFT)
-            if queue is None:
-                continue
+            queue = queues[row[0] >> _SHIFT]
             message, token = Message(sequence=row[0] & _MASK), None
             for name, value in zip(_COLUMNS, row[1:], strict=True):
                 setattr(message, name, value)
@@ -248,32 +237,21 @@ class SqliteJournal(Journal):
                 namespace.create(name, settings, created_at)
 
     def _recovered_stores(self, namespace: Namespace) -> dict[int, Queue]:
-        queues: dict[int, Queue] = {}
-        for name, store in self.stores.items():
-            try:
-                queues[store] = namespace.find(name)
-            except EntityNotFoundError:
-                _log.warning("data of queue '%s' is kept, but there is no such queue", name)
-                continue
-            queues[store].last_sequence = self._reserved[store]
+        queues = {store: namespace.find(name) for name, store in self.stores.items()}
+        for store, queue in queues.items():
+            queue.last_sequence = self._reserved[store]
         return queues
 
     def _recover_history(self, queues: dict[int, Queue]) -> None:
         # An id that was sent again after its window has two rows. The later one counts.
-        latest: dict[tuple[int, bytes], tuple[float, int]] = {}
         rows = self.database.execute("SELECT id, message_id, at FROM history ORDER BY id")
         for key, raw, at in rows:
-            latest.pop((key >> _SHIFT, raw), None)
-            latest[(key >> _SHIFT, raw)] = (at, key & _MASK)
-        for (store, raw), (at, sequence) in latest.items():
-            queue = queues.get(store)
-            if queue is not None:
-                queue.history.remember(decode.decode(raw)[0], at, sequence)
+            queues[key >> _SHIFT].history.remember(decode.decode(raw)[0], at, key & _MASK)
 
     def _recover_sessions(self, queues: dict[int, Queue]) -> None:
         rows = self.database.execute("SELECT store, id, state, updated_at FROM session")
         for store, session_id, state, updated_at in rows:
-            queue = queues.get(store)
-            if queue is not None and queue.sessions is not None and state is not None:
-                session = queue.sessions.open(session_id)
+            sessions = queues[store].sessions
+            if sessions is not None and state is not None:
+                session = sessions.open(session_id)
                 session.state, session.updated_at = state, updated_at

@@ -15,7 +15,7 @@ What a receiver may do with single messages is in operations.py.
 """
 
 import heapq
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -434,21 +434,20 @@ class DuplicateHistory:
     """The message-ids of the duplicate detection window, and their sequence numbers."""
 
     def __init__(self) -> None:
-        self._seen: dict[Any, tuple[float, int]] = {}
-        self._order: deque[Any] = deque()
+        self._seen: OrderedDict[Any, tuple[float, int]] = OrderedDict()
 
     def find(self, message_id: Any, now: float, window_s: float) -> int | None:
         """Give the sequence number of the first message with this id, None for a new id."""
-        while self._order and self._seen[self._order[0]][0] <= now - window_s:
-            del self._seen[self._order.popleft()]
+        while self._seen and next(iter(self._seen.values()))[0] <= now - window_s:
+            self._seen.popitem(last=False)
         found = self._seen.get(message_id)
         return None if found is None else found[1]
 
     def remember(self, message_id: Any, now: float, sequence: int) -> None:
-        """Record an id."""
+        """Record an id, or that it came again."""
         self._seen[message_id] = (now, sequence)
-        self._order.append(message_id)
+        self._seen.move_to_end(message_id)
 
     def oldest_sequence(self) -> int:
         """Give the smallest sequence number in the history, 0 if it is empty."""
-        return self._seen[self._order[0]][1] if self._order else 0
+        return next(iter(self._seen.values()), (0.0, 0))[1]
