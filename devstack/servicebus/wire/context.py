@@ -27,8 +27,6 @@ class Limits:
     connections: int = 1000
     sessions_per_connection: int = 1024
     links_per_session: int = 1024
-    replies_waiting_per_link: int = 1000
-    unsettled_per_session: int = 100_000
     handshake_s: float = 15.0
     idle_s: float = 240.0
     stalled_s: float = 60.0

@@ -459,9 +459,6 @@ class ReplySenderLink(SenderLink):
 
     def reply(self, payload: bytes) -> None:
         """Send one answer, or keep it until there is credit for it."""
-        if len(self._waiting) >= self.context.limits.replies_waiting_per_link:
-            self.output.drop()
-            return
         self._waiting.append(payload)
         self.credit_added(self.context.clock())
 

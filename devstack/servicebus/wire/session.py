@@ -260,8 +260,6 @@ class AmqpSession:
                 link.credit += 1
                 link.delivery_count = (link.delivery_count - 1) & U32
                 return
-            if len(self._unsettled) >= self.output.context.limits.unsettled_per_session:
-                del self._unsettled[next(iter(self._unsettled))]
             self._unsettled[self._next_delivery] = (link, token)
         head = self._transfer_head(link, token, settled=link.presettled)
         for piece, more in self._split(encode_message(message)):
