@@ -309,13 +309,11 @@ class AmqpSession:
     def take_unsent(self, link: Link) -> list[tuple[Message, bytes]]:
         """Take back a link's messages of which nothing was sent, with their lock tokens."""
         mine = [(message, token) for owner, message, token in self._unsent if owner is link]
-        if mine:
-            self._unsent = deque(entry for entry in self._unsent if entry[0] is not link)
+        self._unsent = deque(entry for entry in self._unsent if entry[0] is not link)
         return mine
 
     def take_partly_sent(self, link: Link) -> list[tuple[Message, bytes]]:
         """Take back a link's messages that were sent in part, with their lock tokens."""
         mine = {token: message for owner, message, token, *_ in self._pieces if owner is link}
-        if mine:
-            self._pieces = deque(entry for entry in self._pieces if entry[0] is not link)
+        self._pieces = deque(entry for entry in self._pieces if entry[0] is not link)
         return [(message, token) for token, message in mine.items()]
