@@ -196,10 +196,10 @@ async def in_memory(count: int) -> Point:
 
 
 @asynccontextmanager
-async def azurite() -> AsyncIterator[TableStore]:
+async def azurite(shards: int) -> AsyncIterator[TableStore]:
     """Yield a store on an Azurite of its own."""
     async with Azurite() as server:
-        store = TableStore.connect(server.connection_string)
+        store = TableStore.connect(server.connection_string, shards=shards)
         try:
             yield store
         finally:
@@ -224,10 +224,10 @@ async def purge_rate(store: TableStore, seconds: float) -> dict[str, float]:
     }
 
 
-async def in_azurite(counts: Sequence[int], seconds: float) -> list[Point]:
+async def in_azurite(counts: Sequence[int], seconds: float, shards: int) -> list[Point]:
     """Measure one table at each of these numbers of finished orders; purge at the end of each."""
     points, there, made = [], 0, 0
-    async with azurite() as store:
+    async with azurite(shards) as store:
         old = SystemClock().now() - 2 * RETENTION
         for count in counts:
             point = Point(count)
@@ -313,7 +313,7 @@ async def everything(options: argparse.Namespace) -> None:
         title = "Milliseconds of CPU with so many finished orders in a store with a key index"
         _picture(options.out / "memory.svg", title, "ms", points, *lists, "purge of an order")
     if "azurite" in parts:
-        points = await in_azurite(options.azurite, options.seconds)
+        points = await in_azurite(options.azurite, options.seconds, options.shards)
         title = "Milliseconds with so many finished orders in Azurite, which walks the table"
         _picture(options.out / "azurite.svg", title, "ms", points, *lists)
         title = "Requests and rows, with so many finished orders in a table"
@@ -335,10 +335,13 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="small numbers of orders")
     parser.add_argument("--out", type=Path, default=OUT, help="folder of the pictures")
     parser.add_argument("--only", default="memory,azurite,processes", help="commas between")
+    parser.add_argument("--azurite", type=int, nargs="+", help="numbers of orders in Azurite")
+    parser.add_argument("--shards", type=int, default=16, help="shards of its table (16)")
+    parser.add_argument("--seconds", type=float, help="how long its purge runs (15)")
     options = parser.parse_args()
     options.memory = [1_000, 10_000] if options.quick else [1_000, 10_000, 100_000, 1_000_000]
-    options.azurite = [300, 1_000] if options.quick else [1_000, 3_000, 10_000]
-    options.seconds = 5.0 if options.quick else 15.0
+    options.azurite = options.azurite or ([300, 1_000] if options.quick else [1_000, 3_000, 10_000])
+    options.seconds = options.seconds or (5.0 if options.quick else 15.0)
     options.processes = [1, 2] if options.quick else [1, 2, 4]
     options.orders = 60 if options.quick else 300
     asyncio.run(everything(options))

@@ -1,4 +1,4 @@
-"""The composition root: the only module that imports actors, features and adapters together."""
+"""The composition root: it wires actors, features and adapters. No other module does."""
 
 from __future__ import annotations
 
@@ -159,14 +159,14 @@ def load_ahead() -> None:
 
 
 _open: set[asyncio.Task[None]] = set()
-"""The loop itself keeps only weak references to its tasks."""
+"""Keeps the tasks alive: the loop itself has only weak references to them."""
 
 
 def closed_with_loop(app: Application) -> Application:
     """Return the application; its connections are closed when the running event loop ends.
 
-    A kind end of the process cancels what is left on the loop. In Azure, SIGTERM ends the worker
-    at once, and its connections with it.
+    When the process ends in order, the tasks that are left on the loop are cancelled. In Azure,
+    SIGTERM ends the worker at once, and its connections with it.
     """
 
     async def close_at_end() -> None:

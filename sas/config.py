@@ -7,6 +7,7 @@ Tests compare the names in this file with the table in ``docs/settings.md``, wit
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import socket
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise, permutations
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from sas.adapters.endpoints import Endpoint
@@ -147,7 +149,7 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         telemetry=_telemetry(env),
         telemetry_share=_share(env, "SAS_TELEMETRY_SHARE"),
         order_bytes_max=read_order_bytes_max(env),
-        function_time=timedelta(seconds=_number(env, "SAS_FUNCTION_SECONDS", 540.0)),
+        function_time=_function_time(env),
         deploy_wait=timedelta(seconds=_number(env, "SAS_DEPLOY_WAIT_SECONDS", 60.0)),
         agent_first_delay=_number(env, "SAS_AGENT_FIRST_DELAY_SECONDS", 0.2),
         agent_delay_max=_number(env, "SAS_AGENT_DELAY_MAX_SECONDS", 10.0),
@@ -538,6 +540,32 @@ def _limits(env: Mapping[str, str], name: str) -> Mapping[str, int]:
             )
         found[agent] = int(text)
     return found
+
+
+def _function_time(env: Mapping[str, str]) -> timedelta:
+    """Return after how long a function puts its message back. The host must not kill it before."""
+    seconds = _number(env, "SAS_FUNCTION_SECONDS", 540.0)
+    timeout = env.get("AzureFunctionsJobHost__functionTimeout") or _function_timeout()
+    given = re.fullmatch(r"(?:(\d{1,6})\.)?(\d{1,6}):(\d{1,6}):(\d{1,6})", timeout or "")
+    if given is not None:
+        days, hours, minutes, rest = (int(part or 0) for part in given.groups())
+        limit = ((days * 24 + hours) * 60 + minutes) * 60 + rest
+        if seconds >= limit:
+            raise SettingError(
+                f"SAS_FUNCTION_SECONDS={seconds:g}: functionTimeout in host.json is {limit} s, and "
+                f"then the host kills the process with all its functions; set at most "
+                f"{limit * 0.9:g}, or raise functionTimeout"
+            )
+    return timedelta(seconds=seconds)
+
+
+def _function_timeout() -> str | None:
+    """Return functionTimeout of ``host.json``; None if the file or the value is not there."""
+    try:
+        given = json.loads(Path("host.json").read_bytes()).get("functionTimeout")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None  # the host itself reports a wrong file
+    return given if isinstance(given, str) else None
 
 
 def _number(env: Mapping[str, str], name: str, default: float) -> float:

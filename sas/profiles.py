@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -150,6 +149,8 @@ def _upwards(directory: Path, name: Path) -> Path | None:
 
 
 def _read(path: Path) -> Iterator[Profile]:
+    import tomllib  # noqa: PLC0415  # a function app, which starts cold, reads no profile
+
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as wrong:

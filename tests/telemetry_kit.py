@@ -17,8 +17,8 @@ from sas.telemetry import metrics, tracing
 Point = tuple[float, dict[str, Any]]
 
 
-class Told:
-    """What was told so far."""
+class Recorded:
+    """The telemetry that was recorded so far."""
 
     def __init__(self, spans: InMemorySpanExporter, reader: InMemoryMetricReader) -> None:
         self._spans = spans
@@ -51,7 +51,7 @@ class Told:
         }
 
     def times(self, name: str) -> int:
-        """Return how often a histogram was told something."""
+        """Return how often a histogram recorded a value."""
         return sum(point.count for point in self._points().get(name, []))
 
     def _points(self) -> dict[str, list[Any]]:
@@ -70,15 +70,15 @@ class Told:
 
 
 @contextmanager
-def telling() -> Iterator[Told]:
-    """Keep in memory what is told in the block."""
+def recording() -> Iterator[Recorded]:
+    """Keep in memory the telemetry of the block."""
     spans, reader = InMemorySpanExporter(), InMemoryMetricReader()
     tracers, meters = TracerProvider(), MeterProvider([reader])
     tracers.add_span_processor(SimpleSpanProcessor(spans))
     tracing.use(tracers)
     metrics.use(meters)
     try:
-        yield Told(spans, reader)
+        yield Recorded(spans, reader)
     finally:
         tracing.use(None)
         metrics.use(None)

@@ -57,7 +57,7 @@ FORMS: Mapping[str, tuple[str, str]] = {
     ),
     "SAS_VNET_ENABLED": _SWITCH,
 }
-"""For each variable, if it is not empty: the form of its value, and the error for any other."""
+"""The form of a value that is not empty, and the error for any other value, by variable."""
 PRINCIPAL_FORM = (
     _GUID,
     "give an object id (a GUID); `az ad signed-in-user show --query id --output tsv` prints yours",

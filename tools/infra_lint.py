@@ -1,4 +1,4 @@
-"""A lint of our own for the Bicep in ``infra``: much of what a build says, without the compiler."""
+"""Checks the Bicep files of ``infra`` without the compiler. It finds much of what a build finds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FUNCTIONS = frozenset(
         *("subscriptionResourceId", "tenant", "toLower", "union", "uniqueString"),
     ]
 )
-"""The functions of Bicep that these files may call; a new one is added here on purpose."""
+"""The functions of Bicep that these files may call; add a new one here."""
 
 DECORATORS = frozenset(
     [
@@ -42,7 +42,7 @@ Files = Mapping[Path, BicepFile]
 
 
 def lint(files: Files) -> list[str]:
-    """Return everything that is wrong, a sentence each."""
+    """Return every problem, a sentence each."""
     problems: list[str] = []
     for file in files.values():
         problems += syntax(file) + size(file) + unused(file) + undeclared(file)
@@ -52,18 +52,18 @@ def lint(files: Files) -> list[str]:
 
 
 def syntax(file: BicepFile) -> list[str]:
-    """The grammar takes it."""
+    """Return the lines that the grammar refuses."""
     return [_at(file, line, "the grammar refuses this") for line in file.broken]
 
 
 def size(file: BicepFile) -> list[str]:
-    """It is small."""
+    """Return a problem if the file has too many lines."""
     lines = file.root.text.count("\n")
     return [_at(file, lines, f"more than {LINES_MAX} lines")] if lines > LINES_MAX else []
 
 
 def unused(file: BicepFile) -> list[str]:
-    """Every parameter and variable is used."""
+    """Return the parameters and variables that are never used."""
     used = _used(file)
     declared = {name: each.line for name, each in file.parameters.items()}
     declared |= {name: value.line for name, value in file.variables.items()}
@@ -75,7 +75,7 @@ def unused(file: BicepFile) -> list[str]:
 
 
 def undeclared(file: BicepFile) -> list[str]:
-    """Every name that is used is declared, and every function known."""
+    """Return the names that are used and not declared, and the functions that are not known."""
     known = set(file.parameters) | set(file.variables) | _locals(file)
     known |= {each.symbol for each in [*file.resources, *file.modules]}
     problems = [
@@ -94,7 +94,7 @@ def undeclared(file: BicepFile) -> list[str]:
 
 
 def calls(file: BicepFile, files: Files) -> list[str]:
-    """Every module call gives the callee its parameters: all it needs, none it does not know."""
+    """Return the parameters that a module call lacks, and those that its module does not have."""
     problems: list[str] = []
     for module in file.modules:
         callee = _callee(file, module, files)
@@ -116,7 +116,7 @@ def calls(file: BicepFile, files: Files) -> list[str]:
 
 
 def outputs(file: BicepFile, files: Files) -> list[str]:
-    """Every output that is asked of a module exists."""
+    """Return the outputs that are read and that their module does not have."""
     problems: list[str] = []
     modules = {module.symbol: module for module in file.modules}
     for node in _nodes(file, "member_expression"):
@@ -131,7 +131,7 @@ def outputs(file: BicepFile, files: Files) -> list[str]:
 
 
 def loaded(file: BicepFile) -> list[str]:
-    """Every file that is loaded is there."""
+    """Return the files that are loaded and do not exist."""
     problems = []
     for call in _nodes(file, "call_expression"):
         if call.children[0].text in {"loadJsonContent", "loadTextContent"}:
@@ -142,7 +142,7 @@ def loaded(file: BicepFile) -> list[str]:
 
 
 def json_paths(file: BicepFile) -> list[str]:
-    """Every member that is asked of a loaded JSON file is in it."""
+    """Return the members that are read from a JSON file and are not in it."""
     problems: list[str] = []
     for name, value in file.variables.items():
         asked = re.fullmatch(r"loadJsonContent\('([^']+)'\)", value.text)
@@ -169,7 +169,7 @@ def _has(content: object, path: list[str]) -> bool:
 
 
 def guids(file: BicepFile) -> list[str]:
-    """Role ids come from roles.json, so no GUID stands in a Bicep file."""
+    """Return every GUID in a Bicep file: role ids come from roles.json."""
     return [
         _at(file, file.root.text[: found.start()].count("\n") + 1, f"a GUID of its own: {found[0]}")
         for found in GUID.finditer(file.root.text)
@@ -185,7 +185,7 @@ def _nodes(file: BicepFile, kind: str) -> list[Node]:
 
 
 def _used(file: BicepFile) -> dict[str, int]:
-    """Identifiers that are read, each with a line."""
+    """Return the identifiers that are read, each with a line."""
     found: dict[str, int] = {}
     for statement in file.root.children:
         if statement.kind in {"decorators", "metadata_declaration"}:
@@ -211,7 +211,7 @@ def _read(node: Node, found: dict[str, int]) -> None:
 
 
 def _locals(file: BicepFile) -> set[str]:
-    """Names that loops and lambdas bind."""
+    """Return the names that loops and lambdas bind."""
     bound: set[str] = set()
     for node in file.root.walk():
         if node.kind in {"for_statement", "lambda_expression"} and node.children:

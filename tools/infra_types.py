@@ -111,7 +111,7 @@ def check(  # noqa: PLR0911  # one return per kind of type
 
 
 def _body(value: Value) -> Value:
-    """Of a loop, the body of its one resource."""
+    """Return the body of a resource, also if a loop declares it."""
     return value[0] if isinstance(value, list) else value
 
 

@@ -1,16 +1,16 @@
-"""Run Microsoft's own live tests of azure-servicebus against the broker, and say how they went.
+"""Run Microsoft's own live tests of azure-servicebus against the broker, and print the results.
 
     python tools/test_sdk.py [--shards 10] [--only WORDS] [--report FILE]
 
-Downloads the source distribution with pip (into .devstack/), starts one broker, and runs the
-queue and session tests, sync and async, through tests/sdk/shim.py in several pytest processes,
-because most of them sleep for a minute to see a lock end. tests/sdk/deselected.txt lists what
-does not count, tests/sdk/expected.txt the failures that are known, each with its reason.
-Some tests race the SDK's own timers, so a failure that is not listed is tried once more, alone;
-the table says which passed only then.
+The command downloads the source distribution with pip (into .devstack/) and starts one broker. It
+runs the queue and session tests, sync and async, through tests/sdk/shim.py. Most of them sleep for
+a minute until a lock ends, so they run in several pytest processes. tests/sdk/deselected.txt lists
+the tests that are left out, tests/sdk/expected.txt the known failures, each with its reason. Some
+tests race the SDK's own timers. So a test with an unknown failure runs once more, alone, and the
+table says which tests passed only then.
 
-Exit code 0 where at least 97 % of what counts passed and nothing failed that is not listed,
-1 where not, 2 where it could not run.
+The exit code is 0 if at least 97 % of the counted tests passed and every failure is a known one. It
+is 1 if not, and 2 if the tests could not run.
 """
 
 import argparse
@@ -50,7 +50,7 @@ OPTIONS = ("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=
 
 
 def source_tests() -> Path:
-    """Give the folder of Microsoft's tests, downloaded where it is not there yet."""
+    """Return the folder of Microsoft's tests. Download it first if it is missing."""
     home = ROOT / ".devstack" / "sdk-tests"
     tests = home / f"azure_servicebus-{VERSION}" / "tests"
     if not tests.is_dir():
@@ -65,7 +65,7 @@ def source_tests() -> Path:
 
 
 def environment(broker: BrokerProcess, tests: Path) -> dict[str, str]:
-    """Say to the shim where everything is."""
+    """Return the environment that tells the shim where the broker and the tests are."""
     return {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -77,7 +77,7 @@ def environment(broker: BrokerProcess, tests: Path) -> dict[str, str]:
 
 
 def collect(tests: Path, env: dict[str, str], only: str = "") -> list[str]:
-    """List the tests that there are, as pytest names them."""
+    """Return the tests that pytest finds, by the names that pytest gives them."""
     command = [sys.executable, *PYTEST, "-c", os.devnull, "--rootdir", str(tests), *OPTIONS]
     command += ["--collect-only", *FILES]
     if only:
@@ -92,7 +92,7 @@ def collect(tests: Path, env: dict[str, str], only: str = "") -> list[str]:
 
 
 def short(test: str) -> str:
-    """Give a test's own name: its file and function, without folder, class and transport."""
+    """Return a test's short name: its file and function, without folder, class and transport."""
     path, _, rest = test.partition("::")
     return f"{Path(path).name}::{rest.rpartition('::')[2].removesuffix('[pyamqp]')}"
 
@@ -100,7 +100,7 @@ def short(test: str) -> str:
 def run_shard(
     tests: Path, env: dict[str, str], chosen: Sequence[str], report: Path
 ) -> "subprocess.Popen[str]":
-    """Start one pytest on some of the tests."""
+    """Start one pytest process for some of the tests."""
     command = [sys.executable, *PYTEST, "-c", os.devnull, "--rootdir", str(tests), *OPTIONS]
     command += ["--timeout", "400", "--tb", "short", f"--junitxml={report}", *chosen]
     with report.with_suffix(".log").open("w") as log:
@@ -110,7 +110,7 @@ def run_shard(
 
 
 def read_report(report: Path) -> list[Result]:
-    """Read what one pytest wrote."""
+    """Return the results in the report of one pytest process."""
     results = []
     for case in ET.parse(report).iter("testcase"):  # noqa: S314 (our own pytest wrote it)
         file = case.get("classname", "").split(".")[-2] + ".py"
@@ -129,7 +129,7 @@ def read_report(report: Path) -> list[Result]:
 def run_all(
     tests: Path, env: dict[str, str], chosen: Sequence[str], folder: Path, shards: int
 ) -> list[Result]:
-    """Run ``chosen`` in several processes; give the results in the order of their names."""
+    """Run ``chosen`` in several processes; return the results sorted by name."""
     print(f"{len(chosen)} tests in {shards} processes; the longest sleep for minutes")
     parts = [chosen[n::shards] for n in range(shards) if chosen[n::shards]]
     reports = [folder / f"report{n}.xml" for n in range(len(parts))]
@@ -147,9 +147,9 @@ def run_all(
 
 
 def run(shards: int, only: str, lists: Lists) -> tuple[list[Result], list[str]]:
-    """Run everything; give the results, and what is not as the lists have it."""
+    """Run the tests; return the results, and the problems: where they differ from the lists."""
     tests = source_tests()
-    home = ROOT / ".devstack"  # not the system's: a run takes minutes, and some clean that up
+    home = ROOT / ".devstack"  # not /tmp: some systems clean it up while the tests run
     with tempfile.TemporaryDirectory(dir=home) as name:
         config = Path(name, "Config.json")
         config.write_text('{"UserConfig": {"Namespaces": [{"Name": "n", "Queues": []}]}}')
@@ -162,25 +162,25 @@ def run(shards: int, only: str, lists: Lists) -> tuple[list[Result], list[str]]:
             again = [t for t in chosen if short(t) in unexpected(results, lists)]
             if again:
                 results = second_try(results, run_all(tests, env, again, Path(name), 1))
-    told = problems(
+    found_wrong = problems(
         results,
         lists,
         chosen=[short(test) for test in chosen],
         found={short(test) for test in found},
     )
-    return results, told
+    return results, found_wrong
 
 
 def main() -> int:
     """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--shards", type=int, default=10, help="pytest processes at a time")
-    parser.add_argument("--only", default="", help="as pytest's -k")
-    parser.add_argument("--report", type=Path, help="write the table into this file too")
+    parser.add_argument("--only", default="", help="run only tests that match, as with pytest -k")
+    parser.add_argument("--report", type=Path, help="also write the table to this file")
     options = parser.parse_args()
     try:
         lists = Lists.read()
-        results, told = run(max(1, options.shards), options.only, lists)
+        results, found_wrong = run(max(1, options.shards), options.only, lists)
     except (OSError, RuntimeError, ValueError, subprocess.CalledProcessError) as error:
         print(f"error: the tests could not be run: {error}", file=sys.stderr)
         return 2
@@ -188,9 +188,9 @@ def main() -> int:
     print(text)
     if options.report:
         options.report.write_text(text + "\n")
-    for sentence in told:
+    for sentence in found_wrong:
         print(f"error: {sentence}", file=sys.stderr)
-    return 1 if told else 0
+    return 1 if found_wrong else 0
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ class Pump(ABC):
     """Receives from one queue until `stop`; connection errors are logged and retried."""
 
     name: str
-    """For the log."""
+    """The name in log lines."""
     handler: Handler
     options: ServiceBusOptions
     auto_complete: bool

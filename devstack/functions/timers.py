@@ -1,8 +1,8 @@
 """Timer triggers: runs never overlap, and the next occurrence counts from the end of a run.
 
-With `use_monitor` (the default) a file keeps the status. After a restart one missed run is made
-up (`past_due`), however many were missed. An exception does not stop the schedule; a run that
-failed is repeated as `@app.retry` says. Schedules are in UTC, as in Azure without
+With `use_monitor` (the default) a file keeps the status. If runs were missed, a restart runs the
+timer once (`past_due`), not once for each. An exception does not stop the schedule. A run that
+failed is repeated if `@app.retry` says so. Schedules are in UTC, as in Azure without
 WEBSITE_TIME_ZONE.
 
 In Azure a blob lease makes a timer a singleton over all instances. Here each host process runs
@@ -55,12 +55,12 @@ class Timer:
     trigger: TimerTrigger
     invoker: Invoker
     finish: Callable[[IndexedFunction, Result], Awaitable[None]]
-    """Sends the outputs."""
+    """Sends the outputs of a run."""
     status_dir: Path | None
     """Keeps the status; None means that a restart forgets the last run."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     pace: float = 1.0
-    """Seconds of `clock` in one real second."""
+    """How many seconds `clock` advances in one real second."""
 
     def __post_init__(self) -> None:
         first = self._next(self.clock())
@@ -147,13 +147,17 @@ class Timer:
         try:
             content = json.loads(self._file.read_text())
             if content["Schedule"] != self.trigger.text:
-                return None  # the app has a new schedule: its old due times do not count
+                return None  # the schedule changed: the old times no longer apply
             moments = [datetime.fromisoformat(content[key]) for key in _KEYS]
             if any(moment.tzinfo is None for moment in moments):
                 raise ValueError("a time has no zone")  # noqa: TRY301  # reported below
             return _Status(*moments)
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            _log.warning("%s is not readable (%s): the timer starts without it", self._file, error)
+            _log.warning(
+                "%s is not readable (%s): the timer starts without its last status",
+                self._file,
+                error,
+            )
             return None
 
     def _write(self, status: _Status) -> None:

@@ -102,7 +102,7 @@ class Samples:
     def flat(self) -> bool:
         """Whether no figure rises by more than a tenth after the first third.
 
-        With fewer than three samples at rest nobody can say, and it is False.
+        With fewer than three samples at rest this is unknown, and the value is False.
         """
         return len(self.at_rest) >= RESTS_MIN and all(
             map(self._is_flat, ("memory_mib", "files", "sockets"))

@@ -32,7 +32,7 @@ from sas.domain.queues import Queues
 PROJECT = Path(__file__).parents[2]
 CLOCK_FOLDER = Path(__file__).parent / "clock"
 LOCK = "PT5S"
-"""The shortest lock that Azure allows: what a killed host had in hand comes back after that."""
+"""The shortest lock that Azure allows. Then messages of a killed host are delivered again."""
 TIME_ALLOWED_S = 20
 SAVED_AFTER_S = 1.5
 UNSAVED_S_MAX = 12.0

@@ -1,6 +1,6 @@
 """Decide which call fails, and how: a pure function of seed, service, verb, key and attempt.
 
-A run can therefore be repeated, and each retry of a call has its own outcome. Permanent refusals
+So a run can be repeated, and each retry of a call has its own outcome. Permanent refusals
 do not depend on the attempt: they stay the same until the rates change.
 """
 
@@ -63,7 +63,7 @@ class Faults:
       client that retries more often always succeeds; None means no limit.
     - ``latency``: seconds that every call takes.
     - ``delivery``: seconds from the first call to the carrier until it has delivered.
-    - ``check_after``: the longest pause in seconds that the carrier asks for until the next call.
+    - ``check_after``: the longest pause in seconds that the carrier asks for before the next call.
     """
 
     seed: int = 42
@@ -84,7 +84,7 @@ class Faults:
         if self.transient + self.slow > 1:
             raise FaultsError(
                 f"transient {self.transient} and slow {self.slow} exceed 1 together: "
-                "a call is at most one of the two, so lower one of them"
+                "lower one of them, because a call is at most one of the two"
             )
         _check_between("slow_seconds", self.slow_seconds, SECONDS_MAX)
         _check_between("latency", self.latency, SECONDS_MAX)
@@ -135,7 +135,7 @@ def _draw(*of: object) -> tuple[float, float]:
 
 def _check_between(name: str, value: object, largest: float) -> None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= largest:  # type: ignore[operator]  # NaN is not either
+    if not is_number or not 0 <= value <= largest:  # type: ignore[operator]  # refuses NaN too
         raise FaultsError(f"{name} is {value!r}: give a number from 0 to {largest}")
 
 

@@ -50,7 +50,7 @@ class Purge:
     """Orders that changed since they were listed, have messages not yet sent, or came too late."""
     failed: int = 0
     late: timedelta = timedelta(0)
-    """By how much the oldest order that is left is over its retention."""
+    """How long the oldest order that is left is past its retention."""
     stop_at: datetime | None = field(default=None, compare=False)
 
 

@@ -53,7 +53,7 @@ LOST = (
     OSError,
     TimeoutError,
 )
-"""No answer, or half of one: whether the request had its effect is unknown."""
+"""The answer is missing or incomplete: it is unknown whether the request had its effect."""
 
 BUSY = frozenset({408, 429, 500, 502, 503, 504})
 """Status codes of a service that may answer later."""

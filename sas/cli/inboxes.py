@@ -329,7 +329,7 @@ async def _move(
 
 
 VERBS = (
-    Verb("alerts", "show what the system told its operators", ALERTS, _add_alerts, _alerts),
+    Verb("alerts", "show the alerts that the system sent", ALERTS, _add_alerts, _alerts),
     Verb(
         "rejected",
         "messages that could not be used: list, show, send again, remove",

@@ -74,7 +74,7 @@ def _empty() -> dict[str, Inbox]:
     return {
         one.name: one
         for one in (
-            Inbox("alerts", "Alerts", "What the system told its operators. You remove them."),
+            Inbox("alerts", "Alerts", "Alerts that the system sent. You remove them."),
             Inbox("rejected", "Rejected messages", "Messages that could not be used, kept whole."),
             Inbox("dead-letters", "Dead letters", "Messages that a queue gave up."),
         )

@@ -111,8 +111,8 @@ class Watch:
         """Read everything that may have changed, and keep it as the new picture."""
         now = self._now()
         circuits = {name: one.value for name, one in (await breakers(self._store).all()).items()}
-        told = [one.value for one in (await active_incidents(self._store).all()).values()]
-        incidents = [one for one in told if one is not None and not is_over(one, now)]
+        known = [one.value for one in (await active_incidents(self._store).all()).values()]
+        incidents = [one for one in known if one is not None and not is_over(one, now)]
         in_error = Block(await self._read_in_error())
         found, oldest = await self._read_under_way({row.order_id for row in in_error})
         under_way = Block(found)

@@ -58,7 +58,7 @@ class Decision:
     incident: Incident | None = None
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class StepDue:
     """The CompleteBy of one step: the supervisor looks at it at ``at``."""
 
@@ -68,7 +68,7 @@ class StepDue:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class OutDue:
     """The messages of journal row ``seq`` may not be sent yet: send them again at ``at``."""
 
@@ -77,7 +77,7 @@ class OutDue:
     seq: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class DeadlineDue:
     """The deadline of the whole order."""
 
@@ -85,7 +85,7 @@ class DeadlineDue:
     order_id: str
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class HeldDue:
     """A message that its queue did not take is held: send it at ``at``. ``key`` names it."""
 
@@ -94,7 +94,7 @@ class HeldDue:
     key: str
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class OtherDue:
     """A due row of an unknown kind, by its key: it is left to the newer version that wrote it.
 
@@ -264,13 +264,13 @@ def _after(order: Order, decision: Decision, origin: Origin) -> Order:
     over = decision.overdue or state in FINISHED or after.direction is Direction.UNDO
     new_errors = _in_error(after) - _in_error(order)
     kept = order.acknowledged_by if same and not new_errors else None
-    turns = order.direction is Direction.DO and after.direction is Direction.UNDO
+    begins_undo = order.direction is Direction.DO and after.direction is Direction.UNDO
     return replace(
         after,
         settled_at=(order.settled_at if same else origin.at) if settled else None,
         deadline=None if over else order.deadline,
         acknowledged_by=decision.acknowledged_by or kept,
-        undone_because=_undone_because(decision, origin) if turns else order.undone_because,
+        undone_because=_undone_because(decision, origin) if begins_undo else order.undone_because,
     )
 
 

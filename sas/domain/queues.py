@@ -12,7 +12,7 @@ QUEUE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 """Service Bus also allows a ``/``. Table Storage forbids it in keys, which hold queue names."""
 QUEUE_NAME_LENGTH_MAX = 200
 DEAD_LETTER_SUBQUEUE = "/$DeadLetterQueue"
-"""Behind the name of a queue: the messages that it gave up."""
+"""Suffix of a queue's name: the subqueue of the messages that the queue gave up."""
 
 
 class ForbiddenReplyQueueError(ValueError):

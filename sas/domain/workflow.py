@@ -319,7 +319,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "Backoff": ((Backoff,), "a Backoff(...)"),
     "ExtendedWait | None": ((ExtendedWait, type(None)), "an ExtendedWait(...) or None"),
 }
-"""For the annotation of a field: the types it may have, and the same in words."""
+"""The types that a field may have, and the same in words, by the annotation of the field."""
 
 
 def _check_kinds(where: str, definition: Any) -> None:

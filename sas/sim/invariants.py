@@ -114,10 +114,10 @@ def at_end(system: System) -> Iterator[Violation]:
 
 def of_orders(system: System) -> Iterator[Violation]:
     """Yield the invariants that the submitted orders break."""
-    told, alerted = _told(system), _alerted(system)
+    notified, alerted = _notified(system), _alerted(system)
     aside = _aside(system)
     for order_id in system.unknown:
-        if "rejected" not in told[order_id].values() or order_id not in aside:
+        if "rejected" not in notified[order_id].values() or order_id not in aside:
             yield Violation(
                 12,
                 f"order {order_id} of an unknown workflow got no notification that it is rejected",
@@ -128,7 +128,7 @@ def of_orders(system: System) -> Iterator[Violation]:
             state = "gone" if stored is None else stored.order.process_state.value
             yield Violation(12, f"order {order_id} never ended: {state}")
             continue
-        yield from _of_order(system, stored.order, stored.journal, told[order_id], alerted)
+        yield from _of_order(system, stored.order, stored.journal, notified[order_id], alerted)
 
 
 def _unread(system: System) -> Iterator[Violation]:
@@ -147,7 +147,7 @@ def _lying_aside(system: System) -> list[str]:
     return [one.body.decode() for one in system.bus.messages(QUEUES.rejected)]
 
 
-def _told(system: System) -> defaultdict[str, dict[str, str]]:
+def _notified(system: System) -> defaultdict[str, dict[str, str]]:
     """Return the notifications of each order, by id: the kind of each."""
     found: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for message in system.bus.messages(REPLIES_TO):
@@ -166,16 +166,16 @@ def _of_order(
     system: System,
     order: Order,
     journal: Sequence[JournalEntry],
-    told_ids: dict[str, str],
+    notified_ids: dict[str, str],
     alerted: dict[str, str],
 ) -> Iterator[Violation]:
     state = order.process_state
-    told = Counter(told_ids.values())
+    notified = Counter(notified_ids.values())
     where = f"order {order.order_id} ({state.value})"
     if state is OrderState.REJECTED:
         again = any(order.order_id in body.decode() for body in system.redriven)
-        if not told["rejected"] or (told["rejected"] > 1 and not again):
-            yield Violation(12, f"{where} got {told['rejected']} notifications 'rejected'")
+        if not notified["rejected"] or (notified["rejected"] > 1 and not again):
+            yield Violation(12, f"{where} got {notified['rejected']} notifications 'rejected'")
         if not any(order.order_id in one for one in _lying_aside(system)):
             yield Violation(2, f"{where} lies on no queue: nobody can send it again")
         return
@@ -183,10 +183,10 @@ def _of_order(
         yield from _effects(system, order, step, where)
     if _replayed(journal) != _moved(order):
         yield Violation(1, f"{where}: its journal, replayed, leads to other states of its steps")
-    yield from _messages(order, journal, told_ids, alerted, where)
-    yield from _of_state(state, told, where)
+    yield from _messages(order, journal, notified_ids, alerted, where)
+    yield from _of_state(state, notified, where)
     if order.order_id not in {touched for touched, _ in system.commands.values()}:
-        yield from _of_untouched(system, order, told, where)
+        yield from _of_untouched(system, order, notified, where)
 
 
 def _replayed(journal: Sequence[JournalEntry]) -> dict[int, StepState]:
@@ -208,7 +208,7 @@ def _moved(order: Order) -> dict[int, StepState]:
 def _messages(
     order: Order,
     journal: Sequence[JournalEntry],
-    told_ids: dict[str, str],
+    notified_ids: dict[str, str],
     alerted: dict[str, str],
     where: str,
 ) -> Iterator[Violation]:
@@ -223,40 +223,40 @@ def _messages(
             own_id = message_id(order.order_id, entry.seq, index)
             if isinstance(message, Notify):
                 due[message.notice.value] += 1
-                if own_id not in told_ids:
+                if own_id not in notified_ids:
                     yield Violation(2, f"{where} got no notification {message.notice.value!r}")
             elif isinstance(message, Alert) and own_id not in alerted:
                 yield Violation(2, f"{where}: no alert {message.alert.value} was sent")
-    told = Counter(told_ids.values())
-    more = {kind: told[kind] - due[kind] for kind in told if told[kind] > due[kind]}
+    notified = Counter(notified_ids.values())
+    more = {kind: notified[kind] - due[kind] for kind in notified if notified[kind] > due[kind]}
     if more:
         yield Violation(1, f"{where} got notifications that its journal does not have: {more}")
 
 
-def _of_state(state: OrderState, told: Counter[str], where: str) -> Iterator[Violation]:
+def _of_state(state: OrderState, notified: Counter[str], where: str) -> Iterator[Violation]:
     """Yield a violation if the notifications of an order contradict its end."""
-    if bool(told["undone"]) != (state is OrderState.COMPENSATED):
-        yield Violation(4, f"{where} got {told['undone']} notifications 'undone'")
-    if state is OrderState.PROCESSED and told["completed"] != 1:
-        yield Violation(4, f"{where} got {told['completed']} notifications 'completed'")
-    if state is OrderState.ERROR and not told["failed"]:
+    if bool(notified["undone"]) != (state is OrderState.COMPENSATED):
+        yield Violation(4, f"{where} got {notified['undone']} notifications 'undone'")
+    if state is OrderState.PROCESSED and notified["completed"] != 1:
+        yield Violation(4, f"{where} got {notified['completed']} notifications 'completed'")
+    if state is OrderState.ERROR and not notified["failed"]:
         yield Violation(4, f"{where} got no notification 'failed'")
 
 
 def _of_untouched(
-    system: System, order: Order, told: Counter[str], where: str
+    system: System, order: Order, notified: Counter[str], where: str
 ) -> Iterator[Violation]:
     """Yield violations of rules that hold only for an order without an operator's command."""
     state = order.process_state
     processed = state is OrderState.PROCESSED
-    if told["completed"] and not processed:
+    if notified["completed"] and not processed:
         yield Violation(4, f"{where} got a notification 'completed'")
     steps = len(order.steps) * system.workflows.find(order.details.workflow).notify_steps
-    if processed and told["step-completed"] != steps:
+    if processed and notified["step-completed"] != steps:
         yield Violation(
-            4, f"{where} got notifications of {told['step-completed']} of {steps} steps"
+            4, f"{where} got notifications of {notified['step-completed']} of {steps} steps"
         )
-    if told["failed"] and order.direction is Direction.DO and state is not OrderState.ERROR:
+    if notified["failed"] and order.direction is Direction.DO and state is not OrderState.ERROR:
         yield Violation(4, f"{where} got a notification 'failed'")
 
 

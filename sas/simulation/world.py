@@ -102,10 +102,13 @@ class Work:
 
 @dataclass(slots=True, eq=False)
 class Instance:
-    """One worker process. ``life`` grows when it is killed and started again."""
+    """One worker process. ``life`` grows when it is killed and started again. Only one that is
+    ``up`` gets messages and sweeps.
+    """
 
     functions: Functions
     life: int = 0
+    up: bool = True
     running: dict[asyncio.Future[Any], Work] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)
 
@@ -291,7 +294,7 @@ class World:
 
     def _free(self, queue: str) -> list[Instance]:
         most = self.rules.calls_max
-        return [instance for instance in self.instances if instance.calls[queue] < most]
+        return [one for one in self.instances if one.up and one.calls[queue] < most]
 
     def _hand_out(self) -> None:
         while queues := self._ready_queues(self._visible()):
@@ -375,7 +378,7 @@ class World:
 
     async def sweep(self) -> None:
         """Let all instances sweep at once. One that dies takes none of the others along."""
-        sweeps = [self._sweep(instance) for instance in self.instances]
+        sweeps = [self._sweep(instance) for instance in self.instances if instance.up]
         await asyncio.gather(*sweeps, return_exceptions=True)
 
     async def _sweep(self, instance: Instance) -> None:

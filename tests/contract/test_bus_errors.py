@@ -1,4 +1,4 @@
-"""What the SDK's errors mean, and how a message becomes the SDK's; no broker is needed."""
+"""The adapter maps errors of the SDK to those of the port, and messages to the SDK's. No broker."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NOWHERE = (
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, ServiceBusError) else "",
 )
-async def test_each_error_of_the_sdk_has_its_meaning(
+async def test_each_error_of_the_sdk_becomes_an_error_of_the_port(
     monkeypatch: pytest.MonkeyPatch,
     raised: ServiceBusError,
     expected: type[Exception],
@@ -73,13 +73,13 @@ async def test_each_error_of_the_sdk_has_its_meaning(
     [
         (timedelta(milliseconds=1500), 1500),
         (timedelta(microseconds=1), 1),
-        (timedelta(0), 1),  # none at all would mean: for as long as the queue allows
+        (timedelta(0), 1),  # 0 would mean the default of the queue
         (timedelta(seconds=-1), 1),
         (timedelta(days=365), 2**32 - 1),
         (None, None),
     ],
 )
-async def test_a_time_to_live_is_milliseconds_and_never_none_by_accident(
+async def test_a_time_to_live_is_sent_in_milliseconds_and_is_at_least_one(
     asked: timedelta | None, header: int | None
 ) -> None:
     made = to_sdk(Message("agent-a", "1", b"{}", time_to_live=asked))
@@ -87,6 +87,6 @@ async def test_a_time_to_live_is_milliseconds_and_never_none_by_accident(
     assert made.raw_amqp_message.header.time_to_live == header
 
 
-async def test_an_endpoint_says_how_to_reach_the_bus() -> None:
+async def test_an_empty_connection_string_is_refused() -> None:
     with pytest.raises(ValueError, match="needs a connection string or an address"):
         ServiceBus.connect("")

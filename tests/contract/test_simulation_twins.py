@@ -94,7 +94,7 @@ async def test_a_cancelled_sleeper_is_forgotten() -> None:
     assert clock.next_wake is None
 
 
-async def test_a_clock_can_be_put_back_and_wakes_nobody_by_it() -> None:
+async def test_a_clock_that_is_put_back_wakes_no_task() -> None:
     clock = VirtualClock()
     task = asyncio.create_task(clock.sleep(10))
     await clock.settle()

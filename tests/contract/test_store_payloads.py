@@ -168,7 +168,7 @@ async def test_the_twin_reports_changed_content_too() -> None:
 
 
 @pytest.mark.parametrize("trouble", [*WRITTEN, *NOT_WRITTEN])
-async def test_it_is_kept_whole_whatever_the_network_and_the_service_do(
+async def test_a_payload_is_written_whole_under_every_fault_of_network_and_service(
     troubled: Troubled, trouble: Trouble
 ) -> None:
     data = large(2 * CHUNK_BYTES + 1)
@@ -178,7 +178,7 @@ async def test_it_is_kept_whole_whatever_the_network_and_the_service_do(
 
 
 @pytest.mark.parametrize("trouble", [*WRITTEN, *NOT_WRITTEN])
-async def test_it_is_read_whatever_the_network_and_the_service_do(
+async def test_a_payload_is_read_under_every_fault_of_network_and_service(
     troubled: Troubled, trouble: Trouble
 ) -> None:
     ref = await troubled.rival.put_payload("order-1", large(70_000))

@@ -41,10 +41,10 @@ async def test_cells_are_listed_by_the_beginning_of_their_names(store: StateStor
 
 
 async def test_a_name_may_have_spaces_commas_and_dots(store: StateStore) -> None:
-    name = "condition|waiting|order_with.care version 12, the undo of step take-payment"
+    name = "incident|waiting|order_with.care version 12, the undo of step take-payment"
     written = await store.write_shared(name, "null", None)
     assert await store.read_shared(name) == written
-    assert await store.shared_values("condition|") == {name: written}
+    assert await store.shared_values("incident|") == {name: written}
 
 
 async def test_of_many_writers_at_once_one_wins(store: StateStore) -> None:

@@ -1,4 +1,4 @@
-"""``python -m devstack.servicebus`` as a process: its ready line, its end, its error texts."""
+"""``python -m devstack.servicebus`` as a process: how it starts and ends, and its errors."""
 
 import http.client
 import json
@@ -59,7 +59,9 @@ def test_the_projects_own_configuration_is_served() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_promptly_even_with_peers(config: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_the_broker_while_a_client_is_connected(
+    config: Path, number: signal.Signals
+) -> None:
     with (
         start_broker(config) as broker,
         socket.create_connection(("127.0.0.1", broker.port)) as peer,
@@ -69,7 +71,7 @@ def test_a_signal_ends_it_promptly_even_with_peers(config: Path, number: signal.
         assert broker.process.wait(120) == 0
 
 
-def test_what_was_sent_and_locked_survives_a_kill(config: Path, tmp_path: Path) -> None:
+def test_messages_that_were_sent_or_locked_survive_a_kill(config: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     broker = start_broker(config, data=data, port=free_port())
     with (

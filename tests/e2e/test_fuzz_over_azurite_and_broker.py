@@ -1,4 +1,4 @@
-"""A sample of the fuzz's messages over the real host, broker and Azurite."""
+"""Some malformed messages of the fuzz, sent to the real host over the broker and Azurite."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def messages() -> list[tuple[str, str, bytes]]:
         except MalformedError:
             queue = lane(kind.replace(*OF_AGENT), urgent=queue.endswith("-urgent"))
             found.append((queue, f"fuzz-{number}", parts["body"]))
-        except Exception:  # noqa: BLE001, S112  of another version
+        except Exception:  # noqa: BLE001, S112  it is not malformed: another version wrote it
             continue
     return found
 

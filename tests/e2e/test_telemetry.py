@@ -19,7 +19,7 @@ from devstack.stack import Stack
 from samples.remote_services import Faults, RemoteServices
 from sas.client import NewOrder, OrdersClient
 from tests.functions_rig import SHOP, addresses, northwind, own_app, until
-from tests.telemetry_kit import telling, trace_of
+from tests.telemetry_kit import recording, trace_of
 
 METRICS = {
     *("sas.orders", "sas.step.duration", "sas.agent.attempts"),
@@ -106,7 +106,7 @@ async def test_one_order_is_one_trace_with_its_retries_from_client_to_notificati
         OrdersClient(stack.servicebus_connection, reply_queue=SHOP) as client,
     ):
         remote.set_faults(Faults(transient=1.0, max_transient_attempts=1), "payment")
-        with telling() as here:
+        with recording() as here:
             await client.submit(NewOrder("T-1", northwind()))
         trace_id = trace_of(here.span("submit"))
         told = [one async for one in client.follow(["T-1"], quiet_s=120)]

@@ -60,7 +60,7 @@ def test_the_tests_of_the_pattern_pass_with_another_business_in_orders(project: 
 
 
 @pytest.mark.parametrize("layer", ONLY_IMPORTED)
-def test_what_is_not_run_with_another_business_names_none(layer: str) -> None:
+def test_tests_of_the_pattern_import_no_business(layer: str) -> None:
     named = re.compile(r"(?m)^(?:from|import) (?:orders|samples|function_app)\b|orders\.\w+:\w+")
     tests = (PROJECT / "tests" / layer).glob("*.py")
     assert [one.name for one in tests if named.search(one.read_text(encoding="utf-8"))] == []

@@ -209,13 +209,13 @@ def test_with_an_app_for_callbacks_the_engine_has_no_endpoint_and_names_the_othe
 
 
 def test_the_host_s_storage_is_its_blobs_for_it_has_no_right_to_tables_or_queues() -> None:
-    """By the account's name the host would derive a table endpoint, and be refused there."""
+    """From the account's name the host would derive a table endpoint, and be refused there."""
     assert "{ name: 'AzureWebJobsStorage__blobServiceUri', value: hostBlobEndpoint }" in APP
     assert "AzureWebJobsStorage__accountName" not in APP
 
 
 def test_sampling_is_set_where_it_is_obeyed() -> None:
-    """With telemetryMode OpenTelemetry the host reads no samplingSettings."""
+    """If telemetryMode is OpenTelemetry, the host ignores samplingSettings."""
     host = json.loads((ROOT / "host.json").read_text())
     assert host["telemetryMode"] == "OpenTelemetry"
     assert "applicationInsights" not in host["logging"]

@@ -233,6 +233,6 @@ def test_durations_are_read(text: str, value: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "10M", "PT1.5M", "P1M"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_a_text_that_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         seconds(text)

@@ -1,4 +1,4 @@
-"""infra/README.md says what is there: variables, alerts, API versions."""
+"""infra/README.md lists every variable, alert and API version of the templates."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_page_names_every_variable_that_can_be_set() -> None:
     assert chosen <= ours | {"SAS_CALLBACK_KEY"}
 
 
-def test_the_page_has_every_api_version_and_the_day_on_which_they_were_looked_at() -> None:
+def test_the_page_has_every_api_version_and_the_date_of_the_last_check() -> None:
     texts = "".join(path.read_text() for path in INFRA.rglob("*.bicep"))
     used = set(re.findall(r"'(Microsoft\.\w+)(?:/\w+)+@([\d-]+(?:-preview)?)'", texts))
     said = {
@@ -50,7 +50,7 @@ def test_the_page_has_every_api_version_and_the_day_on_which_they_were_looked_at
     assert re.search(r"Looked at on \d+ \w+ \d{4}; look again each year", PAGE)
 
 
-def test_the_page_says_which_alerts_stay_when_logs_are_cut_off() -> None:
+def test_the_page_says_which_alerts_remain_when_no_logs_arrive() -> None:
     named = {
         name: cells[1] for cells in rows("Alerts") for name in re.findall(r"`([\w-]+)`", cells[0])
     }
@@ -69,21 +69,21 @@ def checks(jobs: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def test_the_rule_for_the_branch_requires_checks_that_exist_and_leaves_no_job_out() -> None:
+def test_the_rule_for_the_branch_requires_existing_checks_and_covers_every_job() -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
     rule = PAGE.partition("A rule for `main`")[2].partition("- **")[0]
     required = set(re.findall(r"`(\w+)`", rule))
     reported = checks(jobs)
     assert "test (3.11)" in reported
     assert required <= set(reported)
-    stood_for = {jobs[name].get("needs") for name in required}
-    assert {reported[name] for name in required} | stood_for - {None} == set(jobs)
+    covered = {jobs[name].get("needs") for name in required}
+    assert {reported[name] for name in required} | covered - {None} == set(jobs)
 
 
 @pytest.mark.parametrize(
     ("result", "code"), [("success", 0), ("failure", 1), ("cancelled", 1), ("skipped", 1)]
 )
-def test_the_check_that_stands_for_the_matrix_passes_only_if_all_of_it_passed(
+def test_the_check_for_the_matrix_passes_only_if_every_job_of_it_passed(
     result: str, code: int
 ) -> None:
     job = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["tests"]

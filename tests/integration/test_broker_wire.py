@@ -258,7 +258,7 @@ async def test_messages_held_back_by_the_window_are_free_when_the_peer_leaves(
     assert broker.counts("q").locked == 1
 
 
-async def test_what_was_never_sent_to_one_who_presettled_is_not_lost(
+async def test_a_message_that_was_not_yet_sent_to_a_presettling_receiver_is_not_lost(
     broker: Broker,
 ) -> None:
     put(broker, 5)

@@ -449,7 +449,7 @@ def test_every_verb_has_a_case_at_a_terminal() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
-async def test_no_colour_is_shown_to_who_wants_none(
+async def test_no_colour_is_shown_if_the_user_wants_none(
     store: MemoryStore,
     scheduler: Scheduler,
     monkeypatch: pytest.MonkeyPatch,

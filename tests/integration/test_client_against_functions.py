@@ -1,4 +1,4 @@
-"""``sas submit`` against the real functions: the whole pattern, and the contract on its wire."""
+"""``sas submit`` against the real functions. Its notifications keep to the contract."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_orders_are_followed_through_the_real_functions_and_keep_to_the_co
     bad = json.dumps({"order_id": "NW-none", "lines": []}) + "\n"
     async with rig() as made, made.host():
         code, out, err = await submit(made, "".join(good) + bad + good[0])
-        again, told_again, _ = await submit(made, "".join(good))
+        again, out_again, _ = await submit(made, "".join(good))
     events = [json.loads(line) for line in out[:-1]]
     assert code == 1, err
     assert json.loads(out[-1])["summary"] == {
@@ -53,6 +53,6 @@ async def test_orders_are_followed_through_the_real_functions_and_keep_to_the_co
     assert {event["correlationid"] for event in events} >= {"cli/NW-10248", "cli/NW-none"}
 
     assert again == 0
-    assert json.loads(told_again[-1])["summary"]["completed"] == 10
-    for event in map(json.loads, told_again[:-1]):
+    assert json.loads(out_again[-1])["summary"]["completed"] == 10
+    for event in map(json.loads, out_again[:-1]):
         assert (event["data"]["duplicate"], event["data"]["state"]) == (True, "Processed")

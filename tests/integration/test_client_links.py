@@ -100,7 +100,7 @@ async def test_a_broker_that_comes_back_is_used_again() -> None:
     async with OrdersClient(text, reply_queue=REPLIES, patience_s=120) as client:
         await client.submit(order(1))
         await first.stop()
-        client._patience_s = 2  # only here: it ends in vain
+        client._patience_s = 2  # only here: the attempts fail
         with pytest.raises(SubmitError):
             await client.submit(order(2))
         client._patience_s = 120

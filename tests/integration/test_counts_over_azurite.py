@@ -24,7 +24,7 @@ from sas.ports import Business, RefusedError, TransientError
 from sas.telemetry.usage import Usage
 from tests.functions_rig import Rig, rig
 from tests.integration.broker_sdk_kit import short_pauses
-from tests.telemetry_kit import telling
+from tests.telemetry_kit import recording
 from tests.unit.actors_kit import ScriptedAgent
 from tests.unit.counting_kit import workflows
 
@@ -67,12 +67,12 @@ class Counted:
         content = (await self.rig.order(order_id)).details.payload
         return size - 2 * len(str(content))
 
-    async def told(self, workflow: str) -> tuple[int, int]:
+    async def telemetry_of(self, workflow: str) -> tuple[int, int]:
         """Return the spans and the points of metrics of an order."""
-        with telling() as told:
+        with recording() as recorded:
             await self.submit(f"T-{workflow}", workflow=workflow)
-            points = sum(len(found) for found in told.metrics().values())
-        return len(told.spans), points
+            points = sum(len(found) for found in recorded.metrics().values())
+        return len(recorded.spans), points
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -153,14 +153,14 @@ async def test_the_size_of_an_order_in_the_table_matches_the_counts(made: Counte
 async def test_the_points_of_metrics_and_the_spans_of_an_order_are_those_of_the_counts(
     made: Counted,
 ) -> None:
-    three, two = [await made.told(name) for name in ("order", "order-of-two")]
+    three, two = [await made.telemetry_of(name) for name in ("order", "order-of-two")]
     assert three == (counts.SPANS_ORDER, counts.METRICS_ORDER)
     assert two == (three[0] - counts.SPANS_STEP, three[1] - counts.METRICS_STEP)
     made.app.supervisor._lease_ends_at = None
-    with telling() as told:
+    with recording() as recorded:
         await made.app.supervisor.sweep()
-        points = sum(len(found) for found in told.metrics().values())
-    assert (len(told.spans), points) == (counts.SPANS_SWEEP, counts.METRICS_SWEEP)
+        points = sum(len(found) for found in recorded.metrics().values())
+    assert (len(recorded.spans), points) == (counts.SPANS_SWEEP, counts.METRICS_SWEEP)
 
 
 def _size(row: Mapping[str, Any]) -> int:

@@ -33,7 +33,7 @@ async def made() -> AsyncIterator[Rig]:
 
 
 async def waiting(made: Rig, order_id: str, version: int, since: datetime) -> None:
-    """Store an order that was submitted long ago, and whose first step nobody took up."""
+    """Store an order that was submitted long ago, and whose first step no scheduler claimed."""
     rules = workflows().rules("order", 1)
     details = cases.details_of(order_id, payload=json.dumps(northwind()))
     details = replace(details, version=version, reply_queue=SHOP, submitted_at=since)
@@ -51,7 +51,7 @@ async def all_have(made: Rig, what: str, *order_ids: str) -> None:
     await until(have, f"{what!r} in every journal")
 
 
-async def standing(made: Rig) -> list[ActiveIncident | None]:
+async def active(made: Rig) -> list[ActiveIncident | None]:
     return [one.value for one in (await active_incidents(made.store).all()).values()]
 
 
@@ -64,9 +64,9 @@ async def test_orders_that_no_scheduler_picks_up_give_one_alert_and_then_go_on(m
         await all_have(made, "woken again", *names)
     (alert,) = await made.alerts()
     assert (alert.kind, alert.scope) == ("not-picked-up", "ordinary orders")
-    (told,) = await standing(made)
-    assert told is not None
-    assert (told.alerts_sent, told.since) == (1, long_ago)
+    (incident,) = await active(made)
+    assert incident is not None
+    assert (incident.alerts_sent, incident.since) == (1, long_ago)
     async with made.host():
         for name in names:
             await made.ends(name, "Processed")

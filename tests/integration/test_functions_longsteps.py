@@ -26,7 +26,7 @@ __all__ = ["collect_leftovers", "short_pauses"]  # fixtures of every test here
 KEYS = CallbackKeys(("OLTmUuRNp/I3DZ4mDicTZVCko6bQf1wMMy+LEiQIP9I=",))
 DELIVERED = "order-delivered"
 TIME_ALLOWED = timedelta(seconds=20)
-"""Of one test; no other step of it needs more than one second on an idle machine."""
+"""The time allowed in one test. Its other steps need less than a second on an idle machine."""
 WHOLE = sorted(["received", "completed"])
 
 
@@ -147,7 +147,7 @@ async def test_a_callback_on_the_queue_ends_the_step_and_a_forged_one_is_put_asi
 async def test_a_large_callback_result_is_offloaded_and_one_for_a_former_order_is_not_taken(
     made: Rig,
 ) -> None:
-    """No queue of Service Bus Standard would carry it."""
+    """The result is larger than a message of Service Bus Standard may be."""
     made.remote.set_faults(Faults(delivery=600.0), "carrier")
     port = free_port()
     address = f"http://127.0.0.1:{port}/api/callbacks"

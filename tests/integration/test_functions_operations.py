@@ -53,7 +53,7 @@ async def test_a_start_without_key_vault_says_why_and_takes_no_message(made: Rig
 async def test_orders_under_way_end_whole_while_finished_ones_are_purged_beside_them(
     made: Rig,
 ) -> None:
-    """In the same shards, at the same time."""
+    """Both kinds of orders are in the same shards at the same time."""
     now = datetime.now(UTC)
     rules = cases.rules_of(1)
 

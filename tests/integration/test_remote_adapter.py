@@ -286,7 +286,7 @@ async def test_a_redirect_is_not_followed() -> None:
     assert seen == ["/reservations"]
 
 
-async def test_nobody_listening_may_pass() -> None:
+async def test_a_refused_connection_is_a_transient_error() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, not listening: refused
         service = HttpService("stock", f"http://127.0.0.1:{taken.getsockname()[1]}")

@@ -28,7 +28,7 @@ LOG_BYTES_AN_ORDER_MAX = 200
 SPANS_AN_ORDER = 11
 SPAN_BYTES_AN_ORDER_MAX = 9_700
 METRIC_BYTES_MAX = 1_000
-"""Of one metric with one set of attributes, exported every ten seconds where something changed."""
+"""For one metric with one set of attributes. It is exported every ten seconds if it changed."""
 FUNCTIONS = {
     "orders": "submission",
     "scheduler": "scheduler",

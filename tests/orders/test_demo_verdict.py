@@ -44,7 +44,7 @@ async def _next(store: MemoryStore, order: Order, decision: Decision | None, cau
     return await store.commit(change)
 
 
-async def all_told(store: MemoryStore, order_id: str) -> Tally:
+async def all_notified(store: MemoryStore, order_id: str) -> Tally:
     tally = Tally(1)
     for entry in await store.journal(order_id):
         for index, message in enumerate(entry.messages):
@@ -80,9 +80,9 @@ async def verdict_of(
 ) -> Verdict:
     store = MemoryStore()
     await processed(store, "O-1", steps)
-    tally = await all_told(store, "O-1")
-    for told in sorted(tally.seen)[:forget]:
-        tally.seen.discard(told)
+    tally = await all_notified(store, "O-1")
+    for seen in sorted(tally.seen)[:forget]:
+        tally.seen.discard(seen)
     ledgers = ledger("O-1", *effects, doubled=("O-1",) if doubled else ())
     return await judge(store, ["O-1"], tally, ledgers)
 
@@ -102,7 +102,7 @@ async def test_an_order_with_every_effect_and_notification_holds() -> None:
         {"doubled": True},
     ],
 )
-async def test_whatever_is_missing_unfinished_or_doubled_does_not_hold(
+async def test_a_run_with_something_missing_unfinished_or_doubled_fails(
     broken: dict[str, object],
 ) -> None:
     verdict = await verdict_of(**broken)  # type: ignore[arg-type]  # one case each

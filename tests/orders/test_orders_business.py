@@ -98,7 +98,7 @@ def test_a_wrong_order_is_refused_with_a_sentence_that_says_where(
 @pytest.mark.parametrize(
     "number", ["NaN", "sNaN", "-NaN", "Infinity", "-Infinity", "1e400", "1e999999", "9" * 30]
 )
-def test_a_number_nobody_can_reckon_with_is_refused_with_a_sentence(
+def test_a_number_that_is_not_finite_or_too_long_is_refused_with_a_sentence(
     member: str, number: str
 ) -> None:
     order = content(freight=number) if member == "freight" else content({member: number})

@@ -1,4 +1,4 @@
-"""Simulations run on their own event loop, which costs less and gives the same story."""
+"""Simulations run on an event loop of their own: less CPU, and the same events."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ BEGINS_S = 20.0
 BACK_S_MAX = 60.0
 TIMER_IDLE = timedelta(minutes=2)
 CLOCK_JUMP_S = CLOCK_SKEW.total_seconds()
-"""What clocks may be apart."""
+"""The largest difference between two clocks."""
 MOVES = {JournalWord.SUBMITTED, JournalWord.CLAIMED, JournalWord.STEP_PROCESSED}
 
 
@@ -61,7 +61,7 @@ class Cost:
 
     ``failed_untried`` and ``undone_untried`` count steps that failed, or whose order was undone,
     in an epoch without a call to their service. ``parked`` counts messages that no code reads.
-    ``back_s``: seconds from its end until every order moved and every application was told.
+    ``back_s``: seconds from its end until every order moved and every application was notified.
     """
 
     lost: int = 0
@@ -69,14 +69,14 @@ class Cost:
     parked: int = 0
     failed_untried: int = 0
     undone_untried: int = 0
-    told_twice: int = 0
+    notified_twice: int = 0
     alerted_twice: int = 0
-    never_told: int = 0
+    never_notified: int = 0
     not_processed: int = 0
     back_s: float = 0.0
 
     def wrong(self, dependency: str) -> dict[str, float]:
-        """Return the faults of a run: counters above zero, and more than a minute.
+        """Return what is wrong: counters above zero, and a recovery of more than a minute.
 
         An order may fail for a service that is away, after calls to it.
         """
@@ -137,6 +137,18 @@ def _service(name: str) -> tuple[Action, Action]:
     return (lambda s: turn(s, down=True), lambda s: turn(s, down=False))
 
 
+def _no_start(system: System) -> None:
+    """Kill every instance, as a deploy does. None starts again without its secrets."""
+    system.world.restart()
+    for instance in system.world.instances:
+        instance.up = False
+
+
+def _start(system: System) -> None:
+    for instance in system.world.instances:
+        instance.up = True
+
+
 def _clock(seconds: float) -> tuple[Action, Action]:
     def jump(system: System, to: float) -> None:
         system.hosts[0].clock.seconds = to
@@ -163,6 +175,7 @@ DEPENDENCIES: dict[str, tuple[Action, Action]] = {
             *(REPLIES_TO, QUEUES.alerts),
         )
     },
+    "Key Vault, while every instance restarts": (_no_start, _start),
     "service payment": _service("payment"),
     f"one clock {CLOCK_JUMP_S:.0f} s ahead": _clock(CLOCK_JUMP_S),
     f"one clock {CLOCK_JUMP_S:.0f} s behind": _clock(-CLOCK_JUMP_S),
@@ -258,7 +271,7 @@ class Story:
         self.watch = Watch(self.system)
 
     async def run(self) -> Cost:
-        """Play it, and return what it cost."""
+        """Play the outage, and return what it cost."""
         begins = START + timedelta(seconds=BEGINS_S)
         ends = begins + timedelta(seconds=self.outage.lasts)
         world, clock = self.system.world, self.system.world.clock
@@ -308,7 +321,7 @@ class Story:
         orders = {key: stored.order for key, stored in system.store.orders.items()}
         rest = {OrderState.PROCESSED, OrderState.COMPENSATED, OrderState.ERROR, OrderState.REJECTED}
         states = [orders[key].process_state if key in orders else None for key in system.submitted]
-        told = Counter(event.id for event in system.events())
+        notified = Counter(event.id for event in system.events())
         alerts = Counter(message.message_id for message in system.bus.messages(QUEUES.alerts))
         due = list(self._due())
         return Cost(
@@ -317,9 +330,9 @@ class Story:
             parked=sum(map(self._parked, system.bus.queues.values())),
             failed_untried=len(self.watch.failed_untried),
             undone_untried=len(self.watch.undone_untried),
-            told_twice=sum(times - 1 for times in told.values()),
+            notified_twice=sum(times - 1 for times in notified.values()),
             alerted_twice=sum(times - 1 for times in alerts.values()),
-            never_told=sum(own_id not in told for own_id, _ in due),
+            never_notified=sum(own_id not in notified for own_id, _ in due),
             not_processed=sum(
                 state in rest and state is not OrderState.PROCESSED for state in states
             ),
@@ -328,7 +341,7 @@ class Story:
 
     @staticmethod
     def _parked(queue: Queue) -> int:
-        """Return how many messages lie where no code reads them, or went away unread."""
+        """Return how many messages are where no code reads them, or expired unread."""
         if queue.name in {REPLIES_TO, QUEUES.alerts}:  # people and applications read these
             return 0
         unread = 0 if queue.name.startswith(QUEUES.agent_prefix) else len(queue.expired)
@@ -344,7 +357,7 @@ class Story:
                         yield own_id, self.watch.committed[order_id, entry.seq]
 
     def _back_s(self, ends: datetime, due: list[tuple[str, datetime]]) -> float:
-        """Return the seconds from the end until all that waited for it moved."""
+        """Return the seconds from the end until everything that waited for the dependency moved."""
         sent = {
             q.message.message_id: q.enqueued_at for q in self.system.bus.queues[REPLIES_TO].waiting
         }

@@ -36,15 +36,15 @@ LIMITS = {"inventory": 1, "payment": 2, "invoice": 1}
 def crowded(on_failure: OnFailure, deadline: timedelta | None) -> Workflow:
     """Return a workflow with a step of each kind."""
     undo = Undo(TIME)
-    patience = Backoff(timedelta(seconds=3), most=timedelta(seconds=10))
+    backoff = Backoff(timedelta(seconds=3), most=timedelta(seconds=10))
     courier = Undo(TIME, drain_time=DRAIN_TIME)
     return Workflow(
         f"{on_failure.value}-{'by' if deadline else 'ever'}",
         1,
         (
             Step("reserve", "inventory", TIME, (), undo, 1, alternatives=("payment", "invoice")),
-            Step("charge", "payment", TIME, (), undo, 2, patience, ExtendedWait(TIME * 3)),
-            Step(COURIED, COURIER, TIME, ("reserve",), courier, 2, patience),
+            Step("charge", "payment", TIME, (), undo, 2, backoff, ExtendedWait(TIME * 3)),
+            Step(COURIED, COURIER, TIME, ("reserve",), courier, 2, backoff),
             Step("invoice", "invoice", TIME, ("charge",), undo, 1),
             Step("tell", "shipping", TIME, ("charge",), None, 1, alternatives=("payment",)),
             Step("deliver", "delivery", TIME, (COURIED, "invoice", "tell"), undo, 2),

@@ -33,7 +33,7 @@ COMMANDS = 10
 
 
 def patient(name: str, on_failure: OnFailure, deadline: timedelta) -> Workflow:
-    """Return a workflow with every kind of patience; its last service leaves no tombstones."""
+    """Return a workflow with backoffs, extended waits, a drain time and a deadline."""
     backoff = Backoff(timedelta(seconds=4), most=timedelta(seconds=15))
     wait = ExtendedWait(timedelta(seconds=90))
     courier = Undo(ALLOWED, drain_time=DRAIN_TIME)

@@ -139,14 +139,14 @@ async def test_without_sends_and_table_for_an_hour_messages_are_put_aside_and_no
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Receives succeed, so the deliveries are used up."""
-    story = without_sends(monkeypatch, 5, "no send and no table", 60)
+    story = without_sends(monkeypatch, 3, "no send and no table", 60)
     cost = await story.run()
     check_timeouts(story)
     aside = [
         convert(one.body, RejectedMessage) for one in story.system.bus.messages(QUEUES.rejected)
     ]
     assert len(aside) == cost.parked == story.system.alerts()["dead-lettered"] > 0
-    check(replace(cost, parked=0, failed_untried=0), "no send and no table", 5)
+    check(replace(cost, parked=0, failed_untried=0), "no send and no table", 3)
 
 
 @pytest.mark.parametrize("queue", [QUEUES.scheduler, PAYMENT, QUEUES.replies])

@@ -18,7 +18,7 @@ from sas.simulation.remote import RemoteFaults, SimulatedAgent
 from sas.simulation.world import Faults
 from tests.long import seeds
 from tests.simulation.system import System, build, check_end
-from tests.telemetry_kit import telling
+from tests.telemetry_kit import recording
 
 ORDERS = 3
 TROUBLE = Faults(
@@ -130,9 +130,9 @@ async def test_a_secret_field_is_shown_nowhere_whatever_goes_wrong(
 
     system.bus.send = hear  # type: ignore[method-assign]
     content = {"customer": {"card": SECRET}, "lines": [{"note": SECRET}], "n": 1}
-    with telling() as told:
+    with recording() as recorded:
         await run(system, content)
-        texts = [span.to_json() for span in told.spans] + [json.dumps(told.metrics())]
+        texts = [span.to_json() for span in recorded.spans] + [json.dumps(recorded.metrics())]
     texts += [str(sorted(r.__dict__.items(), key=str)) + r.getMessage() for r in caplog.records]
     texts += [repr(stored) for stored in system.store.orders.values()]
     texts += [repr(system.store._shared), repr(system.store._due), repr(system.store.payloads)]

@@ -123,7 +123,7 @@ class Watched:
 
 @pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_limits_hold_over_all_instances_and_every_order_ends_whole(seed: int) -> None:
-    """No request is with two instances here: both would have its one slot."""
+    """Here no request is at two instances at once: both would have its one slot."""
     faults = Faults(crash=0.01, store_lost_answer=0.02, store_down=0.01, bus_down=0.01)
     limits = {"inventory": 1, "payment": 2}
     system = prepared(seed, faults, clocks_apart=(0.0, 2.0), limits=limits)

@@ -135,7 +135,7 @@ class Story:
     shut: frozenset[tuple[int, int]] = frozenset()
     order: Order = field(init=False)
     sent: tuple[Outgoing, ...] = field(init=False)
-    condition: Incident | None = None
+    incident: Incident | None = None
 
     def __post_init__(self) -> None:
         change = submitted(self.rules, at=self.now)
@@ -162,7 +162,7 @@ class Story:
 
     def apply(self, decision: Decision | None) -> bool:
         """Commit a decision; return whether there was one."""
-        self.condition = decision.incident if decision else None
+        self.incident = decision.incident if decision else None
         if decision is None:
             self.sent = ()
             return False
@@ -288,9 +288,9 @@ class Story:
         return [m.alert.value for m in self.sent if isinstance(m, Alert)]
 
     @property
-    def met(self) -> str | None:
-        """The kind of the condition that the last decision met."""
-        return self.condition.kind.value if self.condition else None
+    def incident_kind(self) -> str | None:
+        """The kind of the incident that the last decision reports."""
+        return self.incident.kind.value if self.incident else None
 
     @property
     def woken(self) -> bool:

@@ -84,19 +84,19 @@ class Case:
     deadline: bool = False
     routes: int = 1
     routed: frozenset[str] | None = None
-    vain: bool = False
+    waited: bool = False
     """Whether an agent may say that no call could begin."""
 
     def __str__(self) -> str:
         lacking = f", no undo of {'+'.join(sorted(self.without_undo))}" if self.without_undo else ""
-        patience = [
-            n for n in ("backoff", "waits", "drain_time", "deadline", "vain") if getattr(self, n)
+        options = [
+            n for n in ("backoff", "waits", "drain_time", "deadline", "waited") if getattr(self, n)
         ]
-        told = "".join(f", {name}" for name in patience)
+        named = "".join(f", {name}" for name in options)
         routes = f", {self.routes} routes" if self.routes > 1 else ""
         return (
             f"{self.shape_name}, {self.on_failure.value}, {self.failures_max}"
-            f"{lacking}{told}{routes}"
+            f"{lacking}{named}{routes}"
         )
 
     @property
@@ -144,7 +144,7 @@ class Edge:
     source: Key
     to: Key
     case: Case
-    condition: Incident | None = None
+    incident: Incident | None = None
 
     @property
     def before(self) -> Order:
@@ -164,8 +164,8 @@ class Edge:
     def alerted(self, kind: AlertKind) -> list[int | None]:
         return [m.step for m in self.sent(Alert) if m.alert is kind]
 
-    def met(self, kind: AlertKind) -> bool:
-        return self.condition is not None and self.condition.kind is kind
+    def reports(self, kind: AlertKind) -> bool:
+        return self.incident is not None and self.incident.kind is kind
 
     def pairs(self) -> Iterator[tuple[StepRecord, StepRecord]]:
         """Yield every step before and after."""
@@ -247,19 +247,19 @@ def normal(order: Order) -> Order:
     )
 
 
-def events(order: Order, rules: Rules, *, vain: bool = False) -> Iterator[Event]:
+def events(order: Order, rules: Rules, *, waited: bool = False) -> Iterator[Event]:
     """Yield everything that may happen to an order, decisions or not."""
     yield from map(Event, ("claim", "resubmit", "undo", "skip", "cancel", "acknowledge"))
     if rules.deadline is not None:
         yield Event("deadline")
     for step in order.steps:
-        for name in (*REPLIES, *WAITED * vain):
+        for name in (*REPLIES, *WAITED * waited):
             yield Event(name, step.number)
         yield from (Event("progress", step.number), Event("undo progress", step.number))
         yield Event("expire", step.number)
         if not is_out(step):  # the same whenever it comes
             yield Event("expire", step.number, LATE)
-        elif vain:
+        elif waited:
             yield Event(BEHIND, step.number)
         if step.process_state is StepState.ERROR:
             yield from (Event("resubmit", step.number), Event("skip", step.number))
@@ -347,7 +347,7 @@ def explore(case: Case) -> Graph:
 def _edges(graph: Graph, order: Order) -> Iterator[Edge]:
     """Yield every decision about an order; those that ask an agent to do, for every ``shut``."""
     source = key_of(order)
-    for event in events(order, graph.rules, vain=graph.case.vain):
+    for event in events(order, graph.rules, waited=graph.case.waited):
         edge = _follow(graph, order, source, event)
         if edge is None:
             continue

@@ -357,7 +357,7 @@ async def test_an_undo_of_a_large_order_is_given_its_own_result_too() -> None:
 async def test_an_agent_of_a_large_order_is_given_the_results_before_its_step_only(
     workflow: str, results: dict[str, Any]
 ) -> None:
-    """As if it were small: a step that happens to be done beside it is none of its business."""
+    """A small order gives the same results: a step that ran in parallel is not among them."""
     made = kit()
     await made.submit(order(workflow=workflow, order={"text": "x" * 200_000}))
     await made.step(QUEUES.scheduler)

@@ -144,7 +144,7 @@ async def test_a_refusal_fails_the_step_with_its_reason() -> None:
     assert waiting(made) == []
 
 
-async def test_twice_is_once_whether_redelivered_or_sent_anew() -> None:
+async def test_a_callback_that_is_redelivered_or_sent_again_counts_once() -> None:
     made, callback = await awaiting()
     await made.hand(said(callback))
     await made.drain()

@@ -351,7 +351,7 @@ async def test_a_rejected_message_nobody_read_is_kept_as_it_was_however_often_it
     assert len(made.alerts()) == alerts
 
 
-async def test_what_is_not_a_rejected_message_on_its_queue_is_kept_too() -> None:
+async def test_any_other_message_on_the_rejected_queue_is_kept_too() -> None:
     made = kit()
     await dead(made, letter(b'{"strange":1}', QUEUES.rejected))
     assert whole(made.rejected()) == b'{"strange":1}'

@@ -158,7 +158,7 @@ async def test_once_the_step_is_no_longer_its_own_the_call_is_cut_off_and_silent
     assert replies == []
 
 
-async def test_a_cancelled_step_is_given_no_more_time_however_it_beats() -> None:
+async def test_heartbeats_give_a_cancelled_step_no_more_time() -> None:
     made, message = await requested()
     cut: list[float] = []
     made.agents["stock"].then(works(made, 200, cut))

@@ -40,7 +40,7 @@ async def sweeps(made: Kit, minutes: float, every: float = 30) -> None:
         await made.sweep()
 
 
-def told(made: Kit) -> list[str]:
+def alerts_sent(made: Kit) -> list[str]:
     return [alert.kind for alert in made.alerts()]
 
 
@@ -49,7 +49,7 @@ def board(made: Kit) -> IncidentBoard:
     return made.context.incidents
 
 
-def condition(made: Kit, minutes: float = 5, scope: str = "ordinary orders") -> Incident:
+def incident_of(made: Kit, minutes: float = 5, scope: str = "ordinary orders") -> Incident:
     now: datetime = made.clock.now()
     until = now + timedelta(minutes=minutes)
     return Incident(AlertKind.NOT_PICKED_UP, scope, "Nobody works.", now, until)
@@ -59,7 +59,7 @@ async def test_a_scheduler_away_for_three_hours_is_reported_three_times_for_all_
     made = await waiting(40)
     await sweeps(made, 180)
     assert made.words("O-7").count("woken again") > 10
-    assert told(made) == ["not-picked-up"] * 3
+    assert alerts_sent(made) == ["not-picked-up"] * 3
     first, second, _ = made.alerts()
     assert first.scope == "ordinary orders"
     assert first.order_id is None
@@ -77,8 +77,8 @@ async def test_the_end_of_an_incident_is_reported_once() -> None:
     await made.drain()
     assert made.state("O-3") == "Processed"
     await sweeps(made, 60)
-    assert told(made)[-1] == "cleared"
-    assert told(made).count("cleared") == 1
+    assert alerts_sent(made)[-1] == "cleared"
+    assert alerts_sent(made).count("cleared") == 1
     over = made.alerts()[-1]
     assert (over.cleared, over.scope, over.since) == ("not-picked-up", began.scope, began.since)
 
@@ -133,7 +133,7 @@ async def test_the_alert_is_sent_before_the_order_is_committed() -> None:
     made.bus.plan, made.store.plan = (lambda _message: None), (lambda _what, _key: None)
     await made.later(3)
     await made.sweep()
-    assert told(made) == ["not-picked-up"]
+    assert alerts_sent(made) == ["not-picked-up"]
     assert len(made.words("O-0")) == len(words) + 1
 
 
@@ -143,43 +143,43 @@ async def test_an_alert_that_could_not_be_sent_is_raised_and_sent_the_next_time(
     made.bus.plan = lambda _message: BusFault.UNAVAILABLE
     made.store.fail_next("hold", StoreFault.UNAVAILABLE)
     with pytest.raises(StoreUnavailableError):
-        await made.run(incidents.report(condition(made), "A"))
+        await made.run(incidents.report(incident_of(made), "A"))
     made.bus.plan = lambda _message: None
     await made.later(3)
     made.store.fail_next("write_shared", StoreFault.UNAVAILABLE)
     with pytest.raises(StoreUnavailableError):
-        await made.run(incidents.report(condition(made), "B"))
-    await made.run(incidents.report(condition(made), "C"))
-    assert set(told(made)) == {"not-picked-up"}
+        await made.run(incidents.report(incident_of(made), "B"))
+    await made.run(incidents.report(incident_of(made), "C"))
+    assert set(alerts_sent(made)) == {"not-picked-up"}
     assert "first seen by order A, B, C" in made.alerts()[-1].text
 
 
 async def test_two_instances_at_once_send_one_alert() -> None:
     made = kit(duplicate_window=WINDOW)
     other = kit(beside=made, instance="host-2")
-    what = condition(made)
+    what = incident_of(made)
     for here in (made, other, made, other):
         await made.run(board(here).report(what, "A"))
         await made.run(board(here).note())
-    assert told(made) == ["not-picked-up"]
+    assert alerts_sent(made) == ["not-picked-up"]
 
 
-async def test_while_it_stands_another_order_costs_no_storage_and_no_message() -> None:
+async def test_an_active_incident_costs_another_order_no_storage_and_no_message() -> None:
     made = kit()
-    await made.run(board(made).report(condition(made), "A"))
+    await made.run(board(made).report(incident_of(made), "A"))
     made.store.fail_next("read_shared", StoreFault.UNAVAILABLE)
     made.bus.plan = lambda _message: BusFault.UNAVAILABLE
     for number in range(100):
-        await made.run(board(made).report(condition(made), f"O-{number}"))
+        await made.run(board(made).report(incident_of(made), f"O-{number}"))
     assert len(made.alerts()) == 1
 
 
-async def test_a_sweep_goes_on_where_conditions_cannot_be_noted() -> None:
+async def test_a_sweep_goes_on_if_incidents_cannot_be_recorded() -> None:
     made = await waiting(1)
     made.store.fail_next("shared_values", *[StoreFault.UNAVAILABLE] * 100)
     await sweeps(made, 16)
     assert "woken again" in made.words("O-0")
-    assert told(made) == ["not-picked-up"]
+    assert alerts_sent(made) == ["not-picked-up"]
 
 
 @pytest.mark.parametrize("seed", seeds(5, 60))
@@ -197,19 +197,19 @@ async def test_each_incident_is_reported_at_its_beginning_and_at_its_end(seed: i
                 made.store.fail_next(what, StoreFault.UNAVAILABLE)
 
     made.bus.plan = plan
-    met = False
+    seen = False
     for number in range(40):
         trouble()
         here = dice.choice(instances)
         if dice.random() < 0.1:  # the process dies, with what it only remembers
             instances[instances.index(here)] = kit(beside=made, instance=f"host-{number + 3}")
         try:
-            await made.run(board(here).report(condition(made), f"O-{number}"))
-            met = True
+            await made.run(board(here).report(incident_of(made), f"O-{number}"))
+            seen = True
         except (BusUnavailableError, StoreUnavailableError):
             pass
         held = [json.loads(one.body)["kind"] for one in made.store._held.values()]
-        assert ("not-picked-up" in [*told(made), *held]) >= met
+        assert ("not-picked-up" in [*alerts_sent(made), *held]) >= seen
         await made.run(board(here).note())
         await made.later(dice.choice([1, 30, 200]))
     made.bus.plan = lambda _message: None
@@ -222,6 +222,6 @@ async def test_each_incident_is_reported_at_its_beginning_and_at_its_end(seed: i
     alerts = {alert.id: alert for alert in made.alerts()}
     ends = {alert.since for alert in alerts.values() if alert.kind == "cleared"}
     begins = {alert.since for alert in alerts.values() if alert.kind == "not-picked-up"}
-    assert met
+    assert seen
     assert ends == begins
     assert len(alerts) < 20

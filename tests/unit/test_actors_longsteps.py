@@ -232,7 +232,7 @@ async def test_an_older_key_whose_undo_goes_on_is_waited_for_before_the_newer_is
     assert made.state() == "Processed"
 
 
-async def test_however_far_off_its_look_is_some_of_the_longest_time_is_left_for_it() -> None:
+async def test_a_look_after_the_longest_time_still_has_time_for_its_call() -> None:
     made = await dispatched(StillRunning(TIME_ALLOWED_MAX), {"ok": 1})
     await made.drain()
     assert made.order().steps[0].complete_by == START + TIME_ALLOWED_MAX

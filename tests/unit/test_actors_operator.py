@@ -276,16 +276,16 @@ async def test_an_acknowledgement_is_kept_with_its_name_and_sends_no_message() -
 
 
 @pytest.mark.parametrize("verb", ["resubmit", "skip", "undo", "cancel", "acknowledge"])
-async def test_twice_at_once_does_it_once_whatever_it_is(verb: str) -> None:
+async def test_any_command_that_comes_twice_at_once_is_carried_out_once(verb: str) -> None:
     made = await failed()
     message = command(made, verb)
     seq = made.order().seq
-    acted = await made.run(
+    results = await made.run(
         asyncio.gather(
             *(made.scheduler.handle(delivery(message, message_id="m")) for _ in range(3))
         )
     )
-    assert sorted(one.value for one in acted) == ["committed", "repeated", "repeated"]
+    assert sorted(one.value for one in results) == ["committed", "repeated", "repeated"]
     assert made.order().seq == seq + 1
     assert refusals(made) == []
 
@@ -476,8 +476,8 @@ async def test_a_refusal_whose_alert_cannot_be_sent_is_held_and_sent_later() -> 
 async def test_a_command_that_lost_a_race_is_refused_by_what_the_winner_left() -> None:
     made = await failed()
     rivals = [command(made, "resubmit", id="w-1"), command(made, "cancel", id="w-2")]
-    acted = await made.run(asyncio.gather(*(made.scheduler.handle(delivery(m)) for m in rivals)))
-    assert sorted(one.value for one in acted) == ["committed", "nothing"]
+    results = await made.run(asyncio.gather(*(made.scheduler.handle(delivery(m)) for m in rivals)))
+    assert sorted(one.value for one in results) == ["committed", "nothing"]
     assert len(refusals(made)) == 1
     assert "look at it again" in refusals(made)[0]
 
@@ -532,7 +532,7 @@ async def test_an_input_as_deep_as_its_bound_reaches_every_agent_and_a_deeper_on
     assert len(made.rejected()) == 1
 
 
-# Patience, through the actors
+# Backoff and extended waits, through the actors
 
 
 PATIENT = Workflow(

@@ -20,7 +20,7 @@ from sas.ports import Exporter, Message, StoreUnavailableError
 from sas.simulation.store import StoreFault
 from tests.contract import cases
 from tests.contract.cases import NOW
-from tests.telemetry_kit import telling
+from tests.telemetry_kit import recording
 from tests.unit.actors_kit import Kit, kit
 
 RETENTION = timedelta(days=30)
@@ -169,14 +169,14 @@ async def test_a_run_reports_by_how_much_the_oldest_order_that_it_left_is_late()
     made.store.plan = lambda operation, key: (
         StoreFault.UNAVAILABLE if operation == "purge" and key in {"o-1", "o-2"} else None
     )
-    with telling() as told:
+    with recording() as recorded:
         found = await run(made)
     assert found.late == timedelta(days=60 - 1) - RETENTION
-    assert told.metrics()["sas.purge.lag"] == [(found.late.total_seconds(), {})]
+    assert recorded.metrics()["sas.purge.lag"] == [(found.late.total_seconds(), {})]
     made.store.plan = lambda operation, key: None
-    with telling() as told:
+    with recording() as recorded:
         assert (await run(made)).late == timedelta(0)
-    assert told.metrics()["sas.purge.lag"] == [(0, {})]
+    assert recorded.metrics()["sas.purge.lag"] == [(0, {})]
 
 
 async def test_one_orders_trouble_keeps_no_other_and_does_not_hold_up_the_run(
@@ -295,7 +295,7 @@ async def test_at_most_so_many_shards_are_purged_at_once_and_all_are_in_the_end(
 
 
 async def test_runs_that_end_too_early_begin_with_different_shards() -> None:
-    """With one shard at a time and too little time, the last shards would never have their turn."""
+    """Otherwise the purge would never reach the last shards, if its time is always too short."""
     made = kit()
     for number in range(200):
         await processed(made, f"old-{number}", 60)

@@ -1,4 +1,4 @@
-"""Agents among which there is a choice, seen through the actors, their queues and breakers."""
+"""Steps with several agents, through the actors, their queues and circuit breakers."""
 
 from __future__ import annotations
 

@@ -273,8 +273,8 @@ async def test_a_duplicate_reply_repeats_what_it_led_to_with_the_same_ids() -> N
 async def test_a_reply_to_another_dispatch_changes_nothing(late: Message) -> None:
     made = await claimed()
     before = made.order()
-    acted = await made.run(made.scheduler.handle_reply(delivery(late)))
-    assert acted is ApplyResult.NOTHING
+    result = await made.run(made.scheduler.handle_reply(delivery(late)))
+    assert result is ApplyResult.NOTHING
     assert made.order() == before
     assert made.rejected() == []
     assert made.alerts() == []

@@ -261,7 +261,7 @@ async def test_two_supervisors_sweeping_at_once_reset_a_step_once() -> None:
     assert made.ids(QUEUES.scheduler) == ["O-1/3/0"]
 
 
-async def test_a_reply_that_wins_the_race_against_the_supervisor_stands() -> None:
+async def test_a_reply_that_wins_the_race_against_the_supervisor_counts() -> None:
     made = await running()
     await made.later(30)
     replied = iter([True])
@@ -471,7 +471,7 @@ def _die(_message: Message) -> BusFault | None:
     raise _Died
 
 
-async def test_rows_of_a_full_response_queue_do_not_stand_before_what_is_due() -> None:
+async def test_rows_of_a_full_response_queue_do_not_block_rows_that_are_due() -> None:
     made = kit()
     made.bus.declare("responses-full", length_max=0)
     names = [f"F-{n}" for n in range(SHARD_DUE_MAX * 20)]
@@ -527,7 +527,7 @@ async def test_a_full_queue_of_alerts_keeps_no_news_from_the_application() -> No
     assert (made.outs(), made.told().count("failed")) == (0, 1)
 
 
-async def test_orders_that_nobody_can_help_do_not_stand_before_what_is_due() -> None:
+async def test_orders_that_cannot_be_supervised_do_not_block_rows_that_are_due() -> None:
     """A deployment that changed a workflow under its version: no order of it can be read."""
     made = kit()
     names = [f"F-{n}" for n in range(SHARD_DUE_MAX * 40)]

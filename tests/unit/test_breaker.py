@@ -168,12 +168,12 @@ class Rig:
             if isinstance(row, HeldDue) and row.at <= self.clock.now():
                 await self.clock.run(context.outbox.resend(row))
 
-    def told(self) -> list[AlertMessage]:
+    def alert_bodies(self) -> list[AlertMessage]:
         messages = self.bus.messages("operator-alerts")
         return [convert(message.body, AlertMessage) for message in messages]
 
     def alerts(self) -> list[str]:
-        return [alert.kind for alert in self.told()]
+        return [alert.kind for alert in self.alert_bodies()]
 
 
 @pytest.fixture
@@ -271,7 +271,7 @@ async def test_an_instance_that_dies_as_it_opens_a_breaker_leaves_the_telling_to
     opened = rules.opened(Breaker(), POLICY, NOW, "down")
     await keep_breaker(rig.store, opened)
     await rig.sweep()
-    (alert,) = rig.told()
+    (alert,) = rig.alert_bodies()
     assert (alert.kind, alert.scope) == ("breaker-open", "agent stock")
     assert (alert.agent, alert.command) == ("stock", "sas circuits stock")
     assert "of agent stock failed too often in a row (down)" in alert.text
@@ -303,7 +303,7 @@ async def test_a_breaker_that_stays_open_is_reported_again_at_growing_intervals(
     for _ in range(6 * 60 // 5):
         await rig.clock.advance(300)
         await rig.sweep()
-    first, *later = rig.told()
+    first, *later = rig.alert_bodies()
     assert [alert.kind for alert in later] == ["breaker-open"] * 3  # after 15 min, 1 h, 4 h
     assert {alert.since for alert in later} == {first.since}
 

@@ -165,7 +165,7 @@ def test_durations_are_read_and_written(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "1M", "P1Y", "P1M", "PT-1S", "PT1", "pt1s", 60])
-def test_what_is_no_duration_is_refused(text: Any) -> None:
+def test_a_text_that_is_no_duration_is_refused(text: Any) -> None:
     with pytest.raises(ValueError, match="ISO 8601"):
         parse_duration(text)
 

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No project here, and no clock to ask."""
+    """Run in a directory without a project, and leave out the check of the clock."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor, "CHECKS", doctor.CHECKS[:-1])
 

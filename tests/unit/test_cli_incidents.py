@@ -26,10 +26,10 @@ FAR_AWAY = datetime(2226, 1, 2, tzinfo=UTC)
 def keep(
     store: MemoryStore, kind: AlertKind, scope: str, until: datetime, text: str = "Look."
 ) -> None:
-    condition = Incident(kind, scope, text, LONG_AGO, until)
+    incident = Incident(kind, scope, text, LONG_AGO, until)
     seen_at = LONG_AGO + timedelta(minutes=1)
-    standing = rules.seen(None, Sightings(condition, 1, ("O-1",)), seen_at)
-    active = rules.alert_sent(standing, seen_at)
+    seen = rules.seen(None, Sightings(incident, 1, ("O-1",)), seen_at)
+    active = rules.alert_sent(seen, seen_at)
     asyncio.run(active_incidents(store).write(name_of(kind, scope), active, None))
 
 

@@ -90,7 +90,7 @@ def test_a_field_is_found_wherever_it_is_and_nowhere_where_it_is_absent(
         ("grid[].x", r"Expected an object - at `\$\.order\.grid\[0\]`"),
     ],
 )
-def test_what_stands_where_a_secret_field_should_be_is_refused_and_not_quoted(
+def test_a_wrong_value_in_place_of_a_secret_field_is_refused_and_not_quoted(
     path: str, why: str
 ) -> None:
     with pytest.raises(MalformedError, match=why) as refused:

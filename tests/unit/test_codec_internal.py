@@ -221,7 +221,7 @@ def test_a_result_over_the_bound_is_refused_whatever_its_characters() -> None:
         assert caught.value.reason == "result-too-large"
 
 
-def test_a_large_result_travels_as_what_stands_for_it() -> None:
+def test_a_large_result_travels_as_a_payload_reference() -> None:
     ref = ref_of(b"x" * 100_000)
     reply = Reply("A", 0, Direction.DO, 1, Outcome.DONE, result=ref)
     sent = encode(from_reply(reply))
@@ -241,7 +241,7 @@ def test_a_large_result_travels_as_what_stands_for_it() -> None:
         ({"sha256": "0" * 64, "size": RESULT_BYTES_MAX + 1, "chunks": 2}, "result-too-large"),
     ],
 )
-def test_what_can_stand_for_no_result_is_refused(wrong: dict[str, Any], why: str) -> None:
+def test_a_wrong_payload_reference_is_refused(wrong: dict[str, Any], why: str) -> None:
     sent = json.loads(encode(from_reply(Reply("A", 0, Direction.DO, 1, Outcome.DONE))))
     with pytest.raises(MalformedError) as caught:
         to_reply(decode(json.dumps({**sent, "result_ref": wrong}).encode(), ReplyMessage))

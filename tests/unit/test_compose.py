@@ -1,4 +1,4 @@
-"""From a journal row to its messages, again and again the same."""
+"""A journal row always gives the same messages."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import base64
 import os
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -129,6 +130,31 @@ def test_a_storage_account_of_its_own_goes_before_the_hosts() -> None:
 def test_a_wrong_setting_is_refused_by_name(given: dict[str, str], named: str) -> None:
     with pytest.raises(SettingError, match=named):
         read_config(LEAST | given)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "allowed"), [("00:05:00", 270), ("0.06:00:00", 19_440), ("00:00:40", 36)]
+)
+def test_a_function_may_not_work_longer_than_its_host_lets_it(
+    timeout: str, allowed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "host.json").write_text(f'{{"functionTimeout": "{timeout}"}}', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingError, match=f"functionTimeout .* set at most {allowed}, or raise"):
+        read_config(LEAST | {"SAS_FUNCTION_SECONDS": str(allowed / 0.9)})
+    read_config(LEAST | {"SAS_FUNCTION_SECONDS": str(allowed)})
+    raised = {"AzureFunctionsJobHost__functionTimeout": "2.00:00:00"}  # in Azure, it comes first
+    read_config(LEAST | {"SAS_FUNCTION_SECONDS": "80000"} | raised)
+
+
+@pytest.mark.parametrize("text", [None, "[" * 70_000, "[]", '{"functionTimeout": "-1"}', "{}"])
+def test_a_host_without_a_limit_allows_a_function_any_time(
+    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if text is not None:
+        (tmp_path / "host.json").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert read_config(LEAST | {"SAS_FUNCTION_SECONDS": "4000"}).function_time.seconds == 4000
 
 
 @pytest.mark.parametrize("name", [*QUEUE_SETTINGS.values()])

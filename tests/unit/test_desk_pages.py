@@ -370,7 +370,7 @@ async def test_an_order_that_was_refused_is_listed_and_has_a_page_with_its_reaso
         assert "bad-1" in await browser.look("/inbox/rejected")
 
 
-async def test_why_an_order_was_undone_stands_in_the_list() -> None:
+async def test_the_list_says_why_an_order_was_undone() -> None:
     made = await night()
     command = actors_kit.command("undo", made.order("10251").seq, "w-undo", "10251")
     await made.hand(command)

@@ -1,4 +1,4 @@
-"""docs/settings.md names every setting that the code reads, with its default, and no other."""
+"""docs/settings.md names exactly the settings that the code reads, with their defaults."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BOUND = re.compile(r"%([A-Z_]+)%")
 
 
 class Asked(dict[str, str]):
-    """An environment that remembers what was asked for, and what would be taken instead."""
+    """An environment that remembers which settings were read, and with which default."""
 
     def __init__(self, given: dict[str, str]) -> None:
         super().__init__(given)
@@ -42,7 +42,7 @@ class Asked(dict[str, str]):
 
 @pytest.fixture(scope="module")
 def defaults() -> dict[str, Any]:
-    """What the code itself takes where a setting is not given."""
+    """Return the defaults that the code uses for settings that are not given."""
     asked = Asked({"ServiceBus": "", "ServiceBus__fullyQualifiedNamespace": "a.example"})
     asked["SAS_TABLES"] = "UseDevelopmentStorage=true"
     read_config(asked)
@@ -89,7 +89,7 @@ def test_the_default_is_the_one_that_the_code_takes(name: str, defaults: dict[st
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/your-own-workflow.md", "docs/operating.md"])
-def test_a_setting_that_another_page_names_is_one(page: str) -> None:
+def test_every_setting_that_another_page_names_exists(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     named = set(re.findall(r"\bSAS_[A-Z_]+[A-Z]\b", text))
     assert named - set(ROWS) - set(asked()) == set()

@@ -1,4 +1,4 @@
-"""From a decision to its change: seq, journal row, due rows, settled_at, rejection."""
+"""The change that commits a decision: seq, journal row, due rows, settled_at, rejection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from sas.domain.change import (
     Change,
     Decision,
     Origin,
-    OutDue,
     StepDue,
     due_rows,
     fence,
@@ -91,7 +90,7 @@ def test_an_undo_keeps_who_decided_it_and_why_however_often_it_goes_on() -> None
     assert len(next_change(order.order, decision, quiet).after.undone_because or "") == 300
 
 
-def test_an_edited_input_stands_in_the_journal() -> None:
+def test_the_journal_shows_that_an_input_was_edited() -> None:
     order = story("one")
     order.claim()
     step = order.order.steps[0]
@@ -122,12 +121,6 @@ def test_a_due_row_that_stays_is_neither_deleted_nor_written() -> None:
 
 def test_there_are_no_due_rows_where_there_is_no_order() -> None:
     assert due_rows(None) == frozenset()
-
-
-def test_due_rows_sort_by_time() -> None:
-    first = StepDue(T0, "z", 9, 9)
-    assert min(StepDue(LATER, "a", 0, 0), first) is first
-    assert min(OutDue(LATER, "a", 1), OutDue(T0, "z", 9)).at == T0
 
 
 def test_an_out_row_is_written_with_messages_only() -> None:

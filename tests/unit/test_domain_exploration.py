@@ -95,12 +95,12 @@ ROUTED: list[tuple[str, int, dict[str, Any]]] = [
     ("two beside each other", 1, {"routes": 2, "without_undo": frozenset("a")}),
 ]
 WAITING: list[tuple[str, int, dict[str, Any]]] = [
-    ("one", 1, {"vain": True}),
-    ("one", 0, {"vain": True, "without_undo": frozenset("a")}),
-    ("one", 0, {"vain": True, "backoff": True, "drain_time": True, "deadline": True}),
-    ("one", 0, {"vain": True, "routes": 2}),
-    ("two in a row", 0, {"vain": True}),
-    ("two beside each other", 0, {"vain": True}),
+    ("one", 1, {"waited": True}),
+    ("one", 0, {"waited": True, "without_undo": frozenset("a")}),
+    ("one", 0, {"waited": True, "backoff": True, "drain_time": True, "deadline": True}),
+    ("one", 0, {"waited": True, "routes": 2}),
+    ("two in a row", 0, {"waited": True}),
+    ("two beside each other", 0, {"waited": True}),
 ]
 CASES = (
     [
@@ -116,8 +116,8 @@ CASES = (
         for policy in OnFailure
     ]
     + [
-        Case(shape, policy, failures_max, **patience)
-        for shape, failures_max, patience in PATIENT + ROUTED + WAITING
+        Case(shape, policy, failures_max, **options)
+        for shape, failures_max, options in PATIENT + ROUTED + WAITING
         for policy in OnFailure
     ]
 )
@@ -127,7 +127,7 @@ def is_large(case: Case) -> bool:
     """Return whether a case has so many states that it is long. HOLD has two or three times as
     many as UNDO, and steps beside each other have more than steps in a row.
     """
-    patient = case.backoff or case.waits > 0 or case.drain_time or case.vain
+    patient = case.backoff or case.waits > 0 or case.drain_time or case.waited
     if case.shape_name == "one":
         return case.routes > 1 and (patient or case.routes > 2)
     if case.shape_name == "two beside each other":
@@ -282,7 +282,7 @@ def test_a_step_out_of_time_is_tried_again_until_it_failed_failures_max_times_an
         assert not retried or new.failure_count == old.failure_count + 1
         assert not retried or new.failures.extended_waits == old.failures.extended_waits + waits
         assert not retried or new.resting == (waits or graph.case.backoff), str(edge)
-        assert edge.met(AlertKind.WAITING) == waits
+        assert edge.reports(AlertKind.WAITING) == waits
 
 
 @in_every_graph
@@ -290,7 +290,7 @@ def test_a_step_that_could_not_be_begun_counts_no_failure_and_rests_until_its_ti
     graph: Graph,
 ) -> None:
     found = [edge for edge in graph.edges if edge.event.name in WAITED]
-    assert bool(found) == graph.case.vain
+    assert bool(found) == graph.case.waited
     for edge in found:
         old, new = edge.before.steps[edge.event.step], edge.after.steps[edge.event.step]
         if old.process_state is StepState.PROCESSING and old.direction is Direction.UNDO:
@@ -321,7 +321,7 @@ def test_a_step_whose_message_lies_in_a_queue_counts_no_failure_and_is_not_asked
     graph: Graph,
 ) -> None:
     found = [edge for edge in graph.edges if edge.event.name == BEHIND]
-    assert bool(found) == graph.case.vain
+    assert bool(found) == graph.case.waited
     for edge in found:
         old, new = edge.before.steps[edge.event.step], edge.after.steps[edge.event.step]
         if old.process_state is StepState.PROCESSING and old.direction is Direction.UNDO:
@@ -379,13 +379,13 @@ def test_only_an_undo_or_a_retry_is_ever_held_back_and_only_by_the_workflow(
     for order in graph.states.values():
         for number in held(order):
             step = order.steps[number]
-            failed = step.failure_count > 0 or (case.vain and step.epoch > 0)
+            failed = step.failure_count > 0 or (case.waited and step.epoch > 0)
             doing = step.process_state is StepState.PENDING and failed
             undoing = step.process_state is StepState.COMPENSATING or (
                 step.process_state is StepState.PROCESSED and step.undo.routes != ()
             )
             assert doing or undoing
-            assert case.backoff or case.waits or case.vain or (undoing and case.drain_time)
+            assert case.backoff or case.waits or case.waited or (undoing and case.drain_time)
 
 
 @in_every_graph
@@ -654,7 +654,7 @@ def test_an_unclaimed_step_is_alerted_by_its_age_and_by_nothing_else(graph: Grap
     for edge in graph.edges:
         unclaimed = edge.event.name == "expire" and edge.source == edge.to
         late = unclaimed and edge.event.at == LATE
-        assert edge.met(AlertKind.NOT_PICKED_UP) == late, str(edge)
+        assert edge.reports(AlertKind.NOT_PICKED_UP) == late, str(edge)
 
 
 @in_every_graph
@@ -981,7 +981,7 @@ def test_a_step_out_at_the_cancel_is_undone_once_it_is_back_and_never_counted_as
                 expected = StepState.COMPENSATED if lacks else StepState.COMPENSATING
                 assert new.process_state is expected, str(edge)
                 assert old.number == edge.event.step, str(edge)
-    uncounted = (WAITED[0], BEHIND) * graph.case.vain
+    uncounted = (WAITED[0], BEHIND) * graph.case.waited
     assert ends == {"done", "refused", "expire", *uncounted}
 
 

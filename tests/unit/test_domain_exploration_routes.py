@@ -68,7 +68,7 @@ def goes_elsewhere(graph: Graph) -> bool:
     """Return whether a step of this case may be done elsewhere after it timed out."""
     lacks = graph.case.without_undo >= set(graph.case.shape)
     again = graph.case.failures_max > 0 or graph.case.on_failure is OnFailure.HOLD
-    again = again or graph.case.vain
+    again = again or graph.case.waited
     return again and not lacks
 
 
@@ -133,7 +133,7 @@ def test_the_undo_of_a_whole_step_begins_at_the_agent_asked_last(graph: Graph) -
 @in_every_graph
 def test_a_step_that_waited_goes_to_an_agent_further_down_or_rests(graph: Graph) -> None:
     told = [edge for edge in graph.edges if edge.event.name == "waited"]
-    assert bool(told) == graph.case.vain
+    assert bool(told) == graph.case.waited
     onward = graph.successors(lambda edge: edge.event.name == "waited")
     assert find_cycle(onward) is None
     for edge in told:

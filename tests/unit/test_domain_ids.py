@@ -176,7 +176,7 @@ def test_the_key_of_a_call_at_an_alternative_is_its_own() -> None:
 
 
 def test_keys_differ_by_order_step_generation_and_alternative() -> None:
-    """No name holds an @ or a slash, and no order id a slash."""
+    """Names contain no @ and no slash, and order ids contain no slash."""
     made = [
         ids.idempotency_key(order, step, generation, alternative)
         for order in ("a", "a@b")

@@ -17,75 +17,78 @@ T0 = datetime(2026, 3, 1, 3, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
 
-def met(
+def sightings(
     *orders: str, since: datetime = T0, until: datetime = T0 + 10 * MINUTE, times: int = 0
 ) -> Sightings:
-    condition = Incident(AlertKind.NOT_PICKED_UP, "urgent orders", "Nobody works.", since, until)
-    return Sightings(condition, times or len(orders), orders)
+    incident = Incident(AlertKind.NOT_PICKED_UP, "urgent orders", "Nobody works.", since, until)
+    return Sightings(incident, times or len(orders), orders)
 
 
 def begun() -> ActiveIncident:
-    """Return a condition of which the first alert went out at T0."""
-    return rules.alert_sent(rules.seen(None, met("A"), T0), T0)
+    """Return an incident whose first alert was sent at T0."""
+    return rules.alert_sent(rules.seen(None, sightings("A"), T0), T0)
 
 
 def test_a_new_incident_is_reported_at_once() -> None:
-    standing = rules.seen(None, met("A", since=T0 - MINUTE), T0)
-    assert rules.next_alert_at(standing) == T0
-    assert (standing.since, standing.last_seen, standing.alerts_sent) == (T0 - MINUTE, T0, 0)
+    active = rules.seen(None, sightings("A", since=T0 - MINUTE), T0)
+    assert rules.next_alert_at(active) == T0
+    assert (active.since, active.last_seen, active.alerts_sent) == (T0 - MINUTE, T0, 0)
 
 
 def test_an_incident_that_lasts_is_reported_again_at_growing_intervals_and_then_daily() -> None:
-    standing, waits = begun(), []
+    active, waits = begun(), []
     for _ in range(6):
-        at = rules.next_alert_at(standing)
-        assert standing.last_alert_at is not None
-        waits.append((at - standing.last_alert_at).total_seconds() / 60)
-        standing = rules.alert_sent(standing, at)
+        at = rules.next_alert_at(active)
+        assert active.last_alert_at is not None
+        waits.append((at - active.last_alert_at).total_seconds() / 60)
+        active = rules.alert_sent(active, at)
     assert waits == [15, 60, 240, 1440, 1440, 1440]
 
 
 def test_an_incident_keeps_its_beginning_and_lasts_until_the_latest_time_of_its_orders() -> None:
-    standing = rules.seen(begun(), met("B", since=T0 - 9 * MINUTE), T0 + MINUTE)
-    standing = rules.seen(standing, met("C", until=T0 + 20 * MINUTE), T0 + 2 * MINUTE)
-    standing = rules.seen(standing, met("D", until=T0 + MINUTE), T0 + 3 * MINUTE)
-    assert (standing.since, standing.until) == (T0, T0 + 20 * MINUTE)
-    assert (standing.last_seen, standing.times) == (T0 + 3 * MINUTE, 3)
-    assert standing.orders == ("B", "C", "D")
+    active = rules.seen(begun(), sightings("B", since=T0 - 9 * MINUTE), T0 + MINUTE)
+    active = rules.seen(active, sightings("C", until=T0 + 20 * MINUTE), T0 + 2 * MINUTE)
+    active = rules.seen(active, sightings("D", until=T0 + MINUTE), T0 + 3 * MINUTE)
+    assert (active.since, active.until) == (T0, T0 + 20 * MINUTE)
+    assert (active.last_seen, active.times) == (T0 + 3 * MINUTE, 3)
+    assert active.orders == ("B", "C", "D")
 
 
 def test_sightings_are_joined_as_if_seen_one_after_the_other() -> None:
-    first, second = met("A", "B", since=T0 - MINUTE), met("B", "C", until=T0 + 30 * MINUTE)
+    first, second = (
+        sightings("A", "B", since=T0 - MINUTE),
+        sightings("B", "C", until=T0 + 30 * MINUTE),
+    )
     joined = rules.seen(begun(), first.and_then(second), T0)
     one_by_one = rules.seen(rules.seen(begun(), first, T0), second, T0)
     assert joined == one_by_one
     assert joined.times == 4
 
 
-def test_few_orders_are_named_however_many_met_it() -> None:
-    standing = rules.seen(begun(), met(*map(str, range(1000))), T0)
-    assert standing.orders == ("0", "1", "2", "3", "4")
-    assert standing.times == 1000
+def test_an_alert_names_few_orders_however_many_saw_the_incident() -> None:
+    active = rules.seen(begun(), sightings(*map(str, range(1000))), T0)
+    assert active.orders == ("0", "1", "2", "3", "4")
+    assert active.times == 1000
 
 
 @pytest.mark.parametrize(("minutes", "over"), [(10, False), (15, False), (15.01, True)])
-def test_it_is_over_some_time_after_its_orders_should_have_met_it_again(
+def test_an_incident_is_over_some_time_after_its_orders_should_have_seen_it_again(
     minutes: float, over: bool
 ) -> None:
     assert rules.is_over(begun(), T0 + minutes * MINUTE) is over
 
 
-def test_met_again_after_it_was_over_it_begins_anew() -> None:
+def test_an_incident_that_is_seen_after_it_was_over_begins_again() -> None:
     later = T0 + 60 * MINUTE
-    found = met("B", since=later, until=later + MINUTE)
-    anew = rules.seen(begun(), found, later)
-    assert (anew.since, anew.alerts_sent, anew.orders) == (later, 0, ("B",))
-    assert rules.next_alert_at(anew) == later
+    found = sightings("B", since=later, until=later + MINUTE)
+    again = rules.seen(begun(), found, later)
+    assert (again.since, again.alerts_sent, again.orders) == (later, 0, ("B",))
+    assert rules.next_alert_at(again) == later
 
 
 def test_the_first_alert_says_what_since_when_by_whom_and_when_it_comes_again() -> None:
-    standing = rules.seen(None, met("A"), T0)
-    assert rules.alert_text(standing, T0) == (
+    active = rules.seen(None, sightings("A"), T0)
+    assert rules.alert_text(active, T0) == (
         "Nobody works. It began at 2026-03-01 03:00Z, first seen by order A. "
         "While it lasts, the next alert comes at 2026-03-01 03:15Z."
     )
@@ -95,8 +98,8 @@ def test_the_first_alert_says_what_since_when_by_whom_and_when_it_comes_again() 
 def test_later_alerts_say_how_often_the_incident_was_seen_since_the_last(
     times: int, said: str
 ) -> None:
-    standing = rules.seen(begun(), met("B", "C", times=times), T0 + MINUTE)
-    text = rules.alert_text(standing, T0 + 15 * MINUTE)
+    active = rules.seen(begun(), sightings("B", "C", times=times), T0 + MINUTE)
+    text = rules.alert_text(active, T0 + 15 * MINUTE)
     assert f"seen {said} the last alert, by orders such as B, C." in text
     assert text.endswith("the next alert comes at 2026-03-01 04:15Z.")
 
@@ -107,8 +110,8 @@ def test_a_later_alert_may_come_before_any_order_is_looked_at_again() -> None:
 
 
 def test_the_text_of_its_end_says_how_long_the_incident_lasted() -> None:
-    standing = rules.seen(begun(), met("B"), T0 + 7 * MINUTE)
-    assert rules.over_text(standing) == (
+    active = rules.seen(begun(), sightings("B"), T0 + 7 * MINUTE)
+    assert rules.over_text(active) == (
         "Over: not-picked-up, urgent orders. It began at 2026-03-01 03:00Z and was last "
         "seen at 2026-03-01 03:07Z."
     )
@@ -116,13 +119,13 @@ def test_the_text_of_its_end_says_how_long_the_incident_lasted() -> None:
 
 async def test_an_incident_is_read_as_it_was_written() -> None:
     shared = active_incidents(MemoryStore())
-    for active in (rules.seen(begun(), met("B", "Ö/1"), T0), None):
+    for active in (rules.seen(begun(), sightings("B", "Ö/1"), T0), None):
         await shared.write("one", active, await shared.read("one"))
         found = await shared.read("one")
         assert found is not None
         assert found.value == active
 
 
-def test_whatever_a_scope_is_its_cell_has_a_name_that_tables_take() -> None:
+def test_the_shared_value_of_any_scope_has_a_name_that_tables_accept() -> None:
     name = name_of(AlertKind.KEY_MISSING, "key a/b\\c#d?e%f+g\n'")
     assert name == "key-missing|key a_b_c_d_e_f_g__"

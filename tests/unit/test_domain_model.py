@@ -9,7 +9,13 @@ from itertools import product
 
 import pytest
 
-from sas.domain.moves import ORDER_MOVES, STEP_MOVES, IllegalMoveError, check_moves
+from sas.domain.moves import (
+    ORDER_MOVES,
+    STEP_FORMS,
+    STEP_MOVES,
+    IllegalMoveError,
+    check_moves,
+)
 from sas.domain.order import (
     Direction,
     Dispatched,
@@ -17,8 +23,10 @@ from sas.domain.order import (
     Order,
     OrderState,
     Ready,
+    Resting,
     StepRecord,
     StepState,
+    Turn,
     UndoLedger,
     UndoStatus,
     roll_up,
@@ -30,9 +38,24 @@ STEP_LEGAL = {(move.before, move.after) for move in STEP_MOVES}
 ORDER_LEGAL = {(move.before, move.after) for move in ORDER_MOVES}
 
 
+def step_of(number: int, state: StepState, *, undone: bool = False) -> StepRecord:
+    """Return a step in a form that its state allows; one that is to be ``undone`` stays so."""
+    turns, undos = STEP_FORMS[state]
+    turn = Dispatched("s", T0) if turns[0] is Dispatched else None
+    undo = next((one for one in undos if undone is (one.direction is Direction.UNDO)), undos[0])
+    return StepRecord(number, f"s{number}", state, T0, turn, undo=UndoLedger(undo))
+
+
 def order_of(*states: StepState, **changes: object) -> Order:
-    steps = tuple(StepRecord(n, f"s{n}", state, T0) for n, state in enumerate(states))
+    steps = tuple(step_of(number, state) for number, state in enumerate(states))
     return replace(Order(details_of(), steps, seq=1), **changes)  # type: ignore[arg-type]
+
+
+def next_of(before: Order, *states: StepState) -> Order:
+    """Return an order with its steps in these states, after another one."""
+    undone = [step.direction is Direction.UNDO for step in before.steps]
+    steps = [step_of(n, state, undone=undone[n]) for n, state in enumerate(states)]
+    return replace(before, steps=tuple(steps))
 
 
 def changed(order: Order, **members: object) -> Order:
@@ -76,7 +99,8 @@ def test_a_step_makes_the_moves_of_the_table_and_no_other(
     before: StepState, after: StepState
 ) -> None:
     # beside a step in Error the order stays in Error, so that only the step's move is judged
-    moved = order_of(before, ERROR), order_of(after, ERROR)
+    order = order_of(before, ERROR)
+    moved = order, next_of(order, after, ERROR)
     if before is after or (before, after) in STEP_LEGAL:
         check_moves(*moved)
         return
@@ -86,9 +110,11 @@ def test_a_step_makes_the_moves_of_the_table_and_no_other(
 
 
 def test_an_order_makes_the_moves_of_the_table_and_no_other() -> None:
-    every = [order_of(*states) for states in product(StepState, repeat=2)]
+    every = list(product(StepState, repeat=2))
     legal, illegal = set(), set()
-    for before, after in product(every, every):
+    for states_before, states_after in product(every, every):
+        before = order_of(*states_before)
+        after = next_of(before, *states_after)
         pairs = zip(before.steps, after.steps, strict=True)
         moves = {(old.process_state, new.process_state) for old, new in pairs}
         if any(old is not new and (old, new) not in STEP_LEGAL for old, new in moves):
@@ -126,12 +152,31 @@ def test_an_epoch_never_goes_back() -> None:
 
 
 def test_there_is_no_way_back_from_undo() -> None:
-    order = order_of(ERROR)
-    undoing = changed(order, undo=UndoLedger(UndoStatus.UNDOING))
-    check_moves(order, undoing)
-    check_moves(undoing, undoing)
+    undoing = order_of(COMPENSATING)
+    check_moves(order_of(ERROR), undoing)
+    failed = next_of(undoing, ERROR)
+    check_moves(undoing, failed)
+    check_moves(failed, undoing)
     with pytest.raises(IllegalMoveError, match="an undo is final"):
-        check_moves(undoing, changed(undoing, process_state=PENDING, undo=UndoLedger()))
+        check_moves(failed, order_of(PENDING))
+
+
+@pytest.mark.parametrize("state", StepState)
+@pytest.mark.parametrize("turn", [None, Dispatched("s", T0), Ready(T0), Resting(T0)])
+@pytest.mark.parametrize("undo", UndoStatus)
+def test_a_step_is_written_only_in_a_form_that_its_state_allows(
+    state: StepState, turn: Turn, undo: UndoStatus
+) -> None:
+    """A Pending step has no lock, a Compensated one is not to be undone, and so on."""
+    undone = undo.direction is Direction.UNDO
+    order = replace(order_of(state), steps=(step_of(0, state, undone=undone),))
+    after = changed(order, turn=turn, undo=UndoLedger(undo))
+    turns, undos = STEP_FORMS[state]
+    if type(turn) in turns and undo in undos:
+        check_moves(order, after)
+        return
+    with pytest.raises(IllegalMoveError):
+        check_moves(order, after)
 
 
 def test_an_order_keeps_its_number_of_steps() -> None:
@@ -149,7 +194,7 @@ def test_an_order_shows_the_five_fields_of_its_steps() -> None:
     order = order_of(PROCESSING, PROCESSING, PENDING)
     early, late = T0 + timedelta(seconds=1), T0 + timedelta(seconds=2)
     steps = (
-        replace(order.steps[0], failures=Failures(2)),
+        replace(order.steps[0], turn=None, failures=Failures(2)),
         replace(order.steps[1], turn=Dispatched("s", late), failures=Failures(1)),
         replace(order.steps[2], turn=Ready(early)),
     )

@@ -1,4 +1,4 @@
-"""Patience: backoff, extended waits, the deadline of an order, and the undo that waits."""
+"""Backoff, extended waits, the deadline of an order, and the undo that waits."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ def test_past_the_threshold_a_step_has_an_extended_wait_and_the_operator_gets_an
     assert (step.process_state.value, step.resting, step.complete_by) == ("Pending", True, until)
     assert (step.failure_count, step.failures.extended_waits, step.locked_by) == (1, 1, None)
     assert order.sent == ()
-    assert order.condition is not None
-    assert order.condition.kind is AlertKind.WAITING
-    assert order.condition.scope == "test version 1, step a"
-    assert (order.condition.since, order.condition.until) == (order.now, until)
-    assert "In test version 1 step a timed out past its threshold." in order.condition.text
+    assert order.incident is not None
+    assert order.incident.kind is AlertKind.WAITING
+    assert order.incident.scope == "test version 1, step a"
+    assert (order.incident.since, order.incident.until) == (order.now, until)
+    assert "In test version 1 step a timed out past its threshold." in order.incident.text
     assert due_rows(order.order) == {StepDue(until, "order-1", 0, 1)}
 
 
@@ -125,8 +125,8 @@ def test_an_undo_past_its_threshold_waits_too_before_it_fails_for_good() -> None
         True,
         1,
     )
-    assert order.condition is not None
-    assert order.condition.scope == "test version 1, the undo of step a"
+    assert order.incident is not None
+    assert order.incident.scope == "test version 1, the undo of step a"
     order.expired("a")
     assert order.claim()
     order.expired("a")
@@ -134,19 +134,19 @@ def test_an_undo_past_its_threshold_waits_too_before_it_fails_for_good() -> None
     assert order.state == "Error"
 
 
-def test_a_step_and_its_undo_that_cannot_be_begun_are_conditions_of_their_own() -> None:
+def test_a_step_and_its_undo_that_cannot_begin_are_separate_incidents() -> None:
     order = claimed()
     assert order.answer(order.reply("a", outcome=Outcome.WAITED, result=None))
-    assert order.condition is not None
-    assert order.condition.scope == "test version 1, step a"
+    assert order.incident is not None
+    assert order.incident.scope == "test version 1, step a"
     assert (
         "In test version 1 step a cannot begin: the circuit of its service is open"
-        in order.condition.text
+        in order.incident.text
     )
     assert order.undo()
     assert order.claim()
     assert order.answer(order.reply("a", outcome=Outcome.WAITED, result=None))
-    assert order.condition.scope == "test version 1, the undo of step a"
+    assert order.incident.scope == "test version 1, the undo of step a"
 
 
 def test_a_step_that_succeeds_after_its_wait_is_as_new() -> None:
@@ -175,7 +175,7 @@ def test_a_resubmitted_step_has_all_its_waits_again() -> None:
     assert order.expired("a").state == "Error"
     order.resubmit()
     order.claim()
-    assert order.expired("a").met == "waiting"
+    assert order.expired("a").incident_kind == "waiting"
 
 
 def test_an_order_is_undone_out_of_an_extended_wait_at_once() -> None:

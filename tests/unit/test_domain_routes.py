@@ -106,7 +106,7 @@ def test_where_every_agent_waited_the_step_rests_and_then_begins_with_the_first(
     order = claimed(failures_max=0).waited("a").waited("a")
     step = order.step("a")
     assert (order.states, order.sent, step.resting) == (["Pending"], (), True)
-    assert (order.met, step.undo.routes, step.failure_count) == ("waiting", (1, 0), 0)
+    assert (order.incident_kind, step.undo.routes, step.failure_count) == ("waiting", (1, 0), 0)
     order.expired("a").claim()
     assert order.asked == [("a", "do", 0)]
 

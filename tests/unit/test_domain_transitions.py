@@ -195,23 +195,27 @@ def test_a_step_that_nobody_picks_up_is_woken_at_growing_intervals_up_to_a_quart
 
 def test_an_operator_gets_an_alert_for_a_step_that_nobody_picked_up_for_long() -> None:
     order = story("one")
-    while order.condition is None:
+    while order.incident is None:
         assert order.step("a").since == T0
         order.expired("a")
     assert order.now - T0 == timedelta(minutes=16)
-    met = order.condition
-    assert (met.kind, met.scope, met.since) == (AlertKind.NOT_PICKED_UP, "ordinary orders", T0)
-    assert met.until == order.step("a").complete_by
+    incident = order.incident
+    assert (incident.kind, incident.scope, incident.since) == (
+        AlertKind.NOT_PICKED_UP,
+        "ordinary orders",
+        T0,
+    )
+    assert incident.until == order.step("a").complete_by
     assert order.sent == (Wake(),)
 
 
 def test_the_operator_gets_the_alert_from_alert_after_on_and_not_a_moment_earlier() -> None:
     order = story("one")
     order.later(order.rules.alert_after.total_seconds() - 0.000001).expire("a")
-    assert order.met is None
+    assert order.incident_kind is None
     other = story("one")
     other.later(other.rules.alert_after.total_seconds()).expire("a")
-    assert other.met == "not-picked-up"
+    assert other.incident_kind == "not-picked-up"
 
 
 def test_a_step_is_as_old_as_its_turn_and_not_as_its_wait_for_others() -> None:
@@ -219,7 +223,7 @@ def test_a_step_is_as_old_as_its_turn_and_not_as_its_wait_for_others() -> None:
     order.refused("b").later(86_400)
     assert order.resubmit()
     order.expired("a")
-    assert order.met is None
+    assert order.incident_kind is None
     assert order.step("a").complete_by == order.now + order.rules.pickup
 
 
@@ -232,7 +236,7 @@ def test_an_undo_reset_after_a_long_wait_is_not_called_long_unclaimed() -> None:
     assert (order.woken, order.step("a").failure_count) == (True, 1)
     order.expired("a")
     assert order.woken
-    assert order.met is None
+    assert order.incident_kind is None
 
 
 def test_without_its_workflow_a_due_step_is_postponed_and_the_operator_gets_an_alert() -> None:
@@ -240,11 +244,11 @@ def test_without_its_workflow_a_due_step_is_postponed_and_the_operator_gets_an_a
     assert postpone(order.order, 0, "why", now=order.now) is None
     order.later(60)
     assert order.apply(postpone(order.order, 0, "no such workflow", now=order.now))
-    assert order.condition is not None
-    assert order.condition.kind is AlertKind.NOT_RUNNABLE
-    assert order.condition.scope == "test version 1"
-    assert order.condition.text == "no such workflow. Deploy that version again."
-    assert order.condition.until == order.now + REWAKE_MAX + DEPLOY_TIME
+    assert order.incident is not None
+    assert order.incident.kind is AlertKind.NOT_RUNNABLE
+    assert order.incident.scope == "test version 1"
+    assert order.incident.text == "no such workflow. Deploy that version again."
+    assert order.incident.until == order.now + REWAKE_MAX + DEPLOY_TIME
     assert order.step("a").complete_by == order.now + timedelta(minutes=15)
     assert order.answer(order.reply("a"))
 

@@ -47,7 +47,7 @@ def lines_of(folder: Path) -> list[bytes]:
 
 
 def read_back(folder: Path) -> dict[tuple[str, str], Any]:
-    """As docs/operating.md says it is done."""
+    """Return the exported orders, read as docs/operating.md describes."""
     orders = {}
     for line in lines_of(folder):
         try:

@@ -45,6 +45,7 @@ MAY_IMPORT = {
     "azure.functions",
     "collections.abc",
     "functools",
+    "gc",
     "logging",
     "sas.bootstrap",
     "sas.config",
@@ -54,10 +55,10 @@ MAY_IMPORT = {
 }
 FUNCTIONS = functions()
 NAMES = Queues(orders="in", scheduler="wakes", agent_prefix="to-")
-"""Other names than the defaults."""
+"""Names that differ from the defaults."""
 
 
-def test_there_are_these_functions_and_no_others() -> None:
+def test_the_app_has_these_functions_and_no_others() -> None:
     assert set(FUNCTIONS) == {*QUEUES, "callback", "supervisor", "purge"}
 
 
@@ -111,7 +112,7 @@ def test_a_timer_runs_on_the_schedule_of_the_settings(name: str) -> None:
     assert bound["useMonitor"] is False
 
 
-def test_nothing_is_imported_but_what_triggers_need() -> None:
+def test_the_module_imports_only_what_triggers_need() -> None:
     imported: set[str] = set()
     for node in ast.walk(TREE):
         if isinstance(node, ast.Import):
@@ -122,8 +123,8 @@ def test_nothing_is_imported_but_what_triggers_need() -> None:
     assert imported <= MAY_IMPORT
 
 
-def test_nothing_is_decided_here() -> None:
-    """No branch, no handler of errors, and three loops: over applications, agents and groups."""
+def test_the_module_decides_nothing() -> None:
+    """It has no branch and no error handler. Its loops go over applications, agents and groups."""
     refused = (ast.If, ast.IfExp, ast.Try, ast.TryStar, ast.While, ast.Match, ast.With)
     found = [node for node in ast.walk(TREE) if isinstance(node, refused)]
     assert [f"line {getattr(node, 'lineno', 0)}" for node in found] == []
@@ -157,7 +158,7 @@ def test_every_function_decodes_calls_an_actor_and_returns(node: ast.AsyncFuncti
     assert isinstance(statements[-1], ast.Return if node.name == "callback" else ast.Expr)
 
 
-def test_no_function_but_that_of_http_returns_anything_to_the_host() -> None:
+def test_only_the_http_function_returns_a_value_to_the_host() -> None:
     functions = [n for n in ast.walk(TREE) if isinstance(n, ast.AsyncFunctionDef)]
     returning = {f.name for f in functions for n in ast.walk(f) if isinstance(n, ast.Return)}
     assert returning == {"callback"}
@@ -300,7 +301,7 @@ async def test_a_callback_goes_with_its_token_and_the_answer_goes_back(
 
 
 @pytest.mark.parametrize("name", ["supervisor", "purge"])
-async def test_a_timer_has_its_actor_work(seen: Seen, name: str) -> None:
+async def test_a_timer_calls_its_actor(seen: Seen, name: str) -> None:
     await FUNCTIONS[name].get_user_function()(None)
     assert seen.calls == [(name, ())]
 

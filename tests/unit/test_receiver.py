@@ -99,7 +99,7 @@ async def test_a_message_whose_store_is_away_comes_again_with_its_own_id_and_pro
 
 @pytest.mark.parametrize("own_bytes", [0, PUT_BACK_BYTES - 1024])
 async def test_the_largest_order_is_put_back_whatever_its_message_carries(own_bytes: int) -> None:
-    """With the longest MessageId, trace and source, as a dead letter that was put back before."""
+    """The message has the longest MessageId, trace and source, and was put back before."""
     away = OtherVersionError("away")
     away.put_back_with[LEFT_SINCE] = key_time(datetime.now(UTC))
     door = Door(*[away] * 3)

@@ -229,7 +229,7 @@ def test_no_field_of_an_order_is_lost_in_its_rows(order: Order) -> None:
 
 @pytest.mark.parametrize("turn", [None, Ready(NOW), Resting(NOW), Dispatched("one", NOW)])
 @pytest.mark.parametrize("status", UndoStatus)
-def test_whose_turn_it_is_and_how_the_undo_stands_come_back(turn: Turn, status: UndoStatus) -> None:
+def test_the_turn_and_the_undo_status_are_read_as_written(turn: Turn, status: UndoStatus) -> None:
     step = replace(STEP, number=0, turn=turn, undo=UndoLedger(status))
     order = replace(ORDER, steps=(step,))
     made = [rows.details_row(order), rows.state_row(order, "commit"), rows.step_row("o'1", step)]

@@ -19,7 +19,7 @@ from sas.ports import Message, RefusedError, TransientError
 from sas.telemetry import metrics, tracing
 from sas.telemetry.usage import Usage
 from tests.indexed_functions import ROOT
-from tests.telemetry_kit import Told, telling
+from tests.telemetry_kit import Recorded, recording
 from tests.unit.actors_kit import (
     QUEUES,
     Kit,
@@ -39,16 +39,16 @@ LISTED: dict[str, Any] = json.loads(
 
 
 @pytest.fixture
-def told() -> Iterator[Told]:
-    with telling() as made:
+def recorded() -> Iterator[Recorded]:
+    with recording() as made:
         yield made
 
 
-async def test_an_order_is_counted_once_for_each_state_it_comes_to(told: Told) -> None:
+async def test_an_order_is_counted_once_for_each_state_it_comes_to(recorded: Recorded) -> None:
     made = kit()
     await made.submit()
     await made.drain()
-    points = told.metrics()["sas.orders"]
+    points = recorded.metrics()["sas.orders"]
     assert [(v, a["sas.state"], a["sas.workflow"]) for v, a in points] == [
         (1, "Pending", "chain"),
         (1, "Processing", "chain"),
@@ -56,30 +56,30 @@ async def test_an_order_is_counted_once_for_each_state_it_comes_to(told: Told) -
     ]
 
 
-async def test_a_repeated_message_counts_no_order_again(told: Told) -> None:
+async def test_a_repeated_message_counts_no_order_again(recorded: Recorded) -> None:
     made = kit()
     await made.submit()
     await made.submit()
     await made.submit(message_id="m-2")
-    assert told.count("sas.orders") == 1
+    assert recorded.count("sas.orders") == 1
 
 
 async def test_an_order_rejected_by_a_dead_letter_is_counted_without_its_workflow(
-    told: Told,
+    recorded: Recorded,
 ) -> None:
     made = kit()
     await made.run(made.dead_letters.handle(letter(order(workflow="a-thousand-names"), "orders")))
-    assert told.count("sas.orders", state="Rejected", workflow="unknown") == 1
+    assert recorded.count("sas.orders", state="Rejected", workflow="unknown") == 1
 
 
-async def test_a_steps_duration_is_from_its_claim_to_its_record(told: Told) -> None:
+async def test_a_steps_duration_is_from_its_claim_to_its_record(recorded: Recorded) -> None:
     made = kit()
     await made.submit()
     await made.later(3)
     await made.step(QUEUES.scheduler)
     await made.later(5)
     await made.hand(done())
-    ((seconds, about),) = told.metrics()["sas.step.duration"]
+    ((seconds, about),) = recorded.metrics()["sas.step.duration"]
     assert seconds == pytest.approx(5, abs=0.5)
     assert about == {
         "sas.workflow": "chain",
@@ -89,7 +89,7 @@ async def test_a_steps_duration_is_from_its_claim_to_its_record(told: Told) -> N
     }
 
 
-async def test_a_step_that_is_refused_or_expires_has_a_duration_too(told: Told) -> None:
+async def test_a_step_that_is_refused_or_expires_has_a_duration_too(recorded: Recorded) -> None:
     made = kit()
     made.agents["payment"].then(RefusedError("declined", "no"))
     await made.submit()
@@ -101,7 +101,7 @@ async def test_a_step_that_is_refused_or_expires_has_a_duration_too(told: Told) 
     assert made.state() == "Compensated"
     ends = {
         (a["sas.step"], a["sas.direction"], a["sas.outcome"])
-        for _, a in told.metrics()["sas.step.duration"]
+        for _, a in recorded.metrics()["sas.step.duration"]
     }
     assert ends == {
         ("reserve", "do", "expired"),
@@ -112,18 +112,18 @@ async def test_a_step_that_is_refused_or_expires_has_a_duration_too(told: Told) 
     }
 
 
-async def test_every_attempt_is_counted_by_its_outcome(told: Told) -> None:
+async def test_every_attempt_is_counted_by_its_outcome(recorded: Recorded) -> None:
     made = kit()
     made.agents["stock"].then(TransientError("busy", kind="http-503"), TransientError("x"))
     await made.submit()
     await made.drain()
-    assert told.count("sas.agent.attempts", agent="stock", outcome="transient") == 2
-    assert told.count("sas.agent.attempts", outcome="transient", fault="http-503") == 1
-    assert told.count("sas.agent.attempts", agent="stock", step="reserve", outcome="done") == 1
-    assert told.count("sas.agent.attempts", agent="payment", direction="do", fault="") == 1
+    assert recorded.count("sas.agent.attempts", agent="stock", outcome="transient") == 2
+    assert recorded.count("sas.agent.attempts", outcome="transient", fault="http-503") == 1
+    assert recorded.count("sas.agent.attempts", agent="stock", step="reserve", outcome="done") == 1
+    assert recorded.count("sas.agent.attempts", agent="payment", direction="do", fault="") == 1
 
 
-async def test_an_attempt_cut_off_at_complete_by_is_silent(told: Told) -> None:
+async def test_an_attempt_cut_off_at_complete_by_is_silent(recorded: Recorded) -> None:
     made = kit()
 
     async def hangs(_: object) -> None:
@@ -133,26 +133,28 @@ async def test_an_attempt_cut_off_at_complete_by_is_silent(told: Told) -> None:
     await made.submit()
     await made.step(QUEUES.scheduler)
     await made.step(QUEUES.agent("stock"))
-    assert told.count("sas.agent.attempts", outcome="silent") == 1
+    assert recorded.count("sas.agent.attempts", outcome="silent") == 1
 
 
-async def test_a_bug_in_an_agent_is_an_attempt_all_the_same(told: Told) -> None:
+async def test_a_bug_in_an_agent_is_an_attempt_all_the_same(recorded: Recorded) -> None:
     made = kit()
     made.agents["stock"].then(KeyError("x"))
     await made.submit()
     await made.step(QUEUES.scheduler)
     with pytest.raises(KeyError):
         await made.step(QUEUES.agent("stock"))
-    assert told.count("sas.agent.attempts", outcome="transient", fault="agent-bug") == 1
+    assert recorded.count("sas.agent.attempts", outcome="transient", fault="agent-bug") == 1
 
 
-async def test_a_refusals_code_is_cut_and_cleaned_whatever_a_service_answers(told: Told) -> None:
+async def test_a_refusals_code_is_cut_and_cleaned_whatever_a_service_answers(
+    recorded: Recorded,
+) -> None:
     made = kit()
     made.agents["stock"].then(RefusedError("a code\nwith spaces " + "x" * 500, "no"))
     await made.submit()
     await made.step(QUEUES.scheduler)
     await made.step(QUEUES.agent("stock"))
-    ((_, about),) = told.metrics()["sas.agent.attempts"]
+    ((_, about),) = recorded.metrics()["sas.agent.attempts"]
     assert about["sas.fault"] == "a-code-with-spaces-" + "x" * (metrics.CODE_LENGTH_MAX - 19)
 
 
@@ -165,7 +167,7 @@ async def test_a_refusals_code_is_cut_and_cleaned_whatever_a_service_answers(tol
     ],
 )
 async def test_a_service_with_ever_new_codes_makes_no_more_than_some_series(
-    told: Told, fault: Callable[[int], Exception]
+    recorded: Recorded, fault: Callable[[int], Exception]
 ) -> None:
     made = kit()
     for number in range(100):
@@ -174,48 +176,48 @@ async def test_a_service_with_ever_new_codes_makes_no_more_than_some_series(
         await made.submit(order(f"O-{number}"), f"m-{number}")
         await made.step(QUEUES.scheduler)
         await made.step(QUEUES.agent("stock"))
-    points = [about for _, about in told.metrics()["sas.agent.attempts"]]
+    points = [about for _, about in recorded.metrics()["sas.agent.attempts"]]
     faults = {about["sas.fault"] for about in points if about["sas.outcome"] != "done"}
     assert len(faults) <= metrics.FAULTS_MAX + 2
     assert {"other", "http-503"} <= faults
     metrics.attempt("payment", "pay", "do", "refused", "declined")  # another agent has its own
-    assert told.count("sas.agent.attempts", agent="payment", fault="declined") == 1
+    assert recorded.count("sas.agent.attempts", agent="payment", fault="declined") == 1
 
 
-async def test_a_sweep_reports_how_overdue_its_oldest_row_was(told: Told) -> None:
+async def test_a_sweep_reports_how_overdue_its_oldest_row_was(recorded: Recorded) -> None:
     made = kit()
     await made.submit()
     await made.step(QUEUES.scheduler)
     await made.later(75)
     await made.sweep()
-    ((seconds, about),) = told.metrics()["sas.sweep.age"]
+    ((seconds, about),) = recorded.metrics()["sas.sweep.age"]
     assert seconds == pytest.approx(45, abs=1)
     assert about == {}
 
 
 async def test_a_sweep_that_finds_nothing_reports_zero_and_one_without_the_lease_reports_nothing(
-    told: Told,
+    recorded: Recorded,
 ) -> None:
     one = kit()
     two = kit(beside=one, instance="host-2")
     await one.sweep()
-    assert told.metrics()["sas.sweep.age"] == [(0, {})]
-    assert told.times("sas.sweep.age") == 1
+    assert recorded.metrics()["sas.sweep.age"] == [(0, {})]
+    assert recorded.times("sas.sweep.age") == 1
     await two.sweep()
-    assert told.times("sas.sweep.age") == 1
+    assert recorded.times("sas.sweep.age") == 1
 
 
-async def test_a_late_reply_is_counted_by_its_step(told: Told) -> None:
+async def test_a_late_reply_is_counted_by_its_step(recorded: Recorded) -> None:
     made = kit()
     await made.submit()
     await made.step(QUEUES.scheduler)
     await made.hand(done(epoch=7, id="O-1/00/do/7"))
-    assert told.metrics()["sas.replies.late"] == [(1, {"sas.step": "reserve"})]
+    assert recorded.metrics()["sas.replies.late"] == [(1, {"sas.step": "reserve"})]
     await made.hand(done())
-    assert told.count("sas.replies.late") == 1
+    assert recorded.count("sas.replies.late") == 1
 
 
-async def test_a_conflict_is_counted_for_the_actor_that_lost(told: Told) -> None:
+async def test_a_conflict_is_counted_for_the_actor_that_lost(recorded: Recorded) -> None:
     one = kit()
     two = kit(beside=one, instance="host-2")
     await one.run(
@@ -224,16 +226,16 @@ async def test_a_conflict_is_counted_for_the_actor_that_lost(told: Told) -> None
             two.submitter.handle(received(QUEUES.orders, "m-2", order())),
         )
     )
-    assert told.metrics()["sas.conflicts"] == [(1, {"sas.actor": "submission"})]
+    assert recorded.metrics()["sas.conflicts"] == [(1, {"sas.actor": "submission"})]
 
 
-async def test_a_message_put_aside_is_counted_by_its_reason(told: Told) -> None:
+async def test_a_message_put_aside_is_counted_by_its_reason(recorded: Recorded) -> None:
     made = kit()
     await made.submit(b"{")
-    assert told.count("sas.rejections", actor="submission", reason="not-json") == 1
+    assert recorded.count("sas.rejections", actor="submission", reason="not-json") == 1
 
 
-async def test_a_breaker_is_counted_at_each_change_of_its_state(told: Told) -> None:
+async def test_a_breaker_is_counted_at_each_change_of_its_state(recorded: Recorded) -> None:
     made = kit()
     policy = BreakerPolicy(1)
     actor = agent_actor(made.context, "stock", made.agents["stock"], circuit=policy)
@@ -243,15 +245,15 @@ async def test_a_breaker_is_counted_at_each_change_of_its_state(told: Told) -> N
     message = made.bus.take(QUEUES.agent("stock"))
     assert message is not None
     await made.run(actor.handle(delivery(message, message_id="m")))
-    assert told.count("sas.breaker.changes", agent="stock", breaker="open") == 1
+    assert recorded.count("sas.breaker.changes", agent="stock", breaker="open") == 1
     await made.later(16)
     await made.run(actor.handle(delivery(message, message_id="m")))
-    assert told.count("sas.breaker.changes", breaker="half-open") == 1
-    assert told.count("sas.breaker.changes", breaker="closed") == 1
+    assert recorded.count("sas.breaker.changes", breaker="half-open") == 1
+    assert recorded.count("sas.breaker.changes", breaker="closed") == 1
 
 
 async def test_requests_and_messages_are_counted_for_the_actor_that_made_them(
-    told: Told,
+    recorded: Recorded,
 ) -> None:
     class Sender:
         async def send_messages(self, _: object) -> None:
@@ -273,7 +275,7 @@ async def test_requests_and_messages_are_counted_for_the_actor_that_made_them(
         meter.count_read(0)
         meter.count_written(5)
     await bus.close()
-    found, agent = told.metrics(), {"sas.actor": "agent"}
+    found, agent = recorded.metrics(), {"sas.actor": "agent"}
     assert found["sas.bus.messages"] == [(1, agent)]
     assert found["sas.bus.bytes"] == [(2, agent)]
     assert found["sas.bus.operations"] == [(1, agent | {"sas.kind": "sends"})]
@@ -323,7 +325,7 @@ async def everything(made: Kit) -> None:
     metrics.purged(0)
 
 
-async def test_names_units_and_attributes_are_those_the_queries_rely_on(told: Told) -> None:
+async def test_names_units_and_attributes_are_those_the_queries_rely_on(recorded: Recorded) -> None:
     made = kit()
     await everything(made)
     with tracing.span("work", actor="agent"):
@@ -333,7 +335,7 @@ async def test_names_units_and_attributes_are_those_the_queries_rely_on(told: To
         metrics.bus_operation("sends")
         metrics.storage_request("reads", 5)
         metrics.entities("read", 1)
-    found = told.metrics()
+    found = recorded.metrics()
     assert set(found) == set(LISTED)
     for name, points in found.items():
         for _, about in points:

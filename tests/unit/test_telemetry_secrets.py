@@ -27,7 +27,7 @@ from sas.ports import (
 from sas.simulation.bus import BusFault
 from sas.telemetry import tracing
 from sas.telemetry.tracing import logger
-from tests.telemetry_kit import Told, telling
+from tests.telemetry_kit import Recorded, recording
 from tests.unit.actors_kit import (
     CARE,
     QUEUES,
@@ -50,8 +50,8 @@ MARK = "s3cr3t"
 
 
 @pytest.fixture
-def told() -> Iterator[Told]:
-    with telling() as made:
+def recorded() -> Iterator[Recorded]:
+    with recording() as made:
         yield made
 
 
@@ -102,22 +102,22 @@ async def every_path(made: Kit) -> list[str]:
 
 
 async def test_nothing_ordered_or_answered_is_in_a_log_line_a_span_or_a_metric(
-    told: Told, caplog: pytest.LogCaptureFixture
+    recorded: Recorded, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     made = kit()
     raised = await every_path(made)
     lines = [record.getMessage() + str(record.exc_text or "") for record in caplog.records]
     lines += [str(sorted(record.__dict__.items(), key=str)) for record in caplog.records]
-    spans = [span.to_json() for span in told.spans]
+    spans = [span.to_json() for span in recorded.spans]
     assert len(caplog.records) > 10
     assert len(spans) > 30
     assert len(raised) >= 3
-    texts = [*lines, *spans, *raised, json.dumps(told.metrics())]
+    texts = [*lines, *spans, *raised, json.dumps(recorded.metrics())]
     assert [text for text in texts if MARK in text] == []
 
 
-async def test_an_alert_quotes_neither_the_order_nor_a_result(told: Told) -> None:
+async def test_an_alert_quotes_neither_the_order_nor_a_result(recorded: Recorded) -> None:
     made = kit(CARE)
     marked = {"customer": SECRET}
     made.agents["stock"].then({"said": RESULT})

@@ -21,7 +21,7 @@ from sas.ports import Message, RefusedError, TransientError
 from sas.simulation.bus import BusFault
 from sas.telemetry import tracing
 from tests.indexed_functions import ROOT, local_settings
-from tests.telemetry_kit import Told, id_of, parent_of, telling, trace_of
+from tests.telemetry_kit import Recorded, id_of, parent_of, recording, trace_of
 from tests.unit.actors_kit import (
     CARE,
     QUEUES,
@@ -40,8 +40,8 @@ UNSAMPLED = SENDER[:-1] + "0"
 
 
 @pytest.fixture
-def told() -> Iterator[Told]:
-    with telling() as made:
+def recorded() -> Iterator[Recorded]:
+    with recording() as made:
         yield made
 
 
@@ -52,39 +52,41 @@ async def submitted(made: Kit, properties: Mapping[str, object] | None = None) -
     )
 
 
-async def test_every_span_and_message_of_an_order_is_of_its_senders_trace(told: Told) -> None:
+async def test_every_span_and_message_of_an_order_is_of_its_senders_trace(
+    recorded: Recorded,
+) -> None:
     made = kit()
     await submitted(made)
     await made.drain()
     assert made.state() == "Processed"
-    assert told.traces() == {TRACE}
+    assert recorded.traces() == {TRACE}
     expected = ["submission", "scheduler claim", *["scheduler reply"] * 2]
     expected += ["agent payment attempt", "agent payment do"]
     expected += ["agent stock attempt", "agent stock do"]
-    assert sorted(told.names) == sorted(expected)
+    assert sorted(recorded.names) == sorted(expected)
     notified = made.bus.messages(SHOP)
     assert len(notified) == 4
     assert {m.properties["traceparent"].split("-")[1] for m in notified} == {TRACE}
 
 
-async def test_each_span_hangs_below_the_one_that_sent_its_message(told: Told) -> None:
+async def test_each_span_hangs_below_the_one_that_sent_its_message(recorded: Recorded) -> None:
     made = kit()
     await submitted(made)
     await made.drain()
-    assert parent_of(told.span("submission")) == int(SENDER.split("-")[2], 16)
+    assert parent_of(recorded.span("submission")) == int(SENDER.split("-")[2], 16)
     chain = ["submission", "scheduler claim", "agent stock do"]
     for above, below in itertools.pairwise(chain):
-        assert parent_of(told.span(below)) == id_of(told.span(above)), below
-    assert parent_of(told.span("agent stock attempt")) == id_of(told.span("agent stock do"))
+        assert parent_of(recorded.span(below)) == id_of(recorded.span(above)), below
+    assert parent_of(recorded.span("agent stock attempt")) == id_of(recorded.span("agent stock do"))
 
 
-async def test_a_retry_is_a_second_attempt_below_the_same_request(told: Told) -> None:
+async def test_a_retry_is_a_second_attempt_below_the_same_request(recorded: Recorded) -> None:
     made = kit()
     made.agents["stock"].then(TransientError("busy", kind="http-503"))
     await submitted(made)
     await made.drain()
-    attempts = [span for span in told.spans if span.name == "agent stock attempt"]
-    request = told.span("agent stock do")
+    attempts = [span for span in recorded.spans if span.name == "agent stock attempt"]
+    request = recorded.span("agent stock do")
     assert {parent_of(span) for span in attempts} == {id_of(request)}
     seen = [dict(span.attributes or {}) for span in attempts]
     assert [one["sas.attempt"] for one in seen] == [1, 2]
@@ -93,45 +95,45 @@ async def test_a_retry_is_a_second_attempt_below_the_same_request(told: Told) ->
     assert [span.status.status_code for span in attempts] == [StatusCode.ERROR, StatusCode.UNSET]
 
 
-async def test_a_span_has_the_attributes_of_its_subject(told: Told) -> None:
+async def test_a_span_has_the_attributes_of_its_subject(recorded: Recorded) -> None:
     made = kit()
     await submitted(made)
     await made.drain()
     about = {"sas.order_id": "O-1", "sas.workflow": "chain", "sas.step": "pay", "sas.epoch": 1}
-    assert dict(told.span("agent payment do").attributes or {}) == about
-    assert dict(told.span("submission").attributes or {}) == {
+    assert dict(recorded.span("agent payment do").attributes or {}) == about
+    assert dict(recorded.span("submission").attributes or {}) == {
         "sas.order_id": "O-1",
         "sas.workflow": "chain",
     }
 
 
-async def test_what_the_supervisor_does_goes_on_in_the_orders_trace(told: Told) -> None:
+async def test_what_the_supervisor_does_goes_on_in_the_orders_trace(recorded: Recorded) -> None:
     made = kit()
     await submitted(made)
     await made.step(QUEUES.scheduler)
     made.agents_die()
     await made.later(31)
     await made.sweep()
-    sweep, expire = told.span("supervisor sweep"), told.span("supervisor expire")
+    sweep, expire = recorded.span("supervisor sweep"), recorded.span("supervisor expire")
     assert trace_of(expire) == TRACE != trace_of(sweep)
     assert [link.context.span_id for link in expire.links] == [id_of(sweep)]
     (wake,) = made.bus.messages(QUEUES.scheduler)
     assert wake.properties["traceparent"].split("-")[1] == TRACE
 
 
-async def test_an_out_row_is_sent_in_the_orders_trace(told: Told) -> None:
+async def test_an_out_row_is_sent_in_the_orders_trace(recorded: Recorded) -> None:
     made = kit()
     made.bus.plan = lambda m: BusFault.UNAVAILABLE if m.queue == SHOP else None
     await submitted(made)
     made.bus.plan = lambda _: None
     await made.later(31)
     await made.sweep()
-    assert trace_of(told.span("supervisor send")) == TRACE
+    assert trace_of(recorded.span("supervisor send")) == TRACE
     (sent,) = made.bus.messages(SHOP)
     assert sent.properties["traceparent"].split("-")[1] == TRACE
 
 
-async def test_a_command_and_a_dead_letter_have_spans_of_their_own(told: Told) -> None:
+async def test_a_command_and_a_dead_letter_have_spans_of_their_own(recorded: Recorded) -> None:
     made = kit(CARE)
     await made.submit(order(workflow="care"))
     await made.hand(command("undo", made.order().seq))
@@ -140,11 +142,11 @@ async def test_a_command_and_a_dead_letter_have_spans_of_their_own(told: Told) -
             replace(letter(b"{", "orders"), properties={"traceparent": SENDER})
         )
     )
-    assert dict(told.span("scheduler command").attributes or {})["sas.order_id"] == "O-1"
-    assert trace_of(told.span("dead-letters")) == TRACE
+    assert dict(recorded.span("scheduler command").attributes or {})["sas.order_id"] == "O-1"
+    assert trace_of(recorded.span("dead-letters")) == TRACE
 
 
-async def test_a_repeat_after_a_crash_differs_in_its_trace_alone(told: Told) -> None:
+async def test_a_repeat_after_a_crash_differs_in_its_trace_alone(recorded: Recorded) -> None:
     made = kit()
     await submitted(made)
     await submitted(made, {"traceparent": SENDER.replace("00f067aa0ba902b7", "b" * 16)})
@@ -157,14 +159,14 @@ async def test_a_repeat_after_a_crash_differs_in_its_trace_alone(told: Told) -> 
         }
 
 
-async def test_an_order_without_a_trace_gets_one_and_keeps_it(told: Told) -> None:
+async def test_an_order_without_a_trace_gets_one_and_keeps_it(recorded: Recorded) -> None:
     made = kit()
     await submitted(made, {})
     await made.drain()
-    assert len(told.traces()) == 1
+    assert len(recorded.traces()) == 1
     kept = made.order().details.traceparent
     assert kept is not None
-    assert kept.split("-")[1] in told.traces()
+    assert kept.split("-")[1] in recorded.traces()
 
 
 async def test_without_an_sdk_the_senders_trace_is_passed_on_all_the_same() -> None:
@@ -195,11 +197,11 @@ async def test_without_an_sdk_and_without_a_trace_messages_carry_nothing() -> No
         {"Traceparent": SENDER},
     ],
 )
-async def test_nonsense_for_a_trace_is_as_good_as_none(told: Told, nonsense: Any) -> None:
+async def test_nonsense_for_a_trace_is_as_good_as_none(recorded: Recorded, nonsense: Any) -> None:
     made = kit()
     await submitted(made, nonsense)
     assert made.state() == "Pending"
-    assert parent_of(told.span("submission")) is None
+    assert parent_of(recorded.span("submission")) is None
 
 
 def test_a_trace_is_read_from_bytes_too() -> None:
@@ -207,56 +209,58 @@ def test_a_trace_is_read_from_bytes_too() -> None:
     assert f"{trace.get_current_span(context).get_span_context().trace_id:032x}" == TRACE
 
 
-async def test_the_hosts_own_span_is_linked_and_the_senders_is_the_parent(told: Told) -> None:
+async def test_the_hosts_own_span_is_linked_and_the_senders_is_the_parent(
+    recorded: Recorded,
+) -> None:
     made = kit()
     with tracing.span("host"):
         await submitted(made)
-    submission = told.span("submission")
+    submission = recorded.span("submission")
     assert trace_of(submission) == TRACE
-    assert [link.context.span_id for link in submission.links] == [id_of(told.span("host"))]
+    assert [link.context.span_id for link in submission.links] == [id_of(recorded.span("host"))]
 
 
-async def test_a_span_that_fails_has_the_kind_of_its_error(told: Told) -> None:
+async def test_a_span_that_fails_has_the_kind_of_its_error(recorded: Recorded) -> None:
     made = kit()
     made.bus.fail_next(BusFault.UNAVAILABLE)
     with pytest.raises(Exception, match="an injected fault"):
         await submitted(made)
-    span = told.span("submission")
+    span = recorded.span("submission")
     assert span.status.status_code is StatusCode.ERROR
     assert (span.attributes or {})["error.type"] == "BusUnavailableError"
     assert span.events == ()
 
 
-async def test_a_refusal_is_an_attempts_outcome(told: Told) -> None:
+async def test_a_refusal_is_an_attempts_outcome(recorded: Recorded) -> None:
     made = kit()
     made.agents["stock"].then(RefusedError("sold-out", "none left"))
     await submitted(made)
     await made.step(QUEUES.scheduler)
     await made.step(QUEUES.agent("stock"))
-    attributes = dict(told.span("agent stock attempt").attributes or {})
+    attributes = dict(recorded.span("agent stock attempt").attributes or {})
     assert (attributes["sas.outcome"], attributes["sas.fault"]) == ("refused", "sold-out")
 
 
-def test_the_bus_sends_the_trace_beside_a_messages_own_properties(told: Told) -> None:
+def test_the_bus_sends_the_trace_beside_a_messages_own_properties(recorded: Recorded) -> None:
     message = Message("q", "m", b"{}", properties={"sas_event": "received"})
     with tracing.span("here"):
         sent = to_sdk(message).application_properties or {}
     assert set(sent) == {"sas_event", "traceparent"}
-    assert str(sent["traceparent"]).split("-")[1] == trace_of(told.span("here"))
+    assert str(sent["traceparent"]).split("-")[1] == trace_of(recorded.span("here"))
     assert set(to_sdk(message).application_properties or {}) == {"sas_event"}
 
 
-async def test_the_client_starts_a_trace_or_goes_on_in_its_applications(told: Told) -> None:
+async def test_the_client_starts_a_trace_or_goes_on_in_its_applications(recorded: Recorded) -> None:
     connection = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=k"
     async with OrdersClient(connection, reply_queue=SHOP) as client:
         alone, _ = client._message(0, NewOrder("A", {}))
         with tracing.span("shop"):
             within, _ = client._message(0, NewOrder("B", {}))
     first, second = (m.application_properties or {} for m in (alone, within))
-    shop = trace_of(told.span("shop"))
+    shop = trace_of(recorded.span("shop"))
     assert str(second["traceparent"]).split("-")[1] == shop
     assert str(first["traceparent"]).split("-")[1] != shop
-    assert told.names == ["submit", "submit", "shop"]
+    assert recorded.names == ["submit", "submit", "shop"]
 
 
 def test_the_sdk_is_not_imported_unless_it_is_asked_for() -> None:
@@ -272,7 +276,7 @@ def test_the_sdk_is_not_imported_unless_it_is_asked_for() -> None:
     assert done.stdout.strip() == b"[]"
 
 
-async def test_a_workflow_with_a_wait_in_it_is_still_one_trace(told: Told) -> None:
+async def test_a_workflow_with_a_wait_in_it_is_still_one_trace(recorded: Recorded) -> None:
     made = kit()
     await submitted(made)
     await made.step(QUEUES.scheduler)
@@ -280,4 +284,4 @@ async def test_a_workflow_with_a_wait_in_it_is_still_one_trace(told: Told) -> No
     await made.sweep()
     await made.drain()
     assert made.state() == "Processed"
-    assert {trace_of(s) for s in told.spans if s.name != "supervisor sweep"} == {TRACE}
+    assert {trace_of(s) for s in recorded.spans if s.name != "supervisor sweep"} == {TRACE}

@@ -43,7 +43,7 @@ class AmqpConnection(asyncio.Protocol):
         self._heartbeat: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Keep the transport, and set its limits."""
         self.output.transport = cast("asyncio.Transport", transport)
         self.output.transport.set_write_buffer_limits(self.context.limits.write_buffer_bytes)
         sock: socket.socket = transport.get_extra_info("socket")
@@ -241,7 +241,7 @@ class AmqpConnection(asyncio.Protocol):
         limits, blocked_at = self.context.limits, self.output.blocked_at
         if self._closing_at is not None:
             if now - self._closing_at > limits.stalled_s:
-                self.output.abort()  # the peer does not read what was sent before the end
+                self.output.abort()  # the peer reads nothing, not even the close
         elif blocked_at is not None and now - blocked_at > limits.stalled_s:
             _log.warning("a peer has read nothing for %g s; it is dropped", limits.stalled_s)
             self.output.drop()

@@ -55,7 +55,8 @@ class CircuitBreaker:
     async def admit(self, attempt: CallAttempt) -> datetime | None:
         """See ``CallGuard.admit``.
 
-        If a probe is due, this request becomes the probe, or waits for a rival that became it.
+        If a probe is due, this request becomes the probe. If another request became it first, this
+        one waits.
         """
         if not self._policy.failures_max:
             return None
@@ -110,7 +111,8 @@ class CircuitBreaker:
     async def _failed(self, order_id: str, why: str) -> None:
         """Act on a failure. Enough failures in a row, or a failed probe, open the circuit.
 
-        The error answers to one order count once, or its retries alone would open it for all.
+        All error answers to one order count once. Otherwise the retries of one order would open the
+        circuit for all orders.
         """
         probing = self._breaker.state is BreakerState.HALF_OPEN
         if self._breaker.state is BreakerState.OPEN:
@@ -138,7 +140,8 @@ class CircuitBreaker:
         try:
             self._value = await self._shared.write(self._agent, to, self._value)
         except ConflictError:
-            # The store's adapter may repeat a write that succeeded: then the state is as written.
+            # The adapter of the store repeats a write whose answer was lost. If the first one
+            # succeeded, the second one conflicts, and the state is the one we wrote.
             self._looked_at = None
             await self._look(self._context.clock.now())
             return self._breaker == to
@@ -163,7 +166,7 @@ class CircuitBreaker:
 
 
 async def open_circuits(context: Context) -> tuple[list[Incident], list[tuple[AlertKind, str]]]:
-    """Health check: return the incidents of open circuits, and the names of those that are over.
+    """Health check: return the incidents of open circuits, and the names of those that have ended.
 
     They follow from the shared state, so neither a crash nor an outage loses one.
 
@@ -217,7 +220,7 @@ def _name(agent: str) -> tuple[AlertKind, str]:
 def _incident(agent: str, found: Breaker, now: datetime) -> Incident:
     text = (
         f"The remote service of agent {agent} failed too often in a row ({found.why}). No calls go "
-        "out until a probe succeeds; requests wait, and no failure is counted for it."
+        "out until a probe succeeds. Requests wait, and no failure is counted. Check that service."
     )
     kind, scope = _name(agent)
     return Incident(kind, scope, text, found.since or now, now + _ACTIVE_FOR, agent=agent)

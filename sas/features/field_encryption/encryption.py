@@ -100,8 +100,8 @@ class FieldEncryption(Encryption):
         for holder, key, at in list(paths.encrypted_places(value)):
             encrypted = paths.encrypted_text(holder[key])
             about = paths.about(order_id, submission, at)
-            opened = self._keys.decrypt(encrypted or "", about)
-            holder[key] = json.loads(opened)
+            plain = self._keys.decrypt(encrypted or "", about)
+            holder[key] = json.loads(plain)
             secret += paths.texts_in(holder[key])
         for path in self._paths[workflow]:
             try:

@@ -154,7 +154,7 @@ class ContinuedSteps(LongSteps):
 def _may_get_time(step: StepRecord, direction: Direction) -> bool:
     """Return whether a request whose time is over may get more.
 
-    Not if the order was cancelled, nor if the step waits for a callback: no call may follow.
+    It gets none if its order was cancelled or its step waits for a callback: no call may follow.
     """
     if direction is Direction.UNDO:
         return True

@@ -22,7 +22,7 @@ from sas.ports import (
 )
 from sas.simulation.bus import BusFault
 from sas.simulation.store import StoreFault
-from tests.telemetry_kit import Told, telling
+from tests.telemetry_kit import Recorded, recording
 from tests.unit.actors_kit import QUEUES, Kit, kit, letter, order
 from tests.unit.test_field_encryption import encryption_of
 
@@ -38,8 +38,8 @@ IN_CLEAR = {QUEUES.orders, QUEUES.rejected}
 
 
 @pytest.fixture
-def told() -> Iterator[Told]:
-    with telling() as made:
+def recorded() -> Iterator[Recorded]:
+    with recording() as made:
         yield made
 
 
@@ -67,7 +67,7 @@ class Ear:
 def quoting(made: Kit) -> list[Any]:
     """What an agent says that quotes all it was given, one way after the other."""
 
-    async def told(call: Any) -> Any:
+    async def quoted(call: Any) -> Any:
         raise TransientError(f"busy with {call.order}", kind=str(call.order))
 
     async def dumped(call: Any) -> Any:
@@ -82,7 +82,7 @@ def quoting(made: Kit) -> list[Any]:
     async def refused(call: Any) -> Any:
         raise RefusedError(call.order["customer"]["card"], f"never: {call.order!r}")
 
-    return [told, dumped, bug, waits, refused]
+    return [quoted, dumped, bug, waits, refused]
 
 
 def check(body: bytes) -> None:
@@ -125,7 +125,7 @@ async def every_path(made: Kit, ear: Ear) -> None:
 
 
 async def test_a_secret_field_is_in_nothing_that_is_shown_stored_or_sent(
-    told: Told, caplog: pytest.LogCaptureFixture
+    recorded: Recorded, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     made = kit(encryption=encryption_of(secret=SECRET), chain=check)
@@ -133,8 +133,8 @@ async def test_a_secret_field_is_in_nothing_that_is_shown_stored_or_sent(
     await every_path(made, ear)
     texts = [record.getMessage() + str(record.exc_text or "") for record in caplog.records]
     texts += [str(sorted(record.__dict__.items(), key=str)) for record in caplog.records]
-    texts += [span.to_json() for span in told.spans]
-    texts += [json.dumps(told.metrics()), *(repr(error) for error in ear.raised)]
+    texts += [span.to_json() for span in recorded.spans]
+    texts += [json.dumps(recorded.metrics()), *(repr(error) for error in ear.raised)]
     texts += [repr(error.__context__) + repr(error.__cause__) for error in ear.raised]
     for stored in made.store.orders.values():
         record = record_of(stored.order, stored.journal, content=True)
