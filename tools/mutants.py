@@ -397,6 +397,24 @@ MUTANTS = (
         "if order is None or order.rejected:",
         "if order is None:",
     ),
+    Mutant(
+        "a dead letter with unsent messages is done",
+        "sas/operate/letters.py",
+        "if not entry.messages:",
+        "if entry.messages is not None:",
+    ),
+    Mutant(
+        "a redriven message keeps its MessageId",
+        "sas/operate/redriving.py",
+        'new_id = f"redrive/{digest_id(path, str(first.sequence), key_time(first.enqueued_at))}"',
+        "new_id = first.message_id",
+    ),
+    Mutant(
+        "a redriven message is put back under ids that it had before",
+        "sas/operate/redriving.py",
+        "dropped, source = {FIRST_AT, SOURCE, WHY, WHY_TEXT}, one.source",
+        'dropped, source = {"sas_put_back", FIRST_AT, SOURCE, WHY, WHY_TEXT}, one.source',
+    ),
 )
 """Mutants of the protocol and of the edge of the platform."""
 

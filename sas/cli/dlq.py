@@ -22,8 +22,7 @@ from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
 from sas.operate import letters, redriving
 from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
 from sas.operate.letters import WHY, WHY_TEXT, Fate, Letter, Verdict
-from sas.operate.redriving import Planned
-from sas.ports import BusUnavailableError, OperatorBus, Peeked, StateStore, UndeliverableError
+from sas.ports import BusUnavailableError, OperatorBus, StateStore, UndeliverableError
 
 Record = dict[str, Any]
 
@@ -31,8 +30,9 @@ DLQ = """\
 Work with dead letters: messages that a queue gave up, on dead-letters and in the dead-letter
 subqueue of every queue. Each is joined with its order:
 
-  safe to redrive   nothing was recorded of it, or a step still waits for it
-  already done      its work is recorded, or is over: to send it again would change nothing
+  safe to redrive   nothing was recorded of it, a step still waits for it, or it was recorded and
+                    may not have sent its messages: they are sent again under the same ids
+  already done      its work is over: to send it again would change nothing
   order gone        there is no such order any more
   not known         its body cannot be read, or names no order
 
@@ -219,19 +219,7 @@ async def _redrive(
     if missing:
         named = ", ".join(sorted(missing))
         raise NotPossibleError(f"there is no dead letter {named}: nothing was sent")
-    left: list[str] = []
-    safe: dict[str, list[Peeked]] = {}
-    for one in wanted:
-        letter, name = one.letter, one.letter.peeked.message_id
-        if why := redriving.why_it_stays(letter, one.verdict, own):
-            left.append(f"{name} stays: {why}")
-        else:
-            safe.setdefault(letter.path, []).append(letter.peeked)
-    moves: list[Planned] = []
-    for path, found in safe.items():
-        some, stay = redriving.redrive(found, path, None, own)
-        moves += some
-        left += stay
+    moves, left = redriving.redrive_safe([(one.letter, one.verdict) for one in wanted], own)
     return await moving.carry_out(bus, moves, left, arguments, f"resend of {in_words(len(moves))}")
 
 

@@ -26,9 +26,10 @@ from sas.codec.orders import salvage
 from sas.codec.outward import AlertMessage, RejectedMessage
 from sas.codec.strict import MalformedError, convert
 from sas.domain.ids import URGENT_SUFFIX, cause_of, check_agent, parse_key_time
+from sas.domain.messages import JournalEntry
 from sas.domain.order import Order, StepRecord
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
-from sas.engine.receiver import FIRST_AT, SOURCE
+from sas.engine.receiver import FIRST_AT, FIRST_ID, SOURCE
 from sas.ports import (
     BusUnavailableError,
     MessageBus,
@@ -248,7 +249,7 @@ async def judge(store: StateStore, letter: Letter, queues: Queues) -> Verdict:
     order = await store.load(letter.order_id)
     source = letter.source.removesuffix(URGENT_SUFFIX)
     if queues.takes_orders(letter.source):
-        return _of_submission(order)
+        return await _of_submission(store, letter, order, queues)
     if letter.source.startswith(queues.response_prefix) or source == queues.alerts:
         return Verdict(Fate.SAFE, "its reader may get it twice, under the same id", order)
     if order is None:
@@ -256,13 +257,35 @@ async def judge(store: StateStore, letter: Letter, queues: Queues) -> Verdict:
     return await _of_internal(store, letter, order, source, queues)
 
 
-def _of_submission(order: Order | None) -> Verdict:
+async def _of_submission(
+    store: StateStore, letter: Letter, order: Order | None, queues: Queues
+) -> Verdict:
     if order is None:
         return Verdict(Fate.SAFE, "there is no such order: it would be submitted now")
     if order.rejected:
         return Verdict(Fate.SAFE, "the order was given up, and a new submission runs it", order)
+    said, sent = _members(letter.peeked.body), letter.peeked
+    name = said.get("submission_id") or sent.properties.get(FIRST_ID, sent.message_id)
+    entry = await store.recorded(order.order_id, cause_of(queues.orders, str(name)))
+    if entry is not None:
+        return _of_recorded(entry, order)
     state = order.process_state.value
     return Verdict(Fate.DONE, f"the order was submitted and is {state}", order)
+
+
+def _of_recorded(entry: JournalEntry, order: Order) -> Verdict:
+    """Return the fate of a message that led to ``entry``.
+
+    Its function may have died before it sent the messages of that transition. Only the same
+    message, sent again, sends them for certain: under the same ids, so none counts twice.
+    """
+    where, state = f"(seq {entry.seq})", order.process_state.value
+    if not entry.what.acts:
+        return Verdict(Fate.DONE, f"it was fenced {where}; the order is {state}", order)
+    led = f"it led to {entry.what!s} {where}"
+    if not entry.messages:
+        return Verdict(Fate.DONE, f"{led}; the order is {state}", order)
+    return Verdict(Fate.SAFE, f"{led}, and may not have sent its messages", order)
 
 
 async def _of_internal(
@@ -277,12 +300,11 @@ async def _of_internal(
     except (MalformedError, OtherVersionError) as wrong:
         return Verdict(Fate.UNKNOWN, f"its body cannot be read: {wrong}", order)
     entry = await store.recorded(order.order_id, cause_of(queue, message.id))
-    state = order.process_state.value
     if entry is not None:
-        what = "it was fenced" if not entry.what.acts else f"it led to {entry.what!s}"
-        return Verdict(Fate.DONE, f"{what} (seq {entry.seq}); the order is {state}", order)
+        return _of_recorded(entry, order)
     if isinstance(message, ReplyMessage | ProgressMessage):
         return _of_request(letter, order)
+    state = order.process_state.value
     return Verdict(Fate.SAFE, f"nothing was recorded of it; the order is {state}", order)
 
 

@@ -5,7 +5,7 @@ Nothing is sent here. ``sas rejected``, ``sas dlq``, ``sas queues`` and the desk
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from sas.codec.orders import with_submission_id
@@ -13,7 +13,7 @@ from sas.codec.outward import CLOUDEVENTS_TYPE, RejectedMessage, rejected_body
 from sas.codec.strict import Reason
 from sas.domain.ids import digest_id, key_time
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
-from sas.engine.receiver import FIRST_AT, FIRST_ID, SOURCE, TIMES
+from sas.engine.receiver import FIRST_AT, FIRST_ID, SOURCE
 from sas.operate.errors import NotPossibleError
 from sas.operate.letters import (
     READ_MAX,
@@ -55,6 +55,25 @@ def redrive(
 ) -> tuple[list[Planned], list[str]]:
     """Return what sends these messages of a queue again, and why others stay. ``ids`` None: all."""
     return _planned(found, path, ids, queues, lambda group: _again(group, path, queues, to))
+
+
+def redrive_safe(
+    judged: Iterable[tuple[Letter, Verdict]], queues: Queues
+) -> tuple[list[Planned], list[str]]:
+    """Return what sends those dead letters again that are safe, and why others stay."""
+    left: list[str] = []
+    safe: dict[str, list[Peeked]] = {}
+    for letter, verdict in judged:
+        if why := why_it_stays(letter, verdict, queues):
+            left.append(f"{letter.peeked.message_id} stays: {why}")
+        else:
+            safe.setdefault(letter.path, []).append(letter.peeked)
+    moves: list[Planned] = []
+    for path, found in safe.items():
+        some, stay = redrive(found, path, None, queues)
+        moves += some
+        left += stay
+    return moves, left
 
 
 def removal(
@@ -148,10 +167,14 @@ def _is_given_up(said: RejectedMessage, target: str, queues: Queues) -> bool:
 
 
 def _copy(one: Peeked, new_id: str, target: str, queues: Queues) -> Message:
-    """Return a copy of a dead letter. Its first id goes with it: that may name its cause."""
-    dropped, source = {TIMES, FIRST_AT, SOURCE, WHY, WHY_TEXT}, one.source
+    """Return a copy of a dead letter. Its first id goes with it: that may name its cause.
+
+    How often it was put back goes with it too. With a count from 0 its next copy would have the id
+    of its first one, and duplicate detection would drop it.
+    """
+    dropped, source = {FIRST_AT, SOURCE, WHY, WHY_TEXT}, one.source
     if target == queues.dead_letters:  # its function asks why, and from where
-        dropped = {TIMES, FIRST_AT, SOURCE} if source else {TIMES, FIRST_AT}
+        dropped = {FIRST_AT, SOURCE} if source else {FIRST_AT}
     else:
         source = None
     kept = {name: text for name, text in one.properties.items() if name not in dropped}

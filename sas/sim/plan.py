@@ -124,6 +124,28 @@ class Redrive:
 
 
 @dataclass(frozen=True, slots=True)
+class Unforwarded:
+    """Queues keep their dead letters in their subqueues. An operator redrives them each minute.
+
+    ``queue`` with its urgent lane, or every queue (None). ``at_once``: it gives a message up after
+    its first delivery. ``twice``: two operators give the command at once. The first commands that
+    ``die`` do so before they remove what they sent.
+    """
+
+    from_s: float
+    queue: str | None
+    at_once: bool
+    twice: bool
+    die: int
+
+    def __str__(self) -> str:
+        which = "no queue forwards" if self.queue is None else f"{self.queue} does not forward"
+        gives_up = " after one delivery" if self.at_once else ""
+        how = [", twice at once"] * self.twice + [f", {self.die} commands die"] * bool(self.die)
+        return f"{which} dead letters{gives_up}; an operator redrives them{''.join(how)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Deploy:
     """Instances start with a newer version of every workflow, one after the other."""
 
@@ -165,7 +187,9 @@ class Outside:
         return f"the service of agent {self.agent} works on its own and calls back"
 
 
-Item = Submit | Away | Kill | Press | Forge | Redrive | Deploy | Chance | Apart | Outside
+Item = (
+    Submit | Away | Kill | Press | Forge | Redrive | Unforwarded | Deploy | Chance | Apart | Outside
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +206,7 @@ class Plan:
         named = {item.name for item in self.items if isinstance(item, Chance)}
         away = {f"{item.what.split()[0]} away" for item in self.items if isinstance(item, Away)}
         pressed = {item.verb for item in self.items if isinstance(item, Press)}
-        others = (Kill, Forge, Redrive, Deploy, Apart, Outside)
+        others = (Kill, Forge, Redrive, Unforwarded, Deploy, Apart, Outside)
         rest = {type(item).__name__.lower() for item in self.items if isinstance(item, others)}
         return {one.replace("_", " ") for one in named | away | pressed | rest}
 
@@ -241,6 +265,9 @@ def drawn(seed: int, workflows: Workflows, orders: int = 6) -> Plan:
     if rng.random() < 0.1:
         items.append(Deploy(_moment(rng)))
     items += _redrives(random.Random(f"redrives of {seed}"))  # noqa: S311  it repeats itself
+    if kept := _unforwarded(random.Random(f"subqueues of {seed}"), agents):  # noqa: S311  as above
+        items = [one for one in items if not (isinstance(one, Chance) and one.name == "crash")]
+        items += kept
     if any(isinstance(item, Away) and item.lasts_s > COPIES_S for item in items):
         items = [one for one in items if not (isinstance(one, Chance) and one.name in _COPYING)]
     return Plan(seed, instances, tuple(items))
@@ -258,6 +285,20 @@ def _redrives(rng: random.Random) -> list[Item]:
     """Draw redrives from numbers of their own: all else of a seed stays as it was without them."""
     count = rng.choice((0, 0, 0, 0, 1, 2))
     return [Redrive(_moment(rng, 4), rng.random() < 0.5, rng.random() < 0.3) for _ in range(count)]
+
+
+def _unforwarded(rng: random.Random, agents: Sequence[str]) -> list[Item]:
+    """Draw queues that keep their dead letters, from numbers of their own too.
+
+    Functions die more often then, so that there is work left to redrive.
+    """
+    if rng.random() < 0.7:
+        return []
+    inner = (QUEUES.orders, QUEUES.scheduler, QUEUES.replies, *map(QUEUES.agent, agents))
+    queue = None if rng.random() < 0.6 else rng.choice((*inner, QUEUES.dead_letters))
+    at_once, twice = rng.random() < 0.8, rng.random() < 0.3
+    item = Unforwarded(_moment(rng, 4), queue, at_once, twice, rng.choice((0, 0, 1, 2)))
+    return [item, Chance("crash", round(0.05 * rng.random(), 5))]
 
 
 def _soon_after(rng: random.Random, order: Submit) -> tuple[float, str]:

@@ -164,7 +164,7 @@ class _Play:
             self._say("it goes on without end, and no time goes by")
         finally:
             await system.close()
-        for violation in at_end(system):
+        for violation in (*at_end(system), *self._watching.left_over()):
             self._broken(violation)
         self._tally(system)
         return played

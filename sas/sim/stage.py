@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -13,12 +13,10 @@ from typing import Any
 
 import msgspec
 
-from sas.domain.ids import idempotency_key, reply_id, shard_of
+from sas.domain.ids import URGENT_SUFFIX, idempotency_key, reply_id, shard_of
 from sas.domain.order import Order, OrderState, StepState
 from sas.domain.workflow import Workflows
-from sas.operate.letters import rejected_of
-from sas.operate.redriving import Planned, redrive
-from sas.ports import Business, BusUnavailableError, Message, Peeked
+from sas.ports import Business, BusUnavailableError, Message
 from sas.sim.own_agents import Given, OwnAgents
 from sas.sim.plan import (
     NO_WORKFLOW,
@@ -33,14 +31,16 @@ from sas.sim.plan import (
     Press,
     Redrive,
     Submit,
+    Unforwarded,
     faults_of,
 )
 from sas.sim.platform import QUEUES, STRANGE_QUEUE
+from sas.sim.redrives import AGAIN_S, Redriver
 from sas.sim.services import ModelService, drain_times
 from sas.sim.system import AT_REST, ClockApart, Host, System, world_of
 from sas.sim.watch import Ear
 from sas.sim.wire import SimulatedLoop
-from sas.simulation.bus import Queue, QueueRules
+from sas.simulation.bus import DEAD_LETTERS, QueueRules
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import HostRules, of_no_host
 
@@ -71,6 +71,7 @@ class Stage(System):
         self.ears: list[Ear] = []
         self._left = 0
         self._senders: set[asyncio.Task[None]] = set()
+        self._redriver = Redriver(self, tell)
         self.world.timer_idle = TIMER_IDLE
         clock = self.world.clock
         drained = drain_times(workflows)
@@ -122,7 +123,9 @@ class Stage(System):
 
     def at_rest(self) -> bool:
         """Return whether all of the plan has happened and every order is at an end, or in Error."""
-        return not (self._left or self._senders) and super().at_rest()
+        if self._left or self._senders or any(self._redriver.waiting(self.subqueues)):
+            return False
+        return super().at_rest()
 
     async def close(self) -> None:
         """See ``System.close``."""
@@ -145,7 +148,7 @@ class Stage(System):
                     self.unknown.add(item.order_id)
                 else:
                     self.submitted[item.order_id] = item.workflow
-                self._later(item.at_s, item, lambda: self._send(item))
+                self._later(item.at_s, item, lambda: self._begin(self._send_until_taken(item)))
             case Away():
                 self._later(item.at_s, item, lambda: self._turn(item.what, away=True))
                 back = f"{item.what}: back"
@@ -159,12 +162,10 @@ class Stage(System):
             case Press() | Redrive():
                 self._left += 1
                 self.world.clock.call_later(item.at_s, lambda: self._watch(item, WATCHES_MAX))
+            case Unforwarded():
+                self._keep_dead_letters(item)
             case Deploy():
-                for number, host in enumerate(self.hosts):
-                    at_s = item.at_s + 20.0 * number
-                    self._later(
-                        at_s, f"instance {number} is deployed anew", self._deploys(number, host)
-                    )
+                self._deploy(item)
 
     def _later(self, at_s: float, what: object, act: Callable[[], None]) -> None:
         self._left += 1
@@ -176,8 +177,9 @@ class Stage(System):
 
         self.world.clock.call_later(at_s, happen)
 
-    def _send(self, item: Submit) -> None:
-        task = asyncio.ensure_future(self._send_until_taken(item))
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let somebody outside of every instance do something."""
+        task = asyncio.ensure_future(work)
         self._senders.add(task)
         task.add_done_callback(self._senders.discard)
 
@@ -233,6 +235,11 @@ class Stage(System):
                     self.bus._enqueue(forged)  # noqa: SLF001
                     self.bus.give_up_first(STRANGE_QUEUE)
 
+    def _deploy(self, item: Deploy) -> None:
+        for number, host in enumerate(self.hosts):
+            at_s = item.at_s + 20.0 * number
+            self._later(at_s, f"instance {number} is deployed anew", self._deploys(number, host))
+
     def _deploys(self, number: int, host: Host) -> Callable[[], None]:
         newer = [replace(one, version=one.version + 1) for one in self.workflows]
         both = replace(host.business, workflows=Workflows([*self.workflows, *newer]))
@@ -250,7 +257,10 @@ class Stage(System):
             return
         self._left -= 1
         self.tell(str(item))
-        self._press(item) if isinstance(item, Press) else self._redrive(item)
+        if isinstance(item, Press):
+            self._press(item)
+        else:
+            self._begin(self._redriver.resend(back=item.back, dies=item.twice))
 
     def _is_due(self, item: Press | Redrive) -> bool:
         """Return whether an order is in Error for its command, or something was put aside."""
@@ -280,38 +290,27 @@ class Stage(System):
             except BusUnavailableError:
                 self.tell("the operator sees that the command could not be sent")
 
-    def _redrive(self, item: Redrive) -> None:
-        """Move messages as ``sas rejected resend`` does: each is sent first, and removed then."""
-        queue = self.bus.queues[QUEUES.rejected]
-        for planned in self._redrives(queue, item):
-            assert planned.move.message is not None  # noqa: S101  a redrive sends
-            try:
-                for _ in range(1 + item.twice):
-                    self.bus._enqueue(planned.move.message)  # noqa: SLF001
-            except BusUnavailableError:
-                self.tell("the operator sees that a message could not be sent again")
-                continue
-            gone = [one for one in queue.waiting if one.sequence in planned.move.sequences]
-            queue.waiting = [one for one in queue.waiting if one not in gone]
-            self.redriven += [one.message.body for one in gone]
+    def _keep_dead_letters(self, item: Unforwarded) -> None:
+        agents = sorted(self.workflows.agents())
+        for name in (*QUEUES.on_the_way(agents), QUEUES.dead_letters):
+            if item.queue in (None, name, name.removesuffix(URGENT_SUFFIX)):
+                queue = self.bus.queues[name]
+                most = 1 if item.at_once else queue.rules.deliveries_max
+                rules = replace(queue.rules, forwards_dead_letters_to=None, deliveries_max=most)
+                queue.rules = rules
+                if name != QUEUES.dead_letters:  # a function reads its subqueue
+                    self.bus.declare(name + DEAD_LETTERS)
+                    self.subqueues.add(name + DEAD_LETTERS)
+        self.world.clock.call_later(item.from_s, lambda: self._look(item, item.die))
 
-    def _redrives(self, queue: Queue, item: Redrive) -> list[Planned]:
-        """Return what the operator sends again, by the rules of the command."""
-        found = [
-            Peeked(
-                *(one.message.message_id, one.message.body, one.enqueued_at),
-                *(one.message.properties, one.sequence),
-            )
-            for one in queue.waiting
-            if self.bus.reachable(queue)
-        ]
-        moves, _ = redrive(found, queue.name, None, QUEUES)
-        sent = {number for one in moves for number in one.move.sequences}
-        for one in found if item.back else ():
-            said = rejected_of(one)
-            if one.sequence not in sent and said and said.source_queue in self.hosts[0].handlers:
-                moves += redrive([one], queue.name, None, QUEUES, said.source_queue)[0]
-        return moves
+    def _look(self, item: Unforwarded, die: int) -> None:
+        """Let an operator redrive dead letters that lie in subqueues, and look again later."""
+        paths = *sorted(self.subqueues), QUEUES.dead_letters + DEAD_LETTERS
+        if any(self._redriver.waiting(paths)):
+            for _ in range(1 + item.twice):
+                self._begin(self._redriver.redrive(dies=die > 0))
+            die -= 1
+        self.world.clock.call_later(AGAIN_S, lambda: self._look(item, die))
 
     def _undone_by_hand(self, order: Order) -> None:
         """Undo what failed to be undone at another agent, as an operator does who skips it."""

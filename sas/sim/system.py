@@ -55,7 +55,8 @@ class ClockApart:
 
     def now(self) -> datetime:
         """See ``Clock.now``."""
-        return self.clock.now() + timedelta(seconds=self.seconds)
+        now = self.clock.now()
+        return now + timedelta(seconds=self.seconds) if self.seconds else now
 
     async def sleep(self, seconds: float) -> None:
         """See ``Clock.sleep``."""
@@ -120,8 +121,10 @@ def _handlers(app: Application, business: Business) -> dict[str, Handler]:
     def handler(handle: Callable[[Delivery], Awaitable[object]]) -> Handler:
         return lambda queued: app.receive(handle, delivery(queued))
 
-    letters = handler(app.dead_letters.handle)
-    own = {QUEUES.dead_letters: letters, QUEUES.dead_letters + DEAD_LETTERS: letters}
+    own = {
+        QUEUES.dead_letters: handler(app.dead_letters.handle),
+        QUEUES.dead_letters + DEAD_LETTERS: handler(app.dead_letters.handle_given_up),
+    }
     for urgent in (False, True):
         own[lane(QUEUES.orders, urgent=urgent)] = handler(app.submitter.handle)
         own[lane(QUEUES.scheduler, urgent=urgent)] = handler(app.scheduler.handle)
@@ -164,6 +167,8 @@ class System:
     """The order of each command, and the seq that the operator saw."""
     redriven: list[bytes] = field(default_factory=list)
     """What lay on the queue of rejected messages until an operator sent it again."""
+    subqueues: set[str] = field(default_factory=set)
+    """The subqueues of queues that do not forward their dead letters."""
 
     @property
     def store(self) -> MemoryStore:

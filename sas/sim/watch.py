@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from sas.codec import outward
 from sas.codec.strict import convert
@@ -127,7 +128,9 @@ class Watch:
             and (one.expires_at is None or one.expires_at > now)
             and _is_request(one.message.body, order_id, step)
             for name, queue in bus.queues.items()
-            if name.startswith(QUEUES.agent_prefix) and _BASES.get(name) != QUEUES.replies
+            if name.startswith(QUEUES.agent_prefix)
+            and _BASES.get(name.removesuffix(DEAD_LETTERS)) != QUEUES.replies
+            and name not in self._system.subqueues
             for one in queue.waiting
         )
 
@@ -182,7 +185,7 @@ class Watch:
         if base is None or base == QUEUES.callbacks:
             return
         cause = _cause(base, message.body, _first_id(message))
-        order_id = json.loads(message.body).get("order_id")
+        order_id = msgspec.json.decode(message.body).get("order_id")
         stored = self._system.store.orders.get(order_id)
         seq = stored.causes.get(digest_id(cause)) if stored and cause else None
         if stored is not None and seq is not None and stored.journal[seq - 1].what.acts:
@@ -222,9 +225,14 @@ class Watch:
             self._say(14, f"message {queued.message.message_id} is poison: {why}")
 
     def _is_back(self, message: Message) -> bool:
-        """Return whether a copy of a message is on its queue, or held while the queue is away."""
-        queue = self._system.bus.queues[message.queue.removesuffix(DEAD_LETTERS)]
-        copies = [one.message for one in (*queue.waiting, *queue.locked)]
+        """Return whether a copy of a message is on its queue, or held while the queue is away.
+
+        A copy in a subqueue is one too: an operator redrives it (see ``left_over``).
+        """
+        name = message.queue.removesuffix(DEAD_LETTERS)
+        paths = {name, name + DEAD_LETTERS} & {name, *self._system.subqueues}
+        queues = [self._system.bus.queues[path] for path in sorted(paths)]
+        copies = [one.message for queue in queues for one in (*queue.waiting, *queue.locked)]
         copies += self._system.store._held.values()  # noqa: SLF001
         return any(one.body == message.body for one in copies)
 
@@ -234,12 +242,33 @@ class Watch:
             for lost in self._unsent(stored.order, due.seq, outside=True):
                 self._say(4, f"the out row of seq {due.seq} is gone, and {lost} is not sent")
 
+    def left_over(self) -> Iterator[Violation]:
+        """Yield the dead letters in subqueues that an operator should have sent again."""
+        for path in sorted(self._system.subqueues):
+            queue = self._system.bus.queues[path]
+            for queued in (*queue.waiting, *queue.locked):
+                if self._is_needed(queued):
+                    yield Violation(12, f"{queued.message.message_id} lies in {path} for ever")
+
+    def _is_needed(self, letter: Queued) -> bool:
+        """Return whether an order, or a command, still waits for a dead letter."""
+        base, body = _BASES.get(letter.source or ""), letter.message.body
+        stored = self._system.store.orders.get(msgspec.json.decode(body).get("order_id"))
+        if base == QUEUES.orders:
+            return stored is None or stored.order.rejected
+        if base == QUEUES.callbacks or stored is None:  # its step is asked again
+            return False
+        cause = _cause(base, body, _first_id(letter.message)) if base else None
+        if cause is not None and digest_id(cause) in stored.causes:
+            return False
+        return base == QUEUES.scheduler or _is_out(stored.order, *_dispatch(body))
+
     def answers(self, message: Message, now: datetime) -> None:
         """Check a reply at the moment at which its agent sends it, by the clock of its instance."""
         if message.message_id.startswith("again/") or b'"kind":"reply"' not in message.body:
             return  # a scheduler puts it back
         number, direction, epoch = _dispatch(message.body)
-        order_id = json.loads(message.body)["order_id"]
+        order_id = msgspec.json.decode(message.body)["order_id"]
         until = self._until.get((order_id, number, direction.value, epoch))
         if until is not None and until < now:
             late = (now - until).total_seconds()
@@ -304,7 +333,7 @@ class Ear:
 
 def _cause(base: str, body: bytes, own_id: str) -> str | None:
     """Return the cause of a message, or None."""
-    message = json.loads(body)
+    message = msgspec.json.decode(body)
     if base == QUEUES.orders:  # an operator's redrive names the submission in the body
         return cause_of(base, message.get("submission_id") or own_id)
     said = message.get("id")
@@ -317,12 +346,12 @@ def _first_id(message: Message) -> str:
 
 def _dispatch(body: bytes) -> tuple[int, Direction, int]:
     """Return the step, direction and epoch of a message of an agent."""
-    said = json.loads(body)
+    said = msgspec.json.decode(body)
     return said["step"], Direction(said["direction"]), said["epoch"]
 
 
 def _is_request(body: bytes, order_id: str, step: StepRecord) -> bool:
-    said = json.loads(body)
+    said = msgspec.json.decode(body)
     return (said["order_id"], said["step"], said["epoch"]) == (order_id, step.number, step.epoch)
 
 

@@ -7,7 +7,7 @@ import itertools
 import random
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
@@ -190,6 +190,8 @@ class MemoryBus:
                 one.message.body,
                 one.visible_at,
                 one.message.properties,
+                one.sequence,
+                source=one.source,
             )
             for one in first
         ]
@@ -220,6 +222,21 @@ class MemoryBus:
                 self._lock_ends(source, first, now + renewed_for + source.rules.lock_time)
             return first
         return None
+
+    def lock(self, queue: str, sequences: Collection[int]) -> list[Queued]:
+        """Lock these visible messages, for the queue's lock time; none if one is gone."""
+        source, now = self.queues[queue], self._clock.now()
+        found = [one for one in source.waiting if one.sequence in sequences]
+        visible = [one for one in found if one.visible_at <= now]
+        if len(visible) < len(sequences) or not self.reachable(source):
+            return []
+        for one in visible:
+            source.waiting.remove(one)
+            one.deliveries += 1
+            one.held = True
+            source.locked.append(one)
+            self._lock_ends(source, one, now + source.rules.lock_time)
+        return visible
 
     def complete(self, queued: Queued) -> bool:
         """Remove a locked message; False if its lock is lost, or its queue is away."""

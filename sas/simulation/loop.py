@@ -46,7 +46,7 @@ class LeanLoop(asyncio.SelectorEventLoop):
             if not ready:
                 break
             handle = ready.popleft()
-            if not handle.cancelled():
+            if not handle._cancelled:  # noqa: SLF001
                 handle._run()  # noqa: SLF001  as the base class does
             if self._stopping:
                 return

@@ -259,7 +259,9 @@ class World:
         """Return whether no queue's function runs and none of these queues holds a message."""
         if self._running:
             return False
-        return all(self.memory_bus.is_empty(queue) for queue in self._handled())
+        queues = self.memory_bus.queues
+        held = (name for name in self._handled() if queues[name].waiting or queues[name].locked)
+        return all(self.memory_bus.is_empty(name) for name in held)
 
     async def close(self) -> None:
         """Stop all running functions."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -13,8 +14,10 @@ from sas.codec import internal
 from sas.codec.internal import CommandMessage, WakeMessage
 from sas.codec.orders import salvage
 from sas.codec.outward import Rejection, encode, rejected_parts
+from sas.engine.receiver import FIRST_ID
 from sas.ports import BusUnavailableError, Message, Move, Peeked, RefusedError, UndeliverableError
-from tests.unit.actors_kit import QUEUES, Kit, done, order
+from sas.simulation.world import CrashError
+from tests.unit.actors_kit import QUEUES, SHOP, Kit, done, order
 from tests.unit.cli_kit import Night, store_away
 from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
 
@@ -224,7 +227,8 @@ def lake(night: Night) -> Kit:
     request = made.bus.take(QUEUES.agent("stock"))
     assert request is not None
     dead(night, "agent-stock", request.body, "open-request")
-    dead(night, "agent-replies", done("done", 0).body, "old-reply")
+    dead(night, "agent-replies", done("done", 0, id="another").body, "old-reply")
+    dead(night, "agent-replies", done("done", 0).body, "recorded-reply")
     dead(night, "agent-replies", done("open", 0).body, "new-reply")
     dead(night, "agent-replies", done("gone", 0).body, "gone-reply")
     wake = internal.encode(WakeMessage(id="w-9", order_id="open"))
@@ -241,6 +245,7 @@ def test_every_dead_letter_is_joined_with_its_order(night: Night) -> None:
     assert fates(night) == {
         "open-request": "safe to redrive",
         "old-reply": "already done",
+        "recorded-reply": "safe to redrive",
         "new-reply": "safe to redrive",
         "gone-reply": "order gone",
         "wake": "safe to redrive",
@@ -251,7 +256,7 @@ def test_every_dead_letter_is_joined_with_its_order(night: Night) -> None:
     }
     said = night.sas("dlq", "--app", "tests.unit.test_cli_why:workflows")
     assert said.lines[0].split() == ["Since", "Queue", "Order", "State", "Fate", "MessageId"]
-    assert said.lines[-1].startswith("9 dead letters: 5 safe to redrive, 2 already done")
+    assert said.lines[-1].startswith("10 dead letters: 6 safe to redrive, 2 already done")
 
 
 def test_a_command_that_was_carried_out_or_fenced_is_done(night: Night) -> None:
@@ -264,6 +269,42 @@ def test_a_command_that_was_carried_out_or_fenced_is_done(night: Night) -> None:
     assert fates(night) == {"command": "already done"}
     (record,) = night.sas("dlq", "--json").json
     assert record["Why"] == "it led to acknowledged (seq 5); the order is Error"
+
+
+@pytest.mark.parametrize("queue", ["orders", "agent-replies"])
+def test_a_dead_letter_whose_recorded_messages_may_not_be_sent_is_sent_again(
+    night: Night, queue: str
+) -> None:
+    """Its function died between its commit and its sends, in the last delivery."""
+    made, message = night.made, Message("orders", "m-A", order("A"))
+    if queue == "agent-replies":
+        night.play(made.hand(message))
+        night.play(made.step("scheduler"))
+        message = done("A", 0)
+    before = {one.message_id for one in made.bus.messages(SHOP)}
+
+    def dies(_message: Message) -> None:
+        raise CrashError
+
+    made.bus.plan = dies
+    with pytest.raises(CrashError):
+        night.play(made.hand(message))
+    made.bus.plan = lambda _message: None
+    assert {one.message_id for one in made.bus.messages(SHOP)} == before
+    dead(night, queue, message.body, message.message_id)
+
+    assert fates(night) == {message.message_id: "safe to redrive"}
+    assert night.sas("dlq", "redrive", "--all").lines[-1] == "sent 1 of 1, removed 1"
+    (again,) = night.sent
+    night.play(made.hand(replace(again, message_id=again.properties[FIRST_ID])))
+    after = {one.message_id for one in made.bus.messages(SHOP)}
+    assert len(after - before) == 1, "the application gets its notification"
+
+
+def test_another_submission_of_an_order_that_goes_on_is_done(night: Night) -> None:
+    night.submit("A")
+    dead(night, "orders", order("A", workflow="care", order={"amount": 12.50}), "m-other")
+    assert fates(night) == {"m-other": "already done"}
 
 
 def test_one_is_explained_with_what_to_do(night: Night) -> None:
@@ -284,16 +325,23 @@ def test_only_what_is_safe_is_sent_again(night: Night) -> None:
     app = ("--app", "tests.unit.test_cli_why:workflows")
     before = {path: len(lying) for path, lying in night.lying.items()}
     dry = night.sas("dlq", "redrive", "--all", "--dry-run", *app)
-    assert dry.lines[0] == "resend of 5 messages"
+    assert dry.lines[0] == "resend of 6 messages"
     assert "  open                  agent-stock/$DeadLetterQueue -> agent-stock" in dry.lines
     assert {path: len(lying) for path, lying in night.lying.items()} == before
     said = night.sas("dlq", "redrive", "--all", *app)
     assert said.code == 1  # some stay, and stderr says why
     assert "old-reply stays: already done: " in said.err
     assert "gone-reply stays: order gone: there is no such order" in said.err
-    assert said.lines[-1] == "sent 5 of 5, removed 5"
+    assert said.lines[-1] == "sent 6 of 6, removed 6"
     assert sorted(message.queue for message in night.sent) == [
-        *("agent-replies", "agent-stock", "operator-alerts", "orders", "scheduler"),
+        *(
+            "agent-replies",
+            "agent-replies",
+            "agent-stock",
+            "operator-alerts",
+            "orders",
+            "scheduler",
+        ),
     ]
     night.sas("dlq", "redrive", "nosuch", *app).refused(1, "there is no dead letter nosuch")
 

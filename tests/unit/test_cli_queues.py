@@ -296,7 +296,7 @@ def test_a_source_that_a_sender_may_have_forged_is_not_believed(
     assert [message.queue for message in lake.sent] == ["callbacks"]
 
 
-def test_a_dead_letter_goes_back_to_its_queue_with_its_first_id_and_without_its_past(
+def test_a_dead_letter_goes_back_to_its_queue_with_its_first_id_and_without_its_age(
     lake: Lake,
 ) -> None:
     past = {TIMES: "3", FIRST_AT: "x", "DeadLetterReason": "r", "traceparent": "00-1"}
@@ -305,7 +305,7 @@ def test_a_dead_letter_goes_back_to_its_queue_with_its_first_id_and_without_its_
     (copy,) = lake.sent
     assert (copy.queue, copy.body, copy.correlation_id) == ("scheduler", b"{}", "c")
     assert copy.message_id != "m-1"
-    assert copy.properties == {FIRST_ID: "m-1", "traceparent": "00-1"}
+    assert copy.properties == {FIRST_ID: "m-1", TIMES: "3", "traceparent": "00-1"}
 
 
 def test_a_dead_letter_of_dead_letters_keeps_its_reason_and_its_source(lake: Lake) -> None:
@@ -314,7 +314,8 @@ def test_a_dead_letter_of_dead_letters_keeps_its_reason_and_its_source(lake: Lak
     lake.put("dead-letters" + DEAD, b"{}", properties={SOURCE: "callbacks"})
     assert redrive("dead-letters", "--dead-letter", "--all") == 0
     first, second = lake.sent
-    assert first.properties == {FIRST_ID: "m-1", "DeadLetterReason": "r", SOURCE: "orders"}
+    kept = {FIRST_ID: "m-1", TIMES: "3", "DeadLetterReason": "r"}
+    assert first.properties == kept | {SOURCE: "orders"}
     assert second.properties == {FIRST_ID: "m-2", SOURCE: "callbacks"}
 
 

@@ -113,16 +113,18 @@ async def test_a_dead_letter_is_sent_again_only_if_that_is_safe() -> None:
     async with desk_of(made) as browser:
         browser.line.runs = False
         for name in ("DONE", "NEW"):
-            browser.line.put(DEAD, order(name, workflow="care"), f"m-{name}", **WHY)
+            browser.line.put(DEAD, order(name, workflow="care"), f"again-{name}", **WHY)
         await browser.desk.inboxes.look()
-        said = await browser.get(f"/inbox/dead-letters/resend?queue={DEAD}&id=m-DONE", status=404)
+        said = await browser.get(
+            f"/inbox/dead-letters/resend?queue={DEAD}&id=again-DONE", status=404
+        )
         assert "DONE stays: already done" in said
-        asked = form(DEAD, "m-DONE")
+        asked = form(DEAD, "again-DONE")
         status, said = await browser.post("/inbox/dead-letters/resend", **asked)
         assert (status, "already done" in said, browser.line.sent) == (404, True, [])
-        status, said = await browser.post("/inbox/dead-letters/resend", **form(DEAD, "m-NEW"))
+        status, said = await browser.post("/inbox/dead-letters/resend", **form(DEAD, "again-NEW"))
         assert (status, [one.queue for one in browser.line.sent]) == (303, [ORDERS])
-        assert [one.message_id for one in browser.line.lying[DEAD]] == ["m-DONE"]
+        assert [one.message_id for one in browser.line.lying[DEAD]] == ["again-DONE"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from sas.codec.orders import ORDER_BYTES_MAX, PUT_BACK_BYTES
 from sas.config import read_config
 from sas.domain.change import Due, HeldDue
 from sas.domain.ids import key_time
+from sas.domain.queues import Queues
 from sas.engine.delivery import LEFT_SINCE, OUTSIDE_SENT, Delivery
 from sas.engine.outward import Outward
 from sas.engine.receiver import (
@@ -25,17 +26,19 @@ from sas.engine.receiver import (
     Receiver,
     delay_s,
 )
+from sas.operate.redriving import redrive
 from sas.ports import (
     BusUnavailableError,
     Message,
     OtherVersionError,
+    Peeked,
     StoreUnavailableError,
     UnavailableError,
     UndeliverableError,
 )
 from sas.profiles import CONNECTION
 from sas.sim.platform import host_rules
-from sas.simulation.bus import BusFault, MemoryBus
+from sas.simulation.bus import DEAD_LETTERS, BusFault, MemoryBus
 from sas.simulation.clock import START, VirtualClock
 from sas.simulation.store import MemoryStore, StoreFault
 
@@ -312,3 +315,16 @@ async def test_a_copy_that_a_slow_clock_schedules_waits_by_the_clock_of_the_bus(
     assert copy.scheduled_at is not None
     pause = (copy.scheduled_at - now).total_seconds() - counts_s
     assert 0.5 <= pause <= 1.0
+
+
+async def test_a_dead_letter_that_was_put_back_before_is_put_back_again_after_its_redrive() -> None:
+    door = Door(BusUnavailableError("away"), BusUnavailableError("away"))
+    await door.receive(Message(QUEUE, "m", b"{}"))
+    copy = await door.next()
+    letter = Peeked(copy.message_id, copy.body, door.clock.now(), copy.properties, sequence=1)
+    ((planned,), _) = redrive([letter], QUEUE + DEAD_LETTERS, None, Queues())
+    assert planned.move.message is not None
+    await door.receive(planned.move.message)
+    again = await door.next()
+    assert again.message_id != copy.message_id, "duplicate detection would drop it"
+    assert (again.body, again.properties[FIRST_ID]) == (b"{}", "m")

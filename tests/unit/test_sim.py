@@ -19,7 +19,9 @@ from sas.codec.orders import Salvage
 from sas.codec.outward import Rejection
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.rejections import Rejections
+from sas.operate.redriving import Planned
 from sas.ports import Call, Message
+from sas.sim import redrives
 from sas.sim.invariants import Violation
 from sas.sim.plan import (
     NO_WORKFLOW,
@@ -32,6 +34,7 @@ from sas.sim.plan import (
     Press,
     Redrive,
     Submit,
+    Unforwarded,
     dependencies,
     drawn,
 )
@@ -97,7 +100,7 @@ def test_the_seeds_draw_every_kind_of_fault() -> None:
     items = [item for plan in plans for item in plan.items]
     assert {type(item).__name__ for item in items} >= {
         *("Submit", "Away", "Kill", "Press", "Forge", "Redrive", "Deploy", "Chance", "Apart"),
-        "Outside",
+        *("Outside", "Unforwarded"),
     }
     away = {item.what for item in items if isinstance(item, Away)}
     assert away == set(dependencies(("bank", "stock")))
@@ -181,6 +184,41 @@ def test_an_order_that_a_redrive_loses_is_found(monkeypatch: pytest.MonkeyPatch)
     plays = [play(project, Plan(seed, 2, REDRIVEN)) for seed in range(12)]
     broken = [str(one) for play in plays for one in play.violations]
     assert any("lies on no queue: nobody can send it again" in one for one in broken)
+
+
+UNFORWARDED: tuple[Item, ...] = (
+    *(Submit(1.0 + n, f"O-{n}", "order", False, 1) for n in range(4)),
+    Chance("crash", 0.04),
+    Unforwarded(10.0, None, at_once=True, twice=True, die=2),
+)
+
+
+def test_dead_letters_that_no_queue_forwards_are_sent_again_and_every_order_ends() -> None:
+    project = Project.of(two_steps(), ROOT)
+    plays = [play(project, Plan(seed, 2, UNFORWARDED), tell=True) for seed in range(8)]
+    assert [one.violations for one in plays] == [[]] * len(plays)
+    assert sum(one.orders for one in plays) == 4 * len(plays)
+    story = [line for one in plays for line in one.story]
+    sent = [int(line.split("redrive: ")[1].split()[0]) for line in story if "redrive: " in line]
+    assert sum(sent) > 20
+    assert any(line.endswith("the command sas dlq redrive dies") for line in story)
+
+
+def test_a_dead_letter_that_no_redrive_brings_back_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    project = Project.of(two_steps(), ROOT)
+
+    def nothing(*_: object) -> tuple[list[Planned], list[str]]:
+        return [], []
+
+    monkeypatch.setattr(redrives, "redrive_safe", nothing)
+    broken = [
+        str(one)
+        for seed in range(4)
+        for one in play(project, Plan(seed, 2, UNFORWARDED)).violations
+    ]
+    assert any(one.endswith("/$DeadLetterQueue for ever") for one in broken), broken
 
 
 def test_a_forged_dead_letter_fences_nothing() -> None:

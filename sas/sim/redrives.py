@@ -1,0 +1,129 @@
+"""An operator who sends messages again while the system runs, by the rules of the command."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+
+from sas.operate.letters import (
+    READ_MAX,
+    Fate,
+    Letter,
+    Verdict,
+    dead_letter_paths,
+    judge,
+    read,
+    rejected_of,
+)
+from sas.operate.redriving import Planned, redrive, redrive_safe
+from sas.ports import Peeked, StoreUnavailableError, UnavailableError
+from sas.sim.platform import QUEUES, REPLIES_TO
+from sas.sim.system import System
+from sas.simulation.bus import Queued
+from sas.simulation.world import CrashError, of_no_host
+
+AGAIN_S = 60.0
+"""After this time an operator gives a command again that died, and looks for dead letters again."""
+JUDGE_TRIES = 4
+
+
+class Redriver:
+    """Gives ``sas rejected resend`` and ``sas dlq redrive``. Both may die at any moment."""
+
+    def __init__(self, system: System, tell: Callable[[str], None]) -> None:
+        self._system, self._tell = system, tell
+        self._stays: set[int] = set()
+
+    async def resend(self, *, back: bool, dies: bool) -> None:
+        """Send again what was put aside. If the command dies, it is given again.
+
+        ``back``: with ``--to``, also what only the system itself sends.
+        """
+        of_no_host()
+        while not await self._gives("sas rejected resend", self._resend(back=back, dies=dies)):
+            dies = False
+            await self._system.world.clock.sleep(AGAIN_S)
+
+    async def redrive(self, *, dies: bool) -> None:
+        """Send those dead letters again that are safe, and callbacks (``sas queues redrive``)."""
+        of_no_host()
+        await self._gives("sas dlq redrive", self._redrive(dies=dies))
+
+    def waiting(self, paths: Iterable[str]) -> Iterator[Queued]:
+        """Yield the dead letters that no command has looked at, or that it did not remove."""
+        queues = self._system.bus.queues
+        for path in paths:
+            lying = (*queues[path].waiting, *queues[path].locked)
+            yield from (one for one in lying if one.sequence not in self._stays)
+
+    async def _gives(self, verb: str, work: Awaitable[None]) -> bool:
+        """Return whether a command came to its end."""
+        try:
+            await work
+        except (CrashError, UnavailableError) as failed:
+            why = "dies" if isinstance(failed, CrashError) else f"fails: {failed}"
+            self._tell(f"the command {verb} {why}")
+            return False
+        return True
+
+    async def _resend(self, *, back: bool, dies: bool) -> None:
+        found = await self._system.world.bus.peek(QUEUES.rejected, READ_MAX)
+        moves, _ = redrive(found, QUEUES.rejected, None, QUEUES)
+        sent = {number for one in moves for number in one.move.sequences}
+        for one in found if back else ():
+            if one.sequence not in sent and (queue := self._source_of(one)):
+                moves += redrive([one], QUEUES.rejected, None, QUEUES, queue)[0]
+        await self._move(moves, dies=dies)
+
+    def _source_of(self, one: Peeked) -> str | None:
+        """Return the queue of the system that gave up what was put aside."""
+        said, handled = rejected_of(one), self._system.hosts[0].handlers
+        return said.source_queue if said and said.source_queue in handled else None
+
+    async def _redrive(self, *, dies: bool) -> None:
+        paths = dead_letter_paths(QUEUES, sorted(self._system.workflows.agents()), [REPLIES_TO])
+        bus = self._system.bus
+        found = await read(bus, [path for path in paths if path in bus.queues])
+        judged = [(one, await self._judged(one)) for one in found.letters]
+        moves, _ = redrive_safe(judged, QUEUES)
+        for one, verdict in judged:
+            if verdict.fate is Fate.UNKNOWN:  # a callback: the operator looks at it, and sends it
+                moves += redrive([one.peeked], one.path, None, QUEUES)[0]
+        sent = {number for one in moves for number in one.move.sequences}
+        self._stays |= {one.peeked.sequence for one, _ in judged} - sent
+        self._tell(f"sas dlq redrive: {len(moves)} of {len(judged)} dead letters")
+        await self._move(moves, dies=dies)
+
+    async def _judged(self, letter: Letter) -> Verdict:
+        """Judge a letter. A read that fails is tried again, or no long list would come to its end.
+
+        Raises:
+            StoreUnavailableError: the table is away.
+        """
+        for _ in range(JUDGE_TRIES):
+            with suppress(CrashError, StoreUnavailableError):
+                return await judge(self._system.store, letter, QUEUES)
+        return await judge(self._system.store, letter, QUEUES)
+
+    async def _move(self, moves: Sequence[Planned], *, dies: bool) -> None:
+        """Move messages as ``OperatorBus.move`` does: lock, send, and remove at last."""
+        world, bus = self._system.world, self._system.bus
+        for one in moves:
+            held = bus.lock(one.path, one.move.sequences)
+            if not held:
+                continue  # it is gone, or another reader has it
+            try:
+                assert one.move.message is not None  # noqa: S101  a redrive sends
+                await world.bus.send([one.move.message])
+                if one.path == QUEUES.rejected:
+                    self._system.redriven += [queued.message.body for queued in held]
+                await self._dies() if dies else await world.pause()
+            except (CrashError, UnavailableError) as failed:
+                for queued in held:
+                    bus.let_go(queued) if isinstance(failed, CrashError) else bus.abandon(queued)
+                raise
+            for queued in held:
+                bus.complete(queued)
+
+    async def _dies(self) -> None:
+        raise CrashError
