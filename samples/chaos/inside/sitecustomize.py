@@ -85,7 +85,7 @@ def _bytes_in_use() -> int:
         file.seek(0)
         shown = re.search(rb"bytes in allocated blocks\s*=\s*([\d,]+)", file.read())
     python = int(shown[1].replace(b",", b"")) if shown else 0
-    return python + found.uordblks + found.hblkhd
+    return int(python + found.uordblks + found.hblkhd)
 
 
 if "CHAOS_CLOCK" in os.environ:
