@@ -44,18 +44,16 @@ def play(case: Case) -> tuple[Case, Cost]:
     return case, cost_of(*case)
 
 
-def cell(costs: Iterable[Cost], dependency: str) -> str:
+def cell(costs: Iterable[Cost]) -> str:
     """Return the longest way back of all costs, or the sums of what went wrong."""
     wrong: defaultdict[str, float] = defaultdict(float)
-    longest = failed = 0.0
+    longest = 0.0
     for cost in costs:
         longest = max(longest, cost.back_s)
-        failed += cost.not_processed
-        for name, value in cost.wrong(dependency).items():
+        for name, value in cost.wrong().items():
             wrong[name] += value
     texts = [f"**{name.replace('_', ' ')} {value:.0f}**" for name, value in wrong.items()]
-    tried = [f"{failed:.0f} failed after calls"] if failed and "not_processed" not in wrong else []
-    return ", ".join([*(texts or [f"{longest:.0f} s"]), *tried])
+    return ", ".join(texts or [f"{longest:.0f} s"])
 
 
 def play_drawn(first: int, end: int, minutes: float) -> int:
@@ -73,7 +71,7 @@ def play_drawn(first: int, end: int, minutes: float) -> int:
         dependency, duration, load = drawn(seed)
         cost = cost_of(seed, dependency, duration, load)
         played[f"{duration}, {load}"] += 1
-        if what := cost.wrong(dependency):
+        if what := cost.wrong():
             wrong += 1
             print(f"seed {seed}: {dependency}, {duration}, {load}: {what}", flush=True)
         cpu = time.process_time()
@@ -94,7 +92,7 @@ def table(found: dict[Case, Cost], durations: Sequence[str]) -> str:
         cells = []
         for duration in durations:
             costs = [cost for case, cost in found.items() if case[1:3] == (dependency, duration)]
-            cells.append(cell(costs, dependency))
+            cells.append(cell(costs))
         lines.append(f"| {dependency} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -118,11 +116,11 @@ def main() -> int:
         for number, done in enumerate(as_completed([pool.submit(play, one) for one in todo]), 1):
             case, cost = done.result()
             found[case] = cost
-            wrong = sum(bool(cost.wrong(case[1])) for case, cost in found.items())
+            wrong = sum(bool(cost.wrong()) for cost in found.values())
             print(f"\r{number} of {len(todo)}, {wrong} wrong ", end="", file=sys.stderr)
     print(file=sys.stderr)
     print(table(dict(sorted(found.items())), durations))
-    return 1 if any(cost.wrong(case[1]) for case, cost in found.items()) else 0
+    return 1 if any(cost.wrong() for cost in found.values()) else 0
 
 
 if __name__ == "__main__":

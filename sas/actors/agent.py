@@ -381,11 +381,12 @@ class Attempts:
             MustWaitError: a guard admits no call now.
         """
         number = 0
+        tried = False
         kept: AttemptError | None = None
         while True:
-            attempt = CallAttempt(deadline)
+            attempt, before = CallAttempt(deadline), deadline.called
             try:
-                await self._admit(attempt, called=number > 0)
+                await self._admit(attempt, called=tried)
                 number += 1
                 return await self._traced(call, attempt, number)
             except TransientError as failed:
@@ -397,6 +398,9 @@ class Attempts:
                     number, attempt.request.order_id, attempt.request.step_name,
                     attempt.request.direction, metrics.code(failed.kind), delay,
                 )  # fmt: skip
+            except MustWaitError as wait:
+                deadline.called = before or wait.called
+                raise
             except _NO_BUG:
                 raise
             except Exception as bug:
@@ -407,6 +411,10 @@ class Attempts:
             if _is_news(error, kept, over=over):
                 await self._keep(deadline, error)
                 kept = error
+            if attempt.excused:  # its circuit is open again: the next attempt is not admitted
+                deadline.called = before
+                continue
+            tried = True
             if over:
                 raise SilentError
             again_at = self._clock.now() + timedelta(seconds=delay)
@@ -472,8 +480,8 @@ class Attempts:
             except SilentError:
                 outcome, fault = "silent", "complete-by"
                 raise
-            except MustWaitError:
-                outcome, fault = "silent", "function-end"
+            except MustWaitError as wait:
+                outcome, fault = "silent", "function-end" if wait.called else "complete-by"
                 raise
             finally:
                 step, direction = request.step_name, request.direction
@@ -503,9 +511,10 @@ class Attempts:
         except RefusedError:
             end = CallEnd.ANSWERED
             raise
-        except SilentError:
+        except (SilentError, MustWaitError) as cut_off:
             took = self._clock.now() - began
-            if not deadline.superseded and took >= deadline.fair_share:
+            by_host = isinstance(cut_off, MustWaitError) and cut_off.called
+            if took >= deadline.fair_share and not (deadline.superseded or by_host):
                 end, why = CallEnd.FAILED, "no answer until CompleteBy"
             raise
         else:
@@ -519,7 +528,8 @@ class Attempts:
 
         Raises:
             SilentError: the time of the request is over first.
-            MustWaitError: the function must end first. The call is made again, with the same key.
+            MustWaitError: the function must end first: the call is made again, with the same key.
+                Or a probe has no answer shortly before CompleteBy: no failure is counted for it.
         """
         deadline = attempt.deadline
 
@@ -535,27 +545,32 @@ class Attempts:
         deadline.on_extended = extended
         work = asyncio.ensure_future(begin())
         over = asyncio.ensure_future(deadline.passed())
-        ends = asyncio.ensure_future(self._function_ends(deadline))
+        ends = asyncio.ensure_future(self._reached(deadline.function_ends_at))
+        late = asyncio.ensure_future(self._reached(deadline.close_at if attempt.probes else None))
+        tasks = (work, over, ends, late)
         try:
-            await asyncio.wait({work, over, ends}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if late.done() and deadline.extended:
+                await asyncio.wait(tasks[:3], return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return work.result()
             if over.done():
                 over.result()
                 raise SilentError
-            raise MustWaitError(self._clock.now() + CALL_AGAIN_AFTER, called=True)
+            if ends.done():
+                raise MustWaitError(self._clock.now() + CALL_AGAIN_AFTER, called=True)
+            raise MustWaitError(deadline.request.complete_by, called=False)
         finally:
-            for task in (work, over, ends):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(work, over, ends, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _function_ends(self, deadline: CallDeadline) -> None:
-        """Return when the function must end."""
-        if deadline.function_ends_at is None:
+    async def _reached(self, moment: datetime | None) -> None:
+        """Return at a moment; None: never."""
+        if moment is None:
             await asyncio.Event().wait()
         else:
-            left = deadline.function_ends_at - self._clock.now()
-            await self._clock.sleep(max(left.total_seconds(), 0.0))
+            await self._clock.sleep(max((moment - self._clock.now()).total_seconds(), 0.0))
 
     async def _ended(self, attempt: CallAttempt, end: CallEnd, why: str = "") -> None:
         for guard in self._guards:

@@ -148,7 +148,7 @@ class Outcome(Enum):
     DONE = "done"
     REFUSED = "refused"
     WAITED = "waited"
-    """This delivery called nothing: no call could begin before CompleteBy."""
+    """No call could begin before CompleteBy, or one only that tested a service that is away."""
 
 
 @dataclass(frozen=True, slots=True)

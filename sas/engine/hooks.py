@@ -108,7 +108,12 @@ class CallDeadline:
 
     def is_close(self, moment: datetime) -> bool:
         """Return whether a moment is too close to CompleteBy to wait for it."""
-        return moment >= self.request.complete_by - min(CLOSE_TO_COMPLETE_BY, self._allowed / 6)
+        return moment >= self.close_at
+
+    @property
+    def close_at(self) -> datetime:
+        """The first moment that is too close to CompleteBy."""
+        return self.request.complete_by - min(CLOSE_TO_COMPLETE_BY, self._allowed / 6)
 
     async def begin(self) -> None:
         """Begin the first call."""
@@ -123,9 +128,16 @@ class CallDeadline:
 
 @dataclass(eq=False, slots=True)
 class CallAttempt:
-    """One attempt of a remote call, from its admission to its end."""
+    """One attempt of a remote call, from its admission to its end.
+
+    A guard says that it ``probes`` a service that may be away: its answer must come early enough to
+    tell the scheduler if there is none. ``excused``: a guard says that its failure is the service's
+    alone, so that the step has not failed.
+    """
 
     deadline: CallDeadline
+    probes: bool = False
+    excused: bool = False
 
     @property
     def request(self) -> RequestMessage:

@@ -7,7 +7,6 @@ docs/failure-modes.md from this.
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -44,7 +43,8 @@ BACK_S_MAX = 60.0
 TIMER_IDLE = timedelta(minutes=2)
 CLOCK_JUMP_S = CLOCK_SKEW.total_seconds()
 """The largest difference between two clocks."""
-MOVES = {JournalWord.SUBMITTED, JournalWord.CLAIMED, JournalWord.STEP_PROCESSED}
+MOVES = {JournalWord.SUBMITTED, JournalWord.STEP_PROCESSED, JournalWord.STEP_UNDONE}
+"""Transitions that bring an order on. A claim does not: its request may wait for the service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +75,9 @@ class Cost:
     not_processed: int = 0
     back_s: float = 0.0
 
-    def wrong(self, dependency: str) -> dict[str, float]:
-        """Return what is wrong: counters above zero, and a recovery of more than a minute.
-
-        An order may fail for a service that is away, after calls to it.
-        """
+    def wrong(self) -> dict[str, float]:
+        """Return what is wrong: counters above zero, and a recovery of more than a minute."""
         bounds = {"back_s": BACK_S_MAX}
-        if dependency.startswith("service"):
-            bounds["not_processed"] = math.inf
         found = {one.name: getattr(self, one.name) for one in fields(self)}
         return {name: value for name, value in found.items() if value > bounds.get(name, 0)}
 

@@ -358,3 +358,53 @@ async def test_a_probe_cut_off_because_its_time_was_nearly_up_leaves_the_probe_t
     found = await breaker_of(made.store)
     assert (found.state, found.rounds) == (BreakerState.OPEN, 1)
     assert rules.wait_of(found, "the next", made.clock.now()) is None
+
+
+async def test_a_probe_that_fails_counts_no_failure_and_its_step_waits() -> None:
+    """A service that is away fails the one call that tests it now and then. No step has failed."""
+    made = made_with()
+    await cut_off(made, seconds=0)
+    made.agents["stock"].then(*(TransientError("down") for _ in range(100)))
+    await made.submit()
+    await made.drain()
+    await pass_time(made, 600)
+    assert len(made.agents["stock"].calls) >= 10
+    assert (made.order().failure_count, made.state()) == (0, "Processing")
+    made.agents["stock"].script.clear()
+    await pass_time(made, 60)
+    assert made.state() == "Processed"
+
+
+async def test_a_probe_without_an_answer_counts_no_failure_and_opens_the_circuit_again() -> None:
+    made = made_with()
+    await cut_off(made, seconds=0)
+    made.agents["stock"].then(hangs)
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    message = made.bus.take(STOCK)
+    assert message is not None
+    reply = await made.run(made.actors["stock"].handle(delivery(message)))
+    assert reply is not None
+    assert reply.outcome is Outcome.WAITED
+    complete_by = made.order().complete_by
+    assert complete_by is not None
+    assert made.clock.now() < complete_by
+    found = await breaker_of(made.store)
+    assert (found.state, found.rounds) == (BreakerState.OPEN, 2)
+    await made.drain()
+    assert (made.words()[-1], made.order().failure_count) == ("waiting: no call could begin", 0)
+
+
+async def test_a_failure_before_the_probe_of_the_same_request_still_counts() -> None:
+    made = made_with()
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    message = made.bus.take(STOCK)
+    assert message is not None
+
+    async def opened_meanwhile(_call: object) -> None:
+        await cut_off(made, seconds=0)
+        raise TransientError("down")
+
+    made.agents["stock"].then(opened_meanwhile, *(TransientError("down") for _ in range(9)))
+    assert await made.run(made.actors["stock"].handle(delivery(message))) is None

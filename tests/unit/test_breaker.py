@@ -52,7 +52,9 @@ async def check_health(context: Context) -> None:
         await task()
 
 
-POLICY = BreakerPolicy(failures_max=3, open_for=timedelta(seconds=15))
+POLICY = BreakerPolicy(
+    failures_max=3, open_for=timedelta(seconds=15), open_for_max=timedelta(minutes=5)
+)
 QUEUE = "agent-stock"
 
 

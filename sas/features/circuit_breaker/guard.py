@@ -68,11 +68,13 @@ class CircuitBreaker:
             wait = rules.wait_of(found, request, now, attempt.request.order_id)
             if wait is not None or found.state is BreakerState.CLOSED:
                 return wait
+            attempt.probes = True
             if found.prober == request and found.state is BreakerState.HALF_OPEN:
                 return None
             if await self._change(rules.probe(found, request, self._policy, now)):
                 log.info("circuit of %s: request %s is the probe", self._agent, request)
                 return None
+            attempt.probes = False
         return self._context.clock.now() + LOOK_AGAIN_AFTER
 
     async def extend(self, attempt: CallAttempt) -> None:
@@ -82,6 +84,7 @@ class CircuitBreaker:
         """See ``CallGuard.ended``."""
         if not self._policy.failures_max:
             return
+        attempt.excused = attempt.probes and end in {CallEnd.FAILED, CallEnd.ERROR_ANSWER}
         match end:
             case CallEnd.ANSWERED:
                 await self._succeeded()

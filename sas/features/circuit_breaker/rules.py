@@ -35,8 +35,8 @@ class BreakerPolicy:
 
     failures_max: int = 10
     open_for: timedelta = timedelta(seconds=15)
-    open_for_max: timedelta = timedelta(minutes=5)
-    probe_for: timedelta = timedelta(seconds=60)
+    open_for_max: timedelta = timedelta(seconds=30)
+    probe_for: timedelta = timedelta(seconds=20)
 
 
 @dataclass(frozen=True, slots=True)
