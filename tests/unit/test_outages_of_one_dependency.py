@@ -286,7 +286,6 @@ async def test_a_request_that_comes_late_asks_for_time_though_its_time_has_no_zo
     assert made.agents["stock"].calls == []
 
 
-@pytest.mark.xfail(strict=True, reason="not mended: only the time of its handling counts")
 @pytest.mark.parametrize("away", ["callbacks", "table"])
 async def test_a_callback_that_came_in_time_counts_however_long_an_outage_delays_it(
     away: str,
