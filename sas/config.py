@@ -80,6 +80,10 @@ _REFERENCE = re.compile(r"microsoft\W*(?:keyvault|appconfiguration)", re.IGNOREC
 _A_REFERENCE = re.compile(r"\s*@\s*" + _REFERENCE.pattern + r"\s*\(", re.IGNORECASE)
 _OUR_SETTINGS = ("SAS_", CONNECTION, f"AzureWebJobs{CONNECTION}", "AzureWebJobsStorage")
 
+CUT_OFF_S = 45
+"""A function that runs out of time has ended after so many more seconds: its handler is cut off,
+and its message is put back or held.
+"""
 MESSAGE_BYTES_LIMIT = 100 * 1024 * 1024
 """Highest value of SAS_MESSAGE_BYTES_MAX: the largest message of Service Bus Premium."""
 TELEMETRY = ("off", "console", "otlp", "azuremonitor")
@@ -550,11 +554,11 @@ def _function_time(env: Mapping[str, str]) -> timedelta:
     if given is not None:
         days, hours, minutes, rest = (int(part or 0) for part in given.groups())
         limit = ((days * 24 + hours) * 60 + minutes) * 60 + rest
-        if seconds >= limit:
+        if seconds > limit - CUT_OFF_S:
             raise SettingError(
                 f"SAS_FUNCTION_SECONDS={seconds:g}: functionTimeout in host.json is {limit} s, and "
                 f"then the host kills the process with all its functions; set at most "
-                f"{limit * 0.9:g}, or raise functionTimeout"
+                f"{limit - CUT_OFF_S}, or raise functionTimeout"
             )
     return timedelta(seconds=seconds)
 

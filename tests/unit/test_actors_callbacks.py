@@ -18,7 +18,7 @@ from sas.domain.messages import JournalEntry
 from sas.domain.order import Fault, Order
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow
 from sas.features.callbacks.codec import CALLBACK_BYTES_MAX, CallbackKeys
-from sas.features.callbacks.endpoint import CONCURRENT_MAX, Answer
+from sas.features.callbacks.endpoint import CONCURRENT_MAX, WAIT_MIN, Answer
 from sas.ports import (
     AwaitCallback,
     BusUnavailableError,
@@ -209,13 +209,49 @@ async def test_between_two_attempts_it_waits_and_counts_at_the_next() -> None:
     assert made.state() == "Processed"
 
 
-async def test_a_callback_that_waited_until_its_token_expired_is_kept_and_reported() -> None:
+async def test_an_outage_past_its_tokens_end_rejects_no_callback_between_two_attempts() -> None:
     made, callback = await awaiting(CARE)
     await made.hand(said(callback, outcome="refused", result=None))
     await made.hand(said(callback, "c-2"))
-    for _ in range(100):
-        await made.later(60)
-        await made.drain()
+    await made.later(3 * 24 * 3600)  # nothing is received meanwhile
+    await made.drain()
+    assert (len(waiting(made)), made.rejected()) == (1, [])
+    made.agents["stock"].then(AwaitCallback(HOUR))
+    await made.hand(command("resubmit", made.order().seq))
+    await made.drain()
+    await made.later(15 * 60)
+    await made.drain()
+    assert made.state() == "Processed"
+
+
+async def test_an_expired_token_on_the_queue_counts_for_its_own_key_only() -> None:
+    made, callback = await awaiting(CARE)
+    given = Given()
+    await made.hand(said(callback, outcome="refused", result=None))
+    edit = command("resubmit", made.order().seq)
+    body = edit.body.replace(b'"seq"', b'"input":{"lines":[]},"seq"')
+    made.agents["stock"].then(None, given.awaits(2 * HOUR))
+    await made.hand(Message(edit.queue, edit.message_id, body))
+    await made.drain()
+    await made.later(3700)  # the first token has expired, and the step waits for the second one
+    await made.hand(said(callback, "c-2"))
+    assert [one.reason for one in made.rejected()] == ["too-late"]
+    assert made.states()[0] == "Processing"
+    await made.later(3600)
+    await made.hand(said(given[0], "c-3"))
+    await made.drain()
+    assert made.state() == "Processed"
+
+
+async def test_a_callback_that_waited_long_past_its_tokens_end_is_kept_and_reported() -> None:
+    made, callback = await awaiting(CARE)
+    await made.hand(said(callback, outcome="refused", result=None))
+    await made.hand(said(callback, "c-2"))
+    await made.later(WAIT_MIN.total_seconds() - 1)
+    await made.drain()
+    assert len(waiting(made)) == 1
+    await made.later(15 * 60)
+    await made.drain()
     assert waiting(made) == []
     (kept,) = made.rejected()
     assert (kept.reason, kept.order_id, kept.source_queue) == ("expired", "O-1", "callbacks")
@@ -617,7 +653,7 @@ async def test_a_payload_reference_to_a_missing_result_waits_and_is_reported() -
     assert made.states()[0] == "Processing"
     assert len(waiting(made)) == 1
     assert [alert.kind for alert in made.alerts()] == ["unreadable"]
-    await made.later(3700)
+    await made.later(WAIT_MIN.total_seconds())
     await made.drain()
     assert [one.reason for one in made.rejected()] == ["expired"]
 

@@ -5,6 +5,7 @@ The whole platform with its outages is in tests/simulation. Here each place is s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -18,6 +19,7 @@ from sas.ports import Call, Message, RefusedError, StillRunning, TransientError
 from sas.simulation.bus import BusFault
 from sas.simulation.store import StoreFault
 from tests.unit.actors_kit import QUEUES, SHOP, Kit, delivery, done, kit, order
+from tests.unit.test_actors_callbacks import CARE, awaiting, post
 
 STOCK, PAYMENT = QUEUES.agent("stock"), QUEUES.agent("payment")
 WINDOW = timedelta(minutes=10)
@@ -282,3 +284,27 @@ async def test_a_request_that_comes_late_asks_for_time_though_its_time_has_no_zo
     await made.run(receiver.receive(made.actors["stock"].handle, late))
     assert len(made.bus.messages(QUEUES.replies)) == 1
     assert made.agents["stock"].calls == []
+
+
+@pytest.mark.parametrize("away", ["callbacks", "table"])
+async def test_a_callback_that_came_in_time_counts_however_long_an_outage_delays_it(
+    away: str,
+) -> None:
+    made, callback = await awaiting(CARE)
+    await made.later(3600 - 60)  # a minute before its token expires
+    body = {"token": callback.token, "outcome": "done", "result": None}
+    if away == "callbacks":
+        made.bus.cut(QUEUES.callbacks)
+        assert (await post(made, callback.token)).status == 202
+    else:  # the message waits in its queue, because no function can handle it
+        await made.bus.send([Message(QUEUES.callbacks, "c-1", json.dumps(body).encode())])
+        made.store.away = made.store.partitions
+    await made.later(300)
+    made.bus.mend(QUEUES.callbacks)
+    made.store.away = frozenset()
+    await made.sweep()
+    await made.later(31)
+    await made.sweep()
+    await made.drain()
+    assert made.rejected() == []
+    assert made.state() == "Processed"

@@ -3,7 +3,12 @@
 A callback comes by HTTP or on the ``callbacks`` queue. The HTTP endpoint puts it on that queue, so
 an accepted callback is a message that is redelivered until it is processed. The token authenticates
 it. A callback that arrives between two attempts of its step, or cannot be read now, waits on the
-queue until its token expires.
+queue: see ``WAIT_MIN``.
+
+The end of a token is checked where the callback comes by HTTP. On the queue it refuses no result of
+a step that is out under the token's key, because an outage may have delayed the message. So an
+application that may send to ``callbacks`` can use a token that it holds after its end, while the
+step still waits for a result under that key.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Change, Decision, Origin, fence
 from sas.domain.ids import cause_of, digest_id, key_time
 from sas.domain.messages import AlertKind, JournalWord
-from sas.domain.order import CLOCK_SKEW, Order
+from sas.domain.order import Order
 from sas.domain.queues import lane
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
@@ -43,6 +48,8 @@ log = logger(__name__)
 AGAIN_MIN = timedelta(seconds=5)
 AGAIN_MAX = timedelta(minutes=15)
 """Shortest and longest pause before a callback that waits for its step is looked at again."""
+WAIT_MIN = timedelta(days=7)
+"""A callback waits until its token has expired and its step has not changed for this long."""
 RETRY_AFTER_S = 5
 CONCURRENT_MAX = 8
 """Most requests that one instance handles at once. More would take the event loop from orders."""
@@ -127,7 +134,8 @@ class Callbacks:
             return _answer(401, "forged-token", str(forged))
         said = codec.parse_body(body)
         if claims.expires_at <= self._context.clock.now():
-            return _answer(410, "expired", _expired(claims))
+            expired = f"the token expired at {claims.expires_at.isoformat()}"
+            return _answer(410, "expired", f"{expired}: it is not accepted any more")
         tracing.about(order_id=claims.order_id)
         try:
             order = claims.check_order(await self._context.load(claims.order_id))
@@ -239,7 +247,7 @@ class Callbacks:
             return ApplyResult.REPEATED
         await results.alert_unreadable(order, own_id, wrong, AGAIN_MAX, self._context)
         known = 0 <= claims.step < len(order.steps)
-        since = order.steps[claims.step].since if known else self._context.clock.now()
+        since = order.steps[claims.step].since if known else order.details.submitted_at
         await self._put_back(order, claims, delivery, since)
         return ApplyResult.NOTHING
 
@@ -277,7 +285,6 @@ class Callbacks:
             tracing.about(step=step.name, epoch=step.epoch)
             if status is not StepStatus.OUT:
                 return None
-            _check_time(claims, now)
             rules = self._context.rules.of(self._business.workflow_of(order), now)
             return decisions.decide(order, said, rules, now=now, instance=self._context.instance)
 
@@ -297,23 +304,18 @@ class Callbacks:
         """Put a callback back until its step may be out. The pause grows with the step's wait.
 
         Raises:
-            MalformedError: the token has expired.
+            MalformedError: it has waited long enough.
         """
         now = self._context.clock.now()
-        _check_time(claims, now)
-        at = min(now + min(max(now - since, AGAIN_MIN), AGAIN_MAX), claims.expires_at + CLOCK_SKEW)
+        if max(claims.expires_at, since + WAIT_MIN) <= now:
+            raise MalformedError(
+                Reason.EXPIRED,
+                f"the token expired at {claims.expires_at.isoformat()}, and its step has not "
+                f"changed since {since.isoformat()}",
+            )
+        at = now + min(max(now - since, AGAIN_MIN), AGAIN_MAX)
         own_id = f"callback/again/{digest_id(delivery.message_id, key_time(at))}"
         later = delivery.on_bus(at, now)
         message = Message(self._lane(order), own_id, delivery.body, scheduled_at=later)
         await self._context.bus.send([message])
         log.info("a callback waits for order %s step %d", claims.order_id, claims.step)
-
-
-def _check_time(claims: Claims, now: datetime) -> None:
-    """Refuse an expired token. The clock of another instance may have accepted it in time."""
-    if claims.expires_at + CLOCK_SKEW <= now:
-        raise MalformedError(Reason.EXPIRED, _expired(claims))
-
-
-def _expired(claims: Claims) -> str:
-    return f"the token expired at {claims.expires_at.isoformat()}: it is not accepted any more"

@@ -70,7 +70,7 @@ async def alert_unreadable(
         kind=AlertKind.UNREADABLE.value,
         at=key_time(context.clock.now()),
         text=f"A callback of order {order.order_id} waits: {wrong}. It is tried again until its "
-        "token expires.",
+        "token has expired and its step has not changed for a week.",
         id=f"unreadable/{digest_id(own_id)}",
         order_id=order.order_id,
         workflow=order.details.workflow,
