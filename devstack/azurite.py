@@ -10,13 +10,13 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from signal import SIGINT
 from typing import Self
 
 from devstack.children import Child, Scratch, Steps, free_port, wait_for, wait_for_async
 from devstack.inputs import ChildFailedError, DevstackError, NotInstalledError, make_directory
-from devstack.lifecycle import Runnable
 
 # Published by Microsoft for every storage emulator; not a secret.
 ACCOUNT = "devstoreaccount1"
@@ -35,34 +35,28 @@ _SAVE_S = 60.0
 _ATTEMPTS_MAX = 5
 
 
-class Azurite(Runnable):
+@dataclass(eq=False)
+class Azurite:
     """The table service of Azurite on 127.0.0.1.
 
         with Azurite() as azurite:
             TableServiceClient.from_connection_string(azurite.connection_string)
 
-    `async with` does the same without blocking the loop.
+    `async with` does the same without blocking the loop. `location` is the directory for its data;
+    None keeps the data in memory. `port` 0 takes a free port. `logs` is the directory for its
+    output; None uses a temporary one. `near` is a project whose node_modules may have Azurite; None
+    is the current directory.
     """
 
-    def __init__(
-        self,
-        location: Path | str | None = None,
-        *,
-        port: int = 0,
-        logs: Path | None = None,
-        near: Path | None = None,
-    ) -> None:
-        """`location` is the directory for its data; None keeps the data in memory.
+    location: Path | None = None
+    _: KW_ONLY
+    port: int = 0
+    logs: Path | None = None
+    near: Path | None = None
 
-        `port` 0 takes a free port. `logs` is the directory for its output; None uses a temporary
-        one. `near` is a project whose node_modules may have Azurite; None is the current directory.
-        """
-        self.location = None if location is None else Path(location)
-        self.port = 0
+    def __post_init__(self) -> None:
+        self._fixed_port, self.port = self.port, 0
         self.child: Child | None = None
-        self._fixed_port = port
-        self._logs = logs
-        self._near = near
         self._scratch: Scratch | None = None
 
     @property
@@ -107,10 +101,10 @@ class Azurite(Runnable):
             return
 
     def _launch(self, port: int) -> Child:
-        node, program = _node(), _program(self._near)
-        if self._logs is None and self._scratch is None:
+        node, program = _node(), _program(self.near)
+        if self.logs is None and self._scratch is None:
             self._scratch = Scratch("azurite-")
-        logs = self._logs or (self._scratch.path if self._scratch else Path())
+        logs = self.logs or (self._scratch.path if self._scratch else Path())
         argv = [node, str(program), "--skipApiVersionCheck", "--silent", "--disableTelemetry"]
         argv += ["--tableHost", "127.0.0.1", "--tablePort", str(port)]
         if self.location is None:
@@ -145,6 +139,13 @@ class Azurite(Runnable):
         if self._scratch is not None:
             self._scratch.close()
             self._scratch = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     async def __aenter__(self) -> Self:
         await self.start_async()

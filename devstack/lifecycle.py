@@ -1,28 +1,9 @@
-"""`with` and `async with` for objects that have `start` and `stop`."""
+"""`async with` for objects that have `start` and `stop`; the signals that end a command."""
 
 import asyncio
 import signal
 from abc import ABC, abstractmethod
 from typing import Self
-
-
-class Runnable(ABC):
-    """An object that `with` starts and stops."""
-
-    @abstractmethod
-    def start(self) -> object:
-        """Start it; return when it is ready."""
-
-    @abstractmethod
-    def stop(self) -> object:
-        """Stop it; a second call does nothing."""
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
 
 class AsyncRunnable(ABC):

@@ -111,7 +111,6 @@ class Stack(AsyncRunnable):
         data: Path | str | None = None,
         logs: Path | str | None = None,
         ports: str = "free",
-        broker_arguments: Sequence[str] = (),
         drain_s: float = _DRAIN_S,
         allow_remote: bool = False,
         core_tools: bool = False,
@@ -145,7 +144,6 @@ class Stack(AsyncRunnable):
         self._own_logs = logs is None
         self._scratch: Scratch | None = None
         self._fixed = ports == "fixed"
-        self._broker_arguments = list(broker_arguments)
         self._drain_s = drain_s
         self._allow_remote = allow_remote
         self._core_tools = core_tools
@@ -250,7 +248,7 @@ class Stack(AsyncRunnable):
             config = self.logs / "Config.json"
             config.write_text(json.dumps(_config_of((await self.index())["queues"])))
         argv = [sys.executable, "-m", "devstack.servicebus", "--config", str(config)]
-        argv += ["--port", str(amqp), "--management-port", str(management), *self._broker_arguments]
+        argv += ["--port", str(amqp), "--management-port", str(management)]
         if self._data is not None:
             argv += ["--data", str(self._data / "servicebus")]
         self.broker = Child("servicebus", argv, logs=self.logs, env=_environment())

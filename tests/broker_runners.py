@@ -9,14 +9,13 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from devstack.lifecycle import Runnable
 from devstack.servicebus.broker import Broker, Queues
 
 T = TypeVar("T")
 _ANSWERS_WITHIN_S = _STOPS_WITHIN_S = 120.0
 
 
-class BrokerThread(Runnable):
+class BrokerThread:
     """A `Broker` on a thread with its own event loop, for synchronous tests.
 
     The arguments are those of `Broker`. Use the broker itself only through `call`.
@@ -51,6 +50,12 @@ class BrokerThread(Runnable):
         if self._thread.is_alive():
             self._run(self._broker.stop())
             self._end_loop()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def _end_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -126,8 +126,7 @@ def configure_logs(level: str) -> None:
 
 
 def _print_ready(line: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
+    print(json.dumps(line), flush=True)  # noqa: T201  # the ready line
 
 
 def _again(argv: Sequence[str], listener: socket.socket) -> Callable[[], NoReturn]:
@@ -201,7 +200,7 @@ async def _run_here(
         os.chdir(app_dir)
     if arguments.check:
         await host.check()
-        _print_ready({"queues": host.queues, **_ignores(host)})
+        _print_ready({"queues": host.queues, "ignores": host.config.not_applied})
         return 0
     _watch_loop(host, stopping, again)
     starting = asyncio.ensure_future(host.start())
@@ -215,7 +214,7 @@ async def _run_here(
     names = [one.name for one in host.functions]
     pid = os.getpid()
     line = {"functions": names, "http_port": host.http_port, "pid": pid, "pids": [pid]}
-    _print_ready({"ready": True, **line, **_ignores(host)})
+    _print_ready({"ready": True, **line, "ignores": host.config.not_applied})
     await _first_of(stopping.wait(), host.failed.wait(), host.timed_out.wait())
     failed = host.failed.is_set()
     if failed:
@@ -227,10 +226,6 @@ async def _run_here(
         _log.warning("A function exceeded functionTimeout: the process starts again, as in Azure")
     await host.stop()
     return int(failed) if stopping.is_set() else None
-
-
-def _ignores(host: Host) -> dict[str, list[str]]:
-    return {"ignores": list(host.config.not_applied)}
 
 
 async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:

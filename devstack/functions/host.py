@@ -13,7 +13,8 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from devstack.functions.bindings import (
@@ -37,46 +38,37 @@ _OPEN_S = 30.0
 _SUBQUEUE = re.compile(r"(/\$transfer)?/\$deadletterqueue$")
 
 
+@dataclass(eq=False)
 class Host(AsyncRunnable):
-    """Runs the functions of one app in this process."""
+    """Runs the functions of one app in this process; `async with` or `start` runs it.
 
-    def __init__(  # noqa: PLR0913  # keyword-only options, each with its default
-        self,
-        app_dir: Path | str,
-        *,
-        settings: Mapping[str, str] | None = None,
-        only: Iterable[str] | None = None,
-        without: Iterable[str] | None = None,
-        http_port: int = 0,
-        listener: socket.socket | None = None,
-        status_dir: Path | None = None,
-        drain_s: float = 10.0,
-        secondary: bool = False,
-        allow_remote: bool = False,
-    ) -> None:
-        """Describe a host; `async with` or `start` runs it.
+    `settings` override the environment and local.settings.json. `only` and `without` name
+    functions. `http_port` 0 takes a free port. `listener` is a TCP socket for HTTP, bound or not;
+    the caller keeps it open to keep the port after this host. `status_dir` keeps timer status over
+    restarts. `drain_s` limits the wait for running functions at the end. A `secondary` host runs
+    neither timers nor HTTP. `allow_remote` allows connections to services that are not on this
+    machine.
+    """
 
-        `settings` override the environment and local.settings.json. `only` and `without` name
-        functions. `listener` is a TCP socket for HTTP, bound or not; the caller keeps it open to
-        keep the port after this host. `status_dir` keeps timer status over restarts. `drain_s`
-        limits the wait for running functions at the end. A `secondary` host runs neither timers
-        nor HTTP. `allow_remote` allows connections to services that are not on this machine.
-        """
-        self.app_dir = Path(app_dir).resolve()
+    app_dir: Path
+    _: KW_ONLY
+    settings: Mapping[str, str] = field(default_factory=dict)
+    only: Sequence[str] | None = None
+    without: Sequence[str] = ()
+    http_port: int | None = 0
+    listener: socket.socket | None = None
+    status_dir: Path | None = None
+    drain_s: float = 10.0
+    secondary: bool = False
+    allow_remote: bool = False
+
+    def __post_init__(self) -> None:
+        self.app_dir = Path(self.app_dir).resolve()
         self.functions: list[IndexedFunction] = []
         self.config = HostConfig()
-        self.http_port: int | None = None
         self.failed: asyncio.Event = asyncio.Event()
         """Set when a listener or timer has ended by an error, which is in the log."""
-        self._overrides = dict(settings or {})
-        self._only = None if only is None else list(only)
-        self._without = list(without or ())
-        self._wanted_port = http_port
-        self._listener = listener
-        self._status_dir = status_dir
-        self._drain_s = drain_s
-        self._secondary = secondary
-        self._allow_remote = allow_remote
+        self._wanted_port, self.http_port = self.http_port or 0, None
         self._scope = contextlib.ExitStack()
         self._runners: list[Pump | Timer] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -121,13 +113,13 @@ class Host(AsyncRunnable):
 
     def _index(self) -> Settings:
         settings = Settings.load(
-            self.app_dir, overrides=self._overrides, allow_remote=self._allow_remote
+            self.app_dir, overrides=self.settings, allow_remote=self.allow_remote
         )
         self.config = load_host_json(self.app_dir, settings)
         self._scope.enter_context(settings.in_environment())
         found = find(self._scope.enter_context(imported(self.app_dir)))
-        only = self._only if self._only is not None else self.config.functions
-        chosen = select(found, only=only, without=self._without)
+        only = self.only if self.only is not None else self.config.functions
+        chosen = select(found, only=only, without=self.without)
         for name in [one.name for one in chosen if settings.disabled(one.name)]:
             _log.info("Function %s is disabled by its setting", name)
         bound = all_of(
@@ -135,9 +127,7 @@ class Host(AsyncRunnable):
             [one for one in chosen if not settings.disabled(one.name)],
         )
         self.functions = [
-            one
-            for one in bound
-            if not self._secondary or isinstance(one.trigger, ServiceBusTrigger)
+            one for one in bound if not self.secondary or isinstance(one.trigger, ServiceBusTrigger)
         ]
         if self.config.not_applied:
             _log.info("host.json: this host ignores %s", ", ".join(self.config.not_applied))
@@ -157,14 +147,14 @@ class Host(AsyncRunnable):
                 opening[f"{name}: the queue {trigger.queue}"] = pump.opened
                 self._run(pump, name)
             elif isinstance(trigger, TimerTrigger):
-                finish, status_dir = clients.send_outputs, self._status_dir
+                finish, status_dir = clients.send_outputs, self.status_dir
                 timers.append((Timer(function, trigger, invoker, finish, status_dir), name))
         await _wait_until_open(opening)
         for timer, name in timers:
             self._run(timer, name)
         if any(isinstance(one.trigger, HttpTrigger) for one in self.functions):
             self._http = HttpServer(self.functions, invoker, clients, self.config.http, settings)
-            listener = self._listener.dup() if self._listener else socket.socket()
+            listener = self.listener.dup() if self.listener else socket.socket()
             try:
                 await self._http.start(self._wanted_port, listener)
             except OSError as error:
@@ -191,7 +181,7 @@ class Host(AsyncRunnable):
 
         A message whose function still runs then is delivered again when its lock ends.
         """
-        limit_s = self._drain_s if drain_s is None else drain_s
+        limit_s = self.drain_s if drain_s is None else drain_s
         for runner in self._runners:
             runner.stop()
         answering = asyncio.ensure_future(self._http.drain(limit_s)) if self._http else None

@@ -7,6 +7,7 @@ ignore a misspelt `maxConcurrentCalls` silently. A setting
 
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 
 from devstack.functions.schedules import parse_timespan
 from devstack.functions.settings import HostError, Settings
-from devstack.inputs import load_object, whole_number
+from devstack.inputs import load_object
 
 FILE = "host.json"
 _OVERRIDE = "azurefunctionsjobhost:"
@@ -48,13 +49,9 @@ class HostJsonError(HostError):
 
 def _whole(low: int) -> _Reader:
     def read(value: Any) -> int:
-        text = str(value)
-        number = whole_number(text.removeprefix("-"))
-        if number is not None and text.startswith("-"):
-            number = -number
-        if isinstance(value, bool) or number is None or number < low:
+        if not re.fullmatch(r"-?[0-9]{1,15}", str(value)) or int(value) < low:
             raise ValueError(f"must be a whole number of at least {low}")
-        return number
+        return int(value)
 
     return read
 

@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,12 +103,11 @@ class Invoker:
         self._timeout_s = timeout_s
         self.timed_out = asyncio.Event()
         self._worker_ends: asyncio.Future[str] | None = None
-        self._thread_count = _thread_count(settings)
+        self._new_threads = partial(
+            ThreadPoolExecutor, _thread_count(settings), thread_name_prefix="function"
+        )
         self._threads = self._new_threads()
         self.counts: dict[str, Counts] = {}
-
-    def _new_threads(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self._thread_count, thread_name_prefix="function")
 
     async def invoke(
         self, function: IndexedFunction, datum: Datum, metadata: Mapping[str, Datum], *, reason: str

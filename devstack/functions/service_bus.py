@@ -158,17 +158,9 @@ class Listener:
                 datum, found = metadata.batch(messages, binary=trigger.binary)
             else:
                 datum, found = metadata.single(first, binary=trigger.binary)
-        except Exception:  # noqa: BLE001  # a sender can send anything
-            _log.exception("%s cannot be read; abandoning", reason)
-            return False
-        try:
             result = await self.invoker.invoke(self.function, datum, found, reason=reason)
-        except Exception as error:  # noqa: BLE001  # any failure abandons; the invoker logged it
-            _log.debug("%s: abandoning after %r", reason, error)
-            return False
-        try:
             await self.clients.send_outputs(self.function, result)
-        except Exception:  # noqa: BLE001  # any failure abandons
-            _log.exception("%s: its output could not be sent; abandoning", reason)
+        except Exception as error:  # noqa: BLE001  # any failure abandons
+            _log.warning("%s is abandoned: %r", reason, error)
             return False
         return True

@@ -6,7 +6,6 @@ or SIGINT. A wrong argument gives exit code 2 and one sentence on stderr.
 
 import argparse
 import asyncio
-import gc
 import json
 import logging
 import os
@@ -91,10 +90,6 @@ async def _serve(broker: Broker) -> int:
     names = ("port", "management_port", "connection_string")
     shown = {name: getattr(broker, name) for name in names}
     ready = {"ready": True, "pid": os.getpid(), **shown}
-    # Collect garbage less often: messages are many, live long and form no cycles.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
     print(json.dumps(ready), flush=True)  # noqa: T201 (the ready line)
     await stop.wait()
     failing.cancel()

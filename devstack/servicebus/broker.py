@@ -50,8 +50,7 @@ class Broker(AmqpServer, AsyncRunnable):
         self.journal: SqliteJournal | None = None
         self._data = data
         self._queues = queues
-        self._http: asyncio.Server | None = None
-        self._admin: AdminServer | None = None
+        self._admin = AdminServer(self)
         self._failed = asyncio.Event()
 
     @property
@@ -71,11 +70,7 @@ class Broker(AmqpServer, AsyncRunnable):
         try:
             self.port = await self.listen(self.port)
             if self.management_port is not None:
-                self._http = await asyncio.get_running_loop().create_server(
-                    self._new_http_connection, self.host, self.management_port
-                )
-                self.management_port = self._http.sockets[0].getsockname()[1]
-                self._admin = AdminServer(self, self.management_port)
+                self.management_port = await self._admin.start(self.management_port)
         except OSError:
             await self.stop()
             raise
@@ -83,19 +78,9 @@ class Broker(AmqpServer, AsyncRunnable):
 
     async def stop(self) -> None:
         """Stop listening, drop every connection and close the data."""
-        if self._http is not None:
-            self._http.close()
-        if self._admin is not None:
-            await self._admin.stop()
+        await self._admin.stop()
         await self.stop_listening()
         self.close_data()
-
-    def _new_http_connection(self) -> asyncio.BaseProtocol:
-        if self._admin is None:  # no request is read before `start` has returned to the loop
-            raise RuntimeError("the management port is not ready")
-        return self._admin.connection()
-
-    # -- data -------------------------------------------------------------------------------
 
     def commit(self) -> None:
         """Make durable what has happened.
@@ -135,8 +120,6 @@ class Broker(AmqpServer, AsyncRunnable):
     async def wait_failed(self) -> None:
         """Wait until the disk fails."""
         await self._failed.wait()
-
-    # -- queues -----------------------------------------------------------------------------
 
     def _create_configured(self) -> None:
         given: Any = self._queues.queues if isinstance(self._queues, Config) else self._queues or ()

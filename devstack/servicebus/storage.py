@@ -12,7 +12,6 @@ rewrite the body. See docs/adr/devstack/0002-sqlite-in-wal-mode.md.
 """
 
 import json
-import logging
 import operator
 import sqlite3
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import Any
 
 from devstack.servicebus.amqp import decode, encode
 from devstack.servicebus.core.dispatch import Session
-from devstack.servicebus.core.errors import EntityNotFoundError
 from devstack.servicebus.core.message import Message, MessageState, read_identity
 from devstack.servicebus.core.namespace import Namespace
 from devstack.servicebus.core.properties import QueueProperties
@@ -61,8 +59,7 @@ _COLUMNS = (
     "delivery_annotations",
 )
 _values = operator.attrgetter(*_COLUMNS)
-
-_log = logging.getLogger("devstack.servicebus")
+_STORE_MESSAGE = "INSERT OR REPLACE INTO message VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)"
 
 
 class StorageError(Exception):
@@ -110,117 +107,87 @@ class SqliteJournal(Journal):
         self._reserved: dict[int, int] = dict(
             self.database.execute("SELECT id, reserved FROM store")
         )
-        self._store_of: dict[Queue, int] = {}
-        self._messages: dict[int, Message] = {}
-        self._deliveries: dict[int, Message] = {}
-        self._removed: list[tuple[int]] = []
-        self._others: list[tuple[str, tuple[Any, ...]]] = []
+        self._changes: list[tuple[str, tuple[Any, ...]]] = []
         self._since_forgetting = 0
 
     def _key(self, queue: Queue, sequence: int) -> int:
         """Give the key of a row, and reserve its sequence number."""
-        store = self._store_of.get(queue)
+        name = queue.name.lower()
+        store = self.stores.get(name)
         if store is None:
-            store = max(self.stores.values(), default=0) + 1
-            store = self._store_of[queue] = self.stores.setdefault(queue.name.lower(), store)
+            store = self.stores[name] = max(self.stores.values(), default=0) + 1
         if sequence >= self._reserved.get(store, 0):
             self._reserved[store] = sequence + _RESERVE
-            row = (store, queue.name.lower(), self._reserved[store])
-            self._others.append(("INSERT OR REPLACE INTO store VALUES(?, ?, ?)", row))
+            row = (store, name, self._reserved[store])
+            self._changes.append(("INSERT OR REPLACE INTO store VALUES(?, ?, ?)", row))
         return store << _SHIFT | sequence
-
-    # -- changes of the queues --------------------------------------------------------------
 
     def stored(self, queue: Queue, message: Message) -> None:
         """Record a message that arrived, or whose properties changed."""
-        key = self._key(queue, message.sequence)
-        self._messages[key] = message
+        row = (self._key(queue, message.sequence), *_values(message))
+        self._changes.append((_STORE_MESSAGE, row))
         if message.state or message.delivery_count or message.token is not None:
-            self._deliveries[key] = message
+            self.changed(queue, message)
 
     def changed(self, queue: Queue, message: Message) -> None:
         """Record a message's lock, delivery count or state."""
-        self._deliveries[self._key(queue, message.sequence)] = message
+        key, m = self._key(queue, message.sequence), message
+        row = (key, m.delivery_count, int(m.state), m.token, m.locked_until)
+        self._changes.append(("INSERT OR REPLACE INTO delivery VALUES(?, ?, ?, ?, ?)", row))
 
     def removed(self, queue: Queue, message: Message) -> None:
         """Record that a message was removed from this queue."""
-        key = self._key(queue, message.sequence)
-        self._messages.pop(key, None)
-        self._deliveries.pop(key, None)
-        self._removed.append((key,))
+        key = (self._key(queue, message.sequence),)
+        self._changes += [
+            ("DELETE FROM message WHERE id = ?", key),
+            ("DELETE FROM delivery WHERE id = ?", key),
+        ]
 
     def remembered(self, queue: Queue, message_id: Any, at: float, sequence: int) -> None:
         """Record an entry of the duplicate detection history."""
         row = (self._key(queue, sequence), encode.scalar(message_id), at)
-        self._others.append(("INSERT OR REPLACE INTO history VALUES(?, ?, ?)", row))
+        self._changes.append(("INSERT OR REPLACE INTO history VALUES(?, ?, ?)", row))
         self._since_forgetting += 1
         if self._since_forgetting >= _FORGET_EVERY:
             self._since_forgetting = 0
             bounds = (self._key(queue, 0), self._key(queue, queue.history.oldest_sequence()))
-            self._others.append(("DELETE FROM history WHERE id >= ? AND id < ?", bounds))
+            self._changes.append(("DELETE FROM history WHERE id >= ? AND id < ?", bounds))
 
     def session_changed(self, queue: Queue, session: Session) -> None:
         """Record a session's state."""
         row = (self._key(queue, 0) >> _SHIFT, session.id, session.state, session.updated_at)
-        self._others.append(("INSERT OR REPLACE INTO session VALUES(?, ?, ?, ?)", row))
+        self._changes.append(("INSERT OR REPLACE INTO session VALUES(?, ?, ?, ?)", row))
 
     def queue_changed(self, queue: Queue) -> None:
         """Record a queue that was created or changed."""
         row = (queue.name, json.dumps(queue.properties.to_official()), queue.created_at)
-        self._others.append(("INSERT OR REPLACE INTO queue VALUES(?, ?, ?)", row))
+        self._changes.append(("INSERT OR REPLACE INTO queue VALUES(?, ?, ?)", row))
 
     def queue_deleted(self, queue: Queue) -> None:
-        """Delete a queue with its messages, at once."""
-        self.commit()
+        """Delete a queue with its messages."""
         name = queue.name.lower()
-        self._others.append(("DELETE FROM queue WHERE name = ?", (queue.name,)))
+        self._changes.append(("DELETE FROM queue WHERE name = ?", (queue.name,)))
         for known in [it for it in self.stores if it == name or it.startswith(name + "/$")]:
             store = self.stores.pop(known)
             self._reserved.pop(store, None)
             bounds = (store << _SHIFT, (store + 1) << _SHIFT)
-            self._others += [
+            self._changes += [
                 ("DELETE FROM message WHERE id >= ? AND id < ?", bounds),
                 ("DELETE FROM delivery WHERE id >= ? AND id < ?", bounds),
                 ("DELETE FROM history WHERE id >= ? AND id < ?", bounds),
                 ("DELETE FROM session WHERE store = ?", (store,)),
                 ("DELETE FROM store WHERE id = ?", (store,)),
             ]
-        self.commit()
-        kept = self.stores.values()
-        self._store_of = {known: n for known, n in self._store_of.items() if n in kept}
-
-    # -- writing ----------------------------------------------------------------------------
 
     def commit(self) -> None:
         """Write the buffer in one transaction. Raises sqlite3.Error if the disk fails."""
-        if not (self._others or self._removed or self._messages or self._deliveries):
+        if not self._changes:
             return
         self.database.execute("BEGIN IMMEDIATE")
-        try:
-            self._write()
-            self.database.execute("COMMIT")
-        except BaseException:
-            if self.database.in_transaction:
-                self.database.execute("ROLLBACK")
-            raise
-        self._others, self._removed, self._messages, self._deliveries = [], [], {}, {}
-
-    def _write(self) -> None:
-        for statement, row in self._others:
+        for statement, row in self._changes:
             self.database.execute(statement, row)
-        many = self.database.executemany
-        if self._removed:
-            many("DELETE FROM message WHERE id = ?", self._removed)
-            many("DELETE FROM delivery WHERE id = ?", self._removed)
-        if self._messages:
-            rows = ((key, *_values(message)) for key, message in self._messages.items())
-            many("INSERT OR REPLACE INTO message VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)", rows)
-        if self._deliveries:
-            states = (
-                (key, m.delivery_count, int(m.state), m.token, m.locked_until)
-                for key, m in self._deliveries.items()
-            )
-            many("INSERT OR REPLACE INTO delivery VALUES(?,?,?,?,?)", states)
+        self.database.execute("COMMIT")
+        self._changes = []
 
     def close(self) -> None:
         """Write the buffer and close the database."""
@@ -233,8 +200,6 @@ class SqliteJournal(Journal):
         """Close the database without writing the buffer."""
         self.database.close()
 
-    # -- reading back after a stop or a crash -----------------------------------------------
-
     def recover(self, namespace: Namespace, now: float) -> None:
         """Restore queues, messages, locks, the history and session states.
 
@@ -245,9 +210,7 @@ class SqliteJournal(Journal):
         queues = self._recovered_stores(namespace)
         deliveries = {row[0]: row[1:] for row in self.database.execute("SELECT * FROM delivery")}
         for row in self.database.execute("SELECT * FROM message ORDER BY id"):
-            queue = queues.get(row[0] >> _SHIFT)
-            if queue is None:
-                continue
+            queue = queues[row[0] >> _SHIFT]
             message, token = Message(sequence=row[0] & _MASK), None
             for name, value in zip(_COLUMNS, row[1:], strict=True):
                 setattr(message, name, value)
@@ -274,32 +237,21 @@ class SqliteJournal(Journal):
                 namespace.create(name, settings, created_at)
 
     def _recovered_stores(self, namespace: Namespace) -> dict[int, Queue]:
-        queues: dict[int, Queue] = {}
-        for name, store in self.stores.items():
-            try:
-                queues[store] = namespace.find(name)
-            except EntityNotFoundError:
-                _log.warning("data of queue '%s' is kept, but there is no such queue", name)
-                continue
-            queues[store].last_sequence = self._reserved[store]
+        queues = {store: namespace.find(name) for name, store in self.stores.items()}
+        for store, queue in queues.items():
+            queue.last_sequence = self._reserved[store]
         return queues
 
     def _recover_history(self, queues: dict[int, Queue]) -> None:
         # An id that was sent again after its window has two rows. The later one counts.
-        latest: dict[tuple[int, bytes], tuple[float, int]] = {}
         rows = self.database.execute("SELECT id, message_id, at FROM history ORDER BY id")
         for key, raw, at in rows:
-            latest.pop((key >> _SHIFT, raw), None)
-            latest[(key >> _SHIFT, raw)] = (at, key & _MASK)
-        for (store, raw), (at, sequence) in latest.items():
-            queue = queues.get(store)
-            if queue is not None:
-                queue.history.remember(decode.decode(raw)[0], at, sequence)
+            queues[key >> _SHIFT].history.remember(decode.decode(raw)[0], at, key & _MASK)
 
     def _recover_sessions(self, queues: dict[int, Queue]) -> None:
         rows = self.database.execute("SELECT store, id, state, updated_at FROM session")
         for store, session_id, state, updated_at in rows:
-            queue = queues.get(store)
-            if queue is not None and queue.sessions is not None and state is not None:
-                session = queue.sessions.open(session_id)
+            sessions = queues[store].sessions
+            if sessions is not None and state is not None:
+                session = sessions.open(session_id)
                 session.state, session.updated_at = state, updated_at

@@ -109,7 +109,8 @@ async def _soak(console: Console, options: argparse.Namespace) -> bool:
             pace=options.pace or SOAK_PACE, in_flight=SOAK_IN_FLIGHT, archives=True,
             quiet_s_max=options.quiet, seconds_max=60 * options.minutes,
         )  # fmt: skip
-        samples = Samples(system.stack.group("worker")[0].pid, run.tally, screen)
+        worker = system.stack.group("worker")[0].pid
+        samples = Samples(worker, system.memory_file("worker"), run.tally, screen)
         run.rest = samples.rest
         watching = asyncio.create_task(samples.watch())
         try:

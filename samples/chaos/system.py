@@ -30,7 +30,7 @@ from sas.adapters.table_store import TableStore
 from sas.domain.queues import Queues
 
 PROJECT = Path(__file__).parents[2]
-CLOCK_FOLDER = Path(__file__).parent / "clock"
+INSIDE = Path(__file__).parent / "inside"
 LOCK = "PT5S"
 """The shortest lock that Azure allows. Then messages of a killed host are delivered again."""
 TIME_ALLOWED_S = 20
@@ -62,7 +62,7 @@ def settings(urls: Mapping[str, str]) -> dict[str, str]:
     return scenario.settings(urls) | {
         "ORDERS_TIME_ALLOWED_SECONDS": str(TIME_ALLOWED_S),
         "SAS_PURGE_SCHEDULE": "0 0 0 1 1 *",
-        "PYTHONPATH": f"{CLOCK_FOLDER}:{PROJECT}",
+        "PYTHONPATH": f"{INSIDE}:{PROJECT}",
     }
 
 
@@ -100,9 +100,14 @@ class System:
     def _clock(self, group: str) -> Path:
         return self.folder / f"clock-{group}"
 
+    def memory_file(self, group: str) -> Path:
+        """Return where the process of a group writes how much memory it uses."""
+        return self.folder / f"memory-{group}"
+
     async def start_host(self, group: str) -> None:
         """Start the process of a group."""
         self.stack.settings["CHAOS_CLOCK"] = str(self._clock(group))
+        self.stack.settings["CHAOS_MEMORY"] = str(self.memory_file(group))
         self.stack.settings["SAS_INSTANCE"] = group
         await self.stack.start_group(self.groups[group], name=group)
 

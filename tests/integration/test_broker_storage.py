@@ -252,9 +252,7 @@ def test_what_a_link_held_of_a_deleted_queue_is_written_nowhere(owner: Owner) ->
     assert owner.broker.counts("doomed").total == 0
 
 
-def test_nothing_is_left_of_what_a_deleted_queue_could_not_forward(
-    owner: Owner, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nothing_is_left_of_what_a_deleted_queue_could_not_forward(owner: Owner) -> None:
     owner.broker.create_queue("target")
     owner.broker.create_queue("doomed", forward_to="target")
     owner.broker.delete_queue("target")
@@ -265,7 +263,6 @@ def test_nothing_is_left_of_what_a_deleted_queue_could_not_forward(
     owner.broker.delete_queue("doomed")
     operations.release(transfer, token, owner.clock.now)
     owner.reopen()
-    assert "there is no such queue" not in caplog.text
     assert owner.broker.journal is not None
     assert not [known for known in owner.broker.journal.stores if known.startswith("doomed")]
 

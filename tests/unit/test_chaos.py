@@ -20,7 +20,7 @@ from samples.chaos.faults import DECK, Kind, draw
 from samples.chaos.reconciliation import what_is_wrong
 from samples.chaos.screen import Screen
 from samples.chaos.soak import Sample, Samples
-from samples.chaos.system import CLOCK_FOLDER, PROJECT
+from samples.chaos.system import INSIDE, PROJECT
 from samples.demo.tally import Tally
 
 DONE = {"reserve-stock": 1, "take-payment": 1, "ship": 1}
@@ -72,8 +72,8 @@ def test_the_report_lists_only_transitions_other_than_the_happy_path() -> None:
 
 def test_a_worker_is_flat_only_if_nothing_rises_after_the_first_third() -> None:
     def of(*memory_mib: float) -> Samples:
-        at_rest = [Sample(0, one, 30, 20) for one in memory_mib]
-        return Samples(1, Tally(0), Screen(Console(), 0, 0), at_rest=at_rest)
+        at_rest = [Sample(0, 99.0, 30, 20, in_use_mib=one) for one in memory_mib]
+        return Samples(1, Path(), Tally(0), Screen(Console(), 0, 0), at_rest=at_rest)
 
     assert of(50, 60, 80, 82, 84, 85).flat
     assert of(60, 77, 121, 97, 82, 84, 71, 113, 91, 88).flat, "a burst is not a trend"
@@ -81,23 +81,26 @@ def test_a_worker_is_flat_only_if_nothing_rises_after_the_first_third() -> None:
     assert not of(50, 50).flat, "two samples show no trend"
 
 
-@pytest.mark.parametrize("kept", ["memory", "sockets", "nothing"])
+@pytest.mark.parametrize("kept", ["memory", "objects", "sockets", "nothing"])
 def test_a_worker_that_keeps_something_for_each_order_is_not_flat(
-    kept: str, monkeypatch: pytest.MonkeyPatch
+    kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(soak, "REST_S", 0.0)
+    told = tmp_path / "memory"
     code = (
         "import socket, sys\nkept = []\n"
         "for what in sys.stdin:\n"
         "    if what == 'memory\\n': kept.append(b'x' * (4 << 20))\n"
+        "    if what == 'objects\\n': kept.append([float(n) for n in range(50_000)])\n"
         "    if what == 'sockets\\n': kept.append(socket.socket())\n"
         "    print('done', flush=True)\n"
     )
-    argv = [sys.executable, "-c", code]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+    argv, pipe = [sys.executable, "-c", code], subprocess.PIPE
+    env = {"PYTHONPATH": str(INSIDE), "CHAOS_MEMORY": str(told)}
+    with subprocess.Popen(argv, env=env, stdin=pipe, stdout=pipe, text=True) as worker:
         assert worker.stdin
         assert worker.stdout
-        samples = Samples(worker.pid, Tally(0), Screen(Console(), 0, 0))
+        samples = Samples(worker.pid, told, Tally(0), Screen(Console(), 0, 0))
         for number in range(15):
             worker.stdin.write(f"{kept}\n")
             worker.stdin.flush()
@@ -106,15 +109,15 @@ def test_a_worker_that_keeps_something_for_each_order_is_not_flat(
             asyncio.run(samples.rest())
         worker.stdin.close()
     assert samples.flat == (kept == "nothing")
-    assert [line.endswith("GROWS") for line in samples.table()[-4:-1]] == [
-        kept == "memory", kept == "sockets", kept == "sockets",
+    assert [line.endswith("GROWS") for line in samples.table()[-5:-2]] == [
+        kept in {"memory", "objects"}, kept == "sockets", kept == "sockets",
     ]  # fmt: skip
 
 
 def test_the_table_shows_which_leak_a_run_is_long_enough_to_find() -> None:
     tally = Tally(0, ended=dict.fromkeys(map(str, range(3000)), "completed"))
-    at_rest = [Sample(0, 100.0, 30, 20)] * 6
-    table = Samples(1, tally, Screen(Console(), 0, 0), at_rest=at_rest).table()
+    at_rest = [Sample(0, 200.0, 30, 20, in_use_mib=100.0)] * 6
+    table = Samples(1, Path(), tally, Screen(Console(), 0, 0), at_rest=at_rest).table()
     assert table[-1] == "a leak of 5.1 KiB an order or more would show"
 
 
@@ -129,7 +132,7 @@ def test_a_process_has_the_wall_clock_of_its_file(tmp_path: Path) -> None:
         "file.write(struct.pack('d', -3600.0)); file.flush()\n"
         "print(*seen, datetime.now(UTC).timestamp(), type(datetime.now()) is datetime)\n"
     )
-    env = {"PYTHONPATH": f"{CLOCK_FOLDER}:{PROJECT}", "CHAOS_CLOCK": str(clock)}
+    env = {"PYTHONPATH": f"{INSIDE}:{PROJECT}", "CHAOS_CLOCK": str(clock)}
     shown = subprocess.run(
         [sys.executable, "-c", code, str(clock)],
         env=env,

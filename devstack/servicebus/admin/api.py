@@ -35,18 +35,26 @@ _aiohttp_log.setLevel(logging.CRITICAL)
 class AdminServer:
     """Answers the requests on the management port of one broker."""
 
-    def __init__(self, server: AmqpServer, port: int) -> None:
+    def __init__(self, server: AmqpServer) -> None:
         self._server = server
-        self._address = f"http://{server.host}:{port}"
-        self._http = web.Server(self._handle, access_log=None, logger=_aiohttp_log)
+        self._http: web.Server | None = None
+        self._address = ""
 
-    def connection(self) -> asyncio.BaseProtocol:
-        """Give the protocol for a new connection."""
-        return self._http()
+    async def start(self, port: int) -> int:
+        """Listen; return the port, a free one if ``port`` is 0. Raises OSError."""
+        http = web.Server(self._handle, access_log=None, logger=_aiohttp_log)
+        host, loop = self._server.host, asyncio.get_running_loop()
+        self._listener = await loop.create_server(http, host, port)
+        self._http = http
+        bound: int = self._listener.sockets[0].getsockname()[1]
+        self._address = f"http://{host}:{bound}"
+        return bound
 
     async def stop(self) -> None:
-        """Close every connection."""
-        await self._http.shutdown(_STOPS_WITHIN_S)
+        """Close the port and every connection."""
+        if self._http is not None:
+            self._listener.close()
+            await self._http.shutdown(_STOPS_WITHIN_S)
 
     async def _handle(self, request: web.BaseRequest) -> web.Response:
         body = await request.read()
@@ -119,8 +127,6 @@ class AdminServer:
         change = self._server.update_to if update else self._server.create_with
         return _entry(200 if update else 201, self._describe(change(name, properties)).encode())
 
-    # -- faults -----------------------------------------------------------------------------
-
     def _faults(self, method: str, body: bytes) -> web.Response:
         if method == "POST":
             return _json(self._do_fault(_object(body)))
@@ -134,29 +140,21 @@ class AdminServer:
         kind, queue = fault.pop("kind", ""), fault.pop("queue", "")
         if not isinstance(kind, str) or not isinstance(queue, str):
             raise ValueError("'kind' and 'queue' are text")  # noqa: TRY004 (one kind of error)
-        if kind not in {"drop-connections", "expire-locks"}:
-            return self._arm_fault(kind, queue, fault)
-        _nothing_else(fault)
+        if kind not in (kinds := ("drop-connections", "expire-locks", *KINDS)):
+            raise ValueError(f"'{kind[:50]}' is not a fault; use one of {', '.join(kinds)}")
+        if unknown := fault.keys() - ({"count", "seconds", "operation"} if kind in KINDS else ()):
+            text = f"'{unknown.pop()[:50]}' is not a part of this fault; leave it out"
+            raise ValueError(text)
         if kind == "drop-connections":
             return {"dropped": self._server.drop_connections(queue)}
-        return {"expired": self._server.expire_locks(queue)}
-
-    def _arm_fault(self, kind: str, queue: str, fault: dict[str, Any]) -> dict[str, Any]:
-        if kind not in KINDS:
-            kinds = ", ".join(("drop-connections", "expire-locks", *KINDS))
-            raise ValueError(f"'{kind[:50]}' is not a fault; use one of {kinds}")
-        count, seconds = fault.pop("count", 1), fault.pop("seconds", 0.0)
-        operation = fault.pop("operation", "")
-        _nothing_else(fault)
+        if kind == "expire-locks":
+            return {"expired": self._server.expire_locks(queue)}
+        count, seconds = fault.get("count", 1), fault.get("seconds", 0.0)
+        operation = fault.get("operation", "")
         if type(count) is not int or type(seconds) not in {int, float}:
             raise ValueError("'count' is a whole number and 'seconds' a number")
         self._server.arm(kind, queue, operation=str(operation), count=count, seconds=seconds)
         return {"armed": kind, "count": count}
-
-
-def _nothing_else(fault: dict[str, Any]) -> None:
-    if fault:
-        raise ValueError(f"'{next(iter(fault))[:50]}' is not a part of this fault; leave it out")
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -75,8 +75,6 @@ class Consumer(Protocol):
 class MessageStore(Protocol):
     """The part of a queue that a dispatch uses. See `Queue` for the methods."""
 
-    messages: dict[int, Message]
-
     def take_ready(self, ready: list[int], now: float) -> Message | None:
         """Pop the next message that can be delivered."""
 
@@ -131,12 +129,6 @@ class PlainDispatch:
             self._store.deliver(consumer, message, now)
             consumers.rotate(-1)
 
-    def compact(self) -> None:
-        """Rebuild the heap of ready messages if most of its entries are gone."""
-        if len(self._ready) > 2 * len(self._store.messages) + 1024:
-            self._ready = [number for number in self._ready if number in self._store.messages]
-            heapq.heapify(self._ready)
-
 
 class SessionDispatch:
     """The sessions of one queue, their owners, and the receivers that wait for a session.
@@ -153,8 +145,6 @@ class SessionDispatch:
 
     def __iter__(self) -> Iterator[Session]:
         return iter(self._sessions.values())
-
-    # -- sessions -----------------------------------------------------------------------
 
     def open(self, session_id: str) -> Session:
         """Give the session, a new one if it does not exist."""
@@ -234,11 +224,11 @@ class SessionDispatch:
         self._drop_if_empty(session)
 
     def _drop_if_empty(self, session: Session) -> None:
-        if session.count == 0 and session.owner is None and session.state is None:
+        if session.count == 0:
+            session.ready.clear()
             self._free.pop(session.id, None)
-            self._sessions.pop(session.id, None)
-
-    # -- messages -----------------------------------------------------------------------
+            if session.owner is None and session.state is None:
+                self._sessions.pop(session.id, None)
 
     def added(self, message: Message) -> None:
         """Count a message that was added to the queue."""
@@ -284,8 +274,6 @@ class SessionDispatch:
         if session is not None and session.owner is consumer:
             self._release(session, now, count=False)
 
-    # -- time ---------------------------------------------------------------------------
-
     def sweep(self, now: float) -> None:
         """End the expired locks and waits."""
         for session in [held for held in self._held.values() if held.ends_at <= now]:
@@ -300,13 +288,6 @@ class SessionDispatch:
         moments = [session.ends_at for session in self._held.values()]
         moments += [deadline for deadline, _ in self._waiters]
         return min(moments, default=None)
-
-    def compact(self) -> None:
-        """Drop the numbers of expired messages from free sessions that have no other message."""
-        for session in [self._sessions[session_id] for session_id in self._free]:
-            if not any(number in self._store.messages for number in session.ready):
-                session.ready.clear()
-                self._free.pop(session.id, None)
 
     def expire_locks(self, now: float) -> int:
         """Let the lock of every session end at ``now``; return their number."""

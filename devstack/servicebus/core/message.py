@@ -99,9 +99,6 @@ class Message:
         self.add_properties({n: encode.string(text) for n, text in given.items() if text})
 
 
-# -- reading what a sender encoded ----------------------------------------------------------
-
-
 def parse_message(payload: bytes) -> Message:
     """Read an encoded message. Raises DecodeError if it is not a message."""
     message = Message()
@@ -190,9 +187,6 @@ def _assign_message_id(message: Message) -> None:
         rest = message.bare[first.end :]
     fields[0] = encode.string(message.message_id)
     message.bare = encode.composite(PROPERTIES, fields) + rest
-
-
-# -- writing what a receiver gets -----------------------------------------------------------
 
 
 def encode_message(message: Message) -> bytes:

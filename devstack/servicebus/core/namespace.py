@@ -2,8 +2,6 @@
 
 import difflib
 import functools
-import heapq
-import itertools
 import logging
 import secrets
 from collections.abc import Callable, Iterator
@@ -32,10 +30,7 @@ class Namespace:
         self.journal = Journal()
         self.new_token: Callable[[], bytes] = functools.partial(secrets.token_bytes, 16)
         self._queues: dict[str, Queue] = {}
-        self._transfer: dict[str, Queue] = {}
         self.due_changed = True
-        self._sweeps: list[tuple[float, int, Queue]] = []
-        self._ticket = itertools.count()
 
     def __iter__(self) -> Iterator[Queue]:
         return iter(self._queues.values())
@@ -45,10 +40,7 @@ class Namespace:
 
     def every_queue(self) -> list[Queue]:
         """Give every queue and every dead-letter queue."""
-        subs = [queue.dead_letters for queue in self if queue.dead_letters is not None]
-        return [*self, *subs, *self._transfer.values()]
-
-    # -- names --------------------------------------------------------------------------
+        return [one for queue in self for one in (queue, *queue.parts)]
 
     def create(
         self, name: str, properties: QueueProperties | None = None, now: float = 0.0
@@ -59,8 +51,11 @@ class Namespace:
             raise ValueError(f"queue '{name}' exists already")
         settings = properties or QueueProperties()
         self.check_forwarding(name, settings)
-        dead = Queue(name + DEAD_LETTERS, settings.for_dead_letters(), self, created_at=now)
-        queue = Queue(name, settings, self, dead_letters=dead, created_at=now)
+        parts = [
+            Queue(name + ending, settings.for_dead_letters(), self, created_at=now)
+            for ending in (DEAD_LETTERS, TRANSFER_DEAD_LETTERS)
+        ]
+        queue = Queue(name, settings, self, parts=parts, created_at=now)
         self._queues[name.lower()] = queue
         self.journal.queue_changed(queue)
         return queue
@@ -77,9 +72,8 @@ class Namespace:
         if properties.requires_duplicate_detection != old.requires_duplicate_detection:
             raise ValueError("RequiresDuplicateDetection cannot be changed after creation")
         self.check_forwarding(name, properties)
-        for part in (queue.dead_letters, self._transfer.get(name.lower())):
-            if part is not None:
-                part.change_properties(properties.for_dead_letters(), now)
+        for part in queue.parts:
+            part.change_properties(properties.for_dead_letters(), now)
         queue.change_properties(properties, now)
         self.journal.queue_changed(queue)
         return queue
@@ -88,12 +82,10 @@ class Namespace:
         """Delete a queue with its messages. Raises EntityNotFoundError."""
         queue = self.queue(name)
         del self._queues[name.lower()]
-        transfer = self._transfer.pop(name.lower(), None)
         self.journal.queue_deleted(queue)
         # Links may still release their messages. The deleted queue must not record that.
-        for part in (queue, queue.dead_letters, transfer):
-            if part is not None:
-                part.namespace, part.wake_at = Namespace(), None
+        for part in (queue, *queue.parts):
+            part.namespace, part.wake_at = Namespace(), None
         return queue
 
     def check_forwarding(self, name: str, settings: QueueProperties) -> None:
@@ -138,28 +130,10 @@ class Namespace:
         if path.lower().endswith(MANAGEMENT):
             path = path[: -len(MANAGEMENT)]
         lowered = path.lower()
-        if lowered.endswith(TRANSFER_DEAD_LETTERS.lower()):
-            return self._transfer_queue(self.queue(path[: -len(TRANSFER_DEAD_LETTERS)]))
-        if lowered.endswith(DEAD_LETTERS.lower()):
-            dead = self.queue(path[: -len(DEAD_LETTERS)]).dead_letters
-            if dead is not None:
-                return dead
+        for number, ending in ((1, TRANSFER_DEAD_LETTERS), (0, DEAD_LETTERS)):
+            if lowered.endswith(ending.lower()):
+                return self.queue(path[: -len(ending)]).parts[number]
         return self.queue(path)
-
-    def transfer_queue_of(self, name: str) -> Queue | None:
-        """Give the queue of messages that could not be forwarded, None if it was never used."""
-        return self._transfer.get(name.lower())
-
-    def _transfer_queue(self, source: Queue) -> Queue:
-        found = self._transfer.get(source.name.lower())
-        if found is None:
-            found = Queue(
-                source.name + TRANSFER_DEAD_LETTERS, source.properties.for_dead_letters(), self
-            )
-            self._transfer[source.name.lower()] = found
-        return found
-
-    # -- forwarding ---------------------------------------------------------------------
 
     def forward(self, source: Queue, message: Message, now: float, hops: int) -> None:
         """Move a message to the queue that ``source`` forwards to.
@@ -175,7 +149,7 @@ class Namespace:
                 return
         message.add_dead_letter_reason(reason, problem)
         message.scheduled_at = message.ttl_s = message.expires_at = None
-        self._transfer_queue(source).accept(message, now)
+        source.parts[1].accept(message, now)
 
     def forward_dead(self, source: Queue, message: Message, now: float) -> bool:
         """Move a dead letter to where ``source`` forwards them. Return False if it cannot."""
@@ -201,26 +175,22 @@ class Namespace:
         queue.accept(message, now, hops + 1)
         return ""
 
-    # -- time ---------------------------------------------------------------------------
-
     def wake(self, queue: Queue, at: float) -> None:
         """Sweep ``queue`` at ``at``."""
         queue.wake_at = at
         self.due_changed = True
-        heapq.heappush(self._sweeps, (at, next(self._ticket), queue))
 
     def next_due(self) -> float | None:
         """Say when to call `tick`."""
-        while self._sweeps and self._sweeps[0][2].wake_at != self._sweeps[0][0]:
-            heapq.heappop(self._sweeps)
-        return self._sweeps[0][0] if self._sweeps else None
+        moments = (queue.wake_at for queue in self.every_queue())
+        return min((at for at in moments if at is not None), default=None)
 
     def tick(self, now: float) -> None:
         """Sweep every queue that is due."""
         self.due_changed = True
-        while (due := self.next_due()) is not None and due <= now:
-            queue = heapq.heappop(self._sweeps)[2]
-            queue.wake_at = None
-            again = queue.sweep(now)
-            if again is not None:
-                queue.wake(max(again, now + 0.001))
+        for queue in self.every_queue():
+            if queue.wake_at is not None and queue.wake_at <= now:
+                queue.wake_at = None
+                again = queue.sweep(now)
+                if again is not None:
+                    queue.wake(max(again, now + 0.001))

@@ -159,24 +159,10 @@ def peek(queue: Queue, first: int, count: int, session_id: str | None, now: floa
 
 
 def _visible(queue: Queue, first: int, session_id: str | None, now: float) -> Iterator[Message]:
-    for sequence in _numbers(queue, first):
-        message = queue.messages.get(sequence)
-        if message is None or sequence < first:
-            continue
+    for sequence in sorted(number for number in queue.messages if number >= first):
+        message = queue.messages[sequence]
         if session_id is not None and message.session_id != session_id:
             continue
         expired = message.expires_at is not None and message.expires_at <= now
         if not expired or message.token is not None or message.state is MessageState.DEFERRED:
             yield message
-
-
-def _numbers(queue: Queue, first: int) -> Iterable[int]:
-    """Give the sequence numbers to look at, in order.
-
-    Without the range, paging through a long queue would rescan the messages already returned.
-    """
-    start = max(first, 1)
-    if queue.last_sequence - start < len(queue.messages):
-        return range(start, queue.last_sequence + 1)
-    # Dead letters keep their numbers and come in any order.
-    return queue.messages if queue.dead_letters is not None else sorted(queue.messages)

@@ -15,7 +15,7 @@ What a receiver may do with single messages is in operations.py.
 """
 
 import heapq
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ from devstack.servicebus.core.dispatch import Consumer, PlainDispatch, Session, 
 from devstack.servicebus.core.message import Message, MessageState
 from devstack.servicebus.core.properties import FOREVER_S, QueueProperties
 
-_COMPACT_ABOVE = 1024
+_DUE_MAX = 1024
 
 
 class Journal:
@@ -72,7 +72,10 @@ class QueueOwner(Protocol):
 
 
 class Queue:
-    """The messages of one queue."""
+    """The messages of one queue.
+
+    ``parts`` are its dead letters, and the messages that could not be forwarded; they have none.
+    """
 
     def __init__(
         self,
@@ -80,13 +83,14 @@ class Queue:
         properties: QueueProperties,
         namespace: QueueOwner,
         *,
-        dead_letters: "Queue | None" = None,
+        parts: "Sequence[Queue]" = (),
         created_at: float = 0.0,
     ) -> None:
         self.name = name
         self.properties = properties
         self.namespace = namespace
-        self.dead_letters = dead_letters
+        self.parts = parts
+        self.dead_letters = parts[0] if parts else None
         self.created_at = self.updated_at = self.accessed_at = created_at
         self.messages: dict[int, Message] = {}
         self.locked: dict[bytes, Message] = {}
@@ -97,11 +101,7 @@ class Queue:
         self.wake_at: float | None = None
         self.sessions = SessionDispatch(self) if properties.requires_session else None
         self.dispatch: PlainDispatch | SessionDispatch = self.sessions or PlainDispatch(self)
-        self._schedule = DueHeap(lambda number: number in self.messages)
-        self._expiry = DueHeap(lambda number: number in self.messages)
-        self._lock_ends = DueHeap(self._is_locked)
-
-    # -- messages come in ---------------------------------------------------------------
+        self._due: list[tuple[float, int]] = []
 
     def enqueue(self, messages: Sequence[Message], now: float) -> list[int]:
         """Take all of ``messages`` or none; return their sequence numbers.
@@ -161,11 +161,9 @@ class Queue:
             self.sessions.added(message)
         if message.state is MessageState.SCHEDULED and message.scheduled_at is not None:
             self.scheduled_count += 1
-            self._schedule.push(message.scheduled_at, message.sequence)
-            self.wake(message.scheduled_at)
+            self._plan(message.scheduled_at, message)
         if message.expires_at is not None:
-            self._expiry.push(message.expires_at, message.sequence)
-            self.wake(message.expires_at)
+            self._plan(message.expires_at, message)
 
     def restore(self, message: Message, now: float) -> None:
         """Add a message without a lock, after a restart."""
@@ -178,8 +176,6 @@ class Queue:
         message.token = token
         self.locked[token] = message
         self.lock_until(message, message.locked_until)
-
-    # -- messages go out ----------------------------------------------------------------
 
     def take_ready(self, ready: list[int], now: float) -> Message | None:
         """Pop the next message of ``ready`` that can be delivered; `sweep` handles expired ones."""
@@ -217,18 +213,11 @@ class Queue:
     def lock_until(self, message: Message, at: float) -> None:
         """Set the end of a message's lock."""
         message.locked_until = at
-        self._lock_ends.push(at, message.sequence)
-        self.wake(at)
-
-    def _is_locked(self, sequence: int) -> bool:
-        message = self.messages.get(sequence)
-        return message is not None and message.token is not None
+        self._plan(at, message)
 
     def lock_ends_at(self, now: float) -> float:
         """Say when a lock that is taken now ends."""
         return now + self.properties.lock_duration_s
-
-    # -- messages leave, or come back ---------------------------------------------------
 
     def remove(self, message: Message) -> None:
         """Remove a message from this queue."""
@@ -289,7 +278,24 @@ class Queue:
             dead.last_sequence = max(dead.last_sequence, message.sequence)
             dead.insert(message, now)
 
-    # -- time ---------------------------------------------------------------------------
+    def _plan(self, at: float, message: Message) -> None:
+        """Look at a message again at ``at``.
+
+        Entries of what is over are dropped when they are most of the heap. So a queue with a time
+        to live of an hour does not remember an hour's traffic.
+        """
+        heapq.heappush(self._due, (at, message.sequence))
+        if len(self._due) > _DUE_MAX + 4 * len(self.messages):
+            self._due = [entry for entry in self._due if self._is_due(*entry)]
+            heapq.heapify(self._due)
+        self.wake(at)
+
+    def _is_due(self, at: float, sequence: int) -> bool:
+        message = self.messages.get(sequence)
+        if message is None:
+            return False
+        locked_until = None if message.token is None else message.locked_until
+        return at in {message.scheduled_at, locked_until, message.expires_at}
 
     def wake(self, at: float) -> None:
         """Ask for a sweep at ``at``, unless an earlier one is planned."""
@@ -298,27 +304,27 @@ class Queue:
 
     def sweep(self, now: float) -> float | None:
         """Do what is due; return the time of the next sweep, None for no sweep."""
-        while (sequence := self._schedule.pop_due(now)) is not None:
-            self._enqueue_scheduled(self.messages.get(sequence), now)
-        self._end_locks(now)
-        while (sequence := self._expiry.pop_due(now)) is not None:
-            message = self.messages.get(sequence)
-            if message is not None and message.token is None:
-                self._expire(message, now)
-        self.dispatch.compact()
-        moments = [heap.next_at() for heap in (self._schedule, self._expiry, self._lock_ends)]
-        if self.sessions is not None:
-            moments.append(self.sessions.next_due())
-        return min((moment for moment in moments if moment is not None), default=None)
-
-    def _end_locks(self, now: float) -> None:
         if self.sessions is not None:
             self.sessions.sweep(now)
-            return
-        while (sequence := self._lock_ends.pop_due(now)) is not None:
-            message = self.messages.get(sequence)
-            if message is not None and message.token is not None and message.locked_until <= now:
+        while self._due and (self._due[0][0] <= now or not self._is_due(*self._due[0])):
+            message = self.messages.get(heapq.heappop(self._due)[1])
+            if message is not None:
+                self._look_at(message, now)
+        moments = [at for at, _ in self._due[:1]]
+        if self.sessions is not None and (at := self.sessions.next_due()) is not None:
+            moments.append(at)
+        return min(moments, default=None)
+
+    def _look_at(self, message: Message, now: float) -> None:
+        """Do what is due for one message. A session ends the locks of its own messages."""
+        if message.state is MessageState.SCHEDULED:
+            if message.scheduled_at is not None and message.scheduled_at <= now:
+                self._enqueue_scheduled(message, now)
+        elif message.token is not None:
+            if self.sessions is None and message.locked_until <= now:
                 self.unlock(message, now, count=True)
+        elif message.expires_at is not None and message.expires_at <= now:
+            self._expire(message, now)
 
     def expire_locks(self, now: float) -> int:
         """End every lock of messages or sessions now; return their number."""
@@ -329,9 +335,7 @@ class Queue:
             self.lock_until(message, now)
         return len(self.locked)
 
-    def _enqueue_scheduled(self, message: Message | None, now: float) -> None:
-        if message is None or message.state is not MessageState.SCHEDULED:
-            return
+    def _enqueue_scheduled(self, message: Message, now: float) -> None:
         self.remove(message)
         self.last_sequence += 1
         message.sequence = self.last_sequence
@@ -346,8 +350,6 @@ class Queue:
             self.move_to_dead_letters(message, now, "TTLExpiredException", text)
         else:
             self.remove(message)
-
-    # -- properties ---------------------------------------------------------------------
 
     def change_properties(self, properties: QueueProperties, now: float) -> None:
         """Set other properties. Locks keep their ends."""
@@ -428,58 +430,24 @@ class Queue:
         self.check_status(receives=True)
 
 
-class DueHeap:
-    """Sequence numbers by the time at which they fall due.
-
-    Numbers that are not ``pending`` any more are dropped when they come first, or when they are
-    half of the heap. So a queue with a time to live of an hour does not remember an hour's traffic.
-    """
-
-    def __init__(self, pending: Callable[[int], bool]) -> None:
-        self._pending = pending
-        self._heap: list[tuple[float, int]] = []
-        self._compact_at = _COMPACT_ABOVE
-
-    def push(self, at: float, sequence: int) -> None:
-        """Let ``sequence`` fall due at ``at``."""
-        heapq.heappush(self._heap, (at, sequence))
-        if len(self._heap) > self._compact_at:
-            self._heap = [entry for entry in self._heap if self._pending(entry[1])]
-            heapq.heapify(self._heap)
-            self._compact_at = max(_COMPACT_ABOVE, 2 * len(self._heap))
-
-    def pop_due(self, now: float) -> int | None:
-        """Take one number that is due, None if no number is due."""
-        if self._heap and self._heap[0][0] <= now:
-            return heapq.heappop(self._heap)[1]
-        return None
-
-    def next_at(self) -> float | None:
-        """Say when the next number falls due."""
-        while self._heap and not self._pending(self._heap[0][1]):
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
-
-
 class DuplicateHistory:
     """The message-ids of the duplicate detection window, and their sequence numbers."""
 
     def __init__(self) -> None:
-        self._seen: dict[Any, tuple[float, int]] = {}
-        self._order: deque[Any] = deque()
+        self._seen: OrderedDict[Any, tuple[float, int]] = OrderedDict()
 
     def find(self, message_id: Any, now: float, window_s: float) -> int | None:
         """Give the sequence number of the first message with this id, None for a new id."""
-        while self._order and self._seen[self._order[0]][0] <= now - window_s:
-            del self._seen[self._order.popleft()]
+        while self._seen and next(iter(self._seen.values()))[0] <= now - window_s:
+            self._seen.popitem(last=False)
         found = self._seen.get(message_id)
         return None if found is None else found[1]
 
     def remember(self, message_id: Any, now: float, sequence: int) -> None:
-        """Record an id."""
+        """Record an id, or that it came again."""
         self._seen[message_id] = (now, sequence)
-        self._order.append(message_id)
+        self._seen.move_to_end(message_id)
 
     def oldest_sequence(self) -> int:
         """Give the smallest sequence number in the history, 0 if it is empty."""
-        return self._seen[self._order[0]][1] if self._order else 0
+        return next(iter(self._seen.values()), (0.0, 0))[1]

@@ -42,8 +42,6 @@ class AmqpConnection(asyncio.Protocol):
         self._closing_at: float | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
 
-    # -- called by asyncio ----------------------------------------------------------------
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport, and set its limits."""
         self.output.transport = cast("asyncio.Transport", transport)
@@ -103,8 +101,6 @@ class AmqpConnection(asyncio.Protocol):
             _log.exception("a frame could not be processed; its connection is closed")
             self.fail("amqp:internal-error", "the broker failed on this frame; see its log")
         self.context.flush()
-
-    # -- frames ---------------------------------------------------------------------------
 
     def _on_header(self, header: bytes) -> None:
         if header == frames.SASL_HEADER:
@@ -214,8 +210,6 @@ class AmqpConnection(asyncio.Protocol):
             if link is None:
                 link = session.links[attach.handle] = Link(session, attach, None)
             link.detach(error.condition, error.description)
-
-    # -- the end --------------------------------------------------------------------------
 
     def fail(self, condition: str, description: str) -> None:
         """Close the connection with an error."""

@@ -27,8 +27,6 @@ class Limits:
     connections: int = 1000
     sessions_per_connection: int = 1024
     links_per_session: int = 1024
-    replies_waiting_per_link: int = 1000
-    unsettled_per_session: int = 100_000
     handshake_s: float = 15.0
     idle_s: float = 240.0
     stalled_s: float = 60.0
@@ -37,24 +35,18 @@ class Limits:
     session_wait_max_s: float = 600.0
 
 
+@dataclass(eq=False, kw_only=True)
 class Context:
     """The shared state of one broker. ``commit`` makes durable what the queues recorded."""
 
-    def __init__(
-        self,
-        namespace: Namespace,
-        *,
-        clock: Callable[[], float],
-        commit: Callable[[], None],
-        tokens: TokenValidator,
-        limits: Limits,
-    ) -> None:
-        self.namespace = namespace
-        self.clock = clock
-        self.tokens = tokens
-        self.limits = limits
+    namespace: Namespace
+    clock: Callable[[], float]
+    commit: Callable[[], None]
+    tokens: TokenValidator
+    limits: Limits
+
+    def __post_init__(self) -> None:
         self.faults = Faults()
-        self._commit = commit
         self._outputs: list[Output] = []
         self._flush_planned = self._reading = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -100,7 +92,7 @@ class Context:
     def flush(self) -> None:
         """Commit, then write the output of every marked connection."""
         self._flush_planned = self._reading = False
-        self._commit()
+        self.commit()
         outputs, self._outputs = self._outputs, []
         for output in outputs:
             output.write()

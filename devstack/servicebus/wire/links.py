@@ -108,9 +108,6 @@ def _answer(
         reply(state)
 
 
-# -- receiver links ---------------------------------------------------------------------------
-
-
 class Whole(NamedTuple):
     """A message whose pieces are joined. ``delivery_id`` is None if the sender settled it.
 
@@ -267,9 +264,6 @@ class RequestReceiverLink(ReceiverLink):
         self.acknowledge(whole.delivery_id, frames.ACCEPTED_STATE)
 
 
-# -- sender links -----------------------------------------------------------------------------
-
-
 class SenderLink(Link):
     """Keeps the credit that the peer grants."""
 
@@ -399,8 +393,6 @@ class QueueSenderLink(SenderLink):
         for message, token in partly_sent + unsent:
             self._give_back(message, token, now)
 
-    # -- settlement ---------------------------------------------------------------------
-
     def on_settled(
         self, delivery_id: int, token: bytes, outcome: Outcome, settled: bool, now: float
     ) -> None:
@@ -467,9 +459,6 @@ class ReplySenderLink(SenderLink):
 
     def reply(self, payload: bytes) -> None:
         """Send one answer, or keep it until there is credit for it."""
-        if len(self._waiting) >= self.context.limits.replies_waiting_per_link:
-            self.output.drop()
-            return
         self._waiting.append(payload)
         self.credit_added(self.context.clock())
 

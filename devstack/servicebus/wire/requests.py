@@ -159,9 +159,6 @@ def encode_reply(request: Request, reply: Reply) -> bytes:
     )
 
 
-# -- the operations of $management ----------------------------------------------------------
-
-
 def answer(operation: str, call: Call) -> Reply:
     """Do one operation. Every refusal becomes a reply."""
     try:

@@ -53,15 +53,13 @@ class AmqpServer:
         self.failure: str | None = None
         self.connections: set[AmqpConnection] = set()
         self.context = Context(
-            self.namespace, clock=clock, commit=self.commit, tokens=tokens, limits=limits
+            namespace=self.namespace, clock=clock, commit=self.commit, tokens=tokens, limits=limits
         )
         self._listener: asyncio.Server | None = None
         self._checking: asyncio.TimerHandle | None = None
 
     def commit(self) -> None:
         """Make durable what the queues recorded. Here nothing is kept."""
-
-    # -- listening --------------------------------------------------------------------------
 
     async def listen(self, port: int) -> int:
         """Listen; return the port, a free one if ``port`` is 0. Raises OSError."""
@@ -111,17 +109,13 @@ class AmqpServer:
             connection.check_deadlines(now)
         self._checking = self.context.later(_CHECK_EVERY_S, self._check_connections)
 
-    # -- links ------------------------------------------------------------------------------
-
     def links(self) -> list[Link]:
         """Give every open link."""
         found = (link for connection in self.connections for link in connection.links())
         return [link for link in found if not link.ended]
 
-    def _links_of(self, queues: Collection[Queue | None]) -> list[Link]:
+    def _links_of(self, queues: Collection[Queue]) -> list[Link]:
         return [link for link in self.links() if link.queue is not None and link.queue in queues]
-
-    # -- queues -----------------------------------------------------------------------------
 
     def create_with(self, name: str, properties: QueueProperties) -> Queue:
         """Create a queue. Raises ValueError, also if it would forward to a missing queue."""
@@ -138,7 +132,7 @@ class AmqpServer:
         self.namespace.check_targets(name, properties)
         self.context.touch()
         queue = self.namespace.update(name, properties, self.clock())
-        for link in self._links_of((queue, queue.dead_letters)):
+        for link in self._links_of((queue, *queue.parts)):
             try:
                 link.check()
             except BrokerError as error:
@@ -147,25 +141,22 @@ class AmqpServer:
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue with its messages and end its links. Raises EntityNotFoundError."""
-        transfer = self.namespace.transfer_queue_of(name)
         queue = self.namespace.delete(name)
-        for link in self._links_of((queue, queue.dead_letters, transfer)):
+        for link in self._links_of((queue, *queue.parts)):
             link.detach(EntityNotFoundError.condition, f"queue '{queue.name}' was deleted")
 
     def counts(self, name: str) -> QueueCounts:
         """Count the messages of a queue. Raises EntityNotFoundError."""
         queue = self.namespace.queue(name)
-        transfer = self.namespace.transfer_queue_of(name)
+        dead, transfer = queue.parts
         return QueueCounts(
             active=len(queue.messages) - queue.scheduled_count,
             locked=len(queue.locked),
             scheduled=queue.scheduled_count,
-            dead_letter=len(queue.dead_letters.messages) if queue.dead_letters else 0,
-            transfer_dead_letter=len(transfer.messages) if transfer else 0,
-            size_bytes=queue.bytes + (queue.dead_letters.bytes if queue.dead_letters else 0),
+            dead_letter=len(dead.messages),
+            transfer_dead_letter=len(transfer.messages),
+            size_bytes=queue.bytes + dead.bytes,
         )
-
-    # -- faults -----------------------------------------------------------------------------
 
     def arm(
         self,

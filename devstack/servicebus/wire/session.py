@@ -175,8 +175,6 @@ class AmqpSession:
         self.links.clear()
         self._unsettled.clear()
 
-    # -- links --------------------------------------------------------------------------
-
     def new_handle(self, peer_handle: int) -> int:
         """Give the broker's handle for a new link. Raises AmqpError if it cannot be opened."""
         known = self.links.get(peer_handle)
@@ -200,8 +198,6 @@ class AmqpSession:
             del self._unsettled[delivery_id]
         closed = encode.boolean(bool(fields[1]))
         self.send(encode.composite(frames.DETACH, [encode.uint(link.handle), closed]))
-
-    # -- frames from the peer -----------------------------------------------------------
 
     def on_transfer(self, body: bytes, position: int, now: float) -> None:
         """Take one frame of a message."""
@@ -251,8 +247,6 @@ class AmqpSession:
                 link, token = found
                 link.on_settled(delivery_id, token, outcome, bool(settled), now)
 
-    # -- messages to the peer -----------------------------------------------------------
-
     def transmit(self, link: Link, message: Message, token: bytes) -> None:
         """Send a message, now or when the peer's window allows."""
         if self._window <= 0 or self.output.blocked or self._unsent:
@@ -266,8 +260,6 @@ class AmqpSession:
                 link.credit += 1
                 link.delivery_count = (link.delivery_count - 1) & U32
                 return
-            if len(self._unsettled) >= self.output.context.limits.unsettled_per_session:
-                del self._unsettled[next(iter(self._unsettled))]
             self._unsettled[self._next_delivery] = (link, token)
         head = self._transfer_head(link, token, settled=link.presettled)
         for piece, more in self._split(encode_message(message)):
@@ -317,13 +309,11 @@ class AmqpSession:
     def take_unsent(self, link: Link) -> list[tuple[Message, bytes]]:
         """Take back a link's messages of which nothing was sent, with their lock tokens."""
         mine = [(message, token) for owner, message, token in self._unsent if owner is link]
-        if mine:
-            self._unsent = deque(entry for entry in self._unsent if entry[0] is not link)
+        self._unsent = deque(entry for entry in self._unsent if entry[0] is not link)
         return mine
 
     def take_partly_sent(self, link: Link) -> list[tuple[Message, bytes]]:
         """Take back a link's messages that were sent in part, with their lock tokens."""
         mine = {token: message for owner, message, token, *_ in self._pieces if owner is link}
-        if mine:
-            self._pieces = deque(entry for entry in self._pieces if entry[0] is not link)
+        self._pieces = deque(entry for entry in self._pieces if entry[0] is not link)
         return [(message, token) for token, message in mine.items()]
