@@ -50,7 +50,7 @@ SECONDS: Mapping[Kind, tuple[float, float]] = {
     Kind.STORE_ANSWERS_LOST: (1, 4),
     Kind.STORE_SILENT: (3, 8),
 }
-"""How long a fault lasts, from and to. A paused host outlasts locks (5 s) and leases (5 s)."""
+"""How long a fault lasts, from and to. A paused host outlasts locks (5 s) and leases (8 s)."""
 COUNTS: Mapping[Kind, tuple[int, int]] = {
     Kind.ACKNOWLEDGEMENTS_LOST: (1, 10),
     Kind.BROKER_BUSY: (5, 60),

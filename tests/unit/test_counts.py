@@ -65,6 +65,13 @@ async def test_a_three_step_order_takes_five_requests_and_ten_messages() -> None
     assert ended(made) is OrderState.PROCESSED
 
 
+async def test_an_order_that_comes_alone_reads_the_circuit_of_each_agent_too() -> None:
+    made = await warm()
+    await made.clock.advance(5)
+    spent = await made.spent(made.submit("O-1"))
+    assert (spent.usage.requests, spent.usage.messages) == (5 + 3, 10)
+
+
 @pytest.mark.parametrize("apart", [False, True])
 async def test_each_further_step_takes_one_transaction_and_two_messages(apart: bool) -> None:
     step = counts.STEP_APART if apart else counts.STEP
