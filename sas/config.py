@@ -557,8 +557,9 @@ def _function_time(env: Mapping[str, str]) -> timedelta:
         if seconds > limit - CUT_OFF_S:
             raise SettingError(
                 f"SAS_FUNCTION_SECONDS={seconds:g}: functionTimeout in host.json is {limit} s, and "
-                f"then the host kills the process with all its functions; set at most "
-                f"{limit - CUT_OFF_S}, or raise functionTimeout"
+                "then the host kills the process with all its functions; raise functionTimeout to "
+                f"{seconds + CUT_OFF_S:g} s"
+                + (f", or set at most {limit - CUT_OFF_S}" if limit > CUT_OFF_S else "")
             )
     return timedelta(seconds=seconds)
 

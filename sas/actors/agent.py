@@ -399,6 +399,7 @@ class Attempts:
                     attempt.request.direction, metrics.code(failed.kind), delay,
                 )  # fmt: skip
             except MustWaitError as wait:
+                wait.called = wait.called or tried
                 deadline.called = before or wait.called
                 raise
             except _NO_BUG:
@@ -411,15 +412,15 @@ class Attempts:
             if _is_news(error, kept, over=over):
                 await self._keep(deadline, error)
                 kept = error
-            if attempt.excused:  # its circuit is open again: the next attempt is not admitted
+            if attempt.excused:
                 deadline.called = before
-                continue
-            tried = True
-            if over:
+            else:
+                tried = True
+            if over and tried:
                 raise SilentError
             again_at = self._clock.now() + timedelta(seconds=delay)
-            if deadline.outlasts_function(again_at):
-                raise MustWaitError(again_at, called=True)
+            if over or deadline.outlasts_function(again_at):
+                raise MustWaitError(again_at, called=tried)
             await self._clock.sleep(delay)
 
     def _error(self, deadline: CallDeadline, number: int, kind: str, text: str) -> AttemptError:
@@ -546,7 +547,7 @@ class Attempts:
         work = asyncio.ensure_future(begin())
         over = asyncio.ensure_future(deadline.passed())
         ends = asyncio.ensure_future(self._reached(deadline.function_ends_at))
-        late = asyncio.ensure_future(self._reached(deadline.close_at if attempt.probes else None))
+        late = asyncio.ensure_future(self._reached(deadline.last_reply if attempt.probes else None))
         tasks = (work, over, ends, late)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -44,6 +44,8 @@ CALLED = "sas_called"
 """The property of a request that was put back after a call may have gone out."""
 CLOSE_TO_COMPLETE_BY = timedelta(seconds=5)
 """An agent does not wait for anything that comes later than this before CompleteBy."""
+LAST_REPLY = timedelta(seconds=1)
+"""So long before CompleteBy an agent stops waiting for the answer to a probe."""
 
 
 # Around an agent's call
@@ -108,12 +110,12 @@ class CallDeadline:
 
     def is_close(self, moment: datetime) -> bool:
         """Return whether a moment is too close to CompleteBy to wait for it."""
-        return moment >= self.close_at
+        return moment >= self.request.complete_by - min(CLOSE_TO_COMPLETE_BY, self._allowed / 6)
 
     @property
-    def close_at(self) -> datetime:
-        """The first moment that is too close to CompleteBy."""
-        return self.request.complete_by - min(CLOSE_TO_COMPLETE_BY, self._allowed / 6)
+    def last_reply(self) -> datetime:
+        """The last moment to stop waiting for a call, so that a reply is still sent in time."""
+        return self.request.complete_by - min(LAST_REPLY, self._allowed / 30)
 
     async def begin(self) -> None:
         """Begin the first call."""

@@ -369,7 +369,8 @@ async def test_a_probe_that_fails_counts_no_failure_and_its_step_waits() -> None
     await made.drain()
     await pass_time(made, 600)
     assert len(made.agents["stock"].calls) >= 10
-    assert (made.order().failure_count, made.state()) == (0, "Processing")
+    assert made.order().failure_count == 0
+    assert made.state() in {"Pending", "Processing"}
     made.agents["stock"].script.clear()
     await pass_time(made, 60)
     assert made.state() == "Processed"

@@ -102,10 +102,12 @@ class CircuitBreaker:
     async def _succeeded(self) -> None:
         """Record an answer of the service. The answer to a probe closes the circuit."""
         self._start_count()
-        if self._breaker.state is BreakerState.CLOSED:
-            return
-        if await self._change(rules.closed(self._context.clock.now())):
-            await self._report()
+        for _ in range(_TRIES):  # another instance may change it at the same time
+            if self._breaker.state is BreakerState.CLOSED:
+                return
+            if await self._change(rules.closed(self._context.clock.now())):
+                await self._report()
+                return
 
     def _start_count(self) -> None:
         self._failures = 0

@@ -1,0 +1,163 @@
+"""The one request that tests a service whose circuit is open: its failure is no step's."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from sas.domain.messages import Outcome
+from sas.domain.order import Direction
+from sas.features.circuit_breaker.rules import Breaker, BreakerState
+from sas.ports import Call, TransientError
+from tests.unit.actors_kit import (
+    QUEUES,
+    Kit,
+    agent_actor,
+    breaker_of,
+    command,
+    delivery,
+    keep_breaker,
+    order,
+)
+from tests.unit.test_actors_waiting import (
+    POLICY,
+    RETRY,
+    STOCK,
+    cut_off,
+    hangs,
+    made_with,
+    pass_time,
+)
+
+
+async def test_a_probe_whose_heartbeat_was_granted_is_not_cut_off_at_the_old_complete_by() -> None:
+    """30 s allowed, 35 s of work, one heartbeat at 20 s: without the probe it is processed."""
+    for probes in (False, True):
+        made = made_with()
+        if probes:
+            await cut_off(made, seconds=0)
+
+        async def works(call: Call, made: Kit = made) -> Any:
+            await made.clock.sleep(20)
+            await call.heartbeat("two thirds")
+            await made.clock.sleep(15)
+            return {"ok": True}
+
+        made.agents["stock"].then(works)
+        await made.submit()
+        await made.step(QUEUES.scheduler)
+        message = made.bus.take(STOCK)
+        assert message is not None
+        task = asyncio.ensure_future(made.actors["stock"].handle(delivery(message)))
+        for _ in range(40):
+            await made.clock.advance(1)
+            while not task.done() and (said := made.bus.take(QUEUES.replies)) is not None:
+                await made.scheduler.handle_reply(delivery(said))
+        reply = await task
+        assert reply is not None
+        assert reply.outcome is Outcome.DONE, probes
+
+
+async def test_a_probe_without_an_answer_after_a_failed_call_of_the_same_delivery_is_silent() -> (
+    None
+):
+    made = made_with()
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    message = made.bus.take(STOCK)
+    assert message is not None
+
+    async def opened_meanwhile(_call: object) -> None:
+        await cut_off(made, seconds=0)
+        raise TransientError("down", retry_after=timedelta(seconds=2))
+
+    made.agents["stock"].then(opened_meanwhile, hangs)
+    assert await made.run(made.actors["stock"].handle(delivery(message))) is None
+
+
+async def test_a_slow_probe_that_fails_after_the_circuit_closed_waits_before_its_next_call() -> (
+    None
+):
+    made = made_with()
+    await cut_off(made, seconds=0)
+    at: list[float] = []
+
+    async def closed_meanwhile(_call: object) -> None:
+        await keep_breaker(made.store, Breaker(since=made.clock.now()))
+        raise TransientError("busy", retry_after=timedelta(seconds=5))
+
+    async def note(_call: object) -> None:
+        at.append((made.clock.now() - began).total_seconds())
+
+    made.agents["stock"].then(closed_meanwhile, note)
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    message = made.bus.take(STOCK)
+    assert message is not None
+    began = made.clock.now()
+    await made.run(made.actors["stock"].handle(delivery(message)))
+    assert at
+    assert at[0] >= 5
+
+
+async def test_an_order_whose_calls_alone_get_no_answer_waits_with_an_alert() -> None:
+    """A service that is away looks the same. Another order's success would close the circuit."""
+    made = made_with()
+    made.agents["stock"].then(*(TransientError("connection closed") for _ in range(1000)))
+    await made.submit()
+    await made.drain()
+    await pass_time(made, 1200)
+    assert made.order().failure_count == 1
+    assert made.state() in {"Pending", "Processing"}
+    assert {"breaker-open", "waiting"} <= {alert.kind for alert in made.alerts()}
+    await made.hand(command("cancel", made.order().seq))
+    await pass_time(made, 120)
+    assert made.order().direction is Direction.UNDO
+
+
+async def test_a_probe_that_succeeds_after_its_time_closes_the_circuit() -> None:
+    """Calls take 22 s. After 20 s another instance probes too. The service is well."""
+    made = made_with()
+    await cut_off(made, seconds=0)
+    other = agent_actor(made.context, "stock", made.agents["stock"], policy=RETRY, circuit=POLICY)
+
+    async def slow(_call: Call) -> Any:
+        await made.clock.sleep(22)
+        return {"ok": True}
+
+    made.agents["stock"].then(slow, slow)
+    for number in range(2):
+        await made.submit(order(f"O-{number}"), f"m-{number}")
+        await made.step(QUEUES.scheduler)
+    first, second = made.bus.take(STOCK), made.bus.take(STOCK)
+    assert first is not None
+    assert second is not None
+    probe = asyncio.ensure_future(made.actors["stock"].handle(delivery(first)))
+    await made.clock.advance(20)
+    await made.clock.advance(0)
+    rival = asyncio.ensure_future(other.handle(delivery(second)))
+    await made.clock.advance(2)
+    await made.clock.advance(0)
+    assert probe.done()
+    found = await breaker_of(made.store)
+    await made.clock.advance(60)
+    await asyncio.gather(probe, rival)
+    assert found.state is BreakerState.CLOSED
+
+
+async def test_a_probe_may_use_all_the_time_allowed() -> None:
+    """30 s are allowed and each call takes 26 s. The service is well."""
+    made = made_with()
+    await cut_off(made, seconds=0)
+
+    async def slow(_call: Call) -> Any:
+        await made.clock.sleep(26)
+        return {"ok": True}
+
+    made.agents["stock"].then(*(slow for _ in range(1000)))
+    await made.submit()
+    await made.drain()
+    await pass_time(made, 600)
+    calls = len(made.agents["stock"].calls)
+    assert made.order().steps[0].process_state.value == "Processed", calls
