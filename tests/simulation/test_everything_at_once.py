@@ -162,7 +162,7 @@ async def test_every_order_ends_whole_whatever_goes_wrong_at_once(seed: int) -> 
 @pytest.mark.long
 async def test_everything_that_is_meant_to_go_wrong_at_once_does() -> None:
     words: Counter[str] = Counter()
-    for seed in range(30):
+    for seed in range(40):
         system = prepared(seed)
         await run(system)
         for stored in system.store.orders.values():
