@@ -14,6 +14,7 @@ from sas.actors.agent import RetryPolicy
 from sas.bootstrap import Application, actors, wired
 from sas.codec import internal
 from sas.codec.internal import CommandMessage
+from sas.codec.strict import MalformedError
 from sas.domain.ids import digest_id
 from sas.domain.order import OrderState
 from sas.domain.queues import lane
@@ -23,7 +24,8 @@ from sas.engine.delivery import Delivery
 from sas.engine.hooks import Encryption
 from sas.engine.kept_orders import KeptOrders
 from sas.engine.messages import Addresses
-from sas.features.callbacks.codec import CallbackKeys
+from sas.features.callbacks.codec import CallbackKeys, read_message
+from sas.features.callbacks.endpoint import AGAIN_MAX
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import Business, BusUnavailableError, Callback, Message, MessageBus, StateStore
 from sas.sim.platform import QUEUES, REPLIES_TO
@@ -41,6 +43,7 @@ BREAKER = BreakerPolicy(
     probe_for=timedelta(seconds=8),
 )
 """Short times, so that many circuits open and close within a step's time."""
+CALLBACKS = {lane(QUEUES.callbacks, urgent=urgent) for urgent in (False, True)}
 AT_REST = frozenset(
     {OrderState.PROCESSED, OrderState.COMPENSATED, OrderState.ERROR, OrderState.REJECTED}
 )
@@ -184,6 +187,7 @@ class System:
         """Take these hosts for the instances."""
         self.hosts = hosts
         self.world.instances = [Instance(host) for host in hosts]
+        self.world.resting = self._waits_for_operator
 
     def at_rest(self) -> bool:
         """Return whether every order is at an end, or in Error, and nothing is due."""
@@ -194,6 +198,22 @@ class System:
             order_id in orders and orders[order_id].order.process_state in AT_REST
             for order_id in self.submitted
         )
+
+    def _waits_for_operator(self, queued: Queued) -> bool:
+        """Return whether a message is a callback of an order in Error that has waited for long.
+
+        It waits for its operator, up to a week, as the order does.
+        """
+        if queued.message.queue not in CALLBACKS:
+            return False
+        if queued.visible_at - queued.enqueued_at < AGAIN_MAX:
+            return False
+        try:
+            _, claims = read_message(queued.message.body, KEYS)
+        except MalformedError:
+            return False
+        stored = self.store.orders.get(claims.order_id)
+        return stored is not None and stored.order.process_state is OrderState.ERROR
 
     def put_order(
         self, order_id: str, workflow: str, content: Mapping[str, Any], *, urgent: bool

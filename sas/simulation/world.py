@@ -125,7 +125,8 @@ class World:
     instance. The partitions of the store in ``store.away`` and the queues that are away do not
     answer: see ``MemoryBus.cut``. While no due row can be read, the timer may pause for
     ``timer_idle``: that only saves time. ``tell`` gets a sentence for each fault, ``on_failed``
-    each error of a function.
+    each error of a function. A message that is ``resting`` waits for something outside of the
+    simulation: the world is done without it.
     """
 
     seed: int
@@ -138,6 +139,7 @@ class World:
     timer_idle: timedelta = TIMER_EVERY
     instances: list[Instance] = field(default_factory=list)
     tell: Callable[[str], None] = lambda _text: None
+    resting: Callable[[Queued], bool] = lambda _queued: False
     on_failed: Callable[[Queued, BaseException], None] = lambda _queued, _failed: None
     timer: Callable[[], Awaitable[object]] = field(init=False)
     rng: random.Random = field(init=False)
@@ -260,8 +262,11 @@ class World:
         if self._running:
             return False
         queues = self.memory_bus.queues
-        held = (name for name in self._handled() if queues[name].waiting or queues[name].locked)
-        return all(self.memory_bus.is_empty(name) for name in held)
+        held = [name for name in self._handled() if queues[name].waiting or queues[name].locked]
+        busy = (name for name in held if not self.memory_bus.is_empty(name))
+        return not any(
+            queues[name].locked or not all(map(self.resting, queues[name].waiting)) for name in busy
+        )
 
     async def close(self) -> None:
         """Stop all running functions."""
