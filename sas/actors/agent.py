@@ -386,7 +386,7 @@ class Attempts:
         while True:
             attempt, before = CallAttempt(deadline), deadline.called
             try:
-                await self._admit(attempt, called=tried)
+                await self._admit(attempt)
                 number += 1
                 return await self._traced(call, attempt, number)
             except TransientError as failed:
@@ -440,7 +440,7 @@ class Attempts:
             log.warning("order %s: the error of an attempt was not kept: %s",
                         request.order_id, type(down).__name__)  # fmt: skip
 
-    async def _admit(self, attempt: CallAttempt, *, called: bool) -> None:
+    async def _admit(self, attempt: CallAttempt) -> None:
         """Have every guard admit an attempt, or raise.
 
         A guard may wait before it answers. So every guard is asked twice: one that admitted the
@@ -458,7 +458,7 @@ class Attempts:
         await self._ended(attempt, CallEnd.UNKNOWN)
         if until is None:
             raise SilentError
-        raise MustWaitError(until, called=called)
+        raise MustWaitError(until, called=False)
 
     async def _traced(
         self, call: Callable[[], Awaitable[Any]], attempt: CallAttempt, number: int

@@ -132,9 +132,9 @@ class CallDeadline:
 class CallAttempt:
     """One attempt of a remote call, from its admission to its end.
 
-    A guard says that it ``probes`` a service that may be away: its answer must come early enough to
-    tell the scheduler if there is none. ``excused``: a guard says that its failure is the service's
-    alone, so that the step has not failed.
+    Guards set both marks. ``probes``: the call tests a service that may be away, so the agent stops
+    waiting for its answer at ``CallDeadline.last_reply``. ``excused``: the call failed because of
+    the service alone, so no failure of the step is counted.
     """
 
     deadline: CallDeadline

@@ -36,9 +36,10 @@ class KeptOrders:
         return found[0] if found is not None and found[0].seq >= seq else None
 
     def keep(self, order: Order) -> None:
-        """Keep an order in place of its older version, unless it is too large or needs no message.
+        """Keep an order in place of its older version, unless it is large, at an end or in Error.
 
         An order in Error waits for an operator, whose commands load it.
+
         The answers to two commits may come in the wrong order, so a newer version is not replaced.
         """
         if self.find(order.order_id, order.seq) is not None:

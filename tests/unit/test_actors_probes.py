@@ -6,6 +6,8 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from sas.domain.messages import Outcome
 from sas.domain.order import Direction
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
@@ -59,9 +61,44 @@ async def test_a_probe_whose_heartbeat_was_granted_is_not_cut_off_at_the_old_com
         assert reply.outcome is Outcome.DONE, probes
 
 
-async def test_a_probe_without_an_answer_after_a_failed_call_of_the_same_delivery_is_silent() -> (
-    None
-):
+async def test_a_probe_that_fails_counts_no_failure_and_its_step_waits() -> None:
+    """A service that is away fails the one call that tests it now and then. No step has failed."""
+    made = made_with()
+    await cut_off(made, seconds=0)
+    made.agents["stock"].then(*(TransientError("down") for _ in range(100)))
+    await made.submit()
+    await made.drain()
+    await pass_time(made, 600)
+    assert len(made.agents["stock"].calls) >= 10
+    assert made.order().failure_count == 0
+    assert made.state() in {"Pending", "Processing"}
+    made.agents["stock"].script.clear()
+    await pass_time(made, 60)
+    assert made.state() == "Processed"
+
+
+async def test_a_probe_without_an_answer_counts_no_failure_and_opens_the_circuit_again() -> None:
+    made = made_with()
+    await cut_off(made, seconds=0)
+    made.agents["stock"].then(hangs)
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    message = made.bus.take(STOCK)
+    assert message is not None
+    reply = await made.run(made.actors["stock"].handle(delivery(message)))
+    assert reply is not None
+    assert reply.outcome is Outcome.WAITED
+    complete_by = made.order().complete_by
+    assert complete_by is not None
+    assert made.clock.now() < complete_by
+    found = await breaker_of(made.store)
+    assert (found.state, found.rounds) == (BreakerState.OPEN, 2)
+    await made.drain()
+    assert (made.words()[-1], made.order().failure_count) == ("waiting: no call could begin", 0)
+
+
+@pytest.mark.parametrize("probe", ["fails", "gets no answer"])
+async def test_a_failed_call_before_the_probe_of_the_same_delivery_still_counts(probe: str) -> None:
     made = made_with()
     await made.submit()
     await made.step(QUEUES.scheduler)
@@ -72,7 +109,8 @@ async def test_a_probe_without_an_answer_after_a_failed_call_of_the_same_deliver
         await cut_off(made, seconds=0)
         raise TransientError("down", retry_after=timedelta(seconds=2))
 
-    made.agents["stock"].then(opened_meanwhile, hangs)
+    probes = [TransientError("down") for _ in range(9)] if probe == "fails" else [hangs]
+    made.agents["stock"].then(opened_meanwhile, *probes)
     assert await made.run(made.actors["stock"].handle(delivery(message))) is None
 
 

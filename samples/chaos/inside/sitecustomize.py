@@ -1,4 +1,4 @@
-"""What a Python process of a chaos run does beside its work: a shifted clock, and its memory told.
+"""What a Python process of a chaos run does beside its work: it shifts the clock, tells its memory.
 
 Python imports this module at the start of every process that has this folder in PYTHONPATH.
 
