@@ -334,6 +334,16 @@ class MemoryBus:
         """Return whether a queue can be reached at all."""
         return not self.away and not queue.away
 
+    @property
+    def sent(self) -> int:
+        """How many messages came into any queue, also as dead letters."""
+        return self._sequence
+
+    @property
+    def refuses_any(self) -> bool:
+        """Return whether a queue takes no message now."""
+        return self.away or any(one.away or one.refuses for one in self.queues.values())
+
     def cut(self, *names: str) -> None:
         """Take queues away; without names, the namespace. Locks are not renewed meanwhile."""
         self.on_changed()

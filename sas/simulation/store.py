@@ -148,6 +148,11 @@ class MemoryStore:
             self._first_due = (min(ats, default=None),)
         return self._first_due[0]
 
+    @property
+    def due_rows(self) -> int:
+        """How many due rows there are; no actor asks for it."""
+        return sum(map(len, self._due.values()))
+
     def fail_next(self, operation: str, *faults: StoreFault) -> None:
         """Inject these faults into the next calls of an operation, one each."""
         self._faults[operation].extend(faults)

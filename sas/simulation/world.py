@@ -123,10 +123,10 @@ class World:
 
     At most ``at_once`` functions run at once over all, ``rules.calls_max`` of each queue in each
     instance. The partitions of the store in ``store.away`` and the queues that are away do not
-    answer: see ``MemoryBus.cut``. While no due row can be read, the timer may pause for
-    ``timer_idle``: that only saves time. ``tell`` gets a sentence for each fault, ``on_failed``
-    each error of a function. A message that is ``resting`` waits for something outside of the
-    simulation: the world is done without it.
+    answer: see ``MemoryBus.cut``. While no due row can be read, or the sweeps can send nothing
+    because a queue is away, the timer may pause for ``timer_idle``: that only saves time. ``tell``
+    gets a sentence for each fault, ``on_failed`` each error of a function. A message that is
+    ``resting`` waits for something outside of the simulation: the world is done without it.
     """
 
     seed: int
@@ -150,6 +150,8 @@ class World:
     _running: int = 0
     _timer_task: asyncio.Task[None] | None = None
     _tick: datetime = field(init=False)
+    _vain: int = 0
+    """So many sweeps of a row sent nothing and left every due row."""
     _closing: bool = False
 
     def __post_init__(self) -> None:
@@ -404,11 +406,15 @@ class World:
             self._timer_task = asyncio.ensure_future(self._run_timer())
 
     async def _run_timer(self) -> None:
+        before = self.memory_bus.sent, self.store.due_rows
         try:
             await self.timer()
         except (CrashError, Exception):  # noqa: BLE001  the host survives every error
             return
         finally:
+            self._vain = (
+                self._vain + 1 if before == (self.memory_bus.sent, self.store.due_rows) else 0
+            )
             self.clock.stay()
 
     def _timer_runs(self) -> bool:
@@ -416,7 +422,9 @@ class World:
 
     def _next_tick(self) -> datetime:
         """Return the next tick that finds a due row, or the latest."""
-        first, latest = self._tick + TIMER_EVERY, self._tick + self.timer_idle
+        vain = self._vain if self.memory_bus.refuses_any else 0
+        pause = min(TIMER_EVERY * (1 << min(vain, 10)), max(TIMER_EVERY, self.timer_idle))
+        first, latest = self._tick + pause, self._tick + self.timer_idle
         if latest <= max(first, self.clock.now()) or self.store.away:
             return latest
         return max(first, min(self.store.next_due() or latest, latest))
