@@ -91,6 +91,18 @@ def test_a_closed_session_is_free_at_once_and_its_messages_are_not_counted(
     assert [message.delivery_count for message, _ in second.got] == [0, 0]
 
 
+def test_a_session_that_is_given_back_goes_to_one_waiting_receiver(
+    world: World, queue: Queue
+) -> None:
+    world.send(queue, b"1", b"2", b"3", session_id="a")
+    owner = accept(world, queue, "a", 9)
+    first, second = accept_next(world, queue), accept_next(world, queue)
+    queue.dispatch.detach(owner, world.now)
+    assert [one.session is not None for one in (first, second)] == [True, False]
+    world.give_credit(queue, first, 9)
+    assert (first.bodies, second.bodies) == ([b"1", b"2", b"3"], [])
+
+
 def test_a_session_whose_lock_ends_is_lost_and_its_messages_are_counted(
     world: World, queue: Queue
 ) -> None:

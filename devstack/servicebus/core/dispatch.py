@@ -218,7 +218,8 @@ class SessionDispatch:
         self._held.pop(session.id, None)
         for message in list(session.locked.values()):
             self._store.unlock(message, now, count=count)
-        if session.ready and session.count:
+        # The first message that was unlocked may have given the session to a waiting receiver.
+        if session.owner is None and session.ready and session.count:
             self._free[session.id] = None
             self._serve_waiters(now)
         self._drop_if_empty(session)
