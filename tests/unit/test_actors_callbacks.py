@@ -783,6 +783,17 @@ async def test_a_token_from_before_orders_were_distinguished_is_accepted_until_i
     assert (await post(made, KEYS.issue(bare))).status == 202
 
 
+async def test_an_old_token_that_expired_before_its_order_was_submitted_is_of_an_earlier_one() -> (
+    None
+):
+    made, callback = await awaiting()
+    past = int((made.order().details.submitted_at - HOUR).timestamp())
+    old = msgspec.structs.replace(KEYS.read(callback.token), submission=None, expires=past)
+    await made.hand(said(Callback(KEYS.issue(old), None, made.clock.now())))
+    assert made.states()[0] == "Processing"
+    assert [one.reason for one in made.rejected()] == ["unknown-order"]
+
+
 async def test_an_order_that_takes_its_place_while_a_callback_is_taken_is_left_alone() -> None:
     made, callback = await awaiting()
     load, loads = made.store.load, 0

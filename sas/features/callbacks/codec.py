@@ -119,6 +119,12 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 f"the order {self.order_id!r} of this token is gone, and another order has its id "
                 "now",
             )
+        if self.submission is None and self.expires_at <= order.details.submitted_at:
+            raise MalformedError(
+                Reason.UNKNOWN_ORDER,
+                f"the token expired before this order {self.order_id!r} was submitted: it is of an "
+                "earlier one",
+            )
         return order
 
 
