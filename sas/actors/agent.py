@@ -384,7 +384,7 @@ class Attempts:
         tried = False
         kept: AttemptError | None = None
         while True:
-            attempt, before = CallAttempt(deadline), deadline.called
+            attempt = CallAttempt(deadline)
             try:
                 await self._admit(attempt)
                 number += 1
@@ -400,7 +400,6 @@ class Attempts:
                 )  # fmt: skip
             except MustWaitError as wait:
                 wait.called = wait.called or tried
-                deadline.called = before or wait.called
                 raise
             except _NO_BUG:
                 raise
@@ -412,10 +411,7 @@ class Attempts:
             if _is_news(error, kept, over=over):
                 await self._keep(deadline, error)
                 kept = error
-            if attempt.excused:
-                deadline.called = before
-            else:
-                tried = True
+            tried = tried or not attempt.excused
             if over and tried:
                 raise SilentError
             again_at = self._clock.now() + timedelta(seconds=delay)
@@ -498,7 +494,7 @@ class Attempts:
         nothing about the service.
         """
         deadline = attempt.deadline
-        began = self._clock.now()
+        began, before = self._clock.now(), deadline.called
         end, why = CallEnd.UNKNOWN, ""
         try:
             result = await self._within(call, attempt)
@@ -522,7 +518,10 @@ class Attempts:
             end = CallEnd.ANSWERED
             return result
         finally:
-            await self._ended(attempt, end, why)
+            try:
+                await self._ended(attempt, end, why)
+            finally:
+                deadline.called = before if attempt.excused else deadline.called
 
     async def _within(self, call: Callable[[], Awaitable[Any]], attempt: CallAttempt) -> Any:
         """Return what ``call`` returns.

@@ -10,8 +10,10 @@ import pytest
 
 from sas.domain.messages import Outcome
 from sas.domain.order import Direction
+from sas.engine.hooks import CALLED
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
-from sas.ports import Call, TransientError
+from sas.ports import Call, StoreUnavailableError, TransientError
+from sas.simulation.store import StoreFault
 from tests.unit.actors_kit import (
     QUEUES,
     Kit,
@@ -95,6 +97,24 @@ async def test_a_probe_without_an_answer_counts_no_failure_and_opens_the_circuit
     assert (found.state, found.rounds) == (BreakerState.OPEN, 2)
     await made.drain()
     assert (made.words()[-1], made.order().failure_count) == ("waiting: no call could begin", 0)
+
+
+async def test_a_probe_that_fails_while_the_store_is_away_too_is_no_call_of_its_step() -> None:
+    made = made_with()
+    await cut_off(made, seconds=0)
+
+    async def fails(_call: object) -> None:
+        made.store.fail_next("write_shared", StoreFault.UNAVAILABLE)
+        raise TransientError("down")
+
+    made.agents["stock"].then(fails)
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    message = made.bus.take(STOCK)
+    assert message is not None
+    with pytest.raises(StoreUnavailableError) as away:
+        await made.run(made.actors["stock"].handle(delivery(message)))
+    assert CALLED not in away.value.put_back_with
 
 
 @pytest.mark.parametrize("probe", ["fails", "gets no answer"])
