@@ -99,6 +99,79 @@ RECOVERIES: Mapping[str, Count] = {
         ),
         {"scheduler": 1},
     ),
+    "expired": Count(
+        "an agent dies twice: a reset, then three steps are undone (without two sweeps)",
+        Usage(
+            transactions=6, queries=4, reads=3, deletes=2, entities_read=22, entities_written=42,
+            sends=9, messages=9, peeks=8,
+        ),
+        {"scheduler": 2, "replies": 2, AGENT: 2},
+    ),
+    "crash": Count(
+        "an agent's process dies in a call, and its request comes again", Usage(), {AGENT: 1}
+    ),
+    "lost reply": Count(
+        "a reply is lost: the supervisor resets the step (without its sweep)",
+        Usage(
+            transactions=2, queries=2, reads=1, deletes=1, entities_read=11, entities_written=13,
+            sends=3, messages=3, peeks=4,
+        ),
+        {"scheduler": 1, AGENT: 1},
+    ),
+    "order again": Count(
+        "an order is delivered again after its transaction",
+        Usage(
+            transactions=1, queries=3, reads=3, entities_read=18, sends=2, messages=2
+        ),
+        {"submission": 1},
+    ),
+    "wake again": Count(
+        "a wake is delivered again after its transaction",
+        Usage(queries=2, reads=2, entities_read=12, sends=1, messages=1),
+        {"scheduler": 1},
+    ),
+    "request again": Count(
+        "a request is delivered again after its reply",
+        Usage(sends=1, messages=1),
+        {AGENT: 1},
+    ),
+    "reply again": Count(
+        "a reply is delivered again after its transaction",
+        Usage(queries=2, reads=2, entities_read=12, sends=1, messages=1),
+        {"replies": 1},
+    ),
+    "dead order": Count(
+        "an order becomes a dead letter and is rejected (all that it takes)",
+        Usage(
+            transactions=1, queries=2, reads=1, entities_read=2, entities_written=5,
+            sends=4, messages=4,
+        ),
+        {"deadletters": 1},
+    ),
+    "dead wake": Count(
+        "a wake becomes a dead letter, and a sweep claims the order (without that)",
+        Usage(
+            transactions=2, queries=4, reads=4, deletes=1, entities_read=21, entities_written=10,
+            sends=3, messages=3,
+        ),
+        {"deadletters": 1},
+    ),
+    "dead request": Count(
+        "a request becomes a dead letter, and the step is reset (without its sweep)",
+        Usage(
+            transactions=2, queries=3, reads=1, deletes=1, entities_read=16, entities_written=13,
+            sends=4, messages=4, peeks=4,
+        ),
+        {"deadletters": 1, "scheduler": 1},
+    ),
+    "dead reply": Count(
+        "a reply becomes a dead letter, and the step is reset (without its sweep)",
+        Usage(
+            transactions=3, queries=4, reads=2, deletes=1, entities_read=21, entities_written=16,
+            sends=5, messages=5, peeks=4,
+        ),
+        {"deadletters": 1, "scheduler": 1, AGENT: 1},
+    ),
     "undo": Count(
         "the third step is refused: three steps are undone",
         Usage(transactions=3, entities_written=22, sends=7, messages=7),
@@ -110,6 +183,20 @@ RECOVERIES: Mapping[str, Count] = {
             transactions=3, queries=1, entities_read=5, entities_written=18, sends=5, messages=5
         ),
         {"scheduler": 2, "replies": 1, AGENT: 1},
+    ),
+    "skip": Count(
+        "an operator skips a failed step (with the command)",
+        Usage(
+            transactions=1, queries=1, entities_read=5, entities_written=6, sends=2, messages=2
+        ),
+        {"scheduler": 1},
+    ),
+    "undo asked": Count(
+        "an operator undoes or cancels a held order of three steps (with the command)",
+        Usage(
+            transactions=5, queries=1, entities_read=5, entities_written=34, sends=9, messages=9
+        ),
+        {"scheduler": 2, "replies": 3, AGENT: 3},
     ),
     "duplicate": Count(
         "the same order comes again",

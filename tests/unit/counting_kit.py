@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +16,7 @@ from sas.config import read_config
 from sas.domain.queues import Queues
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.ports import Agent, Business, Message
-from sas.simulation.bus import MemoryBus
+from sas.simulation.bus import MemoryBus, Queued, QueueRules
 from sas.simulation.clock import VirtualClock
 from sas.simulation.store import MemoryStore
 from sas.telemetry.usage import Usage
@@ -25,6 +25,12 @@ from tests.unit.actors_kit import ScriptedAgent, delivery
 QUEUES = Queues()
 SHOP = "responses-shop"
 TIME = timedelta(seconds=30)
+RULES = QueueRules(
+    deliveries_max=5,
+    duplicate_window=timedelta(minutes=10),
+    forwards_dead_letters_to=QUEUES.dead_letters,
+)
+"""As ``infra/queues.json`` has them; orders are not checked for duplicates."""
 SETTINGS = {
     "ServiceBus": "Endpoint=sb://count",
     "SAS_TABLES": "AccountName=count",
@@ -48,6 +54,10 @@ def workflows(agents: Sequence[str]) -> Workflows:
     )
 
 
+class KilledError(BaseException):
+    """Raised by an agent: its process is killed in the call, and the request comes again."""
+
+
 @dataclass
 class Spent:
     """What a block asked for, and the executions of each function."""
@@ -60,8 +70,9 @@ class System:
     """The functions over ports in memory.
 
     ``apart``: each function has a process of its own, as on Flex Consumption. Otherwise one process
-    has them all. Agents that are ``silent`` die with each request. ``before`` has what happens just
-    before a function runs the next time.
+    has them all. Functions that are ``silent`` lose each message. ``before`` has what happens just
+    before a function runs the next time. The next message of a function in ``again`` is delivered
+    again when it was handled, and that of one in ``given_up`` becomes a dead letter.
     """
 
     def __init__(self, *, apart: bool = False, steps: int = 3, **settings: str) -> None:
@@ -72,11 +83,15 @@ class System:
         self.executions: Counter[str] = Counter()
         self.apart = apart
         self.silent: set[str] = set()
+        self.again: set[str] = set()
+        self.given_up: set[str] = set()
         self.before: dict[str, Callable[[], None]] = {}
         self._settings = read_config(SETTINGS | settings)
         self._applications: dict[str, Application] = {}
         self._workflows = workflows(tuple(self.agents))
-        self.bus.declare(*QUEUES.own(self.agents), SHOP)
+        self.bus.declare(*QUEUES.own(self.agents), SHOP, rules=RULES)
+        self.bus.declare(QUEUES.orders, rules=replace(RULES, duplicate_window=None))
+        self.bus.declare(QUEUES.dead_letters)
 
     def application(self, function: str) -> Application:
         """Return the application of the process that a function runs in."""
@@ -115,11 +130,11 @@ class System:
     async def work(self) -> None:
         """Hand out messages until none is visible. Apart, two seconds pass before each."""
         functions = self._functions()
-        while taken := [m for queue in functions if (m := self.bus.take(queue)) is not None]:
-            for message in taken:
+        while taken := [m for queue in functions if (m := self._take(queue)) is not None]:
+            for queued in taken:
                 if self.apart:  # nothing that was read lately is remembered
                     await self.clock.sleep(2)
-                await self.hand(message)
+                await self.hand(queued)
 
     async def until_visible(self, queue: str) -> None:
         """Let the time pass until the first message of a queue can be received."""
@@ -127,15 +142,22 @@ class System:
         assert at is not None
         await self.clock.sleep((at - self.clock.now()).total_seconds())
 
-    async def hand(self, message: Message) -> None:
-        """Hand one message to its function."""
-        function, handler = self._functions()[message.queue]
+    async def hand(self, queued: Queued) -> None:
+        """Hand one message to its function, and once more if that dies or its lock is lost."""
+        function, handler = self._functions()[queued.message.queue]
         if function in self.silent:
             return
         application = self.application(function)
         self.executions[function] += 1
         self.before.pop(function, lambda: None)()
-        await application.receive(handler(application), delivery(message))
+        taken = delivery(queued.message, count=queued.deliveries, source_queue=queued.source)
+        try:
+            await application.receive(handler(application), taken)
+        except KilledError:
+            self.again.add(function)
+        if function in self.again:
+            self.again.remove(function)
+            await self.hand(replace(queued, deliveries=queued.deliveries + 1))
 
     async def sweep(self) -> None:
         """Run the supervisor's function."""
@@ -147,6 +169,16 @@ class System:
         self.executions["purge"] += 1
         await self.application("purge").purger.run()
 
+    def _take(self, queue: str) -> Queued | None:
+        function, _ = self._functions()[queue]
+        if function in self.given_up and self.bus.messages(queue):
+            self.given_up.remove(function)
+            self.bus.give_up_first(queue)
+        found = self.bus.receive(queue)
+        if found is not None:
+            self.bus.complete(found)
+        return found
+
     def _functions(self) -> dict[str, tuple[str, Callable[[Application], Any]]]:
         return {
             QUEUES.orders: ("submission", lambda app: app.submitter.handle),
@@ -156,6 +188,7 @@ class System:
             **{
                 QUEUES.agent(name): (name, _agent_handler(name)) for name in self.agents
             },
+            QUEUES.dead_letters: ("deadletters", lambda app: app.dead_letters.handle),
         }  # fmt: skip
 
 

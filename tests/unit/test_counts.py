@@ -22,9 +22,11 @@ from sas.domain.order import OrderState
 from sas.ports import AwaitCallback, Callback, Message, RefusedError, StillRunning, TransientError
 from sas.simulation.store import StoreFault
 from sas.telemetry.usage import Usage
-from tests.unit.counting_kit import QUEUES, SHOP, Spent, System
+from tests.unit.counting_kit import QUEUES, SHOP, KilledError, Spent, System
 
 LAST = "agent-2"
+TWO_SWEEPS = (counts.SWEEP, counts.SWEEP, counts.HEALTH_CHECK)
+Course = Callable[[System], Awaitable[None]]
 
 
 async def warm(*, apart: bool = False, steps: int = 3) -> System:
@@ -139,13 +141,62 @@ async def retry(made: System) -> None:
     await made.submit("O-1")
 
 
+async def after_its_time(made: System) -> None:
+    await made.clock.sleep(31)
+    await made.sweep()
+    await made.work()
+
+
 async def reset(made: System) -> None:
     made.silent = {LAST}
     await made.submit("O-1")
     made.silent = set()
-    await made.clock.sleep(31)
-    await made.sweep()
-    await made.work()
+    await after_its_time(made)
+
+
+async def expired(made: System) -> None:
+    made.silent = {LAST}
+    await made.submit("O-1")
+    await after_its_time(made)
+    made.silent = set()
+    await after_its_time(made)
+
+
+async def crash(made: System) -> None:
+    made.agents[LAST].then(KilledError())
+    await made.submit("O-1")
+    assert len(made.agents[LAST].calls) == 3  # with the first order's
+
+
+async def lost_reply(made: System) -> None:
+    made.before[LAST] = lambda: made.silent.add("replies")
+    await made.submit("O-1")
+    made.silent = set()
+    await after_its_time(made)
+    assert len(made.agents[LAST].calls) == 3
+
+
+def again(function: str) -> Course:
+    async def course(made: System) -> None:
+        made.again = {function}
+        await made.submit("O-1")
+        assert not made.again
+
+    return course
+
+
+def dead(function: str) -> Course:
+    async def course(made: System) -> None:
+        if function == "replies":
+            made.before[LAST] = lambda: made.given_up.add("replies")
+        else:
+            made.given_up = {function}
+        await made.submit("O-1")
+        assert made.executions["deadletters"] == 1
+        assert len(made.bus.messages(QUEUES.alerts)) == 1
+        await after_its_time(made)
+
+    return course
 
 
 async def undo(made: System) -> None:
@@ -206,33 +257,60 @@ async def claim_check(made: System) -> None:
 
 
 @pytest.mark.parametrize(
-    ("course", "beside", "end"),
+    ("name", "course", "beside", "end"),
     [
-        (retry, (), OrderState.PROCESSED),
-        (reset, (counts.SWEEP,), OrderState.PROCESSED),
-        (undo, (), OrderState.COMPENSATED),
-        (duplicate, (), OrderState.PROCESSED),
-        (put_back, (), OrderState.PROCESSED),
-        (held, (counts.SWEEP,), OrderState.PROCESSED),
-        (callback, (), OrderState.PROCESSED),
-        (long_step, (), OrderState.PROCESSED),
-        (claim_check, (), OrderState.PROCESSED),
+        ("retry", retry, (), OrderState.PROCESSED),
+        ("reset", reset, (counts.SWEEP,), OrderState.PROCESSED),
+        ("expired", expired, TWO_SWEEPS, OrderState.COMPENSATED),
+        ("crash", crash, (), OrderState.PROCESSED),
+        ("lost reply", lost_reply, (counts.SWEEP,), OrderState.PROCESSED),
+        ("order again", again("submission"), (), OrderState.PROCESSED),
+        ("wake again", again("scheduler"), (), OrderState.PROCESSED),
+        ("request again", again(LAST), (), OrderState.PROCESSED),
+        ("reply again", again("replies"), (), OrderState.PROCESSED),
+        ("dead wake", dead("scheduler"), (counts.SWEEP,), OrderState.PROCESSED),
+        ("dead request", dead(LAST), (counts.SWEEP,), OrderState.PROCESSED),
+        ("dead reply", dead("replies"), (counts.SWEEP,), OrderState.PROCESSED),
+        ("undo", undo, (), OrderState.COMPENSATED),
+        ("duplicate", duplicate, (), OrderState.PROCESSED),
+        ("put-back", put_back, (), OrderState.PROCESSED),
+        ("held", held, (counts.SWEEP,), OrderState.PROCESSED),
+        ("callback", callback, (), OrderState.PROCESSED),
+        ("long step", long_step, (), OrderState.PROCESSED),
+        ("claim check", claim_check, (), OrderState.PROCESSED),
     ],
 )
 async def test_a_recovery_adds_just_this_to_its_order(
-    course: Callable[[System], Awaitable[None]], beside: tuple[Count, ...], end: OrderState
+    name: str, course: Course, beside: tuple[Count, ...], end: OrderState
 ) -> None:
     made = await warm()
     spent = await made.spent(course(made))
-    name = {"put_back": "put-back"}.get(course.__name__, course.__name__.replace("_", " "))
     is_count(spent, counts.ORDER, counts.RECOVERIES[name], *beside)
     assert ended(made) is end
 
 
-async def test_a_resubmit_by_an_operator_costs_just_this() -> None:
+async def test_an_order_that_becomes_a_dead_letter_costs_just_this() -> None:
+    made = await warm()
+    made.given_up = {"submission"}
+    is_count(await made.spent(made.submit("O-1")), counts.RECOVERIES["dead order"])
+    assert ended(made) is OrderState.REJECTED
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "end"),
+    [
+        ("resubmit", "resubmit", OrderState.PROCESSED),
+        ("skip", "skip", OrderState.PROCESSED),
+        ("undo", "undo asked", OrderState.COMPENSATED),
+        ("cancel", "undo asked", OrderState.COMPENSATED),
+    ],
+)
+async def test_a_command_of_an_operator_costs_just_this(
+    verb: str, name: str, end: OrderState
+) -> None:
     made = await warm()
     made.agents[LAST].then(RefusedError("sold-out", "none left"))
     await made.clock.run(made.submit("O-1", name="order-with-care"))
     assert ended(made) is OrderState.ERROR
-    is_count(await made.spent(made.command("resubmit", "O-1")), counts.RECOVERIES["resubmit"])
-    assert ended(made) is OrderState.PROCESSED
+    is_count(await made.spent(made.command(verb, "O-1")), counts.RECOVERIES[name])
+    assert ended(made) is end
