@@ -23,7 +23,7 @@ ACTIVE_MIN_S = 1.0
 CALLS_AT_ONCE = 16
 """Executions of one function on one instance (``maxConcurrentCalls`` in host.json)."""
 CPU_S = 0.0125
-"""Assumed: CPU of one execution. Ten orders a second for one core were measured on a laptop."""
+"""Assumed: CPU of one execution. The eight of an order make ten orders a second for one core."""
 GB_OF_A_CORE = 2.0
 """Memory of an instance with one core; one with less memory has less of a core."""
 EXECUTION_S = 0.1
