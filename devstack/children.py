@@ -121,10 +121,7 @@ class Child:
 
     def out_lines(self) -> list[str]:
         """The complete lines on standard output since the last start."""
-        with self.out_path.open("rb") as out:
-            out.seek(self._out_from)
-            text = out.read().decode(errors="replace")
-        return text.splitlines() if text.endswith("\n") else text.splitlines()[:-1]
+        return complete_lines(self.out_path, self._out_from)[0]
 
     def ready_line(self) -> dict[str, Any] | None:
         """The JSON object that the child printed on a line of its own; None before that."""
@@ -241,14 +238,12 @@ class Scratch:
 
 
 def _remove_if_unused(lock_file: Path) -> None:
-    try:
-        with lock_file.open() as lock:
-            if time.time() - os.fstat(lock.fileno()).st_mtime < _YOUNG_S:
-                return  # its process may be about to lock it
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock_file.parent, ignore_errors=True)
-    except OSError:
-        return  # it is in use, or it belongs to another user
+    # An OSError: it is in use, or it belongs to another user.
+    with contextlib.suppress(OSError), lock_file.open() as lock:
+        if time.time() - os.fstat(lock.fileno()).st_mtime < _YOUNG_S:
+            return  # its process may be about to lock it
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(lock_file.parent, ignore_errors=True)
 
 
 def free_port() -> int:
@@ -261,6 +256,17 @@ def free_port() -> int:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+
+
+def complete_lines(path: Path, start: int) -> tuple[list[str], int]:
+    """The complete lines of a file from the byte `start`, and where they end."""
+    if not path.exists():
+        return [], start
+    with path.open("rb") as file:
+        file.seek(start)
+        content = file.read()
+    complete = content[: content.rfind(b"\n") + 1]
+    return complete.decode(errors="replace").splitlines(), start + len(complete)
 
 
 def _log_record(line: str) -> dict[str, Any]:
@@ -288,7 +294,5 @@ def describe_exit(code: int) -> str:
     """An exit code in words: `exit code 3` or `signal SIGKILL`."""
     if code >= 0:
         return f"exit code {code}"
-    try:
-        return f"signal {signal.Signals(-code).name}"
-    except ValueError:
-        return f"signal {-code}"
+    names = {one.value: one.name for one in signal.Signals}
+    return f"signal {names.get(-code, -code)}"
