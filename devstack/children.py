@@ -188,7 +188,8 @@ class Child:
         if self._process is not None:
             self._process.wait()
 
-    def _stop_steps(self, number: int, timeout_s: float) -> Steps[int]:
+    def stop_steps(self, number: int, timeout_s: float) -> Steps[int]:
+        """Stop the process; see `stop`."""
         self.stopping = True
         if self._process is None:
             return 0
@@ -205,11 +206,11 @@ class Child:
 
         Returns the exit code; 0 when the process was never started.
         """
-        return wait_for(self._stop_steps(number, timeout_s))
+        return wait_for(self.stop_steps(number, timeout_s))
 
     async def stop_async(self, number: int = signal.SIGTERM, *, timeout_s: float = 5.0) -> int:
         """Do the same as `stop` without blocking the loop."""
-        return await wait_for_async(self._stop_steps(number, timeout_s))
+        return await wait_for_async(self.stop_steps(number, timeout_s))
 
 
 class Scratch:

@@ -56,7 +56,7 @@ def _open_sockets() -> Iterator[tuple[int, str]]:
 def _by_lsof(wanted: set[int]) -> dict[int, int]:
     found: dict[int, int] = {}
     for port in wanted:
-        pids = _output("lsof", "-nP", f"-iTCP:{port}", "-sTCP:LISTEN", "-t").split()
+        pids = output_of("lsof", "-nP", f"-iTCP:{port}", "-sTCP:LISTEN", "-t").split()
         if pids:
             found[port] = int(pids[0])
     return found
@@ -79,13 +79,13 @@ def _parent_and_command(pid: int) -> tuple[int, str]:
             words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
             return int(stat[1]), " ".join(word.decode(errors="replace") for word in words).strip()
         return 0, ""
-    parent, _, command = (
-        _output("ps", "-o", "ppid=,command=", "-p", str(pid)).strip().partition(" ")
-    )
+    told = output_of("ps", "-o", "ppid=,command=", "-p", str(pid))
+    parent, _, command = told.strip().partition(" ")
     return (int(parent), command.strip()) if parent.isdigit() else (0, "")
 
 
-def _output(program: str, *arguments: str) -> str:
+def output_of(program: str, *arguments: str) -> str:
+    """What a program on PATH prints within ten seconds; nothing if it cannot run."""
     path = shutil.which(program)
     if path is None:
         return ""

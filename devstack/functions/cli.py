@@ -240,14 +240,11 @@ def _leave(code: int) -> int:
     The interpreter would wait for that thread.
     """
     end = time.monotonic() + _THREADS_S
-    running: list[str] = []
-    for thread in threading.enumerate():
-        if thread is threading.current_thread() or thread.daemon:
-            continue
+    own = threading.current_thread()
+    threads = [one for one in threading.enumerate() if one is not own and not one.daemon]
+    for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
-        if thread.is_alive():
-            running.append(thread.name)
-    if running:
+    if running := [one.name for one in threads if one.is_alive()]:
         _log.warning("Left running: %s; their messages are delivered again", ", ".join(running))
         logging.shutdown()
         os._exit(code)

@@ -139,7 +139,7 @@ class Host(AsyncRunnable):
         clients = Clients(options)
         self._scope.push_async_callback(clients.close)
         opening: dict[str, Awaitable[None]] = {}
-        timers: list[tuple[Timer, str]] = []
+        timers: list[Timer] = []
         for function in self.functions:
             trigger, name = function.trigger, function.name
             if isinstance(trigger, ServiceBusTrigger):
@@ -148,10 +148,10 @@ class Host(AsyncRunnable):
                 self._run(pump, name)
             elif isinstance(trigger, TimerTrigger):
                 finish, status_dir = clients.send_outputs, self.status_dir
-                timers.append((Timer(function, trigger, invoker, finish, status_dir), name))
+                timers.append(Timer(function, trigger, invoker, finish, status_dir))
         await _wait_until_open(opening)
-        for timer, name in timers:
-            self._run(timer, name)
+        for timer in timers:
+            self._run(timer, timer.function.name)
         if any(isinstance(one.trigger, HttpTrigger) for one in self.functions):
             self._http = HttpServer(self.functions, invoker, clients, self.config.http, settings)
             self._scope.push_async_callback(self._http.stop)
