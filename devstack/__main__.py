@@ -34,9 +34,8 @@ def parser() -> argparse.ArgumentParser:
     for add in (up.add_argument, verbs.add_parser("doctor", help=says).add_argument):
         add("app_dir", type=Path, nargs="?", default=Path(), metavar="APP_DIR",
             help="the directory of function_app.py (default: here)")  # fmt: skip
-        add(
-            "--config", type=Path, metavar="FILE", help="the emulator's Config.json with the queues"
-        )
+        add("--config", type=Path, metavar="FILE",
+            help="the emulator's Config.json with the queues")  # fmt: skip
         add_app_options(add, only=[])
         add("--func", action="store_true", help="start the real Core Tools (func) as the host")
         add("--ports", choices=["fixed", "free"], default="fixed",

@@ -175,9 +175,8 @@ class Child:
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the process, if it still runs."""
-        if self.alive and self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(number)
+        if self._process is not None:
+            self._process.send_signal(number)
 
     def kill(self) -> None:
         """Kill the process and its group with SIGKILL, as a crash would, and reap it."""
@@ -197,8 +196,7 @@ class Child:
         end = time.monotonic() + timeout_s
         while self.alive and time.monotonic() < end:
             yield
-        if self.alive:
-            self.kill()
+        self.kill()
         return self._process.wait()
 
     def stop(self, number: int = signal.SIGTERM, *, timeout_s: float = 5.0) -> int:

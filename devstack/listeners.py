@@ -54,12 +54,9 @@ def _open_sockets() -> Iterator[tuple[int, str]]:
 
 
 def _by_lsof(wanted: set[int]) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for port in wanted:
-        pids = output_of("lsof", "-nP", f"-iTCP:{port}", "-sTCP:LISTEN", "-t").split()
-        if pids:
-            found[port] = int(pids[0])
-    return found
+    options = ("-nP", "-sTCP:LISTEN", "-t")
+    pids = {port: output_of("lsof", f"-iTCP:{port}", *options).split() for port in wanted}
+    return {port: int(found[0]) for port, found in pids.items() if found}
 
 
 def _starter(pid: int) -> Listener:

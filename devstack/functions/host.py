@@ -157,14 +157,13 @@ class Host(AsyncRunnable):
             self._scope.push_async_callback(self._http.stop)
             listener = self.listener.dup() if self.listener else socket.socket()
             try:
-                await self._http.start(self._wanted_port, listener)
+                self.http_port = await self._http.start(self._wanted_port, listener)
             except OSError as error:
                 raise HostError(
                     f"The host cannot listen on port {self._wanted_port} ({error.strerror}): stop "
                     "the process that uses it, or take a free one: --http-port 0, or for `up` "
                     "--ports free."
                 ) from error
-            self.http_port = self._http.port
 
     def _run(self, runner: Pump | Timer, name: str) -> None:
         task = asyncio.create_task(self._guard(runner, name), name=f"host {name}")
