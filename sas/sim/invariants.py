@@ -133,7 +133,8 @@ def of_orders(system: System) -> Iterator[Violation]:
 
 def _unread(system: System) -> Iterator[Violation]:
     for queue in system.bus.queues.values():
-        lying = len(queue.waiting) + len(queue.locked)
+        waiting = [one for one in queue.waiting if not system.world.resting(one)]
+        lying = len(waiting) + len(queue.locked)
         if lying and queue.name not in READ_BY_PEOPLE | system.subqueues:
             yield Violation(12, f"{lying} messages lie in queue {queue.name}")
 
