@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from devstack.azurite import install
-from devstack.children import Child, is_error, readable
+from devstack.children import Child, complete_lines, is_error, readable
 from devstack.doctor import has_azurite
 from devstack.env_file import EnvFile, export_lines
 from devstack.inputs import PROCESSES_MAX, DevstackError, add_app_options, needed_port
@@ -34,9 +34,8 @@ def parser() -> argparse.ArgumentParser:
     for add in (up.add_argument, verbs.add_parser("doctor", help=says).add_argument):
         add("app_dir", type=Path, nargs="?", default=Path(), metavar="APP_DIR",
             help="the directory of function_app.py (default: here)")  # fmt: skip
-        add(
-            "--config", type=Path, metavar="FILE", help="the emulator's Config.json with the queues"
-        )
+        add("--config", type=Path, metavar="FILE",
+            help="the emulator's Config.json with the queues")  # fmt: skip
         add_app_options(add, only=[])
         add("--func", action="store_true", help="start the real Core Tools (func) as the host")
         add("--ports", choices=["fixed", "free"], default="fixed",
@@ -121,21 +120,20 @@ def _make_ready(stack: Stack) -> None:
 async def report(stack: Stack) -> int:
     """Print what keeps a stack from starting, and notes; return 0 without problems, else 1."""
     problems = stack.problems()
-    ignored: list[str] = []
     if not problems:
         try:
             ignored = (await stack.index())["ignores"]
         except DevstackError as error:
             problems = str(error).splitlines()
-    lines = [f"- {one}" for one in problems]
-    if not problems and not has_azurite(stack.app_dir):
-        lines.append("Azurite is not installed: `devstack up` installs it with npm (once).")
+    if problems:
+        _print("\n".join(f"- {one}" for one in problems))
+        return 1
+    if not has_azurite(stack.app_dir):
+        _print("Azurite is not installed: `devstack up` installs it with npm (once).")
     if ignored:
-        lines.append(f"The host ignores these settings of host.json: {', '.join(ignored)}.")
-    if not problems:
-        lines.append("Nothing is missing: `devstack up` will start.")
-    _print("\n".join(lines))
-    return 1 if problems else 0
+        _print(f"The host ignores these settings of host.json: {', '.join(ignored)}.")
+    _print("Nothing is missing: `devstack up` will start.")
+    return 0
 
 
 async def _up(stack: Stack, *, verbose: bool) -> int:
@@ -206,21 +204,11 @@ async def _follow_logs(stack: Stack, *, verbose: bool) -> None:
     while True:
         for child in stack.children():
             for path in (child.log_path, child.out_path):
-                for line in _new_lines(path, read):
+                lines, read[path] = complete_lines(path, read.get(path, 0))
+                for line in lines:
                     if verbose or child in stack.beside or is_error(line):
                         _print(f"[{child.name}] {line if verbose else readable(line)}")
         await asyncio.sleep(_FOLLOW_EVERY_S)
-
-
-def _new_lines(path: Path, read: dict[Path, int]) -> list[str]:
-    if not path.exists():
-        return []
-    with path.open("rb") as file:
-        file.seek(read.get(path, 0))
-        content = file.read()
-    complete = content[: content.rfind(b"\n") + 1]
-    read[path] = read.get(path, 0) + len(complete)
-    return complete.decode(errors="replace").splitlines()
 
 
 def _print(text: str) -> None:

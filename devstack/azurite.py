@@ -82,23 +82,19 @@ class Azurite:
             child = self.child = self._launch(port)
             try:
                 yield from child.until_steps(lambda c=child, p=port: _listens(c, p), _READY_S)  # type: ignore[misc]
-            except ChildFailedError:
-                taken = "EADDRINUSE" in child.tail()
-                if taken and not self._fixed_port and attempt < _ATTEMPTS_MAX:
-                    child.stop(SIGINT, timeout_s=_STOP_S)
-                    continue
+            except BaseException as error:
+                taken = isinstance(error, ChildFailedError) and "EADDRINUSE" in child.tail()
                 self.stop()
                 if not taken:
                     raise
-                raise ChildFailedError(
-                    f"Azurite cannot have port {port}: another process listens there; stop it, or "
-                    "ask for free ports."
-                ) from None
-            except BaseException:
-                self.stop()
-                raise
-            self.port = port
-            return
+                if self._fixed_port or attempt == _ATTEMPTS_MAX:
+                    raise ChildFailedError(
+                        f"Azurite cannot have port {port}: another process listens there; stop it, "
+                        "or ask for free ports."
+                    ) from None
+            else:
+                self.port = port
+                return
 
     def _launch(self, port: int) -> Child:
         node, program = _node(), _program(self.near)
@@ -120,22 +116,17 @@ class Azurite:
 
         After `timeout_s` seconds it is killed; with data on disk after a minute.
         """
-        if self.child is not None:
-            self.child.stop(SIGINT, timeout_s=self._allowed_s(timeout_s))
-        self._forget()
+        wait_for(self._stop_steps(timeout_s))
 
     async def stop_async(self) -> None:
         """Do the same as `stop` without blocking the loop."""
+        await wait_for_async(self._stop_steps(_STOP_S))
+
+    def _stop_steps(self, timeout_s: float) -> Steps[None]:
+        allowed_s = timeout_s if self.location is None else max(timeout_s, _SAVE_S)
         if self.child is not None:
-            await self.child.stop_async(SIGINT, timeout_s=self._allowed_s(_STOP_S))
-        self._forget()
-
-    def _allowed_s(self, timeout_s: float) -> float:
-        return timeout_s if self.location is None else max(timeout_s, _SAVE_S)
-
-    def _forget(self) -> None:
-        self.child = None
-        self.port = 0
+            yield from self.child.stop_steps(SIGINT, allowed_s)
+        self.child, self.port = None, 0
         if self._scratch is not None:
             self._scratch.close()
             self._scratch = None

@@ -121,10 +121,7 @@ class Child:
 
     def out_lines(self) -> list[str]:
         """The complete lines on standard output since the last start."""
-        with self.out_path.open("rb") as out:
-            out.seek(self._out_from)
-            text = out.read().decode(errors="replace")
-        return text.splitlines() if text.endswith("\n") else text.splitlines()[:-1]
+        return complete_lines(self.out_path, self._out_from)[0]
 
     def ready_line(self) -> dict[str, Any] | None:
         """The JSON object that the child printed on a line of its own; None before that."""
@@ -178,9 +175,8 @@ class Child:
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the process, if it still runs."""
-        if self.alive and self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(number)
+        if self._process is not None:
+            self._process.send_signal(number)
 
     def kill(self) -> None:
         """Kill the process and its group with SIGKILL, as a crash would, and reap it."""
@@ -191,7 +187,8 @@ class Child:
         if self._process is not None:
             self._process.wait()
 
-    def _stop_steps(self, number: int, timeout_s: float) -> Steps[int]:
+    def stop_steps(self, number: int, timeout_s: float) -> Steps[int]:
+        """Stop the process; see `stop`."""
         self.stopping = True
         if self._process is None:
             return 0
@@ -199,8 +196,7 @@ class Child:
         end = time.monotonic() + timeout_s
         while self.alive and time.monotonic() < end:
             yield
-        if self.alive:
-            self.kill()
+        self.kill()
         return self._process.wait()
 
     def stop(self, number: int = signal.SIGTERM, *, timeout_s: float = 5.0) -> int:
@@ -208,11 +204,11 @@ class Child:
 
         Returns the exit code; 0 when the process was never started.
         """
-        return wait_for(self._stop_steps(number, timeout_s))
+        return wait_for(self.stop_steps(number, timeout_s))
 
     async def stop_async(self, number: int = signal.SIGTERM, *, timeout_s: float = 5.0) -> int:
         """Do the same as `stop` without blocking the loop."""
-        return await wait_for_async(self._stop_steps(number, timeout_s))
+        return await wait_for_async(self.stop_steps(number, timeout_s))
 
 
 class Scratch:
@@ -241,14 +237,12 @@ class Scratch:
 
 
 def _remove_if_unused(lock_file: Path) -> None:
-    try:
-        with lock_file.open() as lock:
-            if time.time() - os.fstat(lock.fileno()).st_mtime < _YOUNG_S:
-                return  # its process may be about to lock it
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock_file.parent, ignore_errors=True)
-    except OSError:
-        return  # it is in use, or it belongs to another user
+    # An OSError: it is in use, or it belongs to another user.
+    with contextlib.suppress(OSError), lock_file.open() as lock:
+        if time.time() - os.fstat(lock.fileno()).st_mtime < _YOUNG_S:
+            return  # its process may be about to lock it
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(lock_file.parent, ignore_errors=True)
 
 
 def free_port() -> int:
@@ -261,6 +255,17 @@ def free_port() -> int:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+
+
+def complete_lines(path: Path, start: int) -> tuple[list[str], int]:
+    """The complete lines of a file from the byte `start`, and where they end."""
+    if not path.exists():
+        return [], start
+    with path.open("rb") as file:
+        file.seek(start)
+        content = file.read()
+    complete = content[: content.rfind(b"\n") + 1]
+    return complete.decode(errors="replace").splitlines(), start + len(complete)
 
 
 def _log_record(line: str) -> dict[str, Any]:
@@ -288,7 +293,5 @@ def describe_exit(code: int) -> str:
     """An exit code in words: `exit code 3` or `signal SIGKILL`."""
     if code >= 0:
         return f"exit code {code}"
-    try:
-        return f"signal {signal.Signals(-code).name}"
-    except ValueError:
-        return f"signal {-code}"
+    names = {one.value: one.name for one in signal.Signals}
+    return f"signal {names.get(-code, -code)}"

@@ -4,7 +4,6 @@ import importlib.util
 import re
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,9 +12,8 @@ from pathlib import Path
 from devstack.azurite import require_node
 from devstack.functions.hostjson import load_host_json
 from devstack.functions.settings import Settings
-from devstack.inputs import NotInstalledError
-from devstack.listeners import Listener, listeners
-from devstack.servicebus import read_config
+from devstack.inputs import DevstackError, NotInstalledError
+from devstack.listeners import Listener, listeners, output_of
 
 PORTS = {5672: "Service Bus", 5300: "its management API", 10002: "Azurite", 7071: "HTTP triggers"}
 _NODE_MIN = 20
@@ -41,19 +39,12 @@ def _importable(name: str) -> bool:
 
 def check_node(app_dir: Path | None = None) -> list[str]:
     """Check Node, and npm where `up` has to install Azurite with it."""
-    node = shutil.which("node")
     try:
-        node = require_node(app_dir)
+        require_node(app_dir)
     except NotInstalledError as error:
-        if node is None or shutil.which("npm") is None:
+        if not (shutil.which("node") and shutil.which("npm")):
             return [str(error)]
-    try:
-        ran = subprocess.run(  # noqa: S603  # the node that PATH names
-            [node, "--version"], capture_output=True, text=True, timeout=10, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return check_node_version("")
-    return check_node_version(ran.stdout)
+    return check_node_version(output_of("node", "--version"))
 
 
 def has_azurite(app_dir: Path) -> bool:
@@ -99,15 +90,10 @@ def _busy(port: int) -> bool:
     return True
 
 
-def check_queues(config: Path) -> list[str]:
-    """Check a Config.json. Raises DevstackError for a wrong one."""
-    read_config(config)
-    return []
-
-
-def check_app(app_dir: Path, settings: dict[str, str], *, allow_remote: bool) -> list[str]:
+def check_app(app_dir: Path, settings: dict[str, str], *, allow_remote: bool) -> None:
     """Check the app's files, without importing the app. Raises DevstackError for a wrong one."""
     if not (app_dir / "function_app.py").exists():
-        return [f"{app_dir} has no function_app.py: name the directory of a function app."]
+        raise DevstackError(
+            f"{app_dir} has no function_app.py: name the directory of a function app."
+        )
     load_host_json(app_dir, Settings.load(app_dir, overrides=settings, allow_remote=allow_remote))
-    return []

@@ -54,12 +54,9 @@ def _open_sockets() -> Iterator[tuple[int, str]]:
 
 
 def _by_lsof(wanted: set[int]) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for port in wanted:
-        pids = _output("lsof", "-nP", f"-iTCP:{port}", "-sTCP:LISTEN", "-t").split()
-        if pids:
-            found[port] = int(pids[0])
-    return found
+    options = ("-nP", "-sTCP:LISTEN", "-t")
+    pids = {port: output_of("lsof", f"-iTCP:{port}", *options).split() for port in wanted}
+    return {port: int(found[0]) for port, found in pids.items() if found}
 
 
 def _starter(pid: int) -> Listener:
@@ -79,13 +76,13 @@ def _parent_and_command(pid: int) -> tuple[int, str]:
             words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
             return int(stat[1]), " ".join(word.decode(errors="replace") for word in words).strip()
         return 0, ""
-    parent, _, command = (
-        _output("ps", "-o", "ppid=,command=", "-p", str(pid)).strip().partition(" ")
-    )
+    told = output_of("ps", "-o", "ppid=,command=", "-p", str(pid))
+    parent, _, command = told.strip().partition(" ")
     return (int(parent), command.strip()) if parent.isdigit() else (0, "")
 
 
-def _output(program: str, *arguments: str) -> str:
+def output_of(program: str, *arguments: str) -> str:
+    """What a program on PATH prints within ten seconds; nothing if it cannot run."""
     path = shutil.which(program)
     if path is None:
         return ""

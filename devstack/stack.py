@@ -22,16 +22,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from devstack import doctor
 from devstack.azurite import FIXED_PORT, Azurite
 from devstack.children import Child, Scratch, free_port
-from devstack.doctor import (
-    PORTS,
-    busy_ports,
-    check_app,
-    check_node,
-    check_packages,
-    check_queues,
-)
 from devstack.functions.settings import remote_host
 from devstack.inputs import (
     NO_CORE_TOOLS,
@@ -41,6 +34,7 @@ from devstack.inputs import (
     make_directory,
 )
 from devstack.lifecycle import AsyncRunnable
+from devstack.servicebus import read_config
 
 _READY_S = 60.0
 _WATCH_EVERY_S = 0.1
@@ -153,31 +147,37 @@ class Stack(AsyncRunnable):
 
     def problems(self) -> list[str]:
         """What keeps this stack from starting, a sentence each: `up` and `doctor` ask this."""
-        checks: list[Callable[[], Iterable[str]]] = [
-            check_packages,
-            lambda: check_node(self.app_dir),
+        checks: list[Callable[[], Iterable[str] | None]] = [
+            doctor.check_packages,
+            lambda: doctor.check_node(self.app_dir),
             self._check_ports,
             lambda: [NO_CORE_TOOLS] if self._core_tools and not shutil.which("func") else [],
             self._check_data,
-            lambda: check_app(self.app_dir, self.host_settings(), allow_remote=self._allow_remote),
-            lambda: check_queues(config) if (config := self._config_file()) else [],
+            self._check_app,
+            self._check_queues,
         ]
         found: list[str] = []
         for check in checks:
             try:
-                found += check()
+                found += check() or ()
             except DevstackError as error:
                 found.append(str(error))
         return found
 
     def _check_ports(self) -> list[str]:
         free = "say --ports free" + (" and change those of --needs" if self._needs else "")
-        return busy_ports((PORTS if self._fixed else {}) | self._needs, free)
+        return doctor.busy_ports((doctor.PORTS if self._fixed else {}) | self._needs, free)
 
-    def _check_data(self) -> list[str]:
+    def _check_data(self) -> None:
         if self._data is not None:
             make_directory(self._data)
-        return []
+
+    def _check_app(self) -> None:
+        doctor.check_app(self.app_dir, self.host_settings(), allow_remote=self._allow_remote)
+
+    def _check_queues(self) -> None:
+        if config := self._config_file():
+            read_config(config)
 
     async def index(self) -> dict[str, Any]:
         """Import and index the app as a host does, in a process of its own; or DevstackError."""
@@ -226,20 +226,17 @@ class Stack(AsyncRunnable):
         try:
             await asyncio.shield(asyncio.gather(*hosts, return_exceptions=True))
         finally:
-            self._stop_services(end)
-
-    def _stop_services(self, end: float) -> None:
-        for one in (*self.processes, *self.beside):
-            one.kill()
-        if self.broker is not None:
-            self.broker.stopping = True
-            self.broker.send_signal(signal.SIGTERM)  # it ends while Azurite ends
-        if self.azurite is not None:
-            self.azurite.stop(timeout_s=max(_STOP_S_MIN, end - time.monotonic()))
-        if self.broker is not None:
-            self.broker.stop(timeout_s=max(_STOP_S_MIN, end - time.monotonic()))
-        if self._scratch is not None:
-            self._scratch.close()
+            for one in (*self.processes, *self.beside):
+                one.kill()
+            if self.broker is not None:
+                self.broker.stopping = True
+                self.broker.send_signal(signal.SIGTERM)  # it ends while Azurite ends
+            if self.azurite is not None:
+                self.azurite.stop(timeout_s=max(_STOP_S_MIN, end - time.monotonic()))
+            if self.broker is not None:
+                self.broker.stop(timeout_s=max(_STOP_S_MIN, end - time.monotonic()))
+            if self._scratch is not None:
+                self._scratch.close()
 
     async def _start_broker(self) -> None:
         amqp, management = _BROKER_PORTS if self._fixed else (0, 0)
@@ -293,20 +290,22 @@ class Stack(AsyncRunnable):
     def _describe(self, group: str, functions: Sequence[str], number: int) -> HostProcess:
         made = self._started_per_group[group] = self._started_per_group.get(group, 0) + 1
         file_name = "".join(c if c.isalnum() or c in "-_+" else "-" for c in group)[:80]
-        secondary = number > 0 or any(not one.secondary for one in self.group(group))
+        func_port, cwd, secondary = 0, None, False
         name = f"host-{file_name}" + (f"-{made}" if made > 1 else "")
         env = _environment() | self.host_settings()
         if self._core_tools:
-            return self._core_tools_host(name, group, functions, env)
-        argv = [*self._host_argv(functions), "--drain", str(self._drain_s)]
-        if self._data is not None:
-            argv += ["--data", str(self._data / "functions")]
-        if secondary:
-            argv.append("--secondary")
-        elif self._fixed:
-            argv += ["--http-port", str(_HTTP_PORT)]
-        host = HostProcess(name, argv, logs=self.logs, env=env)
-        host.group, host.secondary = group, secondary
+            func_port = _HTTP_PORT if self._fixed and not self.processes else free_port()
+            argv, cwd = ["func", "start", "--port", str(func_port)], self.app_dir
+            argv += ["--functions", *functions] if functions else []
+            env |= {f"AzureWebJobs.{one}.Disabled": "true" for one in self._without}
+        else:
+            secondary = number > 0 or any(not one.secondary for one in self.group(group))
+            argv = [*self._host_argv(functions), "--drain", str(self._drain_s)]
+            argv += ["--data", str(self._data / "functions")] if self._data else []
+            argv += ["--secondary"] if secondary else []
+            argv += ["--http-port", str(_HTTP_PORT)] if self._fixed and not secondary else []
+        host = HostProcess(name, argv, logs=self.logs, env=env, cwd=cwd)
+        host.group, host.secondary, host.func_port = group, secondary, func_port
         return host
 
     def _host_argv(self, functions: Sequence[str]) -> list[str]:
@@ -314,17 +313,6 @@ class Stack(AsyncRunnable):
         argv += ["--allow-remote"] * self._allow_remote
         argv += ["--only", ",".join(functions)] if functions else []
         return argv + (["--except", ",".join(self._without)] if self._without else [])
-
-    def _core_tools_host(
-        self, name: str, group: str, functions: Sequence[str], env: dict[str, str]
-    ) -> HostProcess:
-        port = _HTTP_PORT if self._fixed and not self.processes else free_port()
-        argv = ["func", "start", "--port", str(port)]
-        argv += ["--functions", *functions] if functions else []
-        env |= {f"AzureWebJobs.{one}.Disabled": "true" for one in self._without}
-        host = HostProcess(name, argv, logs=self.logs, env=env, cwd=self.app_dir)
-        host.group, host.func_port = group, port
-        return host
 
     def host_settings(self) -> dict[str, str]:
         """The app settings of every host process: connections of this stack, then `settings`."""

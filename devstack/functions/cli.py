@@ -17,7 +17,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -76,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if not arguments.check and (arguments.processes > 1 or arguments.respawn):
             with tempfile.TemporaryDirectory(prefix="functions-") as logs:
-                return asyncio.run(_workers(arguments, Path(logs)).run())
+                return asyncio.run(_run_workers(arguments, Path(logs)))
         with socket.socket(fileno=arguments.listener) as listener:
             again = _again(argv, listener)
             code = asyncio.run(_run_here(arguments, listener, again))
@@ -241,79 +240,68 @@ def _leave(code: int) -> int:
     The interpreter would wait for that thread.
     """
     end = time.monotonic() + _THREADS_S
-    running: list[str] = []
-    for thread in threading.enumerate():
-        if thread is threading.current_thread() or thread.daemon:
-            continue
+    own = threading.current_thread()
+    threads = [one for one in threading.enumerate() if one is not own and not one.daemon]
+    for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
-        if thread.is_alive():
-            running.append(thread.name)
-    if running:
+    if running := [one.name for one in threads if one.is_alive()]:
         _log.warning("Left running: %s; their messages are delivered again", ", ".join(running))
         logging.shutdown()
         os._exit(code)
     return code
 
 
-@dataclass
-class _Group:
-    """Child processes that run until SIGTERM, Ctrl-C, or the end of one of them."""
+async def _run_workers(arguments: argparse.Namespace, logs: Path) -> int:
+    """Run N processes with the same arguments; the last value of an option counts.
 
-    children: Sequence[Child]
-    stop_s: float
-    respawn: bool
-
-    async def run(self) -> int:
-        """Return 0 after a signal, 1 when a child died and was not started again."""
-        stopping = self._stopping = stop_event()
-        try:
-            for child in self.children:
-                child.start()
-            ready = [await self._until_ready(child) for child in self.children]
-            if not stopping.is_set():
-                pids = [one["pid"] for one in ready]
-                _print_ready({**ready[0], "pid": os.getpid(), "pids": pids})
-            while not stopping.is_set():
-                for child in self.children:
-                    if not child.alive and not await self._restart(child):
-                        return 1
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stopping.wait(), _WATCH_EVERY_S)
-            return 0
-        finally:
-            stops = [child.stop_async(timeout_s=self.stop_s) for child in self.children]
-            await asyncio.gather(*stops)
-
-    async def _until_ready(self, child: Child) -> dict[str, Any]:
-        def found() -> dict[str, Any] | None:
-            return {"pid": 0} if self._stopping.is_set() else child.ready_line()
-
-        return await child.until(found, timeout_s=_CHILD_READY_S)
-
-    async def _restart(self, child: Child) -> bool:
-        how = describe_exit(child.exit_code or 0)
-        next_step = "starting it again" if self.respawn else "stopping all"
-        _log.error("%s (pid %d) died with %s: %s", child.name, child.pid, how, next_step)
-        if not self.respawn:
-            return False
-        await asyncio.sleep(_RESPAWN_AFTER_S)
-        child.start()
-        try:
-            await self._until_ready(child)
-        except ChildFailedError as error:
-            _log.error("%s did not start again: %s", child.name, error)
-            return False
-        _log.info("%s runs again as pid %d", child.name, child.pid)
-        return True
-
-
-def _workers(arguments: argparse.Namespace, logs: Path) -> _Group:
-    """N processes with the same arguments; the last value of an option counts."""
+    Return 0 after a signal, 1 when a worker died and was not started again.
+    """
     argv = [sys.executable, "-m", "devstack.functions", *arguments.argv]
     argv += ["--processes", "1", "--no-respawn"]
     commands = [argv, *([[*argv, "--secondary"]] * (arguments.processes - 1))]
-    children = [
+    workers = [
         Child(f"worker-{number}", command, logs=logs, stderr_here=True)
         for number, command in enumerate(commands)
     ]
-    return _Group(children, arguments.drain + _CHILD_CLOSE_S, arguments.respawn)
+    stopping = stop_event()
+    try:
+        for worker in workers:
+            worker.start()
+        ready = [await _until_ready(worker, stopping) for worker in workers]
+        if not stopping.is_set():
+            pids = [one["pid"] for one in ready]
+            _print_ready({**ready[0], "pid": os.getpid(), "pids": pids})
+        while not stopping.is_set():
+            for worker in workers:
+                if not worker.alive and not await _restart(worker, stopping, arguments.respawn):
+                    return 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), _WATCH_EVERY_S)
+        return 0
+    finally:
+        limit_s = arguments.drain + _CHILD_CLOSE_S
+        await asyncio.gather(*(worker.stop_async(timeout_s=limit_s) for worker in workers))
+
+
+async def _until_ready(worker: Child, stopping: asyncio.Event) -> dict[str, Any]:
+    def found() -> dict[str, Any] | None:
+        return {"pid": 0} if stopping.is_set() else worker.ready_line()
+
+    return await worker.until(found, timeout_s=_CHILD_READY_S)
+
+
+async def _restart(worker: Child, stopping: asyncio.Event, respawn: bool) -> bool:
+    how = describe_exit(worker.exit_code or 0)
+    next_step = "starting it again" if respawn else "stopping all"
+    _log.error("%s (pid %d) died with %s: %s", worker.name, worker.pid, how, next_step)
+    if not respawn:
+        return False
+    await asyncio.sleep(_RESPAWN_AFTER_S)
+    worker.start()
+    try:
+        await _until_ready(worker, stopping)
+    except ChildFailedError as error:
+        _log.error("%s did not start again: %s", worker.name, error)
+        return False
+    _log.info("%s runs again as pid %d", worker.name, worker.pid)
+    return True

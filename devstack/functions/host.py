@@ -69,11 +69,9 @@ class Host(AsyncRunnable):
         self.failed: asyncio.Event = asyncio.Event()
         """Set when a listener or timer has ended by an error, which is in the log."""
         self._wanted_port, self.http_port = self.http_port or 0, None
-        self._scope = contextlib.ExitStack()
-        self._runners: list[Pump | Timer] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._scope = contextlib.AsyncExitStack()
+        self._running: dict[asyncio.Task[None], Pump | Timer] = {}
         self._invoker: Invoker | None = None
-        self._clients: Clients | None = None
         self._http: HttpServer | None = None
 
     @property
@@ -136,10 +134,12 @@ class Host(AsyncRunnable):
     async def _listen(self, settings: Settings) -> None:
         invoker = self._invoker = Invoker(settings, timeout_s=self.config.function_timeout_s)
         self.timed_out = invoker.timed_out  # in Azure the worker starts again then
+        self._scope.callback(invoker.close)
         options = self.config.service_bus
-        clients = self._clients = Clients(options)
+        clients = Clients(options)
+        self._scope.push_async_callback(clients.close)
         opening: dict[str, Awaitable[None]] = {}
-        timers: list[tuple[Timer, str]] = []
+        timers: list[Timer] = []
         for function in self.functions:
             trigger, name = function.trigger, function.name
             if isinstance(trigger, ServiceBusTrigger):
@@ -148,26 +148,26 @@ class Host(AsyncRunnable):
                 self._run(pump, name)
             elif isinstance(trigger, TimerTrigger):
                 finish, status_dir = clients.send_outputs, self.status_dir
-                timers.append((Timer(function, trigger, invoker, finish, status_dir), name))
+                timers.append(Timer(function, trigger, invoker, finish, status_dir))
         await _wait_until_open(opening)
-        for timer, name in timers:
-            self._run(timer, name)
+        for timer in timers:
+            self._run(timer, timer.function.name)
         if any(isinstance(one.trigger, HttpTrigger) for one in self.functions):
             self._http = HttpServer(self.functions, invoker, clients, self.config.http, settings)
+            self._scope.push_async_callback(self._http.stop)
             listener = self.listener.dup() if self.listener else socket.socket()
             try:
-                await self._http.start(self._wanted_port, listener)
+                self.http_port = await self._http.start(self._wanted_port, listener)
             except OSError as error:
                 raise HostError(
                     f"The host cannot listen on port {self._wanted_port} ({error.strerror}): stop "
                     "the process that uses it, or take a free one: --http-port 0, or for `up` "
                     "--ports free."
                 ) from error
-            self.http_port = self._http.port
 
     def _run(self, runner: Pump | Timer, name: str) -> None:
-        self._runners.append(runner)
-        self._tasks.append(asyncio.create_task(self._guard(runner, name), name=f"host {name}"))
+        task = asyncio.create_task(self._guard(runner, name), name=f"host {name}")
+        self._running[task] = runner
 
     async def _guard(self, runner: Pump | Timer, name: str) -> None:
         try:
@@ -182,26 +182,20 @@ class Host(AsyncRunnable):
         A message whose function still runs then is delivered again when its lock ends.
         """
         limit_s = self.drain_s if drain_s is None else drain_s
-        for runner in self._runners:
+        for runner in self._running.values():
             runner.stop()
         answering = asyncio.ensure_future(self._http.drain(limit_s)) if self._http else None
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=limit_s)
+        if self._running:
+            _, late = await asyncio.wait(self._running, timeout=limit_s)
             for task in late:
                 task.cancel()
             if late:
                 _log.warning("%d listeners were cancelled after %g s", len(late), limit_s)
                 await asyncio.wait(late)
-        if self._http is not None and answering is not None:
+        if answering is not None:
             await answering
-            await self._http.stop()
-        if self._clients is not None:
-            await self._clients.close()
-        if self._invoker is not None:
-            self._invoker.close()
-        self._runners, self._tasks, self._http, self._clients = [], [], None, None
-        self.http_port = None
-        self._scope.close()
+        self._running, self._http, self.http_port = {}, None, None
+        await self._scope.aclose()
 
 
 async def _wait_until_open(opening: Mapping[str, Awaitable[None]]) -> None:

@@ -177,7 +177,7 @@ def parse_host_json(content: Mapping[str, Any]) -> HostConfig:
         function_timeout_s=_function_timeout(content.get("functionTimeout", "00:30:00")),
         functions=tuple(functions) if functions else None,
         log_level=_log_level(_section(content, "logging", "host.json")),
-        not_applied=tuple(sorted(_not_applied(content, extensions, service_bus, http))),
+        not_applied=tuple(sorted(_not_applied(content, service_bus, http))),
     )
 
 
@@ -195,25 +195,21 @@ def _service_bus(section: Mapping[str, Any]) -> ServiceBusOptions:
     return options
 
 
-def _not_applied(
-    content: Mapping[str, Any],
-    extensions: Mapping[str, Any],
-    service_bus: ServiceBusOptions,
-    http: HttpOptions,
-) -> set[str]:
-    found = {f"extensions.{name}" for name in extensions.keys() - {"serviceBus", "http"}}
-    found |= content.keys() - _APPLIED
-    logs = content.get("logging", {})
-    found |= {f"logging.{name}" for name in logs.keys() - {"logLevel"}}
+def _not_applied(content: Mapping[str, Any], bus: ServiceBusOptions, http: HttpOptions) -> set[str]:
+    extensions, logs = content.get("extensions", {}), content.get("logging", {})
     levels = logs.get("logLevel", {})
-    found |= {f"logging.logLevel.{name}" for name in levels.keys() - {"default"}}
-    if service_bus.enable_cross_entity_transactions:
-        found.add("extensions.serviceBus.enableCrossEntityTransactions")
-    if http.dynamic_throttles_enabled:
-        found.add("extensions.http.dynamicThrottlesEnabled")
-    if "hsts" in extensions.get("http", {}):
-        found.add("extensions.http.hsts")
-    return found
+    requested = {
+        "extensions.serviceBus.enableCrossEntityTransactions": bus.enable_cross_entity_transactions,
+        "extensions.http.dynamicThrottlesEnabled": http.dynamic_throttles_enabled,
+        "extensions.http.hsts": "hsts" in extensions.get("http", {}),
+    }
+    return {
+        *(content.keys() - _APPLIED),
+        *(f"extensions.{name}" for name in extensions.keys() - {"serviceBus", "http"}),
+        *(f"logging.{name}" for name in logs.keys() - {"logLevel"}),
+        *(f"logging.logLevel.{name}" for name in levels.keys() - {"default"}),
+        *(name for name, is_set in requested.items() if is_set),
+    }
 
 
 def _keys(options: type[Any]) -> dict[str, Field[Any]]:

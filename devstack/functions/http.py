@@ -57,7 +57,6 @@ class HttpServer:
     clients: Clients
     options: HttpOptions
     settings: Settings
-    port: int = 0
 
     def __post_init__(self) -> None:
         """Raise IndexingError when a route is wrong."""
@@ -75,7 +74,7 @@ class HttpServer:
         self._answered = asyncio.Event()
         self._requests = 0
 
-    async def start(self, port: int, listener: socket.socket) -> None:
+    async def start(self, port: int, listener: socket.socket) -> int:
         """Serve on `listener` and close it at the end, or raise OSError if the port is taken.
 
         Bind it to `port` of 127.0.0.1 (0: a free one), unless it is bound already.
@@ -92,7 +91,7 @@ class HttpServer:
         except OSError:
             listener.close()
             raise
-        self.port = listener.getsockname()[1]
+        return int(listener.getsockname()[1])
 
     async def drain(self, limit_s: float) -> None:
         """Close the port and wait up to `limit_s` seconds for the requests in work."""

@@ -96,7 +96,7 @@ def imported(app_dir: Path) -> Iterator[ModuleType]:
     script = app_dir / SCRIPT
     if not script.exists():
         raise IndexingError(f"{script} does not exist: name the directory of a function app.")
-    before = dict(sys.modules)
+    root, before = app_dir.resolve(), set(sys.modules)
     previous = sys.modules.pop(script.stem, None)
     on_path = str(app_dir) in sys.path
     if not on_path:
@@ -106,7 +106,10 @@ def imported(app_dir: Path) -> Iterator[ModuleType]:
     finally:
         if not on_path:
             sys.path.remove(str(app_dir))
-            _remove_modules(app_dir, before)
+            for name, module in list(sys.modules.items()):
+                file = getattr(module, "__file__", None)
+                if name not in before and file and Path(file).resolve().is_relative_to(root):
+                    del sys.modules[name]
         sys.modules.pop(script.stem, None)
         if previous is not None:
             sys.modules[script.stem] = previous
@@ -143,14 +146,6 @@ def _place(error: BaseException, app_dir: Path) -> str:
 def _is_own(path: Path, root: Path) -> bool:
     """Whether a file is the app's, and not an installed package's."""
     return path.is_relative_to(root) and "site-packages" not in path.parts
-
-
-def _remove_modules(app_dir: Path, before: dict[str, ModuleType]) -> None:
-    root = app_dir.resolve()
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if name not in before and file and Path(file).resolve().is_relative_to(root):
-            del sys.modules[name]
 
 
 def find(module: ModuleType) -> list[FoundFunction]:
@@ -350,10 +345,8 @@ def _check_annotation(annotation: Any, converter: str, kind: str, *, is_out: boo
 def _accepts(converter: str, annotation: Any, *, is_out: bool) -> bool:
     if converter == GENERIC:
         return True
-    found = converter_for(converter)
+    check = f"check_{'output' if is_out else 'input'}_type_annotation"
     try:
-        if is_out:
-            return bool(found.check_output_type_annotation(annotation))
-        return bool(found.check_input_type_annotation(annotation))
+        return bool(getattr(converter_for(converter), check)(annotation))
     except (TypeError, AttributeError):  # issubclass() of something that is not a class
         return False

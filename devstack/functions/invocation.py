@@ -15,7 +15,7 @@ import secrets
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -68,8 +68,7 @@ class _Context(func.Context):
 class _Out(func.Out[Any]):
     """The argument of an output parameter."""
 
-    def __init__(self) -> None:
-        self._value: Any = None
+    _value: Any = None
 
     def set(self, val: Any) -> None:
         self._value = val
@@ -181,7 +180,9 @@ class Invoker:
         try:
             if function.signature.is_async:
                 return await function.code(**arguments)
-            return await self._on_thread(function, arguments)
+            context, loop = contextvars.copy_context(), asyncio.get_running_loop()
+            run = partial(_run_on_thread, function.code, arguments)
+            return await loop.run_in_executor(self._threads, context.run, run)
         except BaseException as error:
             task = asyncio.current_task()
             if isinstance(error, Exception | GeneratorExit) or (
@@ -193,20 +194,17 @@ class Invoker:
                 f"{f' ({error})' if str(error) else ''}: return, or raise an Exception."
             ) from error
 
-    async def _on_thread(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
-        def run() -> Any:
-            _THREAD_LOCAL.invocation_id = (CURRENT.get() or (None,))[0]
-            try:
-                return function.code(**arguments)
-            finally:
-                _THREAD_LOCAL.invocation_id = None
-
-        context, loop = contextvars.copy_context(), asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, context.run, run)
-
     def close(self) -> None:
         """Release the threads; sync functions that still run are not interrupted."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _run_on_thread(code: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    _THREAD_LOCAL.invocation_id = (CURRENT.get() or (None,))[0]
+    try:
+        return code(**arguments)
+    finally:
+        _THREAD_LOCAL.invocation_id = None
 
 
 def _trace(datum: Datum, metadata: Mapping[str, Datum]) -> SimpleNamespace:

@@ -9,11 +9,11 @@ than the batch. The azure-functions converters turn this into what a function se
 
 import base64
 import json
-import re
 from collections import UserDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,25 +27,15 @@ from devstack.functions.settings import InvocationError
 Metadata = dict[str, Datum]
 Input = tuple[Datum, Mapping[str, Datum]]
 
-_Getter = Callable[[ServiceBusReceivedMessage], Any]
-_STRINGS: dict[str, _Getter] = {
-    "DeadLetterSource": lambda m: m.dead_letter_source,
-    "LockToken": lambda m: m.lock_token,
-    "MessageId": lambda m: m.message_id,
-    "ContentType": lambda m: m.content_type,
-    "ReplyTo": lambda m: m.reply_to,
-    "To": lambda m: m.to,
-    "Subject": lambda m: m.subject,
-    "Label": lambda m: m.subject,
-    "CorrelationId": lambda m: m.correlation_id,
-    "SessionId": lambda m: m.session_id,
-    "ReplyToSessionId": lambda m: m.reply_to_session_id,
-    "PartitionKey": lambda m: m.partition_key,
-}
-_FIELDS = {re.sub(r"\B([A-Z])", r"_\1", name).lower(): get for name, get in _STRINGS.items()}
-_TIMES: dict[str, _Getter] = {
-    "EnqueuedTime": lambda m: m.enqueued_time_utc,
-    "ExpiresAt": lambda m: m.expires_at_utc,
+_FIELDS = (
+    "dead_letter_source", "lock_token", "message_id", "content_type", "reply_to", "to", "subject",
+    "label", "correlation_id", "session_id", "reply_to_session_id", "partition_key",
+)  # fmt: skip
+_GET = {name: attrgetter("subject" if name == "label" else name) for name in _FIELDS}
+_STRINGS = {name.title().replace("_", ""): get for name, get in _GET.items()}
+_TIMES = {
+    "EnqueuedTime": attrgetter("enqueued_time_utc"),
+    "ExpiresAt": attrgetter("expires_at_utc"),
 }
 _NEVER = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 _1970 = datetime(1970, 1, 1)  # noqa: DTZ001  # UTC, as every time without a zone here
@@ -91,7 +81,7 @@ class MessageMetadata(UserDict[str, Datum]):
     def decoded(self, body: bytes) -> FunctionMessage:
         """What the azure-functions converter makes of it, without JSON and 26 tries of strptime."""
         message = self._message
-        texts: Any = {name: _text(get(message)) for name, get in _FIELDS.items()}
+        texts: Any = {name: _text(get(message)) for name, get in _GET.items()}
         return FunctionMessage(
             body=body,
             trigger_metadata=self,

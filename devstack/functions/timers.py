@@ -10,6 +10,7 @@ its own timers, so put a timer in one group of a stack only.
 """
 
 import asyncio
+import contextlib
 import itertools
 import json
 import logging
@@ -97,13 +98,10 @@ class Timer:
 
     async def _sleep_until(self, due: datetime) -> bool:
         """Return False when the timer is stopped."""
-        while (left := due - self.clock()) > _EARLY:
-            try:
-                left_s = min(left.total_seconds(), _SLEEP_S_MAX) / self.pace
+        while not self._stopping.is_set() and (left := due - self.clock()) > _EARLY:
+            left_s = min(left.total_seconds(), _SLEEP_S_MAX) / self.pace
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), left_s)
-            except TimeoutError:
-                continue
-            return False
         return not self._stopping.is_set()
 
     async def _fire(self, before: _Status | None, due: datetime, *, past_due: bool) -> _Status:
@@ -153,11 +151,8 @@ class Timer:
                 raise ValueError("a time has no zone")  # noqa: TRY301  # reported below
             return _Status(*moments)
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            _log.warning(
-                "%s is not readable (%s): the timer starts without its last status",
-                self._file,
-                error,
-            )
+            text = "%s is not readable (%s): the timer starts without its last status"
+            _log.warning(text, self._file, error)
             return None
 
     def _write(self, status: _Status) -> None:
