@@ -29,7 +29,7 @@ SHOWN = 30
 """Functions and stacks that are shown, the most frequent first."""
 DEPTH = 8
 """Frames that the list of the most frequent stacks shows."""
-STORAGE = "storage: transactions by hand, the SDK"
+STORAGE = "SDK of Table Storage: requests, signatures"
 ROWS = (
     ("/logging/", "logs"),
     ("/opentelemetry/", "telemetry"),
@@ -38,7 +38,7 @@ ROWS = (
     ("/azure/data/", STORAGE),
     ("/azure/core/", STORAGE),
     ("/sas/adapters/servicebus", "bus adapter"),
-    ("/sas/adapters/", STORAGE),
+    ("/sas/adapters/", "table adapter: transactions by hand; calls of services"),
     ("/aiohttp/", "aiohttp"),
     ("/sas/codec/", "codec"),
     ("/sas/domain/", "domain"),
