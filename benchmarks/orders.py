@@ -108,7 +108,7 @@ async def speed(orders: int) -> None:
     print("CPU ms per order at 100 in flight: " + _listed(spent, "{:.1f}"))
     host = next(value for name, value in spent.items() if name.startswith("host"))
     print(
-        f"5 transactions and 4 queries by the bare SDK: {bare:.1f} ms; host / bare = {host / bare:.2f}"
+        f"5 transactions, 4 queries by the bare SDK: {bare:.1f} ms; host / bare = {host / bare:.2f}"
     )
 
 

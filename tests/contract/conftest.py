@@ -1,6 +1,6 @@
 """One suite, several adapters: in memory, over Azurite, over Azurite in small and empty pages.
 
-The last one has its transactions built by the SDK. Every test that takes ``store`` runs over both ways.
+The last one has its transactions built by the SDK. A test that takes ``store`` runs both ways.
 """
 
 from __future__ import annotations
