@@ -10,7 +10,6 @@ causes that are recorded already.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -167,7 +166,8 @@ class Protocol:
         self.rules: Rules = workflow.rules
         self.orders: dict[OrderKey, Order] = {}
         self.decided: dict[tuple[object, ...], tuple[OrderKey, tuple[Flying, ...]] | None] = {}
-        self.next: dict[State, list[State]] = {}
+        self.states: list[State] = []
+        self.next: dict[int, list[int]] = {}
 
     def __str__(self) -> str:
         return f"{self.shape}, {self.on_failure.value}, {self.failures_max}, {self.budget}"
@@ -190,22 +190,23 @@ class Protocol:
 
     def explore(self) -> str | None:
         """Visit every reachable state; return what is wrong with the first bad one."""
-        first = self.start()
-        self.next = {first: []}
-        waiting = deque([first])
-        while waiting:
-            state = waiting.popleft()
-            found = list(self.successors(state))
+        # Numbers stand for states from here on: the hash of a state is dear.
+        numbers = {self.start(): 0}
+        self.states = list(numbers)
+        self.next = {}
+        for number, state in enumerate(self.states):  # it grows meanwhile
+            found = []
+            for target in self.successors(state):
+                known = numbers.setdefault(target, len(numbers))
+                if known == len(self.states):
+                    self.states.append(target)
+                found.append(known)
             wrong = self.wrong(state) or (None if found else self.wrong_end(state))
             if wrong:
                 return f"{self}: {wrong} in {state}"
-            self.next[state] = found
-            for target in found:
-                if target not in self.next:
-                    self.next[target] = []
-                    waiting.append(target)
-            assert len(self.next) <= self.states_max, f"{self}: too many states"
-        EXPLORED.append((self.scope, len(self.next)))
+            self.next[number] = found
+            assert len(numbers) <= self.states_max, f"{self}: too many states"
+        EXPLORED.append((self.scope, len(numbers)))
         return None
 
     def start(self) -> State:

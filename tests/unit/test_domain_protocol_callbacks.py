@@ -43,7 +43,7 @@ def test_processed_means_every_effect_once_and_compensated_none_even_with_callba
 def test_without_faults_no_callback_is_ever_lost_or_comes_too_late() -> None:
     protocol = Protocol("two in a row", OnFailure.UNDO, 0, Budget(), outside=True)
     assert protocol.explore() is None
-    ends = [state for state, onward in protocol.next.items() if not onward]
+    ends = [protocol.states[number] for number, onward in protocol.next.items() if not onward]
     assert {protocol.orders[state.order].process_state.value for state in ends} == {"Processed"}
     assert not any(m.kind == Kind.CALLBACK.value for state in ends for m in state.flying)
 
