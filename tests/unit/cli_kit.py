@@ -208,3 +208,18 @@ def store_away(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MINUTE = timedelta(minutes=1)
+
+
+def shown_in(guide: str) -> list[tuple[str, list[str]]]:
+    """Return each command that a page shows, with the lines that it prints there."""
+    found: list[tuple[str, list[str]]] = []
+    printing = False
+    for line in guide.splitlines():
+        if line.startswith("    $ sas "):
+            found.append((line.removeprefix("    $ sas "), []))
+            printing = True
+        elif line and not line.startswith("    "):
+            printing = False
+        elif printing:
+            found[-1][1].append(line.removeprefix("    "))
+    return [(command, "\n".join(lines).rstrip().splitlines()) for command, lines in found]

@@ -26,7 +26,7 @@ from sas.cli.bill import (
 from sas.cli.cost import read_prices
 from sas.cli.main import main
 from tests.indexed_functions import functions
-from tests.unit.operating_story import shown_in
+from tests.unit.cli_kit import shown_in
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "samples" / "prices.json"

@@ -9,8 +9,9 @@ import pytest
 
 from sas.cli.main import VERBS
 from sas.domain.messages import AlertKind, Verb
-from tests.unit.operating_story import Story, shown_in, without_ids
-from tests.unit.operating_story import story as story  # noqa: PLC0414  a fixture
+from tests.orders.operating_story import Story, without_ids
+from tests.orders.operating_story import story as story  # noqa: PLC0414  a fixture
+from tests.unit.cli_kit import shown_in
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
 

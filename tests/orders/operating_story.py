@@ -136,21 +136,6 @@ def story(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     return made
 
 
-def shown_in(guide: str) -> list[tuple[str, list[str]]]:
-    """Return each command that a page shows, with the lines that it prints there."""
-    found: list[tuple[str, list[str]]] = []
-    printing = False
-    for line in guide.splitlines():
-        if line.startswith("    $ sas "):
-            found.append((line.removeprefix("    $ sas "), []))
-            printing = True
-        elif line and not line.startswith("    "):
-            printing = False
-        elif printing:
-            found[-1][1].append(line.removeprefix("    "))
-    return [(command, "\n".join(lines).rstrip().splitlines()) for command, lines in found]
-
-
 def without_ids(text: str) -> str:
     """Return a text in which every command id is the same."""
     return re.sub(r"sas-[0-9a-f]{32}", "sas-" + "0" * 32, text)
