@@ -107,8 +107,9 @@ def _echo_process() -> Iterator[int]:
 def bare_round_trip(count: int, *, own_process: bool) -> float:
     """Median ms of two round trips of the same message through the SDK's codec and a TCP echo.
 
-    Twice is the goal; a send has an acknowledgement, and a delivery follows it. The echo runs on
-    the client's own loop, which is the least that TCP costs, or, as a broker does, in a process.
+    The goal for a message is twice that. There are two round trips because a send has an
+    acknowledgement, and then comes the delivery. The echo runs on the client's event loop, where
+    TCP costs least, or in a process of its own, as a broker does.
     """
     if own_process:
         with _echo_process() as port:

@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
         add("--with", dest="beside", action="append", default=[], metavar="COMMAND",
             help="also run this command, with the host's settings in its environment")  # fmt: skip
         add("--needs", type=needed_port, action="append", default=[], metavar="PORT=NAME",
-            help="a port of such a command: say before the start who holds it")  # fmt: skip
+            help="a port that this command needs: it is checked before the start")  # fmt: skip
         add("--desk", action="store_true",
             help="also run `sas desk`, if the app has it; --with passes it options")  # fmt: skip
         add("-v", "--verbose", action="store_true", help="show all log lines, by component")

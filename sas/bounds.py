@@ -80,7 +80,7 @@ def check_bounds(change: Change) -> None:
         ("content hash", details.content_hash),
         ("reply queue", details.reply_queue),
         ("correlation id", details.correlation_id),
-        ("name of who acknowledged", change.after.acknowledged_by),
+        ("operator who acknowledged", change.after.acknowledged_by),
         ("cause", entry.cause),
         ("actor's name", entry.by),
         ("journal's word", entry.what),

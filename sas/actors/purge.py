@@ -104,11 +104,11 @@ class Purger:
         if len(failed) == len(shards):
             raise failed[0]
         if not failed:
-            await self._tell_lag(until, found)
+            await self._measure_lag(until, found)
         log.info("purge of what ended before %s: %s", until, found)
         return found
 
-    async def _tell_lag(self, until: datetime, found: Purge) -> None:
+    async def _measure_lag(self, until: datetime, found: Purge) -> None:
         if self._is_over(found) or found.removed < found.looked_at:
             left = await self._context.store.finished(1, until=until)
             found.late = until - left[0].at if left else timedelta(0)

@@ -78,8 +78,8 @@ class RefusedTransactionError(Exception):
 class RetryBudget:
     """How often and how long to try.
 
-    Pauses start at ``wait_s`` and double, with jitter. After ``total_s`` seconds no attempt is
-    waited for any longer.
+    Pauses start at ``wait_s`` and double, with jitter. After ``total_s`` seconds the adapter
+    gives up, even during an attempt.
     """
 
     attempts: int = 4

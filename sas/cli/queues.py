@@ -77,7 +77,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     limit = args.number("messages", 1, READ_MAX, whole=True)
     add("--limit", type=limit, default=20, metavar="N", help="peek: at most so many (default: 20)")
     add("--content", action="store_true", help="peek --json: whole bodies (may be personal)")
-    add("--id", action="append", default=[], metavar="ID", help="the one of this id")
+    add("--id", action="append", default=[], metavar="ID", help="the message with this MessageId")
     add("--all", action="store_true", help="redrive: all")
     add("--to", metavar="QUEUE", help="redrive: the target (default: where they came from)")
     moving.add_arguments(parser)
@@ -254,7 +254,7 @@ def _check_removal(arguments: argparse.Namespace, queues: Queues) -> None:
     if not arguments.dead_letter and arguments.name not in {queues.rejected, queues.alerts}:
         raise UsageError(
             f"the messages of {arguments.name} wait for their reader; give --dead-letter for those "
-            f"that it gave up (only {queues.rejected} and {queues.alerts} are removed from without)"
+            f"that it gave up (without it, only {queues.rejected} and {queues.alerts} allow remove)"
         )
 
 

@@ -95,7 +95,7 @@ def open_stream(client: ServiceBusClient, queue: str, credit: int) -> ServiceBus
 
     Without such a buffer (``prefetch_count``), the SDK releases what arrives while it settles, and
     ``receive_messages`` waits 0.2 s for more messages after the first one. There is no keep-alive
-    task: the link is always read, and a message that such a task reads is seen up to a second later.
+    task: the link is always read. A message that such a task reads is seen up to a second later.
     """
     return client.get_queue_receiver(queue, prefetch_count=credit - 1, keep_alive=None)
 

@@ -33,7 +33,7 @@ class JournalWord(StrEnum):
     """CompleteBy passed while a queue of the step could not be read: no failure, and more time."""
     ANOTHER_AGENT = "another agent asked"
     WAITING = "waiting: no call could begin"
-    """So it is also if the one call that tested its service failed: see ``CallAttempt.excused``."""
+    """This word is also used if the probe of an open circuit failed."""
     EXTENDED_WAIT = "extended wait"
     RELEASED = "released"
     """The rest is over: a scheduler may claim the step again."""

@@ -165,7 +165,7 @@ class OwnAgent(SimulatedAgent):
         return result
 
     async def _happens(self, callback: Callback, call: Call, within: timedelta) -> None:
-        """Call back, as somebody outside does who got the address."""
+        """Call back, like an outside party that has the address."""
         of_no_host()
         await self._clock.sleep(within.total_seconds() * self._rng.uniform(0, 1.1))
         result = self._own.given.answer(f"CALLBACK {call.step}", 0) or {"done_by": call.key}

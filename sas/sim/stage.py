@@ -313,7 +313,7 @@ class Stage(System):
         self.world.clock.call_later(AGAIN_S, lambda: self._look(item, die))
 
     def _undone_by_hand(self, order: Order) -> None:
-        """Undo what failed to be undone at another agent, as an operator does who skips it."""
+        """Remove what an undo at another agent left, as an operator does before a skip."""
         for step in order.steps:
             if not (step.undo_failed and step.undo.routes):
                 continue

@@ -1,4 +1,4 @@
-"""The one request that tests a service whose circuit is open: its failure is no step's."""
+"""Probes: the request that tests a service whose circuit is open. Its failure is not counted."""
 
 from __future__ import annotations
 

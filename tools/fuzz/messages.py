@@ -216,7 +216,7 @@ def _fate(world: World, before: dict[Any, Any], queue: str, body: bytes) -> str:
 
 
 def _kept(world: World) -> list[bytes]:
-    """Return the bodies that lie whole on the rejected queue; those with an alert, if it has one.
+    """Return the bodies that lie whole on the rejected queue, each with the alert that it needs.
 
     What comes from the operator's own queues has no alert: see ``DeadLetters``.
     """

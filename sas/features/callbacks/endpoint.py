@@ -59,7 +59,7 @@ _ANSWERS = {
     StepStatus.ALREADY: (200, "already", "the step has ended already; nothing is left to do"),
     StepStatus.CLOSED: (
         410,
-        "too-late",
+        Reason.TOO_LATE.value,
         "the step is being undone, or goes on with another input or agent: undo what you did",
     ),
 }
@@ -131,11 +131,11 @@ class Callbacks:
         try:
             claims = self._keys.read(token or "")
         except ForgedError as forged:
-            return _answer(401, "forged-token", str(forged))
+            return _answer(401, Reason.FORGED_TOKEN.value, str(forged))
         said = codec.parse_body(body)
         if claims.expires_at <= self._context.clock.now():
             expired = f"the token expired at {claims.expires_at.isoformat()}"
-            return _answer(410, "expired", f"{expired}: it is not accepted any more")
+            return _answer(410, Reason.EXPIRED.value, f"{expired}: it is not accepted any more")
         tracing.about(order_id=claims.order_id)
         try:
             order = claims.check_order(await self._context.load(claims.order_id))

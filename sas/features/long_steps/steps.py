@@ -53,8 +53,8 @@ class ContinuedSteps(LongSteps):
     async def granted(self, request: RequestMessage, delivery: Delivery) -> RequestMessage | None:
         """See ``LongSteps.granted``.
 
-        A request that was put back because no call could begin has what is left of its time, so
-        that its time ends.
+        A request that was put back because no call could begin keeps only the time that is left.
+        Otherwise its time would never end.
 
         Raises:
             StoreUnavailableError, BusUnavailableError: put the message back.
