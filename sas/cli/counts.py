@@ -229,6 +229,15 @@ RECOVERIES: Mapping[str, Count] = {
         ),
         {"replies": 1, AGENT: 1},
     ),
+    "open circuit": Count(
+        "an order that comes alone meets an open circuit, and its request is the probe",
+        Usage(reads=8, writes=2, entities_read=5, entities_written=2, sends=1, messages=1),
+        {AGENT: 1},
+    ),
+    "other agent": Count(
+        "an order that comes alone: a circuit is open, and an alternative agent is asked",
+        Usage(reads=5, entities_read=1),
+    ),
     "claim check": Count(
         "the content of the order is large (100 KB)",
         Usage(queries=4, writes=1, entities_read=3, entities_written=1),

@@ -39,12 +39,16 @@ SETTINGS = {
 }
 
 
-def workflows(agents: Sequence[str]) -> Workflows:
-    """Return two workflows of steps in a row, one for each agent: undone or held if one fails."""
+def workflows(agents: Sequence[str], others: tuple[str, ...] = ()) -> Workflows:
+    """Return workflows of steps in a row, one for each agent: undone or held if one fails.
+
+    ``others`` are alternative agents of the last step.
+    """
     steps = tuple(
         Step(f"step-{number}", agent, TIME, undo=Undo(TIME), failures_max=1)
         for number, agent in enumerate(agents)
     )
+    steps = *steps[:-1], replace(steps[-1], alternatives=others)
     return Workflows(
         [
             Workflow("order", 1, steps, OnFailure.UNDO, notify_steps=False),
@@ -75,7 +79,9 @@ class System:
     again when it was handled, and that of one in ``given_up`` becomes a dead letter.
     """
 
-    def __init__(self, *, apart: bool = False, steps: int = 3, **settings: str) -> None:
+    def __init__(
+        self, *, apart: bool = False, steps: int = 3, others: tuple[str, ...] = (), **settings: str
+    ) -> None:
         self.clock = VirtualClock()
         self.store = MemoryStore()
         self.bus = MemoryBus(self.clock)
@@ -88,7 +94,8 @@ class System:
         self.before: dict[str, Callable[[], None]] = {}
         self._settings = read_config(SETTINGS | settings)
         self._applications: dict[str, Application] = {}
-        self._workflows = workflows(tuple(self.agents))
+        self._workflows = workflows(tuple(self.agents), others)
+        self.agents |= {name: ScriptedAgent() for name in others}
         self.bus.declare(*QUEUES.own(self.agents), SHOP, rules=RULES)
         self.bus.declare(QUEUES.orders, rules=replace(RULES, duplicate_window=None))
         self.bus.declare(QUEUES.dead_letters)

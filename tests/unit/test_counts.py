@@ -19,9 +19,11 @@ from sas.cli import counts
 from sas.cli.counts import AGENT, Count
 from sas.domain.ids import shard_of
 from sas.domain.order import OrderState
+from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.ports import AwaitCallback, Callback, Message, RefusedError, StillRunning, TransientError
 from sas.simulation.store import StoreFault
 from sas.telemetry.usage import Usage
+from tests.unit.actors_kit import keep_breaker
 from tests.unit.counting_kit import QUEUES, SHOP, KilledError, Spent, System
 
 LAST = "agent-2"
@@ -29,9 +31,9 @@ TWO_SWEEPS = (counts.SWEEP, counts.SWEEP, counts.HEALTH_CHECK)
 Course = Callable[[System], Awaitable[None]]
 
 
-async def warm(*, apart: bool = False, steps: int = 3) -> System:
+async def warm(*, apart: bool = False, steps: int = 3, others: tuple[str, ...] = ()) -> System:
     """Return a system that has looked up what each process looks up once."""
-    made = System(apart=apart, steps=steps)
+    made = System(apart=apart, steps=steps, others=others)
     await made.clock.run(made.submit("warm"))
     await made.clock.run(made.sweep())
     return made
@@ -294,6 +296,35 @@ async def test_an_order_that_becomes_a_dead_letter_costs_just_this() -> None:
     made.given_up = {"submission"}
     is_count(await made.spent(made.submit("O-1")), counts.RECOVERIES["dead order"])
     assert ended(made) is OrderState.REJECTED
+
+
+async def circuit_is_open(made: System, seconds: int) -> None:
+    now = made.clock.now()
+    until = now + timedelta(seconds=seconds)
+    await keep_breaker(made.store, Breaker(BreakerState.OPEN, now, until, None, 1, "down"), LAST)
+    await made.clock.sleep(1)  # what an agent knows of its circuit is that old at most
+
+
+async def test_an_order_that_meets_an_open_circuit_costs_just_this() -> None:
+    made = await warm()
+    await made.clock.run(circuit_is_open(made, 10))
+
+    async def course() -> None:
+        await made.submit("O-1")
+        await made.until_visible(QUEUES.agent(LAST))
+        await made.work()
+
+    is_count(await made.spent(course()), counts.ORDER, counts.RECOVERIES["open circuit"])
+    assert ended(made) is OrderState.PROCESSED
+
+
+async def test_an_order_whose_step_goes_to_another_agent_costs_just_this() -> None:
+    made = await warm(others=("agent-other",))
+    await made.clock.run(circuit_is_open(made, 10))
+    spent = await made.spent(made.submit("O-1"))
+    is_count(spent, counts.ORDER, counts.RECOVERIES["other agent"])
+    assert ended(made) is OrderState.PROCESSED
+    assert len(made.agents["agent-other"].calls) == 1
 
 
 @pytest.mark.parametrize(
