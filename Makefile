@@ -61,7 +61,7 @@ $(VENV)/.compiled: $(VENV)/.ready
 	@$(PY) -m pytest -qq --collect-only > /dev/null || true
 	@touch $@
 
-test: setup $(VENV)/.compiled ## every layer of tests, without the long ones (five minutes on two cores)
+test: setup $(VENV)/.compiled ## every layer of tests, without the long ones (five to six minutes on two cores)
 	$(PYTEST)
 
 test-all: setup ## what `make test` leaves out: kills, fuzz, more seeds, larger models (14 minutes)

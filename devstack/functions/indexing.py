@@ -57,7 +57,7 @@ class Signature:
 
 @dataclass(frozen=True)
 class Retry:
-    """`@app.retry`: how often a failed run of a timer is repeated (-1: for ever), and when."""
+    """`@app.retry`: how often and when a failed run of a timer is repeated (-1: without limit)."""
 
     count: int
     first_s: float
@@ -345,8 +345,10 @@ def _check_annotation(annotation: Any, converter: str, kind: str, *, is_out: boo
 def _accepts(converter: str, annotation: Any, *, is_out: bool) -> bool:
     if converter == GENERIC:
         return True
-    check = f"check_{'output' if is_out else 'input'}_type_annotation"
+    found = converter_for(converter)
     try:
-        return bool(getattr(converter_for(converter), check)(annotation))
+        if is_out:
+            return bool(found.check_output_type_annotation(annotation))
+        return bool(found.check_input_type_annotation(annotation))
     except (TypeError, AttributeError):  # issubclass() of something that is not a class
         return False

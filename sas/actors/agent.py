@@ -211,7 +211,7 @@ class AgentActor:
             return _reply(request, Outcome.REFUSED, fault=fault)
         except SilentError:
             return None
-        if isinstance(result, StillRunning | AwaitCallback):
+        if isinstance(result, Later):
             return replace(result, note=whole_text(result.note))
         encoded = encode_result(result, self._name)
         if isinstance(encoded, Fault):
@@ -229,7 +229,7 @@ class AgentActor:
             return await self._attempts.make(lambda: self._agent.do(call), deadline)
         result = await self._attempts.make(lambda: self._agent.undo(call), deadline)
         # A result of an undo is ignored.
-        return result if isinstance(result, StillRunning | AwaitCallback) else None
+        return result if isinstance(result, Later) else None
 
     async def _undo_older(self, call: Call, deadline: CallDeadline) -> Later | None:
         """Undo under the keys of earlier generations: each may have had its effect.
@@ -466,7 +466,7 @@ class Attempts:
             span.set_attribute("sas.attempt", number)
             try:
                 result = await self._guarded(call, attempt)
-                later = isinstance(result, StillRunning | AwaitCallback)
+                later = isinstance(result, Later)
                 outcome, fault = ("later" if later else "done"), ""
             except TransientError as failed:
                 fault = failed.kind
@@ -521,7 +521,8 @@ class Attempts:
             try:
                 await self._ended(attempt, end, why)
             finally:
-                deadline.called = before if attempt.excused else deadline.called
+                if attempt.excused:
+                    deadline.called = before
 
     async def _within(self, call: Callable[[], Awaitable[Any]], attempt: CallAttempt) -> Any:
         """Return what ``call`` returns.

@@ -272,7 +272,7 @@ class Supervisor:
         return "sent again"
 
     async def _expire(self, row: StepDue | DeadlineDue) -> str | None:
-        """Apply the decision about an expiry; return its journal word, None if there is none."""
+        """Apply the decision about an expiry; return its journal word, None without a decision."""
         word: str | None = None
         excuse = await self._excuse(row) if isinstance(row, StepDue) else None
 

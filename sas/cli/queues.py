@@ -77,7 +77,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     limit = args.number("messages", 1, READ_MAX, whole=True)
     add("--limit", type=limit, default=20, metavar="N", help="peek: at most so many (default: 20)")
     add("--content", action="store_true", help="peek --json: whole bodies (may be personal)")
-    add("--id", action="append", default=[], metavar="ID", help="the message with this MessageId")
+    add("--id", action="append", default=[], metavar="ID", help="this MessageId (repeat for more)")
     add("--all", action="store_true", help="redrive: all")
     add("--to", metavar="QUEUE", help="redrive: the target (default: where they came from)")
     moving.add_arguments(parser)

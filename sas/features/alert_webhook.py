@@ -40,7 +40,7 @@ KEPT_FOR = timedelta(days=30)
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Where alerts are posted, and the keys that sign them. False if there is none.
+    """The address that gets alerts, and the keys that sign them. False without an address.
 
     Every key signs: a receiver that knows one of them can verify.
     """

@@ -242,7 +242,7 @@ class _Play:
             self._saw_step(order, old, new, self._played.steps[workflow, new.name], entry.at)
 
     def _check_time(self, at: datetime) -> None:
-        """End a simulation in which transitions follow each other for ever at one moment."""
+        """End a simulation whose transitions never stop while its time stands still."""
         self._at_once = self._at_once + 1 if at - self._moment < timedelta(seconds=1) else 0
         if not self._at_once:
             self._moment = at

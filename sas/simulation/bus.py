@@ -202,7 +202,7 @@ class MemoryBus:
     # --- for receivers ---
 
     def receive(self, queue: str, renewed_for: timedelta | None = None) -> Queued | None:
-        """Lock the oldest visible message and return it; None if there is none.
+        """Lock the oldest visible message and return it; None if no message is visible.
 
         Its lock is renewed until the message is settled, or for ``renewed_for``.
         """

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from sas.ports import BusUnavailableError, Message, MessageBus, Peeked, StoreUnavailableError
-from sas.simulation.bus import BusFault, MemoryBus, Queued
+from sas.simulation.bus import BusFault, MemoryBus, Queue, Queued
 from sas.simulation.clock import VirtualClock
 from sas.simulation.loop import others_run
 from sas.simulation.store import MemoryStore, StoreFault
@@ -150,8 +150,8 @@ class World:
     _running: int = 0
     _timer_task: asyncio.Task[None] | None = None
     _tick: datetime = field(init=False)
-    _vain: int = 0
-    """So many sweeps of a row sent nothing and left every due row."""
+    _pause: timedelta = TIMER_EVERY
+    """Doubles with each sweep that sends nothing and leaves every due row."""
     _closing: bool = False
 
     def __post_init__(self) -> None:
@@ -264,11 +264,11 @@ class World:
         if self._running:
             return False
         queues = self.memory_bus.queues
-        held = [name for name in self._handled() if queues[name].waiting or queues[name].locked]
-        busy = (name for name in held if not self.memory_bus.is_empty(name))
-        return not any(
-            queues[name].locked or not all(map(self.resting, queues[name].waiting)) for name in busy
-        )
+        held = (name for name in self._handled() if queues[name].waiting or queues[name].locked)
+        return all(self.memory_bus.is_empty(name) or self._rests(queues[name]) for name in held)
+
+    def _rests(self, queue: Queue) -> bool:
+        return not queue.locked and all(map(self.resting, queue.waiting))
 
     async def close(self) -> None:
         """Stop all running functions."""
@@ -412,9 +412,9 @@ class World:
         except (CrashError, Exception):  # noqa: BLE001  the host survives every error
             return
         finally:
-            self._vain = (
-                self._vain + 1 if before == (self.memory_bus.sent, self.store.due_rows) else 0
-            )
+            vain = before == (self.memory_bus.sent, self.store.due_rows)
+            longest = max(TIMER_EVERY, self.timer_idle)
+            self._pause = min(2 * self._pause, longest) if vain else TIMER_EVERY
             self.clock.stay()
 
     def _timer_runs(self) -> bool:
@@ -422,8 +422,7 @@ class World:
 
     def _next_tick(self) -> datetime:
         """Return the next tick that finds a due row, or the latest."""
-        vain = self._vain if self.memory_bus.refuses_any else 0
-        pause = min(TIMER_EVERY * (1 << min(vain, 10)), max(TIMER_EVERY, self.timer_idle))
+        pause = self._pause if self.memory_bus.refuses_any else TIMER_EVERY
         first, latest = self._tick + pause, self._tick + self.timer_idle
         if latest <= max(first, self.clock.now()) or self.store.away:
             return latest

@@ -11,7 +11,10 @@ from collections import Counter
 import pytest
 
 from sas.domain.order import OrderState
+from sas.features.callbacks.codec import read_message
+from sas.sim.invariants import at_end
 from sas.sim.platform import QUEUES
+from sas.sim.system import KEYS
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults
 from tests.long import seeds
@@ -134,6 +137,18 @@ async def test_every_order_that_is_followed_until_it_is_delivered_ends_whole(see
         check_end(system)
     finally:
         await system.close()
+
+
+async def test_a_callback_of_an_order_in_error_waits_for_its_operator_as_the_order_does() -> None:
+    faults = Faults(crash=0.01, lease_lost=0.03, duplicate=0.03)
+    remote = RemoteFaults(later=0.4, hangs=0.2, refused=0.05)
+    apart = (0.0, 4.0, -4.0)
+    system = await run(build(12, faults, remote, clocks_apart=apart, outside=("payment",)))
+    assert system.states()["O-2"] is OrderState.ERROR
+    waiting = [one.message.body for one in system.bus.queues[QUEUES.callbacks].waiting]
+    assert waiting
+    assert all(read_message(body, KEYS)[1].order_id == "O-2" for body in waiting)
+    assert list(at_end(system)) == []
 
 
 @pytest.mark.parametrize("seed", seeds(2, 30))

@@ -29,13 +29,13 @@ class Plain:
         self.handlers: Mapping[str, Handler] = {
             name.replace("_", "-"): handler for name, handler in handlers.items()
         }
-        self.starts = 0
+        self.starts = self.sweeps = 0
 
     def start(self) -> None:
         self.starts += 1
 
     async def sweep(self) -> None:
-        return
+        self.sweeps += 1
 
 
 class Rig:
@@ -123,6 +123,32 @@ async def test_a_dead_letter_that_fails_too_ends_in_a_queue_that_gives_nothing_u
     assert ends[END] > 50
     (letter,) = [*rig.bus.queues[END].waiting, *rig.bus.queues[END].locked]
     assert letter.source == QUEUE
+
+
+async def test_sweeps_that_send_nothing_grow_rare_only_while_a_queue_is_away() -> None:
+    rig = Rig()
+    rig.world.timer_idle = 2 * MINUTE
+    await rig.world.store.hold("O-1", Message(QUEUE, "m-1", b"{}"), rig.clock.now())
+    rig.bus.cut(QUEUE)
+    await rig.play(3600)
+    assert 30 <= rig.functions[0].sweeps <= 36
+    rig.bus.mend(QUEUE)
+    rig.functions[0].sweeps = 0
+    await rig.play(60)
+    assert rig.functions[0].sweeps >= 6
+
+
+async def test_the_world_is_done_without_a_message_that_rests() -> None:
+    rig = Rig()
+    later = rig.clock.now() + timedelta(days=7)
+    rig.bus._enqueue(Message(QUEUE, "m-1", b"{}", scheduled_at=later))
+    with pytest.raises(TimeoutError):
+        await rig.world.run(rig.world.idle)
+    rig.world.resting = lambda queued: queued.message.message_id == "m-1"
+    began = rig.clock.now()
+    await rig.world.run(rig.world.idle)
+    assert rig.clock.now() == began
+    assert rig.seen == []
 
 
 async def test_an_expired_message_is_a_dead_letter_if_the_queue_is_configured_so() -> None:

@@ -1,4 +1,4 @@
-"""What a Python process of a chaos run does beside its work: it shifts the clock, tells its memory.
+"""What a Python process of a chaos run does beside its work: shift its clock, report its memory.
 
 Python imports this module at the start of every process that has this folder in PYTHONPATH.
 
