@@ -9,6 +9,7 @@ is then put back.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from sas.codec.internal import RequestMessage
@@ -32,6 +33,28 @@ def lease_name(agent: str, slot: int) -> str:
     return f"slot|{agent}|{slot}"
 
 
+def lease_end(complete_by: datetime, now: datetime) -> datetime:
+    """Return the time by which a call that goes out now must have ended."""
+    return min(complete_by, now + CALL_MAX) + CLOCK_SKEW
+
+
+def pauses(*, urgent: bool) -> Iterator[tuple[float, float]]:
+    """Yield the shortest and the longest pause, in seconds, before each further look for a slot.
+
+    Urgent requests look more often. The pauses grow, because all leases share one partition.
+    """
+    shortest, longest = (0.05, 0.15) if urgent else (0.2, 0.5)
+    factor = 1.0
+    while True:
+        yield shortest * factor, longest * factor
+        factor = min(factor * 1.3, 3.0)
+
+
+def put_back_for(*, urgent: bool) -> tuple[float, float]:
+    """Return how long a request that found no slot is put back, at least and at most in seconds."""
+    return (0.2, 0.6) if urgent else (1.0, 3.0)
+
+
 class CallLimit:
     """One agent's slots. See ``sas.engine.hooks.CallGuard``."""
 
@@ -42,35 +65,30 @@ class CallLimit:
         self._taken: dict[CallAttempt, int] = {}
 
     async def admit(self, attempt: CallAttempt) -> datetime | None:
-        """See ``CallGuard.admit``: takes a slot, unless the attempt has one.
-
-        Urgent requests try more often than others.
-        """
+        """See ``CallGuard.admit``: takes a slot, unless the attempt has one."""
         if attempt in self._taken:
             return None
         request, clock = attempt.request, self._context.clock
-        until = clock.now() + WAIT_HERE
-        pauses, longest = ((0.05, 0.15), 3.0) if request.urgent else ((0.2, 0.5), 3.0)
-        factor = 1.0
-        while True:
+        until = min(clock.now() + WAIT_HERE, request.complete_by)
+        for bounds in pauses(urgent=request.urgent):
             slot = await self._free(request)
             if slot is not None:
                 self._taken[attempt] = slot
                 return None
-            pause = random.uniform(*pauses) * factor  # noqa: S311  jitter, no secret
-            factor = min(factor * 1.3, longest)  # all leases share one partition: limit its load
-            if clock.now() + timedelta(seconds=pause) >= min(until, request.complete_by):
-                return self._again_at(request)
-            await clock.sleep(pause)
+            pause = _drawn(bounds)
+            if clock.now() + pause >= until:
+                break
+            await clock.sleep(pause.total_seconds())
+        return clock.now() + _drawn(put_back_for(urgent=request.urgent))
 
     async def extend(self, attempt: CallAttempt) -> None:
         """See ``CallGuard.extend``. If it fails, another call may take the slot as well."""
         slot = self._taken.get(attempt)
         if slot is None:
             return
-        now = self._context.clock.now()
+        request, now = attempt.request, self._context.clock.now()
         try:
-            await self._lease(slot, attempt.request, _until(attempt.request, now), now)
+            await self._lease(slot, request, lease_end(request.complete_by, now), now)
         except StoreUnavailableError as down:
             log.warning("slot %d of agent %s is not extended: %s", slot, self._agent, down)
 
@@ -85,16 +103,10 @@ class CallLimit:
         except StoreUnavailableError as down:
             log.warning("slot %d of agent %s is not released: %s", slot, self._agent, down)
 
-    def _again_at(self, request: RequestMessage) -> datetime:
-        """Return when a request that found no slot is tried again."""
-        pause = (0.2, 0.6) if request.urgent else (1.0, 3.0)
-        seconds = random.uniform(*pause)  # noqa: S311  jitter, no secret
-        return self._context.clock.now() + timedelta(seconds=seconds)
-
     async def _free(self, request: RequestMessage) -> int | None:
         now = self._context.clock.now()
         for slot in random.sample(range(self._limit), min(LOOKS_MAX, self._limit)):
-            if await self._lease(slot, request, _until(request, now), now):
+            if await self._lease(slot, request, lease_end(request.complete_by, now), now):
                 return slot
         return None
 
@@ -105,6 +117,5 @@ class CallLimit:
         return await self._context.store.acquire_lease(name, request.id, until, now)
 
 
-def _until(request: RequestMessage, now: datetime) -> datetime:
-    """Return the time by which a call that goes out now must have ended."""
-    return min(request.complete_by, now + CALL_MAX) + CLOCK_SKEW
+def _drawn(bounds: tuple[float, float]) -> timedelta:
+    return timedelta(seconds=random.uniform(*bounds))  # noqa: S311  jitter, no secret

@@ -17,7 +17,7 @@ from sas.codec.internal import RequestMessage
 from sas.features.call_limit import lease_name
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.features.field_encryption.redaction import RedactingAgent
-from sas.features.long_steps.deadline import heartbeat_interval
+from sas.features.long_steps.rules import heartbeat_interval
 from sas.ports import Call, Message, TransientError
 from sas.simulation.bus import BusFault
 from sas.simulation.clock import START
@@ -108,13 +108,6 @@ async def test_few_of_its_words_travel_and_the_journal_keeps_no_more() -> None:
     )
     assert len(read) == said + 1
     assert len({one.message_id for one in read}) == len(read)
-
-
-@pytest.mark.parametrize(
-    ("allowed", "rest"), [(3600, 1200), (60, 20), (30, 10), (20, 10), (12, 6), (1, 0.5)]
-)
-async def test_how_often_words_travel_leaves_time_for_the_next(allowed: int, rest: float) -> None:
-    assert heartbeat_interval(timedelta(seconds=allowed)) == timedelta(seconds=rest)
 
 
 async def test_the_note_of_a_heartbeat_becomes_the_steps_note() -> None:

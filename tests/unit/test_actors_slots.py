@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ import pytest
 
 from sas.actors.agent import NotBegunError
 from sas.codec.internal import RequestMessage, encode
+from sas.domain.order import CLOCK_SKEW
 from sas.domain.queues import Queues
 from sas.engine.context import Context
 from sas.engine.messages import Addresses
-from sas.features.call_limit import CALL_MAX, WAIT_HERE
+from sas.features.call_limit import CALL_MAX, WAIT_HERE, lease_end, pauses, put_back_for
 from sas.ports import Call, StoreUnavailableError, TransientError
 from sas.simulation.bus import MemoryBus
-from sas.simulation.clock import VirtualClock
+from sas.simulation.clock import START, VirtualClock
 from sas.simulation.store import MemoryStore, StoreFault
 from tests.unit.actors_kit import QUEUES, agent_actor, received
 
@@ -237,3 +239,17 @@ async def test_an_urgent_request_looks_for_a_slot_more_often_and_comes_again_soo
         for one in rig.bus.queues[queue].waiting
     ]
     assert rests[1] < timedelta(seconds=1) <= rests[0]
+
+
+def test_a_lease_ends_after_complete_by_or_after_the_longest_call() -> None:
+    assert lease_end(START + CALL_MAX / 2, START) == START + CALL_MAX / 2 + CLOCK_SKEW
+    assert lease_end(START + CALL_MAX * 2, START) == START + CALL_MAX + CLOCK_SKEW
+
+
+def test_the_pauses_before_looks_for_a_slot_grow_to_three_times_the_first() -> None:
+    ordinary, urgent = (list(islice(pauses(urgent=one), 8)) for one in (False, True))
+    assert (ordinary[0], urgent[0]) == ((0.2, 0.5), (0.05, 0.15))
+    assert ordinary == sorted(ordinary)
+    assert ordinary[-1] == pytest.approx((0.6, 1.5))
+    assert urgent[-1] == pytest.approx((0.15, 0.45))
+    assert put_back_for(urgent=True) < put_back_for(urgent=False)

@@ -22,22 +22,13 @@ from sas.domain.order import Direction
 from sas.domain.queues import Queues, lane
 from sas.engine.context import Context
 from sas.engine.hooks import CallDeadline
+from sas.features.long_steps.rules import heartbeat_interval
 from sas.ports import Message, StoreUnavailableError, UnavailableError, UndeliverableError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-HEARTBEAT_INTERVAL_MIN = timedelta(seconds=10)
 LOOK_EARLY_MAX = timedelta(seconds=2)
 """Longest time before CompleteBy at which a request begins to look for the time it asked for."""
-
-
-def heartbeat_interval(allowed: timedelta) -> timedelta:
-    """Return the shortest time between two heartbeats that are sent.
-
-    A third of the time allowed, but at least ten seconds, or half of the time allowed if that is
-    shorter. So a step has at most three journal rows for each time allowed.
-    """
-    return max(allowed / 3, min(HEARTBEAT_INTERVAL_MIN, allowed / 2))
 
 
 class ExtensibleDeadline(CallDeadline):

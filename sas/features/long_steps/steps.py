@@ -15,10 +15,10 @@ import msgspec
 
 from sas.codec import internal
 from sas.codec.internal import RequestMessage
-from sas.domain.claim import calls_until, is_cancelled, is_out
+from sas.domain.claim import is_out
 from sas.domain.ids import digest_id, progress_id
-from sas.domain.order import Direction, StepRecord
-from sas.domain.workflow import NO_TIME, TIME_ALLOWED_MAX, TIME_ALLOWED_MIN
+from sas.domain.order import Direction
+from sas.domain.workflow import NO_TIME
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.hooks import (
@@ -29,13 +29,13 @@ from sas.engine.hooks import (
     called_before,
     is_first,
 )
+from sas.features.long_steps import rules
 from sas.features.long_steps.deadline import ExtensibleDeadline, progress_message
+from sas.features.long_steps.rules import GoAhead, LookAgain, Received
 from sas.ports import AwaitCallback, Later, Message, StillRunning
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-GRANT_RECHECK = timedelta(seconds=2)
-"""Pause before a request looks again for the time that it asked for."""
 
 
 class ContinuedSteps(LongSteps):
@@ -53,40 +53,33 @@ class ContinuedSteps(LongSteps):
     async def granted(self, request: RequestMessage, delivery: Delivery) -> RequestMessage | None:
         """See ``LongSteps.granted``.
 
-        A request that was put back because no call could begin keeps only the time that is left.
-        Otherwise its time would never end.
-
         Raises:
             StoreUnavailableError, BusUnavailableError: put the message back.
         """
         now = self._context.clock.now()
-        allowed = timedelta(seconds=request.time_allowed)
-        enough = allowed / (3 if is_first(delivery) else 6)
-        if delivery.message_id.startswith(PUT_BACK):
-            enough = min(TIME_ALLOWED_MIN, enough)
-        left = request.complete_by - now
-        if not request.checks and left >= enough:
+        waited = now - delivery.enqueued_at if delivery.enqueued_at else NO_TIME
+        received = Received(
+            request.complete_by,
+            timedelta(seconds=request.time_allowed),
+            is_look=request.checks > 0,
+            first=is_first(delivery),
+            put_back=delivery.message_id.startswith(PUT_BACK),
+            waited=max(waited, NO_TIME),
+        )
+        if rules.has_time(received, now):
             return request
         order = await self._context.load(request.order_id)
         direction = Direction(request.direction)
-        if order is None or not is_out(order, request.step, direction, request.epoch):
-            return None
-        step = order.steps[request.step]
-        granted = calls_until(step, direction) or now
-        if granted - now >= (enough if granted >= request.complete_by else allowed / 3):
-            return msgspec.structs.replace(request, complete_by=min(granted, now + allowed))
-        if not _may_get_time(step, direction):
-            return None
-        at, called = now + GRANT_RECHECK, called_before(delivery)
-        if request.checks and granted < request.complete_by and left > allowed / 3:
-            again = self._again(request, at, request.complete_by, called=called)
-            await self._context.bus.send([again])  # it is not granted yet
-            return None
-        # It goes to the end of its queue: ask for another wait as long as the last one, too.
-        waited = max(now - delivery.enqueued_at, NO_TIME) if delivery.enqueued_at else NO_TIME
-        until = at + min(waited + allowed, TIME_ALLOWED_MAX)
-        progress = self._progress(request, until, "received late")
-        await self._context.bus.send([progress, self._again(request, at, until, called=called)])
+        step = None
+        if order is not None and is_out(order, request.step, direction, request.epoch):
+            step = order.steps[request.step]
+        match rules.judge(received, step, direction, now):
+            case GoAhead(until):
+                return msgspec.structs.replace(request, complete_by=until)
+            case LookAgain() as look:
+                asked = [self._progress(request, look.until, "received late")] if look.asks else []
+                again = self._again(request, look, called=called_before(delivery))
+                await self._context.bus.send([*asked, again])
         return None
 
     async def go_on(self, request: RequestMessage, later: Later) -> None:
@@ -104,29 +97,18 @@ class ContinuedSteps(LongSteps):
             case AwaitCallback(within, note):
                 messages.append(self._progress(request, now + within, note, awaits=True))
             case StillRunning(check_after, note):
-                # At most TIME_ALLOWED_MAX is granted, and at the look some of it must be left.
-                latest = TIME_ALLOWED_MAX - timedelta(seconds=request.time_allowed / 2)
-                at = now + min(check_after, latest)
-                until = self._needed(request, at)
-                if until > request.complete_by or not request.checks:
-                    messages.append(self._progress(request, until, note))
-                messages.append(self._again(request, at, until, called=True))
+                allowed = timedelta(seconds=request.time_allowed)
+                look = rules.next_look(
+                    request.complete_by, allowed, check_after, now, is_look=request.checks > 0
+                )
+                if look.asks:
+                    messages.append(self._progress(request, look.until, note))
+                messages.append(self._again(request, look, called=True))
         await self._context.bus.send(messages)
         log.info(
             "goes on: order %s step %s %s epoch %d, look %d",
             request.order_id, request.step_name, request.direction, request.epoch, request.checks,
         )  # fmt: skip
-
-    def _needed(self, request: RequestMessage, at: datetime) -> datetime:
-        """Return the CompleteBy that a look at ``at`` needs.
-
-        It is later than the current one only if less than a third of the time allowed would be
-        left. So a step that is looked at often does not fill the journal.
-        """
-        allowed = timedelta(seconds=request.time_allowed)
-        if request.complete_by - at >= allowed / 3:
-            return request.complete_by
-        return min(at + allowed, self._context.clock.now() + TIME_ALLOWED_MAX)
 
     def _progress(
         self, request: RequestMessage, until: datetime, note: str, *, awaits: bool = False
@@ -137,25 +119,13 @@ class ContinuedSteps(LongSteps):
         queues = self._context.queues
         return progress_message(request, own_id, until, note, queues, awaits=awaits)
 
-    def _again(
-        self, request: RequestMessage, at: datetime, until: datetime, *, called: bool
-    ) -> Message:
-        again = msgspec.structs.replace(request, complete_by=until, checks=request.checks + 1)
+    def _again(self, request: RequestMessage, look: LookAgain, *, called: bool) -> Message:
+        again = msgspec.structs.replace(request, complete_by=look.until, checks=request.checks + 1)
         own_id = digest_id(request.id, "look", str(again.checks))
         return Message(
             self._context.queues.agent(self._agent, urgent=request.urgent),
             f"look/{own_id}",
             internal.encode(again),
-            scheduled_at=at,
+            scheduled_at=look.at,
             properties={CALLED: "yes"} if called else {},
         )
-
-
-def _may_get_time(step: StepRecord, direction: Direction) -> bool:
-    """Return whether a request whose time is over may get more.
-
-    It gets none if its order was cancelled or its step waits for a callback: no call may follow.
-    """
-    if direction is Direction.UNDO:
-        return True
-    return not is_cancelled(step) and calls_until(step, direction) == step.complete_by

@@ -1,0 +1,127 @@
+"""Long steps, pure: how much time a request has, and when it asks for more.
+
+Only the CompleteBy that the scheduler granted counts. A request that needs more time asks for it,
+and looks again whether it was granted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sas.domain.claim import calls_until, is_cancelled
+from sas.domain.order import Direction, StepRecord
+from sas.domain.workflow import NO_TIME, TIME_ALLOWED_MAX, TIME_ALLOWED_MIN
+
+GRANT_RECHECK = timedelta(seconds=2)
+"""Pause before a request looks again for the time that it asked for."""
+HEARTBEAT_INTERVAL_MIN = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A request as it comes to its agent, with the CompleteBy that it carries.
+
+    ``is_look``: the agent was called before and looks again. ``first``: the request only waited in
+    its queue until now. ``put_back``: it was put back because no call could begin. ``waited`` is
+    how long it waited in its queue.
+    """
+
+    complete_by: datetime
+    allowed: timedelta
+    is_look: bool = False
+    first: bool = True
+    put_back: bool = False
+    waited: timedelta = NO_TIME
+
+    @property
+    def enough(self) -> timedelta:
+        """The time that must be left for a call.
+
+        A request that was put back because no call could begin keeps only the time that is left.
+        Otherwise its time would never end.
+        """
+        enough = self.allowed / (3 if self.first else 6)
+        return min(TIME_ALLOWED_MIN, enough) if self.put_back else enough
+
+
+@dataclass(frozen=True, slots=True)
+class GoAhead:
+    """The call may go out, and has time until ``until``."""
+
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LookAgain:
+    """Put the request back until ``at``, with the CompleteBy ``until``.
+
+    ``asks`` says that the scheduler is to be asked for that time.
+    """
+
+    at: datetime
+    until: datetime
+    asks: bool
+
+
+def has_time(received: Received, now: datetime) -> bool:
+    """Return whether a request has time enough by what it carries, so that no order is read."""
+    return not received.is_look and received.complete_by - now >= received.enough
+
+
+def judge(
+    received: Received, step: StepRecord | None, direction: Direction, now: datetime
+) -> GoAhead | LookAgain | None:
+    """Decide about a request whose order was read. None drops it: no call may go out.
+
+    ``step`` is None if the step no longer waits for this request.
+    """
+    if step is None:
+        return None
+    allowed, known = received.allowed, received.complete_by
+    granted = calls_until(step, direction) or now
+    if granted - now >= (received.enough if granted >= known else allowed / 3):
+        return GoAhead(min(granted, now + allowed))
+    if not _may_get_time(step, direction):
+        return None
+    at = now + GRANT_RECHECK
+    if received.is_look and granted < known and known - now > allowed / 3:
+        return LookAgain(at, known, asks=False)  # it is not granted yet
+    # It goes to the end of its queue: ask for another wait as long as the last one, too.
+    return LookAgain(at, at + min(received.waited + allowed, TIME_ALLOWED_MAX), asks=True)
+
+
+def next_look(
+    known: datetime, allowed: timedelta, check_after: timedelta, now: datetime, *, is_look: bool
+) -> LookAgain:
+    """Return the next look at a step that goes on, ``check_after`` from now.
+
+    ``known`` is its CompleteBy. It asks for time only if less than a third of the time allowed
+    would be left, or if this was its first call. So a step that is looked at often does not fill
+    the journal.
+    """
+    # At most TIME_ALLOWED_MAX is granted, and at the look some of it must be left.
+    at = now + min(check_after, TIME_ALLOWED_MAX - allowed / 2)
+    until = known
+    if known - at < allowed / 3:
+        until = min(at + allowed, now + TIME_ALLOWED_MAX)
+    return LookAgain(at, until, asks=until > known or not is_look)
+
+
+def heartbeat_interval(allowed: timedelta) -> timedelta:
+    """Return the shortest time between two heartbeats that are sent.
+
+    A third of the time allowed, but at least ten seconds, or half of the time allowed if that is
+    shorter. So a step has at most three journal rows for each time allowed.
+    """
+    return max(allowed / 3, min(HEARTBEAT_INTERVAL_MIN, allowed / 2))
+
+
+def _may_get_time(step: StepRecord, direction: Direction) -> bool:
+    """Return whether a request whose time is over may get more.
+
+    It gets none if its order was cancelled or its step waits for a callback: no call may follow.
+    """
+    if direction is Direction.UNDO:
+        return True
+    return not is_cancelled(step) and calls_until(step, direction) == step.complete_by

@@ -1,0 +1,168 @@
+"""Queue delay, pure: what the queues of a step say about its passed CompleteBy.
+
+A message of the step that waits in a queue excuses it: its agent had no time to answer. A queue
+that moves, or that cannot be read, excuses without limit. A queue that does not move is STUCK,
+which the domain accepts only so many times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sas.domain.change import Incident
+from sas.domain.expire import REWAKE_MAX, Excuse
+from sas.domain.messages import AlertKind
+from sas.domain.order import StepRecord, StepState
+from sas.domain.workflow import NO_TIME
+
+SOON = timedelta(minutes=1)
+"""A message scheduled for later than this does not wait: it is a look at a long step."""
+MOVES_WITHIN = timedelta(minutes=5)
+"""A queue moves if a message was seen to leave it within this time."""
+INCIDENT_DELAY_MIN = timedelta(minutes=1)
+"""A message that waits longer, or a queue that is away for longer, is an incident."""
+
+Owner = tuple[str, int | None, int | None]
+"""The order of a message; for a request also its step and its epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A message that was read in a queue. ``owner`` is None if the message belongs to no order."""
+
+    message_id: str
+    enqueued_at: datetime
+    owner: Owner | None
+    put_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The oldest messages of one queue, by owner, with the time since when each can be received.
+
+    A message that is locked is among them: Service Bus does not tell it from one that waits. So the
+    request of a worker that was killed excuses its step until the lock ends, at most half a minute.
+    Then it is redelivered.
+
+    ``full`` says that there may be more of them. ``put_back`` are the owners of messages that were
+    put back, because something else is away. ``away_since`` is set if it could not be read.
+    """
+
+    at: datetime
+    oldest: dict[Owner, datetime]
+    put_back: frozenset[Owner] = frozenset()
+    ids: frozenset[str] = frozenset()
+    full: bool = False
+    moved_at: datetime | None = None
+    away_since: datetime | None = None
+
+    @property
+    def moves(self) -> bool:
+        """Whether a message was seen to leave the queue lately."""
+        return self.moved_at is not None and self.at - self.moved_at <= MOVES_WITHIN
+
+
+def scan_of(seen: Sequence[Seen], before: Scan | None, now: datetime, *, full: bool) -> Scan:
+    """Return what was read of a queue. ``before``: its last scan, which shows whether it moves."""
+    ids = frozenset(one.message_id for one in seen if one.enqueued_at <= now)
+    moved_at = before.moved_at if before else None
+    if before and before.ids - ids:
+        moved_at = now
+    oldest: dict[Owner, datetime] = {}
+    put_back: set[Owner] = set()
+    for one in seen:
+        if one.owner is not None and one.enqueued_at <= now + SOON:
+            oldest[one.owner] = min(one.enqueued_at, oldest.get(one.owner, one.enqueued_at))
+            if one.put_back:
+                put_back.add(one.owner)
+    return Scan(now, oldest, frozenset(put_back), ids, full, moved_at)
+
+
+def away_scan(before: Scan | None, now: datetime) -> Scan:
+    """Return the scan of a queue that could not be read."""
+    return Scan(now, {}, away_since=(before and before.away_since) or now)
+
+
+def route_asked(step: StepRecord) -> int:
+    """Return the route of the agent that has the step's request."""
+    doing = step.process_state is StepState.PROCESSING
+    return step.call.route if doing or not step.undo.routes else step.undo.routes[0]
+
+
+def is_decided(own: Scan, request: Owner) -> bool:
+    """Return whether the agent's queue alone decides: its request was not taken yet."""
+    return excuse_of(own, request) is Excuse.AWAY or own.oldest.get(request, own.at) < own.at
+
+
+def counts(scan: Scan, owner: Owner, step: StepRecord, *, callbacks: bool) -> bool:
+    """Return whether another queue can excuse a step. A queue of callbacks must concern it.
+
+    It does if a callback of the order waits in it, or if the step may await one.
+    """
+    return not callbacks or owner in scan.oldest or _may_await(step)
+
+
+def waits_since(scan: Scan, owner: Owner) -> datetime | None:
+    """Return since when a message waits in a queue, or may wait there; None if none does.
+
+    It may wait behind the messages that were read, or in a queue that could not be read.
+    """
+    since = scan.away_since or scan.oldest.get(owner)
+    if since is None and scan.full:
+        return min(scan.oldest.values(), default=scan.at)
+    return since
+
+
+def excuse_of(scan: Scan, owner: Owner) -> Excuse | None:
+    """Return the excuse that a queue gives to the step of a message."""
+    since = waits_since(scan, owner)
+    if since is None:
+        return None
+    # A message behind those that were read waits for the same reason as they do.
+    put_back = owner in scan.put_back or (owner not in scan.oldest and scan.put_back)
+    if scan.away_since is not None or put_back:
+        return Excuse.AWAY
+    return Excuse.WAITS if scan.moves and since < scan.at else Excuse.STUCK
+
+
+def best_of(excuses: Iterable[Excuse | None]) -> Excuse | None:
+    """Return the excuse that wins: a queue that moves, then one that is away, then a stuck one."""
+    found = set(excuses)
+    best = (Excuse.WAITS, Excuse.AWAY, Excuse.STUCK)
+    return next((excuse for excuse in best if excuse in found), None)
+
+
+def incident_of(
+    queue: str, scan: Scan, since: datetime, step: StepRecord, reported_at: datetime | None
+) -> Incident | None:
+    """Return the incident of a queue where a message waits for long, or that is away for long.
+
+    None: it does not last long enough, or was reported just now.
+    """
+    waited = scan.at - since
+    if waited < INCIDENT_DELAY_MIN or (reported_at and scan.at - reported_at < SOON):
+        return None
+    text = (
+        f"Messages wait {waited.total_seconds():.0f} s in queue {queue} before they are "
+        "received. Nothing is lost, and steps get more time. If it lasts, check that the "
+        "function of that queue runs, and that it has enough instances."
+    )
+    if scan.away_since is not None:
+        text = (
+            f"Queue {queue} cannot be read. Steps that may wait in it get more time. Check "
+            "that the queue exists, that it is enabled, and that this app may read it."
+        )
+    # The step is looked at again after as long as it has waited: until then it is not over.
+    until = scan.at + MOVES_WITHIN + min(max(scan.at - step.since, NO_TIME), REWAKE_MAX)
+    return Incident(AlertKind.QUEUE_DELAY, f"queue {queue}", text, since, until)
+
+
+def _may_await(step: StepRecord) -> bool:
+    """Return whether a step may await a callback. Whether an undo awaits one is not recorded.
+
+    A step that awaits one is out longer than its calls (``sas.domain.reply.progressed``).
+    """
+    doing = step.process_state is StepState.PROCESSING
+    return not doing or step.call.called_until != step.complete_by

@@ -1,0 +1,141 @@
+"""The rules of long steps: whether a request may call, looks again, or asks for more time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from sas.domain.order import (
+    Direction,
+    Dispatched,
+    LastCall,
+    StepRecord,
+    StepState,
+    UndoLedger,
+    UndoStatus,
+)
+from sas.domain.workflow import TIME_ALLOWED_MAX, TIME_ALLOWED_MIN
+from sas.features.long_steps import rules
+from sas.features.long_steps.rules import GRANT_RECHECK, GoAhead, LookAgain, Received
+from tests.unit.domain_cases import SECOND, T0
+
+ALLOWED = 60 * SECOND
+HOUR = timedelta(hours=1)
+AT = T0 + GRANT_RECHECK
+
+
+def received(left: float, **members: object) -> Received:
+    """Return a request whose own CompleteBy is so many seconds from now."""
+    return Received(T0 + left * SECOND, ALLOWED, **members)  # type: ignore[arg-type]
+
+
+def out(left: float) -> StepRecord:
+    """Return a step that is out, and was granted this time."""
+    until = T0 + left * SECOND
+    call = LastCall(called_until=until)
+    return StepRecord(0, "a", StepState.PROCESSING, T0, Dispatched("s", until), 1, call=call)
+
+
+@pytest.mark.parametrize(
+    ("request_", "enough"),
+    [
+        (received(20), True),
+        (received(19), False),
+        (received(10, first=False), True),
+        (received(9, first=False), False),
+        (received(60, is_look=True), False),  # only the granted CompleteBy counts
+        (received(TIME_ALLOWED_MIN.total_seconds(), put_back=True), True),
+        (received(TIME_ALLOWED_MIN.total_seconds() / 2, put_back=True), False),
+    ],
+)
+def test_a_request_with_time_enough_reads_no_order(request_: Received, enough: bool) -> None:
+    assert rules.has_time(request_, T0) is enough
+
+
+@pytest.mark.parametrize(
+    ("request_", "step", "answer"),
+    [
+        (received(5), None, None),
+        (received(5), out(40), GoAhead(T0 + 40 * SECOND)),
+        (received(5), out(500), GoAhead(T0 + ALLOWED)),
+        (received(5), out(5), LookAgain(AT, AT + ALLOWED, asks=True)),
+        (received(-500), out(-500), LookAgain(AT, AT + ALLOWED, asks=True)),
+        (received(5, waited=HOUR), out(5), LookAgain(AT, AT + HOUR + ALLOWED, asks=True)),
+        (
+            received(5, waited=TIME_ALLOWED_MAX),
+            out(5),
+            LookAgain(AT, AT + TIME_ALLOWED_MAX, asks=True),
+        ),
+        (received(10, first=False), out(10), GoAhead(T0 + 10 * SECOND)),
+        (received(60, is_look=True), out(15), LookAgain(AT, T0 + ALLOWED, asks=False)),
+        (received(20, is_look=True), out(15), LookAgain(AT, AT + ALLOWED, asks=True)),
+        (received(60, is_look=True), out(60), GoAhead(T0 + ALLOWED)),
+    ],
+    ids=[
+        "superseded",
+        "granted more than it knew",
+        "granted more than one call needs",
+        "late",
+        "hours late",
+        "late after a long wait in its queue",
+        "late after the longest wait",
+        "called before: a sixth is enough",
+        "its grant is under way",
+        "its grant is under way, and too late",
+        "granted",
+    ],
+)
+def test_a_request_calls_by_the_time_that_its_step_was_granted(
+    request_: Received, step: StepRecord | None, answer: GoAhead | LookAgain | None
+) -> None:
+    assert rules.judge(request_, step, Direction.DO, T0) == answer
+
+
+@pytest.mark.parametrize(
+    ("step", "direction", "asks"),
+    [
+        (out(5), Direction.DO, True),
+        (replace(out(5), undo=UndoLedger(UndoStatus.TO_BE_UNDONE)), Direction.DO, False),
+        (replace(out(500), call=LastCall(called_until=T0)), Direction.DO, False),
+        (replace(out(5), call=LastCall(called_until=T0)), Direction.UNDO, True),
+    ],
+    ids=["it goes on", "its order was cancelled", "it awaits a callback", "its undo goes on"],
+)
+def test_a_late_request_asks_for_time_only_if_a_call_may_follow(
+    step: StepRecord, direction: Direction, asks: bool
+) -> None:
+    answer = rules.judge(received(5), step, direction, T0)
+    assert answer == (LookAgain(AT, AT + ALLOWED, asks=True) if asks else None)
+
+
+@pytest.mark.parametrize(
+    ("left", "after", "is_look", "look"),
+    [
+        (ALLOWED, 10 * SECOND, False, (10 * SECOND, ALLOWED, True)),
+        (ALLOWED, 10 * SECOND, True, (10 * SECOND, ALLOWED, False)),
+        (ALLOWED, 40 * SECOND, True, (40 * SECOND, ALLOWED, False)),
+        (ALLOWED, 41 * SECOND, True, (41 * SECOND, 101 * SECOND, True)),
+        (
+            ALLOWED,
+            TIME_ALLOWED_MAX,
+            True,
+            (TIME_ALLOWED_MAX - ALLOWED / 2, TIME_ALLOWED_MAX, True),
+        ),
+    ],
+    ids=["after the first call", "soon", "a third is left", "less is left", "the longest"],
+)
+def test_a_step_asks_for_time_once_and_then_only_when_little_is_left(
+    left: timedelta, after: timedelta, is_look: bool, look: tuple[timedelta, timedelta, bool]
+) -> None:
+    at, until, asks = look
+    found = rules.next_look(T0 + left, ALLOWED, after, T0, is_look=is_look)
+    assert found == LookAgain(T0 + at, T0 + until, asks=asks)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "interval"), [(3600, 1200), (60, 20), (30, 10), (20, 10), (12, 6), (1, 0.5)]
+)
+def test_the_interval_of_heartbeats_leaves_time_for_the_next(allowed: int, interval: float) -> None:
+    assert rules.heartbeat_interval(allowed * SECOND) == interval * SECOND

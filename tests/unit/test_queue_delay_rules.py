@@ -1,0 +1,192 @@
+"""The rules of queue delay: which queue excuses a step, and when a delay is an incident."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from sas.domain.expire import REWAKE_MAX, Excuse
+from sas.domain.messages import AlertKind
+from sas.domain.order import Dispatched, LastCall, StepRecord, StepState, UndoLedger
+from sas.features.queue_delay import rules
+from sas.features.queue_delay.rules import INCIDENT_DELAY_MIN, MOVES_WITHIN, SOON, Scan, Seen
+from tests.unit.domain_cases import SECOND, T0
+
+MINE, OTHER = ("O-1", 0, 1), ("O-2", 0, 1)
+BEFORE = T0 - timedelta(seconds=30)
+DOING = StepRecord(
+    0, "a", StepState.PROCESSING, T0, Dispatched("s", T0), 1, call=LastCall(called_until=T0)
+)
+AWAITS = replace(DOING, call=LastCall(called_until=T0 - SECOND))
+UNDOING = replace(DOING, process_state=StepState.COMPENSATING)
+
+
+def scan(
+    *, moves: bool = False, full: bool = False, put_back: bool = False, **oldest: datetime
+) -> Scan:
+    """Return a scan with messages of ``mine`` and of ``other``, since these moments."""
+    owners = {"mine": MINE, "other": OTHER}
+    return Scan(
+        T0,
+        {owners[name]: since for name, since in oldest.items()},
+        put_back=frozenset(owners[name] for name in oldest if put_back),
+        full=full,
+        moved_at=T0 if moves else None,
+    )
+
+
+AWAY = Scan(T0, {}, away_since=BEFORE)
+
+
+@pytest.mark.parametrize(
+    ("found", "excuse", "since"),
+    [
+        (scan(), None, None),
+        (scan(other=BEFORE, moves=True), None, None),
+        (scan(mine=BEFORE), Excuse.STUCK, BEFORE),
+        (scan(mine=BEFORE, moves=True), Excuse.WAITS, BEFORE),
+        (scan(mine=T0, moves=True), Excuse.STUCK, T0),
+        (scan(mine=BEFORE, put_back=True, moves=True), Excuse.AWAY, BEFORE),
+        (scan(full=True), Excuse.STUCK, T0),
+        (scan(other=BEFORE, full=True, moves=True), Excuse.WAITS, BEFORE),
+        (scan(other=BEFORE, full=True, put_back=True), Excuse.AWAY, BEFORE),
+        (AWAY, Excuse.AWAY, BEFORE),
+    ],
+    ids=[
+        "nothing waits",
+        "a message of another order waits",
+        "its message waits, and nothing leaves the queue",
+        "its message waits, and the queue moves",
+        "its message was enqueued just now",
+        "its message was put back",
+        "all that was read belongs to no order",
+        "its message may lie behind others, and the queue moves",
+        "its message may lie behind others that were put back",
+        "the queue is away",
+    ],
+)
+def test_a_queue_excuses_a_step_by_what_was_read(
+    found: Scan, excuse: Excuse | None, since: datetime | None
+) -> None:
+    assert (rules.excuse_of(found, MINE), rules.waits_since(found, MINE)) == (excuse, since)
+
+
+@pytest.mark.parametrize(
+    ("own", "decided"),
+    [
+        (scan(mine=BEFORE), True),
+        (AWAY, True),
+        (scan(mine=T0 + SECOND), False),  # it is put back for a moment: a reply may come first
+        (scan(full=True), False),
+        (scan(), False),
+    ],
+)
+def test_the_queue_of_the_agent_decides_alone_while_it_has_the_request_or_is_away(
+    own: Scan, decided: bool
+) -> None:
+    assert rules.is_decided(own, MINE) is decided
+
+
+@pytest.mark.parametrize(
+    ("found", "step", "callbacks", "counts"),
+    [
+        (scan(), DOING, False, True),
+        (scan(), DOING, True, False),
+        (scan(mine=T0), DOING, True, True),
+        (scan(), AWAITS, True, True),
+        (scan(), UNDOING, True, True),
+    ],
+)
+def test_a_queue_of_callbacks_counts_only_for_a_step_that_it_may_concern(
+    found: Scan, step: StepRecord, callbacks: bool, counts: bool
+) -> None:
+    assert rules.counts(found, MINE, step, callbacks=callbacks) is counts
+
+
+def test_a_queue_that_moves_wins_then_one_that_is_away_then_a_stuck_one() -> None:
+    assert rules.best_of([None, *Excuse]) is Excuse.WAITS
+    assert rules.best_of([Excuse.STUCK, None, Excuse.AWAY]) is Excuse.AWAY
+    assert rules.best_of([None, Excuse.STUCK]) is Excuse.STUCK
+    assert rules.best_of([None]) is None
+
+
+def test_a_queue_moves_for_some_minutes_after_a_message_was_seen_to_leave_it() -> None:
+    first, second = (Seen(name, BEFORE, MINE) for name in ("m-1", "m-2"))
+    later = Seen("m-3", T0 + SECOND, MINE)  # scheduled: it does not leave the queue when it is due
+    before = rules.scan_of([first, second, later], None, T0, full=False)
+    assert not before.moves
+    unchanged = rules.scan_of([first, second], before, T0 + SECOND, full=False)
+    assert not unchanged.moves
+    moved = rules.scan_of([second], unchanged, T0 + SECOND, full=False)
+    assert moved.moves
+    for waited, moves in ((MOVES_WITHIN, True), (MOVES_WITHIN + SECOND, False)):
+        again = rules.scan_of([second], moved, T0 + SECOND + waited, full=False)
+        assert again.moves is moves
+
+
+def test_a_scan_has_the_oldest_message_of_each_owner_and_not_what_comes_much_later() -> None:
+    seen = [
+        Seen("m-1", T0, MINE),
+        Seen("m-2", BEFORE, MINE, put_back=True),
+        Seen("m-3", T0 + SOON, OTHER),
+        Seen("m-4", T0 + SOON + SECOND, ("O-3", None, None), put_back=True),
+        Seen("m-5", BEFORE, None, put_back=True),
+    ]
+    found = rules.scan_of(seen, None, T0, full=True)
+    assert found.oldest == {MINE: BEFORE, OTHER: T0 + SOON}
+    assert (found.put_back, found.ids) == ({MINE}, {"m-1", "m-2", "m-5"})
+    assert found.full
+
+
+def test_a_queue_is_away_since_the_first_scan_that_failed() -> None:
+    first = rules.away_scan(scan(mine=BEFORE), T0)
+    assert first.away_since == T0
+    assert rules.away_scan(first, T0 + SECOND).away_since == T0
+
+
+@pytest.mark.parametrize(
+    ("step", "route"),
+    [
+        (replace(DOING, call=LastCall(route=1), undo=UndoLedger(routes=(2,))), 1),
+        (replace(UNDOING, call=LastCall(route=1), undo=UndoLedger(routes=(2, 1))), 2),
+        (replace(UNDOING, call=LastCall(route=1)), 1),
+    ],
+)
+def test_the_request_of_a_step_is_at_its_agent_or_at_the_first_agent_that_undoes(
+    step: StepRecord, route: int
+) -> None:
+    assert rules.route_asked(step) == route
+
+
+@pytest.mark.parametrize(
+    ("waited", "reported_at", "is_incident"),
+    [
+        (INCIDENT_DELAY_MIN - SECOND, None, False),
+        (INCIDENT_DELAY_MIN, None, True),
+        (INCIDENT_DELAY_MIN, T0 - SOON + SECOND, False),
+        (INCIDENT_DELAY_MIN, T0 - SOON, True),
+    ],
+)
+def test_a_delay_of_a_minute_is_an_incident_and_is_reported_once_a_minute(
+    waited: timedelta, reported_at: datetime | None, is_incident: bool
+) -> None:
+    found = rules.incident_of("q", scan(mine=T0 - waited), T0 - waited, DOING, reported_at)
+    assert (found is not None) is is_incident
+
+
+@pytest.mark.parametrize(
+    ("in_state", "lasts"),
+    [(-SECOND, 0 * SECOND), (20 * SECOND, 20 * SECOND), (REWAKE_MAX * 2, REWAKE_MAX)],
+    ids=["its clock is ahead", "shortly", "for long"],
+)
+def test_an_incident_is_active_until_its_step_is_looked_at_again(
+    in_state: timedelta, lasts: timedelta
+) -> None:
+    step, since = replace(DOING, since=T0 - in_state), T0 - INCIDENT_DELAY_MIN
+    found = rules.incident_of("q", replace(AWAY, away_since=since), since, step, None)
+    assert found is not None
+    assert (found.kind, found.scope) == (AlertKind.QUEUE_DELAY, "queue q")
+    assert "Queue q cannot be read." in found.text
+    assert found.until == T0 + MOVES_WITHIN + lasts
