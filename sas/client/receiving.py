@@ -27,7 +27,7 @@ from sas.client.links import (
     withdraw_credit,
 )
 from sas.codec import outward
-from sas.codec.strict import MalformedError
+from sas.codec.strict import MalformedError, Reason
 
 RECEIVE_MAX = 50
 """Messages on their way at once, and notifications that may wait for a slow follower."""
@@ -122,7 +122,8 @@ class Receiving:
         try:
             event = outward.decode_notification(bytes_of(message))
         except MalformedError as wrong:
-            put_aside = partial(receiver.dead_letter_message, message, reason="not-a-notification")
+            reason = Reason.NOT_A_NOTIFICATION.value
+            put_aside = partial(receiver.dead_letter_message, message, reason=reason)
             act = partial(put_aside, error_description=str(wrong))
             await settle(receiver, act, self._patience_s)
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -48,6 +49,16 @@ Part = msgspec.Raw | UnsetType
 """JSON that is passed on unchanged; UNSET if the member is absent."""
 
 
+class Kind(StrEnum):
+    """The kinds of internal messages, as their member ``kind`` has them."""
+
+    WAKE = "wake"
+    COMMAND = "command"
+    REQUEST = "request"
+    REPLY = "reply"
+    PROGRESS = "progress"
+
+
 class Envelope(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
     """The members of every internal message: version, message id and order id.
 
@@ -68,13 +79,15 @@ class PayloadRefBody(msgspec.Struct, frozen=True):
     chunks: Annotated[int, msgspec.Meta(ge=1, le=99)]
 
 
-class WakeMessage(Envelope, tag="wake", frozen=True, kw_only=True):
+class WakeMessage(Envelope, tag=Kind.WAKE.value, frozen=True, kw_only=True):
     """To the scheduler: process this order. ``seq`` is the journal seq that it was sent at."""
 
     seq: int = 0
 
 
-class CommandMessage(Envelope, tag="command", frozen=True, kw_only=True, omit_defaults=True):
+class CommandMessage(
+    Envelope, tag=Kind.COMMAND.value, frozen=True, kw_only=True, omit_defaults=True
+):
     """To the scheduler: an operator's command. ``id`` is unique to the command.
 
     ``seq`` is the journal seq that the operator saw. Only cancel may omit it. ``step`` limits
@@ -91,7 +104,9 @@ class CommandMessage(Envelope, tag="command", frozen=True, kw_only=True, omit_de
     reason: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)] = ""
 
 
-class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_defaults=True):
+class RequestMessage(
+    Envelope, tag=Kind.REQUEST.value, frozen=True, kw_only=True, omit_defaults=True
+):
     """To an agent: do or undo one step.
 
     ``generation`` counts the inputs that an operator edited; an undo covers all of them.
@@ -134,7 +149,7 @@ class FaultBody(msgspec.Struct, frozen=True):
     message: str
 
 
-class ReplyMessage(Envelope, tag="reply", frozen=True, kw_only=True, omit_defaults=True):
+class ReplyMessage(Envelope, tag=Kind.REPLY.value, frozen=True, kw_only=True, omit_defaults=True):
     """To the scheduler: an agent's reply. ``result_ref`` replaces a large ``result``. ``seq`` is
     that of the request.
     """
@@ -149,7 +164,9 @@ class ReplyMessage(Envelope, tag="reply", frozen=True, kw_only=True, omit_defaul
     seq: int = 0
 
 
-class ProgressMessage(Envelope, tag="progress", frozen=True, kw_only=True, omit_defaults=True):
+class ProgressMessage(
+    Envelope, tag=Kind.PROGRESS.value, frozen=True, kw_only=True, omit_defaults=True
+):
     """To the scheduler: the step goes on, and its agent asks for this CompleteBy."""
 
     step: int

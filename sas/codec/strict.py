@@ -54,6 +54,7 @@ class Reason(StrEnum):
     TOO_LATE = "too-late"
     DEAD_LETTERED = "dead-lettered"
     UNDELIVERABLE = "undeliverable"
+    NOT_A_NOTIFICATION = "not-a-notification"
 
 
 class MalformedError(ValueError):

@@ -18,6 +18,7 @@ from sas.codec import internal
 from sas.codec.internal import (
     CommandMessage,
     Envelope,
+    Kind,
     ProgressMessage,
     ReplyMessage,
     WakeMessage,
@@ -206,9 +207,9 @@ def _is_for(letter: Letter, step: StepRecord) -> bool:
     said = _members(letter.peeked.body)
     kind = said.get("kind")
     if not step.dispatched:
-        return kind in {"wake", "command"}
+        return kind in (Kind.WAKE, Kind.COMMAND)
     return (
-        kind in {"request", "reply", "progress"}
+        kind in (Kind.REQUEST, Kind.REPLY, Kind.PROGRESS)
         and said.get("step") == step.number
         and said.get("epoch") == step.epoch
     )

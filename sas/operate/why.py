@@ -276,7 +276,8 @@ def _ended(entry: JournalEntry, made: Sequence[Attempt]) -> Iterator[int]:
 def _replied_step(entry: JournalEntry) -> int | None:
     """Return the step whose reply led to a transition; see ``reply_id``."""
     parts = (entry.cause or "").rsplit("/", 3)
-    if len(parts) != 4 or parts[2] not in {"do", "undo"} or not parts[1].isdecimal():
+    directions = {one.value for one in Direction}
+    if len(parts) != 4 or parts[2] not in directions or not parts[1].isdecimal():
         return None
     return int(parts[1])
 

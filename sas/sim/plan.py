@@ -10,13 +10,14 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from sas.domain.messages import Verb
 from sas.domain.workflow import Workflows
 from sas.sim.platform import QUEUES, REPLIES_TO
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
-VERBS = ("resubmit", "resubmit", "skip", "undo", "cancel", "acknowledge")
+VERBS = (Verb.RESUBMIT, *Verb)
 _LASTS = (
     (1.0, 20.0),
     (20.0, 3 * MINUTE),
@@ -85,14 +86,14 @@ class Press:
 
     at_s: float
     order_id: str
-    verb: str
+    verb: Verb
     stale: bool
     edited: bool
     twice: bool
 
     def __str__(self) -> str:
-        how = [name for name in ("stale", "edited", "twice") if getattr(self, name)]
-        return f"the operator gives {self.verb} {self.order_id}" + "".join(f", {h}" for h in how)
+        how = [f", {name}" for name in ("stale", "edited", "twice") if getattr(self, name)]
+        return f"the operator gives {self.verb.value} {self.order_id}" + "".join(how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +206,7 @@ class Plan:
         """Return what goes wrong in it, or is done to it, by kind."""
         named = {item.name for item in self.items if isinstance(item, Chance)}
         away = {f"{item.what.split()[0]} away" for item in self.items if isinstance(item, Away)}
-        pressed = {item.verb for item in self.items if isinstance(item, Press)}
+        pressed = {item.verb.value for item in self.items if isinstance(item, Press)}
         others = (Kill, Forge, Redrive, Unforwarded, Deploy, Apart, Outside)
         rest = {type(item).__name__.lower() for item in self.items if isinstance(item, others)}
         return {one.replace("_", " ") for one in named | away | pressed | rest}

@@ -13,8 +13,10 @@ from typing import Any
 
 import msgspec
 
+from sas.codec.internal import Kind
 from sas.domain.ids import URGENT_SUFFIX, idempotency_key, reply_id, shard_of
-from sas.domain.order import Order, OrderState, StepState
+from sas.domain.messages import Verb
+from sas.domain.order import Direction, Order, OrderState, StepState
 from sas.domain.workflow import Workflows
 from sas.ports import Business, BusUnavailableError, Message
 from sas.sim.own_agents import Given, OwnAgents
@@ -50,7 +52,7 @@ TIMER_IDLE = timedelta(minutes=2)
 WATCH_S = 10.0
 WATCHES_MAX = 60
 """How often, and how long, an operator looks whether an order is in Error."""
-_FOR_ERROR = frozenset({"resubmit", "skip", "acknowledge"})
+_FOR_ERROR = frozenset({Verb.RESUBMIT, Verb.SKIP, Verb.ACKNOWLEDGE})
 
 
 class Stage(System):
@@ -225,10 +227,11 @@ class Stage(System):
         stored = self.store.orders.get(item.order_id)
         for step in stored.order.steps if stored else ():
             if step.dispatched:
-                direction = "do" if step.process_state is StepState.PROCESSING else "undo"
+                doing = step.process_state is StepState.PROCESSING
+                direction = (Direction.DO if doing else Direction.UNDO).value
                 own_id = reply_id(item.order_id, step.number, direction, step.epoch)
                 members = {"id": own_id, "order_id": item.order_id, "step": step.number}
-                body = {"kind": "reply", "v": 1, **members, "direction": direction}
+                body = {"kind": Kind.REPLY.value, "v": 1, **members, "direction": direction}
                 body |= {"epoch": step.epoch, "outcome": "done"}
                 forged = Message(STRANGE_QUEUE, own_id, json.dumps(body).encode())
                 with suppress(BusUnavailableError):
@@ -277,16 +280,16 @@ class Stage(System):
         order = stored.order
         failed = [one.name for one in order.steps if one.process_state is StepState.ERROR]
         members: dict[str, Any] = {}
-        if failed and item.verb in {"resubmit", "skip"}:
+        if failed and item.verb in {Verb.RESUBMIT, Verb.SKIP}:
             members["step"] = failed[0]
             if item.edited:
                 content = self._content(order.order_id, order.details.workflow, edited=True)
                 members["input"] = msgspec.Raw(msgspec.json.encode(content))
-        if item.verb == "skip":
+        if item.verb is Verb.SKIP:
             self._undone_by_hand(order)
         for _ in range(1 + item.twice):
             try:
-                self.put_command(order.order_id, item.verb, order.seq - item.stale, **members)
+                self.put_command(order.order_id, item.verb.value, order.seq - item.stale, **members)
             except BusUnavailableError:
                 self.tell("the operator sees that the command could not be sent")
 

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from sas.codec import outward
-from sas.codec.strict import convert
+from sas.codec.internal import Kind
+from sas.codec.strict import Reason, convert
 from sas.domain.change import Change, HeldDue, OutDue
 from sas.domain.ids import cause_of, digest_id, message_id
 from sas.domain.messages import Request, Wake
@@ -38,6 +39,7 @@ _BASES = {
     for urgent in (False, True)
 }
 """The ordinary lane of each queue whose messages are causes."""
+_REPLY = f'"kind":"{Kind.REPLY}"'.encode()
 
 
 class Watch:
@@ -51,7 +53,7 @@ class Watch:
         self._given_up: set[str] = set()
         self._aside: set[str] = set()
         self._aside_bodies: set[str] = set()
-        self._until: dict[tuple[str, int, str, int], datetime] = {}
+        self._until: dict[tuple[str, int, Direction, int], datetime] = {}
         self._called: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         self.asked_again: Counter[tuple[str, str]] = Counter()
         system.bus.on_sent = self._was_sent
@@ -79,7 +81,8 @@ class Watch:
         for step in order.steps:
             if isinstance(step.turn, Dispatched):
                 undoes = step.process_state is not StepState.PROCESSING
-                which = (order.order_id, step.number, "undo" if undoes else "do", step.epoch)
+                direction = Direction.UNDO if undoes else Direction.DO
+                which = (order.order_id, step.number, direction, step.epoch)
                 latest = self._until.get(which)
                 if latest is None or latest < step.turn.complete_by:
                     self._until[which] = step.turn.complete_by
@@ -165,7 +168,7 @@ class Watch:
         kept = convert(message.body, outward.RejectedMessage)
         self._aside_bodies.add(kept.body)
         base = _BASES.get(kept.source_queue)
-        if base is not None and kept.reason == "dead-lettered":
+        if base is not None and kept.reason == Reason.DEAD_LETTERED:
             cause = _cause(base, kept.body.encode(), kept.message_id or "")
             if cause is not None and cause in self._given_up:
                 self._aside.add(cause)
@@ -193,9 +196,7 @@ class Watch:
         elif is_letter:
             lost = [] if message.body.decode() in self._aside_bodies else ["it"]
         elif base == QUEUES.replies and stored is not None and seq is None:
-            counts = b'"kind":"reply"' in message.body and _is_out(
-                stored.order, *_dispatch(message.body)
-            )
+            counts = _REPLY in message.body and _is_out(stored.order, *_dispatch(message.body))
             lost = ["it"] if counts else []
         else:
             return
@@ -265,11 +266,11 @@ class Watch:
 
     def answers(self, message: Message, now: datetime) -> None:
         """Check a reply at the moment at which its agent sends it, by the clock of its instance."""
-        if message.message_id.startswith("again/") or b'"kind":"reply"' not in message.body:
+        if message.message_id.startswith("again/") or _REPLY not in message.body:
             return  # a scheduler puts it back
         number, direction, epoch = _dispatch(message.body)
         order_id = msgspec.json.decode(message.body)["order_id"]
-        until = self._until.get((order_id, number, direction.value, epoch))
+        until = self._until.get((order_id, number, direction, epoch))
         if until is not None and until < now:
             late = (now - until).total_seconds()
             self._say(8, f"reply {message.message_id} is sent {late:.1f} s after CompleteBy")

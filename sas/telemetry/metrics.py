@@ -12,7 +12,7 @@ from opentelemetry import metrics
 from opentelemetry.metrics import Meter, MeterProvider
 
 from sas.domain.change import Change
-from sas.domain.order import StepRecord, StepState
+from sas.domain.order import Direction, StepRecord, StepState
 from sas.telemetry import tracing
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21_600, 86_400)
@@ -92,10 +92,11 @@ def committed(change: Change) -> None:
         outcome = _outcome(old, new, change)
         if outcome is not None:
             seconds = max((change.entry.at - old.since).total_seconds(), 0.0)
+            undoes = old.process_state is StepState.COMPENSATING
             attributes = {
                 "sas.workflow": workflow,
                 "sas.step": old.name,
-                "sas.direction": "undo" if old.process_state is StepState.COMPENSATING else "do",
+                "sas.direction": (Direction.UNDO if undoes else Direction.DO).value,
                 "sas.outcome": outcome,
             }
             _instruments.duration.record(seconds, attributes)

@@ -17,6 +17,8 @@ import pytest
 from sas.cli.main import main
 from sas.codec.orders import Salvage
 from sas.codec.outward import Rejection
+from sas.domain.messages import Verb
+from sas.domain.order import Direction
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.rejections import Rejections
 from sas.operate.redriving import Planned
@@ -249,7 +251,7 @@ def test_a_reply_after_complete_by_and_an_edit_without_an_undo_are_found() -> No
     stage = Stage(Plan(1, 1, ()), project.workflows, project.queues, project.host)
     broken: list[Violation] = []
     watch = Watch(stage, broken.append)
-    watch._until["O-0", 0, "do", 1] = START
+    watch._until["O-0", 0, Direction.DO, 1] = START
     body = {"kind": "reply", "order_id": "O-0", "step": 0, "direction": "do", "epoch": 1}
     reply = Message(
         "agent-replies", "O-0/00/do/1", json.dumps(body, separators=(",", ":")).encode()
@@ -266,7 +268,7 @@ def test_the_coverage_names_the_faults_that_a_transition_never_met() -> None:
     sent = Submit(1.0, "O-0", "order", False, 1)
     plans = (
         Plan(1, 1, (sent, Chance("hangs", 0.0))),
-        Plan(2, 1, (sent, Chance("crash", 0.0), Press(5.0, "O-0", "undo", False, False, False))),
+        Plan(2, 1, (sent, Chance("crash", 0.0), Press(5.0, "O-0", Verb.UNDO, False, False, False))),
     )
     tally = tallied(project, iter(plans))
     assert tally.not_met()["undo decided", "Compensating"] == ["hangs"]
@@ -285,7 +287,10 @@ def tallied(project: Project, plans: Iterator[Plan]) -> Tally:
 
 def test_a_step_without_an_undo_is_reported_with_the_orders_that_keep_its_effect() -> None:
     project = Project.of(two_steps(undo=None), ROOT)
-    items = (Submit(1.0, "O-1", "order", False, 1), Press(5.0, "O-1", "undo", False, False, False))
+    items = (
+        Submit(1.0, "O-1", "order", False, 1),
+        Press(5.0, "O-1", Verb.UNDO, False, False, False),
+    )
     chances = (Chance("refused", 0.6),)
     plans = (Plan(seed, 1, (*items, *chances)) for seed in range(10))
     (advice,) = tallied(project, plans).advice(project.workflows)

@@ -12,6 +12,7 @@ import pytest
 
 from sas.cli.main import main
 from sas.cli.sim import project_of
+from sas.domain.messages import Verb
 from sas.ports import Business
 from sas.sim.own_agents import Given
 from sas.sim.plan import Chance, Kill, Plan, Press, Submit, drawn
@@ -21,7 +22,7 @@ from tests import own_businesses as own
 ROOT = Path(__file__).parents[2]
 ORDER = Submit(1.0, "O-0", "order", False, 1)
 LOST = Chance("lost_answer", 0.7)
-UNDONE = Press(30.0, "O-0", "undo", False, False, False)
+UNDONE = Press(30.0, "O-0", Verb.UNDO, False, False, False)
 
 
 def project(agent: type[own.Careful], first: str = "stock") -> Project:

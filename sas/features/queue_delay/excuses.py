@@ -14,6 +14,7 @@ from datetime import datetime
 
 import msgspec
 
+from sas.codec.internal import Kind
 from sas.codec.strict import MalformedError
 from sas.domain.expire import Excuse
 from sas.domain.order import Order, StepRecord
@@ -159,6 +160,6 @@ def _owner(body: bytes) -> Owner | None:
         message = msgspec.json.decode(body, type=_Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    if message.kind == "request":
+    if message.kind == Kind.REQUEST:
         return message.order_id, message.step, message.epoch
     return message.order_id, None, None
