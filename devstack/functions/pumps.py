@@ -110,7 +110,7 @@ class Pump(ABC):
 
 
 @dataclass(eq=False)
-class _Lease:
+class _Locked:
     """A message in work; its lock is renewed until `renew_until` (loop time)."""
 
     message: ServiceBusReceivedMessage
@@ -128,7 +128,7 @@ class _QueuePump(Pump):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._wake = asyncio.Event()
-        self._due: deque[tuple[str, _Lease]] = deque()
+        self._due: deque[tuple[str, _Locked]] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._interrupt_soon: asyncio.TimerHandle | None = None
 
@@ -221,11 +221,11 @@ class MessagePump(_QueuePump):
     async def _turn(self) -> None:
         self._wake.clear()
         while self._due:
-            action, lease = self._due.popleft()
-            if action == "renew" and lease.done:
+            action, locked = self._due.popleft()
+            if action == "renew" and locked.done:
                 continue
-            if await self._settle(action, lease.message) and action == "renew":
-                self._plan_renewal(lease)
+            if await self._settle(action, locked.message) and action == "renew":
+                self._plan_renewal(locked)
         if self._finished():
             return
         if self._stopping.is_set() or len(self._running) >= self.options.max_concurrent_calls:
@@ -234,19 +234,19 @@ class MessagePump(_QueuePump):
         loop = asyncio.get_running_loop()
         for message in await self._receive(self.receiver, 1, _RECEIVE_S):
             end = loop.time() + self.options.max_auto_lock_renewal_duration_s
-            lease = _Lease(message, end)
-            self._plan_renewal(lease)
-            task = loop.create_task(self._handle(lease))
+            locked = _Locked(message, end)
+            self._plan_renewal(locked)
+            task = loop.create_task(self._handle(locked))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
-    async def _handle(self, lease: _Lease) -> None:
-        success = await self.handler([lease.message])
-        lease.done = True
-        if lease.timer is not None:
-            lease.timer.cancel()
+    async def _handle(self, locked: _Locked) -> None:
+        success = await self.handler([locked.message])
+        locked.done = True
+        if locked.timer is not None:
+            locked.timer.cancel()
         if not success or self.auto_complete:
-            self._due.append(("complete" if success else "abandon", lease))
+            self._due.append(("complete" if success else "abandon", locked))
         # Free the slot before the pump wakes.
         if (task := asyncio.current_task()) is not None:
             self._running.discard(task)
@@ -255,18 +255,18 @@ class MessagePump(_QueuePump):
             loop = asyncio.get_running_loop()
             self._interrupt_soon = loop.call_later(_GRACE_S, self._interrupt)
 
-    def _plan_renewal(self, lease: _Lease) -> None:
-        until = lease.message.locked_until_utc
+    def _plan_renewal(self, locked: _Locked) -> None:
+        until = locked.message.locked_until_utc
         if until is None or not self.options.max_auto_lock_renewal_duration_s:
             return
         loop = asyncio.get_running_loop()
         delay_s = max(_RENEWAL_S_MIN, (until - datetime.now(UTC)).total_seconds() / 2)
-        if loop.time() + delay_s < lease.renew_until:
-            lease.timer = loop.call_later(delay_s, self._renew, lease)
+        if loop.time() + delay_s < locked.renew_until:
+            locked.timer = loop.call_later(delay_s, self._renew, locked)
 
-    def _renew(self, lease: _Lease) -> None:
-        if not lease.done:
-            self._due.append(("renew", lease))
+    def _renew(self, locked: _Locked) -> None:
+        if not locked.done:
+            self._due.append(("renew", locked))
             self._interrupt()
 
 

@@ -92,10 +92,10 @@ class Purger:
             return Purge(led=False)
         found = Purge(stop_at=stop_at)
         until = began - self._retention
-        turn = asyncio.Semaphore(self._shards_max)
+        at_once = asyncio.Semaphore(self._shards_max)
 
         async def purge(shard: str) -> StoreUnavailableError | None:
-            async with turn:
+            async with at_once:
                 return await self._shard(shard, began, until, found)
 
         shards = sorted(store.shards, key=lambda shard: crc32(f"{shard} {began}".encode()))

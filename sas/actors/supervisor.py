@@ -61,7 +61,7 @@ firing after that finds the lease free.
 SWEEP_DUE_MAX = 2000
 """Most due rows of one sweep. The rest waits for the next sweep."""
 SHARD_DUE_MAX = 100
-"""Most due rows of one shard in a sweep, so that every shard has its turn."""
+"""Most due rows of one shard in a sweep, so that every shard is read."""
 AT_ONCE = 8
 REST = timedelta(minutes=5)
 """Pause before an order that cannot be supervised is looked at again: its rows are broken, or its

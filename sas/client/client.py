@@ -271,12 +271,12 @@ class OrdersClient:
             while (left is None or left) and not (until and until()):
                 await self._woken(follower)
                 while follower.unread:
-                    held = follower.unread.popleft()
-                    yield held.event
-                    self._inbox.done(follower, held)
+                    one = follower.unread.popleft()
+                    yield one.event
+                    self._inbox.done(follower, one)
                     heard = loop.time()
-                    if left is not None and is_end(held.event):
-                        left.discard(held.event.data.order_id)
+                    if left is not None and is_end(one.event):
+                        left.discard(one.event.data.order_id)
                 if quiet_s is not None and self._receiving.read_at - heard >= quiet_s:
                     raise TimeoutError(
                         f"nothing came on {self._reply_queue} for {quiet_s:g} s; "

@@ -17,12 +17,12 @@ import msgspec
 from sas.codec.outward import Notification, event_type
 from sas.domain.messages import Notice
 
-HOLD_S = 10.0
-"""Longest time for which a message is held without a decision, in seconds."""
-FOREIGN_HOLD_S = 3.0
+WAIT_S = 10.0
+"""Longest time for which a message is unsettled without a decision, in seconds."""
+FOREIGN_WAIT_S = 3.0
 """The same for a message of an order that this client does not know: another process waits."""
 KEPT_MAX = 2_000
-"""Most messages held that no loop follows."""
+"""Most unsettled messages that no loop follows."""
 ORDERS_MAX = 10_000
 """Orders remembered: those submitted, and those followed to their end."""
 DELIVERIES_SPARED = 2
@@ -35,7 +35,7 @@ _FINAL = frozenset({event_type(Notice.COMPLETED), event_type(Notice.UNDONE)})
 
 
 class Fate(Enum):
-    """What to do with a message that is held."""
+    """What to do with an unsettled message."""
 
     WAIT = "wait"
     COMPLETE = "complete"
@@ -48,30 +48,30 @@ class Follower(Generic[M]):
     """One loop over notifications: of some orders, or of all (``orders`` is None)."""
 
     orders: frozenset[str] | None
-    unread: deque[Held[M]] = field(default_factory=deque)
+    unread: deque[Unsettled[M]] = field(default_factory=deque)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     failure: Exception | None = None
 
 
 @dataclass(eq=False, slots=True)
-class Held(Generic[M]):
+class Unsettled(Generic[M]):
     """A message whose lock this client has, and the followers that are not done with it."""
 
     number: int
     message: M
     event: Notification
     decide_at: float
-    hold_s: float
-    stays: bool
+    wait_s: float
+    keeps_lock: bool
     readers: set[Follower[M]] = field(default_factory=set)
     handed_out: bool = False
 
 
 class Inbox(Generic[M]):
-    """The messages that one client holds, its followers, and what it knows of its orders."""
+    """The unsettled messages of one client, its followers, and what it knows of its orders."""
 
     def __init__(self) -> None:
-        self.held: dict[int, Held[M]] = {}
+        self.unsettled: dict[int, Unsettled[M]] = {}
         self.followers: set[Follower[M]] = set()
         self._submitted: OrderedDict[str, set[str | None]] = OrderedDict()
         self._ended: OrderedDict[str, int] = OrderedDict()
@@ -83,25 +83,25 @@ class Inbox(Generic[M]):
         _remember(self._submitted, order_id, known | {correlation_id})
 
     def join(self, orders: Iterable[str] | None) -> Follower[M]:
-        """Return a new follower. It gets what is held of its orders first."""
+        """Return a new follower. It gets what came of its orders before."""
         follower: Follower[M] = Follower(None if orders is None else frozenset(orders))
         self.followers.add(follower)
-        for held in self.held.values():
-            self._offer(held, follower)
+        for one in self.unsettled.values():
+            self._offer(one, follower)
         return follower
 
     def leave(self, follower: Follower[M]) -> None:
         """End a follower. Its unfinished messages go to the other followers."""
         self.followers.discard(follower)
-        for held in self.held.values():
-            held.readers.discard(follower)
+        for one in self.unsettled.values():
+            one.readers.discard(follower)
 
-    def done(self, follower: Follower[M], held: Held[M]) -> None:
+    def done(self, follower: Follower[M], one: Unsettled[M]) -> None:
         """Note that a follower has asked for the next notification."""
-        held.readers.discard(follower)
-        held.handed_out = True
-        data = held.event.data
-        if held.event.type in _FINAL and data.seq is not None:
+        one.readers.discard(follower)
+        one.handed_out = True
+        data = one.event.data
+        if one.event.type in _FINAL and data.seq is not None:
             _remember(self._ended, data.order_id, data.seq)
 
     def arrived(
@@ -117,7 +117,7 @@ class Inbox(Generic[M]):
         """Take a message.
 
         Args:
-            number: its sequence number on the queue. One that is held already was delivered
+            number: its sequence number on the queue. One that is here already was delivered
                 again because its lock was lost: the new lock counts.
             message: what settles it.
             event: what it says.
@@ -126,54 +126,54 @@ class Inbox(Generic[M]):
             before: how often it was delivered before.
         """
         known = self._submitted.get(event.data.order_id)
-        most = FOREIGN_HOLD_S if known is None else HOLD_S
-        hold_s = min(most, max(lock_s, 0.0) / 2)
-        again = self.held.get(number)
+        most = FOREIGN_WAIT_S if known is None else WAIT_S
+        wait_s = min(most, max(lock_s, 0.0) / 2)
+        again = self.unsettled.get(number)
         if again is not None:
-            again.message, again.decide_at, again.hold_s = message, now + hold_s, hold_s
+            again.message, again.decide_at, again.wait_s = message, now + wait_s, wait_s
             return
-        stays = before >= DELIVERIES_SPARED
-        held = Held(number, message, event, now + hold_s, hold_s, stays)
-        self.hold(held)
+        keeps_lock = before >= DELIVERIES_SPARED
+        one = Unsettled(number, message, event, now + wait_s, wait_s, keeps_lock)
+        self.keep(one)
         if known is not None and event.data.duplicate:
             known.add(event.data.correlation_id)
             self._offer_all()
 
-    def hold(self, held: Held[M]) -> None:
+    def keep(self, one: Unsettled[M]) -> None:
         """Keep a message, and offer it to every follower."""
-        self.held[held.number] = held
+        self.unsettled[one.number] = one
         for follower in self.followers:
-            self._offer(held, follower)
+            self._offer(one, follower)
 
-    def fate(self, held: Held[M], now: float) -> Fate:
+    def fate(self, one: Unsettled[M], now: float) -> Fate:
         """Decide about a message."""
-        if held.readers or not (held.handed_out or self._is_late(held.event)):
-            if now < held.decide_at:
+        if one.readers or not (one.handed_out or self._is_late(one.event)):
+            if now < one.decide_at:
                 return Fate.WAIT
-            return Fate.RENEW if held.readers or held.stays else Fate.GIVE_BACK
+            return Fate.RENEW if one.readers or one.keeps_lock else Fate.GIVE_BACK
         return Fate.COMPLETE
 
-    def given_back(self, now: float) -> list[Held[M]]:
+    def given_back(self, now: float) -> list[Unsettled[M]]:
         """Return the messages to give back now: once one is due, all that no loop follows."""
-        if not any(self.fate(held, now) is Fate.GIVE_BACK for held in self.held.values()):
+        if not any(self.fate(one, now) is Fate.GIVE_BACK for one in self.unsettled.values()):
             return []
-        later = now + HOLD_S
-        return [held for held in self.held.values() if self.fate(held, later) is Fate.GIVE_BACK]
+        later = now + WAIT_S
+        return [one for one in self.unsettled.values() if self.fate(one, later) is Fate.GIVE_BACK]
 
-    def drop(self, held: Held[M]) -> None:
+    def drop(self, one: Unsettled[M]) -> None:
         """Forget a message whose lock is lost or given up. It is delivered again."""
-        self.held.pop(held.number, None)
-        for follower in held.readers:
-            if held in follower.unread:
-                follower.unread.remove(held)
+        self.unsettled.pop(one.number, None)
+        for follower in one.readers:
+            if one in follower.unread:
+                follower.unread.remove(one)
 
     def unread(self) -> int:
         """Return how many notifications wait for the slowest follower."""
         return max((len(follower.unread) for follower in self.followers), default=0)
 
     def kept(self) -> int:
-        """Return how many messages are held that no loop follows."""
-        return sum(not held.readers for held in self.held.values())
+        """Return how many unsettled messages no loop follows."""
+        return sum(not one.readers for one in self.unsettled.values())
 
     def wake(self) -> None:
         """Let every follower look again."""
@@ -188,15 +188,15 @@ class Inbox(Generic[M]):
             self.leave(follower)
 
     def _offer_all(self) -> None:
-        for held in self.held.values():
+        for one in self.unsettled.values():
             for follower in self.followers:
-                self._offer(held, follower)
+                self._offer(one, follower)
 
-    def _offer(self, held: Held[M], follower: Follower[M]) -> None:
-        if held.handed_out or follower in held.readers or not self._wants(follower, held.event):
+    def _offer(self, one: Unsettled[M], follower: Follower[M]) -> None:
+        if one.handed_out or follower in one.readers or not self._wants(follower, one.event):
             return
-        held.readers.add(follower)
-        follower.unread.append(held)
+        one.readers.add(follower)
+        follower.unread.append(one)
         follower.wake.set()
 
     def _wants(self, follower: Follower[M], event: Notification) -> bool:

@@ -11,7 +11,7 @@ from functools import partial
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 
-from sas.client.inbox import KEPT_MAX, Fate, Held, Inbox
+from sas.client.inbox import KEPT_MAX, Fate, Inbox, Unsettled
 from sas.client.links import (
     CLOSE_S,
     LinkError,
@@ -143,14 +143,14 @@ class Receiving:
         Each settlement waits for the service's answer. What arrives meanwhile is handed out first.
         """
         loop = asyncio.get_running_loop()
-        for held in list(self._inbox.held.values()):
-            match self._inbox.fate(held, loop.time()):
+        for one in list(self._inbox.unsettled.values()):
+            match self._inbox.fate(one, loop.time()):
                 case Fate.COMPLETE:
-                    self._inbox.drop(held)
-                    done = partial(receiver.complete_message, held.message)
+                    self._inbox.drop(one)
+                    done = partial(receiver.complete_message, one.message)
                     await settle(receiver, done, self._patience_s)
                 case Fate.RENEW:
-                    await self._renew(receiver, held, loop.time())
+                    await self._renew(receiver, one, loop.time())
                 case _:
                     continue
             await self._take_buffered(receiver)
@@ -164,30 +164,32 @@ class Receiving:
         if not back:
             return
         await withdraw_credit(receiver)
-        for held in back:
-            self._inbox.drop(held)
-            if not await release(receiver, held.message):
-                held.stays = True
-                self._inbox.hold(held)
+        for one in back:
+            self._inbox.drop(one)
+            if not await release(receiver, one.message):
+                one.keeps_lock = True
+                self._inbox.keep(one)
         await asyncio.sleep(random.uniform(0.1, OTHERS_FIRST_S))  # noqa: S311
 
-    async def _renew(self, receiver: ServiceBusReceiver, held: Held[Message], now: float) -> None:
+    async def _renew(
+        self, receiver: ServiceBusReceiver, one: Unsettled[Message], now: float
+    ) -> None:
         try:
-            await renew(receiver, held.message, self._patience_s)
+            await renew(receiver, one.message, self._patience_s)
         except LockLostError:
-            self._inbox.drop(held)
-        held.decide_at = now + held.hold_s
+            self._inbox.drop(one)
+        one.decide_at = now + one.wait_s
 
     async def _put_back(self, receiver: ServiceBusReceiver) -> None:
         """Complete what was handed out, give the rest back, and close the link.
 
         Where that fails, the locks expire, and the messages are delivered again.
         """
-        held = list(self._inbox.held.values())
-        self._inbox.held.clear()
+        unsettled = list(self._inbox.unsettled.values())
+        self._inbox.unsettled.clear()
         with suppress(LinkError, TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                for one in held:
+                for one in unsettled:
                     if self._inbox.fate(one, 0.0) is Fate.COMPLETE:
                         done = partial(receiver.complete_message, one.message)
                         await settle(receiver, done, self._patience_s)

@@ -144,7 +144,7 @@ class Rejections:
         return notification(
             Notice.REJECTED,
             data,
-            own_id=f"{_base_id(rejection)}/told",
+            own_id=f"{_base_id(rejection)}/notification",
             reply_queue=reply_queue,
             at=self._clock.now(),
             to=self._to,

@@ -92,7 +92,7 @@ def _of_turn(
         wanted = StepState.PROCESSED if doing else StepState.COMPENSATED
         in_line = doing or new.process_state is StepState.COMPENSATING
         if in_line and any(states[number] is not wanted for number in before):
-            yield Violation(10, f"{where}: {new.name} was dispatched out of its turn")
+            yield Violation(10, f"{where}: {new.name} was dispatched too early")
     resets = {JournalWord.STEP_RESET, JournalWord.UNDO_RESET}
     freed = old.dispatched and not new.dispatched
     if change.entry.what in resets and freed and new.failure_count != old.failure_count + 1:

@@ -27,7 +27,7 @@ _LASTS = (
 )
 _HOW_OFTEN = (60, 80, 50, 4, 1)
 COPIES_S = 60.0
-_COPYING = frozenset({"crash", "duplicate", "late", "given_up", "lease_lost", "bus_lost_answer"})
+_COPYING = frozenset({"crash", "duplicate", "late", "given_up", "lock_lost", "bus_lost_answer"})
 """Faults by which a message that is put back leaves a copy on ``orders``, a queue without duplicate
 detection. Every copy is put back too. At the shares of a simulation the copies would multiply
 without end in an outage longer than ``COPIES_S``; at the shares of Azure they do not
@@ -318,7 +318,7 @@ def _away(rng: random.Random, agents: Sequence[str]) -> Away:
 _SHARES = {
     "crash": 0.02,
     "stalls": 0.004,
-    "lease_lost": 0.05,
+    "lock_lost": 0.05,
     "given_up": 0.02,
     "late": 0.05,
     "duplicate": 0.08,

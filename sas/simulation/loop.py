@@ -16,7 +16,7 @@ SETTLE_CALLS_MAX = 100_000
 
 
 class LeanLoop(asyncio.SelectorEventLoop):
-    """Runs calls in the order of its base class, which asks the selector in each turn.
+    """Runs calls in the order of its base class, which asks the selector in each iteration.
 
     This one asks it only if nothing is ready, and nobody waits for that.
     """

@@ -81,7 +81,7 @@ class Stored:
 
 
 class MemoryStore:
-    """Orders in memory. One turn of the event loop is one transaction.
+    """Orders in memory. One iteration of the event loop is one transaction.
 
     Faults: ``fail_next`` sets those of the next operations of a name (``"commit"``, ``"load"``,
     ...). ``plan`` is called before each operation with its name and the order id (or shard, or

@@ -56,7 +56,7 @@ class Faults:
     crash: float = 0.0
     stalls: float = 0.0
     stall_seconds_max: float = 180.0
-    lease_lost: float = 0.0
+    lock_lost: float = 0.0
     given_up: float = 0.0
     duplicate: float = 0.0
     late: float = 0.0
@@ -343,7 +343,7 @@ class World:
         if self._happens(self.faults.given_up):
             self.tell(f"message {queued.message.message_id} of {queue} is given up meanwhile")
             self.memory_bus.give_up(queued)
-        if self._happens(self.faults.lease_lost):  # another gets it while this one goes on
+        if self._happens(self.faults.lock_lost):  # another gets it while this one goes on
             self.tell(f"the lock of message {queued.message.message_id} of {queue} is lost")
             self.memory_bus.abandon(queued)
         try:

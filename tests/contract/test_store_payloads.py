@@ -1,4 +1,4 @@
-"""What every state store does with content kept apart from its order: the claim check."""
+"""What every state store does with offloaded content: the claim check."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def referring(change: Change, payload: PayloadRef) -> Change:
 @pytest.mark.parametrize(
     "size", [0, 1, 64 * 1024, 64 * 1024 + 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES]
 )
-async def test_content_kept_apart_comes_back_byte_for_byte(store: StateStore, size: int) -> None:
+async def test_offloaded_content_comes_back_byte_for_byte(store: StateStore, size: int) -> None:
     data = large(size)
     ref = await store.put_payload("O'1 %", data)
     assert ref == ref_of(data)
@@ -96,7 +96,7 @@ async def test_a_step_refers_to_its_result_and_to_another_later(store: StateStor
         assert order.steps[0].result == result
 
 
-async def test_what_is_kept_apart_is_not_read_with_its_order(store: StateStore) -> None:
+async def test_offloaded_content_is_not_read_with_its_order(store: StateStore) -> None:
     ref = await store.put_payload("order-1", large(2 * CHUNK_BYTES))
     await store.commit(referring(cases.submitted("order-1"), ref))
     if isinstance(store, TableStore):
@@ -112,7 +112,7 @@ async def test_what_is_kept_apart_is_not_read_with_its_order(store: StateStore) 
         (PAYLOAD_BYTES_MAX, "result of step step-0 has 4,194,304 bytes"),
     ],
 )
-async def test_a_result_past_the_bound_is_refused_though_it_is_kept_apart(
+async def test_a_result_past_the_bound_is_refused_though_it_is_offloaded(
     store: StateStore, size: int, why: str
 ) -> None:
     order = await store.commit(cases.claimed(await store.commit(cases.submitted("order-1"))))

@@ -9,7 +9,7 @@ import pytest
 from sas.ports import ConflictError, SharedValue, StateStore
 
 
-async def test_a_cell_is_none_until_it_is_written_and_then_what_was_written(
+async def test_a_shared_value_is_none_until_it_is_written_and_then_what_was_written(
     store: StateStore,
 ) -> None:
     assert await store.read_shared("breaker|payment") is None
@@ -19,7 +19,7 @@ async def test_a_cell_is_none_until_it_is_written_and_then_what_was_written(
     assert await store.read_shared("breaker|stock") is None
 
 
-async def test_a_cell_changes_only_under_the_token_that_was_read(store: StateStore) -> None:
+async def test_a_shared_value_changes_only_under_the_token_that_was_read(store: StateStore) -> None:
     first = await store.write_shared("c", "1", None)
     with pytest.raises(ConflictError):
         await store.write_shared("c", "other", None)

@@ -36,7 +36,7 @@ CORE = (
 APART = {"agents": AGENTS, "core": CORE, "supervisor": ("supervisor",)}
 TOGETHER = {"host": (*AGENTS, *CORE, "supervisor")}
 WORKFLOWS = {SHOP: "order", WHOLESALE: "order-with-care"}
-LEASE = "PT5S"
+LOCK = "PT5S"
 """The shortest that Azure allows: what a killed process had in hand comes back after that."""
 EVERY_S = 0.25
 ENDS_WITHIN_S = 240.0
@@ -205,10 +205,10 @@ async def _submit(client: OrdersClient, order_id: str, workflow: str) -> None:
 
 
 def _config() -> dict[str, Any]:
-    """Return the queues with the shortest lease."""
+    """Return the queues with the shortest lock."""
     config = own_queues()
     for queue in config["UserConfig"]["Namespaces"][0]["Queues"]:
-        queue["Properties"]["LockDuration"] = LEASE
+        queue["Properties"]["LockDuration"] = LOCK
     return config
 
 

@@ -30,13 +30,13 @@ class Bad:
 
     body: bytes
     reason: str
-    is_told: bool = False
+    is_notified: bool = False
     says: str = ""
     order_id: str | None = None
 
 
-def told(order_id: str, reason: str, says: str = "", **changes: Any) -> Bad:
-    return Bad(order(order_id, **changes), reason, is_told=True, says=says, order_id=order_id)
+def notified(order_id: str, reason: str, says: str = "", **changes: Any) -> Bad:
+    return Bad(order(order_id, **changes), reason, is_notified=True, says=says, order_id=order_id)
 
 
 def with_text(order_id: str, old: bytes, new: bytes) -> bytes:
@@ -65,77 +65,85 @@ BAD: dict[str, Bad] = {
     "a list of orders": Bad(b"[" + order("B-list") + b"]", "invalid"),
     "null": Bad(b"null", "invalid"),
     "an empty object": Bad(b"{}", "invalid"),
-    "an order_id that is a number": Bad(order("x", order_id=7), "invalid", is_told=True),
-    "an order that is a list": told("B-wrong-order", "invalid", "order", order=[1]),
-    "an order that is a text": told("B-text-order", "invalid", "order", order="x"),
-    "a workflow that is a number": told("B-wrong-workflow", "invalid", "workflow", workflow=1),
-    "a version that is a text": told("B-version", "invalid", "version", workflow_version="1"),
-    "a correlation id that is a list": told("B-cid", "invalid", "correlation", correlation_id=[1]),
-    "an unknown member": told("B-unknown", "invalid", "colour", colour="red"),
-    "a member of Service Bus metadata": told("B-meta", "invalid", "MessageId", MessageId="m"),
-    "an unknown member of the order": told(
+    "an order_id that is a number": Bad(order("x", order_id=7), "invalid", is_notified=True),
+    "an order that is a list": notified("B-wrong-order", "invalid", "order", order=[1]),
+    "an order that is a text": notified("B-text-order", "invalid", "order", order="x"),
+    "a workflow that is a number": notified("B-wrong-workflow", "invalid", "workflow", workflow=1),
+    "a version that is a text": notified("B-version", "invalid", "version", workflow_version="1"),
+    "a correlation id that is a list": notified(
+        "B-cid", "invalid", "correlation", correlation_id=[1]
+    ),
+    "an unknown member": notified("B-unknown", "invalid", "colour", colour="red"),
+    "a member of Service Bus metadata": notified("B-meta", "invalid", "MessageId", MessageId="m"),
+    "an unknown member of the order": notified(
         "B-inner", "invalid-order", "gift", order={**northwind(), "gift": True}
     ),
-    "a wrong type in the order": told(
+    "a wrong type in the order": notified(
         "B-type", "invalid-order", "lines", order={**northwind(), "lines": "none"}
     ),
-    "no order_id": Bad(order("x", order_id=None), "invalid", is_told=True, says="order_id"),
-    "an empty order_id": told("", "invalid-order-id"),
-    "an order_id with a slash": told("B/1", "invalid-order-id", "'/'"),
-    "an order_id with a backslash": told("B\\1", "invalid-order-id"),
-    "an order_id with a hash": told("B#1", "invalid-order-id", "'#'"),
-    "an order_id with a question mark": told("B?1", "invalid-order-id", "'?'"),
-    "an order_id with a bar": told("B|1", "invalid-order-id", "'|'"),
-    "an order_id with a control character": told("B\x07", "invalid-order-id", correlation_id="c"),
-    "an order_id with a line feed": told("B\n1", "invalid-order-id", correlation_id="c"),
+    "no order_id": Bad(order("x", order_id=None), "invalid", is_notified=True, says="order_id"),
+    "an empty order_id": notified("", "invalid-order-id"),
+    "an order_id with a slash": notified("B/1", "invalid-order-id", "'/'"),
+    "an order_id with a backslash": notified("B\\1", "invalid-order-id"),
+    "an order_id with a hash": notified("B#1", "invalid-order-id", "'#'"),
+    "an order_id with a question mark": notified("B?1", "invalid-order-id", "'?'"),
+    "an order_id with a bar": notified("B|1", "invalid-order-id", "'|'"),
+    "an order_id with a control character": notified(
+        "B\x07", "invalid-order-id", correlation_id="c"
+    ),
+    "an order_id with a line feed": notified("B\n1", "invalid-order-id", correlation_id="c"),
     "an order_id with half a character": Bad(
-        with_text("B-half-character", b"B-half-character", b"B\\ud800"), "not-unicode", is_told=True
+        with_text("B-half-character", b"B-half-character", b"B\\ud800"),
+        "not-unicode",
+        is_notified=True,
     ),
-    "an order_id of 101 characters": told("B" * 101, "invalid-order-id", "100"),
+    "an order_id of 101 characters": notified("B" * 101, "invalid-order-id", "100"),
     "an order_id of 10,000 characters": Bad(
-        order("B" * 10_000, correlation_id="c"), "invalid-order-id", is_told=True
+        order("B" * 10_000, correlation_id="c"), "invalid-order-id", is_notified=True
     ),
-    "an order_id that begins with a space": told(" B", "invalid-order-id", "space"),
-    "an unknown workflow": told("B-flow", "unknown-workflow", "'nothing'", workflow="nothing"),
-    "an unknown version": told("B-99", "unknown-workflow", "99", workflow_version=99),
-    "300 KB": told("B-300", "too-large", "258,048", order={"text": "x" * 300_000}),
+    "an order_id that begins with a space": notified(" B", "invalid-order-id", "space"),
+    "an unknown workflow": notified("B-flow", "unknown-workflow", "'nothing'", workflow="nothing"),
+    "an unknown version": notified("B-99", "unknown-workflow", "99", workflow_version=99),
+    "300 KB": notified("B-300", "too-large", "258,048", order={"text": "x" * 300_000}),
     "one byte too many": Bad(
         order("B-byte", order={"t": "x" * (258_048 - len(order("B-byte", order={"t": ""})) + 1)}),
         "too-large",
-        is_told=True,
+        is_notified=True,
     ),
     "nesting 33 deep": Bad(
         order("B-deep", order={"a": 0}).replace(b'{"a": 0}', b'{"a":' + DEEP + b"}"),
         "too-deep",
-        is_told=True,
+        is_notified=True,
     ),
     "nesting 100,000 deep": Bad(b"[" * 100_000, "too-deep"),
     "nesting in an endless string": Bad(b'"' + b'\\"' * 120_000, "not-json"),
     "NaN": Bad(
-        order("B-nan").replace(b'"freight": 32.38', b'"freight": NaN'), "not-finite", is_told=True
+        order("B-nan").replace(b'"freight": 32.38', b'"freight": NaN'),
+        "not-finite",
+        is_notified=True,
     ),
     "Infinity": Bad(
         order("B-inf").replace(b'"freight": 32.38', b'"freight": -Infinity'),
         "not-finite",
-        is_told=True,
+        is_notified=True,
     ),
     "a number too large": Bad(
         order("B-1e999").replace(b'"freight": 32.38', b'"freight": 1e999'),
         "not-finite",
-        is_told=True,
+        is_notified=True,
     ),
-    "NaN as a text": Bad(price("B-nan-text", "NaN"), "invalid-order", is_told=True),
-    "infinity as a text": Bad(price("B-inf-text", "Infinity"), "invalid-order", is_told=True),
+    "NaN as a text": Bad(price("B-nan-text", "NaN"), "invalid-order", is_notified=True),
+    "infinity as a text": Bad(price("B-inf-text", "Infinity"), "invalid-order", is_notified=True),
     "a key twice": Bad(
         with_text("B-twice", b'"order": {', b'"order_id": "other", "order": {'),
         "duplicate-key",
-        is_told=True,
+        is_notified=True,
         says="order_id",
     ),
     "a key twice deep inside": Bad(
         with_text("B-twice-2", b'"freight":', b'"freight": 1, "freight":'),
         "duplicate-key",
-        is_told=True,
+        is_notified=True,
         says="freight",
     ),
     "an internal reply queue": Bad(
@@ -228,10 +236,10 @@ async def test_the_application_is_notified_if_the_message_names_its_queue(
     outcome: Outcome, name: str
 ) -> None:
     kept = outcome.of(name)[0]
-    told_id = kept.id.rpartition("/")[0] + "/told"
+    notification_id = kept.id.rpartition("/")[0] + "/notification"
     messages = await outcome.rig.receive(SHOP)
-    events = [json.loads(b"".join(m.body)) for m in messages if m.message_id == told_id]
-    assert len(events) == (1 if BAD[name].is_told else 0)
+    events = [json.loads(b"".join(m.body)) for m in messages if m.message_id == notification_id]
+    assert len(events) == (1 if BAD[name].is_notified else 0)
     for event in events:
         assert event["type"] == "sas.order.rejected.v1"
         assert event["data"]["state"] == "Rejected"

@@ -175,7 +175,7 @@ async def test_closing_the_client_ends_every_follow_with_a_sentence_and_gives_al
 async def test_two_processes_on_one_queue_each_get_the_ends_of_their_own_orders(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sas.client.inbox.FOREIGN_HOLD_S", 0.5)
+    monkeypatch.setattr("sas.client.inbox.FOREIGN_WAIT_S", 0.5)
     count = 40
     async with shop.client() as one, shop.client() as two, asyncio.timeout(120):
 

@@ -177,7 +177,7 @@ async def test_following_ends_when_every_order_has(
     assert others == ["sas.order.greeting.v1", "sas.order.completed.v1"]
 
 
-async def test_an_order_held_back_by_nothing_but_undo_has_not_ended(
+async def test_a_failed_order_that_is_being_undone_has_not_ended(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
     await sdk.put(told("A-1", "failed", awaits="undo"))

@@ -187,13 +187,13 @@ async def test_an_order_of_over_200_kb_goes_through_whole(made: Rig) -> None:
     await told_once(made, "K-1", WHOLE)
 
 
-async def test_leases_lost_while_agents_work_do_nothing_twice(made: Rig) -> None:
+async def test_locks_lost_while_agents_work_do_nothing_twice(made: Rig) -> None:
     made.remote.set_faults(Faults(slow=1.0, slow_seconds=0.6))
     for number in range(3):
         await made.submit(f"E-{number}")
     for _ in range(3):  # a message is given up after its fifth delivery
         await asyncio.sleep(0.4)
-        await until(lambda: _expired(made), "a lease of a message in work")
+        await until(lambda: _expired(made), "a lock of a message in work")
     made.remote.set_faults(Faults())
     for number in range(3):
         await made.ends(f"E-{number}", "Processed")

@@ -79,7 +79,7 @@ async def test_an_order_of_megabytes_and_its_large_results_go_from_function_to_f
     assert {one.max_message_kilobytes for one in queues} == {256}  # nothing else needs more
 
 
-async def test_the_command_shows_and_exports_what_is_kept_apart(made: Rig) -> None:
+async def test_the_command_shows_and_exports_offloaded_content(made: Rig) -> None:
     record = json.loads((await sas(made, "show", "L-1", "--json", "--content")).out)
     assert len(record["Payload"]["lines"]) == 1000
     assert [step["Result"]["said"] for step in record["Steps"]] == [SAID] * 3

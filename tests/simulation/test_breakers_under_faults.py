@@ -24,7 +24,7 @@ from tests.simulation.test_operator_under_faults import defined
 
 ORDERS = 8
 OFF = BreakerPolicy(failures_max=0)
-FAULTS = Faults(crash=0.01, lease_lost=0.03, duplicate=0.03, store_lost_answer=0.02, bus_down=0.01)
+FAULTS = Faults(crash=0.01, lock_lost=0.03, duplicate=0.03, store_lost_answer=0.02, bus_down=0.01)
 
 
 class Outages:
@@ -111,7 +111,7 @@ async def test_every_order_ends_whole_while_instances_with_clocks_apart_share_br
 @pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_when_services_are_back_orders_pass_and_no_breaker_stays_open(seed: int) -> None:
     """No circuit stays half-open because the instance with the probe died."""
-    system = prepared(seed, Faults(crash=0.05, lease_lost=0.05), clocks_apart=(0.0, 2.0))
+    system = prepared(seed, Faults(crash=0.05, lock_lost=0.05), clocks_apart=(0.0, 2.0))
     system.deliver_at_most(1)
     outages = await run(system)
     outages.end()

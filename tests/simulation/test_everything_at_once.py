@@ -105,7 +105,7 @@ class Disasters:
 def prepared(seed: int) -> System:
     faults = Faults(
         crash=0.003,
-        lease_lost=0.02,
+        lock_lost=0.02,
         duplicate=0.02,
         stalls=0.002,
         store_lost_answer=0.01,

@@ -122,7 +122,7 @@ REMOTE = RemoteFaults(transient=0.1, lost_answer=0.1, hangs=0.2, refused=0.15, u
 async def test_every_order_ends_whole_while_operators_meddle_and_clocks_are_apart(
     seed: int,
 ) -> None:
-    faults = Faults(crash=0.005, lease_lost=0.03, duplicate=0.03, store_lost_answer=0.02)
+    faults = Faults(crash=0.005, lock_lost=0.03, duplicate=0.03, store_lost_answer=0.02)
     system = build(seed, faults, REMOTE, clocks_apart=(0.0, 2.0, -2.0), definitions=defined())
     await run(system)
 

@@ -43,8 +43,8 @@ async def test_without_faults_every_order_is_processed_and_notified() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(2, 30))
-async def test_every_order_ends_whole_while_handlers_crash_and_leases_are_lost(seed: int) -> None:
-    faults = Faults(crash=0.02, lease_lost=0.05, duplicate=0.05)
+async def test_every_order_ends_whole_while_handlers_crash_and_locks_are_lost(seed: int) -> None:
+    faults = Faults(crash=0.02, lock_lost=0.05, duplicate=0.05)
     await run(build(seed, faults, RemoteFaults(transient=0.1, lost_answer=0.1)))
 
 
@@ -65,12 +65,12 @@ async def test_every_order_ends_whole_while_services_hang_and_refuse(seed: int) 
     remote = RemoteFaults(
         transient=0.2, lost_answer=0.1, hangs=0.15, refused=0.1, undo_refused=0.05
     )
-    await run(build(seed, Faults(crash=0.01, lease_lost=0.03), remote))
+    await run(build(seed, Faults(crash=0.01, lock_lost=0.03), remote))
 
 
 @pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_every_order_ends_whole_without_duplicate_detection(seed: int) -> None:
-    faults = Faults(crash=0.03, lease_lost=0.05, duplicate=0.1, bus_lost_answer=0.1)
+    faults = Faults(crash=0.03, lock_lost=0.05, duplicate=0.1, bus_lost_answer=0.1)
     remote = RemoteFaults(hangs=0.1, refused=0.05)
     await run(build(seed, faults, remote, duplicate_detection=False), times=2)
 
@@ -79,7 +79,7 @@ async def test_every_order_ends_whole_without_duplicate_detection(seed: int) -> 
 async def test_every_order_ends_whole_whose_steps_go_on_for_longer_than_their_time_allowed(
     seed: int,
 ) -> None:
-    faults = Faults(crash=0.02, lease_lost=0.05, duplicate=0.05, bus_lost_answer=0.03)
+    faults = Faults(crash=0.02, lock_lost=0.05, duplicate=0.05, bus_lost_answer=0.03)
     remote = RemoteFaults(later=0.6, transient=0.1, lost_answer=0.1, refused=0.05)
     system = await run(build(seed, faults, remote))
     words = [entry.what for one in system.store.orders.values() for entry in one.journal]
@@ -98,7 +98,7 @@ async def test_without_faults_no_step_that_goes_on_runs_out_of_time(seed: int) -
 
 @pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_every_order_whose_calls_send_heartbeats_ends_whole(seed: int) -> None:
-    faults = Faults(crash=0.01, lease_lost=0.05, duplicate=0.05, store_down=0.02, bus_down=0.02)
+    faults = Faults(crash=0.01, lock_lost=0.05, duplicate=0.05, store_down=0.02, bus_down=0.02)
     remote = RemoteFaults(hangs=0.5, transient=0.1, refused=0.05, heartbeats=True)
     await run(build(seed, faults, remote))
 
@@ -117,7 +117,7 @@ async def test_without_faults_no_call_that_sends_heartbeats_is_cut_off(seed: int
 @pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_every_order_ends_whole_whose_steps_are_ended_from_outside(seed: int) -> None:
     faults = Faults(
-        crash=0.02, lease_lost=0.05, duplicate=0.05, store_conflict=0.03, bus_lost_answer=0.03
+        crash=0.02, lock_lost=0.05, duplicate=0.05, store_conflict=0.03, bus_lost_answer=0.03
     )
     remote = RemoteFaults(transient=0.1, lost_answer=0.1, refused=0.05, later=0.2)
     await run(build(seed, faults, remote, outside=("payment", "shipping")))
@@ -126,7 +126,7 @@ async def test_every_order_ends_whole_whose_steps_are_ended_from_outside(seed: i
 @pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_every_order_that_is_followed_until_it_is_delivered_ends_whole(seed: int) -> None:
     """Polled or told, with the invoice beside shipping, and undone from anywhere."""
-    faults = Faults(crash=0.02, lease_lost=0.03, duplicate=0.03, bus_lost_answer=0.02)
+    faults = Faults(crash=0.02, lock_lost=0.03, duplicate=0.03, bus_lost_answer=0.02)
     remote = RemoteFaults(transient=0.1, refused=0.08, later=0.3, hangs=0.02)
     outside = ("delivery",) if seed % 2 else ()
     system = build(seed, faults, remote, outside=outside)
@@ -140,7 +140,7 @@ async def test_every_order_that_is_followed_until_it_is_delivered_ends_whole(see
 
 
 async def test_a_callback_of_an_order_in_error_waits_for_its_operator_as_the_order_does() -> None:
-    faults = Faults(crash=0.01, lease_lost=0.03, duplicate=0.03)
+    faults = Faults(crash=0.01, lock_lost=0.03, duplicate=0.03)
     remote = RemoteFaults(later=0.4, hangs=0.2, refused=0.05)
     apart = (0.0, 4.0, -4.0)
     system = await run(build(12, faults, remote, clocks_apart=apart, outside=("payment",)))
@@ -155,7 +155,7 @@ async def test_a_callback_of_an_order_in_error_waits_for_its_operator_as_the_ord
 async def test_every_order_ends_whole_whose_long_steps_meet_clocks_that_are_apart(
     seed: int,
 ) -> None:
-    faults = Faults(crash=0.01, lease_lost=0.03, duplicate=0.03)
+    faults = Faults(crash=0.01, lock_lost=0.03, duplicate=0.03)
     remote = RemoteFaults(later=0.4, hangs=0.2, heartbeats=bool(seed % 2), refused=0.05)
     apart = (0.0, 4.0, -4.0)
     await run(build(seed, faults, remote, clocks_apart=apart, outside=("payment",)))
@@ -177,7 +177,7 @@ async def test_the_faults_lead_to_every_kind_of_end() -> None:
     crashes = 0
     wanted = {OrderState.PROCESSED, OrderState.COMPENSATED, OrderState.ERROR, OrderState.REJECTED}
     for seed in range(120):
-        faults = Faults(crash=0.12, lease_lost=0.05, store_lost_answer=0.02, bus_down=0.02)
+        faults = Faults(crash=0.12, lock_lost=0.05, store_lost_answer=0.02, bus_down=0.02)
         remote = RemoteFaults(transient=0.2, hangs=0.3, refused=0.15, undo_refused=0.1)
         built = build(seed, faults, remote)
         built.deliver_at_most(1 + seed % 3)

@@ -76,7 +76,7 @@ async def test_without_excuses_the_same_burst_undoes_orders_that_nothing_was_wro
 
 @pytest.mark.parametrize("seed", seeds(1, 6))
 async def test_under_load_and_faults_every_order_ends_whole(seed: int) -> None:
-    faults = Faults(crash=0.002, lease_lost=0.02, duplicate=0.02, store_conflict=0.01)
+    faults = Faults(crash=0.002, lock_lost=0.02, duplicate=0.02, store_conflict=0.01)
     remote = RemoteFaults(transient=0.1, lost_answer=0.05, hangs=0.02, refused=0.05)
     system = loaded(seed, faults, remote)
     await run(system)
@@ -84,7 +84,7 @@ async def test_under_load_and_faults_every_order_ends_whole(seed: int) -> None:
     assert states[OrderState.PROCESSED] > BURST / 2
 
 
-async def test_the_operator_gets_one_alert_for_each_queue_that_is_far_behind() -> None:
+async def test_the_operator_gets_one_alert_for_each_queue_with_a_long_delay() -> None:
     system = loaded(3, Faults(), RemoteFaults(), operation_s=0.5)
     for number in range(BURST // 2):
         system.submit(f"M-{number}", "order")

@@ -23,7 +23,7 @@ from tests.telemetry_kit import recording
 ORDERS = 3
 TROUBLE = Faults(
     crash=0.02,
-    lease_lost=0.05,
+    lock_lost=0.05,
     duplicate=0.05,
     store_down=0.03,
     store_lost_answer=0.05,

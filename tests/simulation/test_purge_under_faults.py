@@ -24,7 +24,7 @@ RETENTION = timedelta(hours=1)
 OLD, FRESH = 8, 4
 FAULTS = Faults(
     crash=0.01,
-    lease_lost=0.03,
+    lock_lost=0.03,
     duplicate=0.03,
     store_down=0.02,
     store_conflict=0.03,

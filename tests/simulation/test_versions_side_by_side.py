@@ -49,7 +49,7 @@ WORD = "newly "
 DUE = "newer"
 """A kind of due row of the newer version."""
 ORDERS = 12
-FAULTS = Faults(lease_lost=0.02, duplicate=0.02, bus_down=0.01)
+FAULTS = Faults(lock_lost=0.02, duplicate=0.02, bus_down=0.01)
 Kept = dict[tuple[str, str], TableEntity]
 Pause = Callable[[], Awaitable[None]]
 _etags = itertools.count()

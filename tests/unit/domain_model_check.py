@@ -457,6 +457,6 @@ def whose_turn(order: Order, shape_name: str) -> set[int]:
     return found
 
 
-def held(order: Order) -> set[int]:
+def resting(order: Order) -> set[int]:
     """Return the steps that rest, ready or not."""
     return {step.number for step in order.steps if step.resting}

@@ -518,7 +518,7 @@ async def test_the_same_result_is_accepted_again_after_an_answer_was_lost() -> N
     assert made.words().count("callback accepted") == 1
 
 
-async def test_another_result_has_its_turn_when_the_first_was_acted_on() -> None:
+async def test_another_result_is_accepted_once_the_first_was_acted_on() -> None:
     made, callback = await awaiting(CARE)
     for result in ("declined", "declined again"):
         error = {"code": "declined", "message": result}
@@ -621,7 +621,7 @@ LARGE = {"scan": "é" * RESULT_INLINE_BYTES_MAX}
 
 
 @pytest.mark.parametrize("by_http", [True, False])
-async def test_a_large_result_is_kept_apart_and_reaches_the_next_agent_whole(by_http: bool) -> None:
+async def test_a_large_result_is_offloaded_and_reaches_the_next_agent_whole(by_http: bool) -> None:
     made, callback = await awaiting()
     if by_http:
         answer = await post(made, callback.token, {"outcome": "done", "result": LARGE})

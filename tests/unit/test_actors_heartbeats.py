@@ -96,7 +96,7 @@ async def test_a_call_longer_than_its_time_allowed_goes_on_while_it_sends_heartb
     assert await made.sweep() == {}
 
 
-async def test_few_of_its_words_travel_and_the_journal_keeps_no_more() -> None:
+async def test_few_of_its_heartbeats_are_sent_and_the_journal_keeps_no_more() -> None:
     made, message = await requested()
     made.agents["stock"].then(works(made, 200))
     read = await beside(made, message, 220)

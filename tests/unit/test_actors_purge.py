@@ -343,14 +343,14 @@ async def test_what_is_removed_was_exported_whole_before() -> None:
 
 
 async def large(made: Kit, order_id: str, size: int) -> Order:
-    """An order that was processed long ago, its result kept apart."""
+    """An order that was processed long ago, its result offloaded."""
     order = await made.store.commit(cases.submitted(order_id, ONE))
     order = await made.store.commit(cases.claimed(order, ONE))
     ref = await made.store.put_payload(order_id, b'"' + b"x" * (size - 2) + b'"')
     return await made.store.commit(cases.answered(order, 0, ONE, result=ref, at=aged(made, 60)))
 
 
-async def test_content_kept_apart_is_exported_whole_and_goes_with_its_order() -> None:
+async def test_offloaded_content_is_exported_whole_and_goes_with_its_order() -> None:
     made, kept = kit(), Kept()
     await large(made, "old", 60_000)
     assert (await run(made, kept)).removed == 1

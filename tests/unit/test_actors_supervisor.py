@@ -368,7 +368,7 @@ async def test_a_sweep_takes_no_more_from_a_shard_than_its_bound_and_the_oldest_
     assert sorted(removed) == [f"gone-{number:03d}" for number in range(SHARD_DUE_MAX)]
 
 
-async def test_a_sweep_is_bounded_and_every_shard_has_its_turn(
+async def test_a_sweep_is_bounded_and_reads_every_shard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "SWEEP_DUE_MAX", 6)
@@ -598,7 +598,7 @@ async def test_a_due_row_that_cannot_be_read_stops_nothing_and_is_reported_once(
 
 
 @pytest.mark.parametrize("broken", [False, True])
-async def test_a_shard_that_cannot_be_read_leaves_the_others_their_turn(broken: bool) -> None:
+async def test_a_shard_that_cannot_be_read_does_not_stop_the_others(broken: bool) -> None:
     made = kit()
     await many(made)
     away = shard_of("O-1", len(made.store.shards))

@@ -146,7 +146,9 @@ async def test_a_request_that_finds_no_slot_in_all_its_time_counts_no_failure() 
     assert made.state() == "Processed"
 
 
-async def test_a_step_whose_agents_are_all_busy_asks_them_in_turn_and_fills_no_journal() -> None:
+async def test_a_step_whose_agents_are_all_busy_asks_one_after_the_other_and_fills_no_journal() -> (
+    None
+):
     made = made_with(BOTH, limit=1)
     now = made.clock.now()
     for name in ("stock", "payment"):
@@ -209,7 +211,7 @@ async def handled(made: Kit, message: Message, seconds: int) -> None:
 
 
 @pytest.mark.parametrize("seconds", [15, 8])
-async def test_a_request_taken_up_late_is_given_the_time_allowed_from_then_on(
+async def test_a_request_received_late_is_given_the_time_allowed_from_then_on(
     seconds: float,
 ) -> None:
     made = made_with()
@@ -224,7 +226,7 @@ async def test_a_request_taken_up_late_is_given_the_time_allowed_from_then_on(
     assert (len(made.agents["stock"].calls), made.order().steps[0].failure_count) == (1, 0)
 
 
-async def test_a_request_taken_up_late_is_given_time_once_and_not_for_ever() -> None:
+async def test_a_request_received_late_is_given_time_once_and_not_for_ever() -> None:
     made = made_with()
     made.agents["stock"].then(*(TransientError("busy", answered=True) for _ in range(500)))
     await handled(made, await late(made, seconds=8), 60)
@@ -241,7 +243,7 @@ async def test_one_that_has_time_enough_asks_for_none() -> None:
 
 
 @pytest.mark.parametrize("seconds", [4, 0, -3600])
-async def test_one_that_is_taken_up_at_its_complete_by_or_hours_later_is_given_time_too(
+async def test_one_that_is_received_at_its_complete_by_or_hours_later_is_given_time_too(
     seconds: float,
 ) -> None:
     made = made_with()

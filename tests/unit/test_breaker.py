@@ -267,7 +267,7 @@ async def test_a_breaker_that_closed_before_its_alert_could_be_sent_is_not_repor
     assert rig.alerts() == []
 
 
-async def test_an_instance_that_dies_as_it_opens_a_breaker_leaves_the_telling_to_the_sweep(
+async def test_an_instance_that_dies_as_it_opens_a_breaker_leaves_its_alert_to_the_sweep(
     rig: Rig,
 ) -> None:
     opened = rules.opened(Breaker(), POLICY, NOW, "down")

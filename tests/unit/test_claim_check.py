@@ -34,7 +34,7 @@ def sizes(made: Kit) -> list[int]:
     return [len(m.body) for queue in made.bus.queues for m in made.bus.messages(queue)]
 
 
-async def test_a_large_order_is_kept_apart_and_reaches_its_agents_whole() -> None:
+async def test_a_large_order_is_offloaded_and_reaches_its_agents_whole() -> None:
     made = await processed(order=LARGE)
     assert made.state() == "Processed"
     payload = made.order().details.payload
@@ -44,7 +44,7 @@ async def test_a_large_order_is_kept_apart_and_reaches_its_agents_whole() -> Non
 
 
 @pytest.mark.parametrize(("more", "apart"), [(0, False), (1, True)])
-async def test_an_order_is_kept_apart_from_one_byte_past_the_bound_on(
+async def test_an_order_is_offloaded_from_one_byte_past_the_bound_on(
     more: int, apart: bool
 ) -> None:
     room = PAYLOAD_INLINE_BYTES_MAX - len(json.dumps({"t": ""}))

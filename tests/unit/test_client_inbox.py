@@ -9,13 +9,13 @@ import pytest
 
 from sas.client.inbox import (
     DELIVERIES_SPARED,
-    FOREIGN_HOLD_S,
-    HOLD_S,
+    FOREIGN_WAIT_S,
     ORDERS_MAX,
+    WAIT_S,
     Fate,
     Follower,
-    Held,
     Inbox,
+    Unsettled,
 )
 from sas.codec.outward import Notification, NotificationData
 
@@ -39,7 +39,7 @@ class Desk:
         self.inbox: Inbox[str] = Inbox()
         self.count = 0
 
-    def come(self, order_id: str, notice: str = "received", **more: Any) -> Held[str]:
+    def come(self, order_id: str, notice: str = "received", **more: Any) -> Unsettled[str]:
         self.count += 1
         number, before = more.pop("number", self.count), more.pop("before", 0)
         lock_s, now = more.pop("lock_s", 60.0), more.pop("now", 0.0)
@@ -51,15 +51,15 @@ class Desk:
             lock_s=lock_s,
             before=before,
         )
-        return self.inbox.held[number]
+        return self.inbox.unsettled[number]
 
     def read(self, follower: Follower[str]) -> list[str]:
         """Read everything to the end, as a loop does."""
         seen = []
         while follower.unread:
-            held = follower.unread.popleft()
-            seen.append(held.event.id)
-            self.inbox.done(follower, held)
+            one = follower.unread.popleft()
+            seen.append(one.event.id)
+            self.inbox.done(follower, one)
         return seen
 
 
@@ -81,20 +81,20 @@ def test_a_notification_is_completed_when_every_follower_has_left_or_asked_for_t
     desk: Desk,
 ) -> None:
     one, two, every = desk.inbox.join(["A"]), desk.inbox.join(["A"]), desk.inbox.join(None)
-    held = desk.come("A")
+    came = desk.come("A")
     desk.read(one)
     desk.read(every)
-    assert desk.inbox.fate(held, 1e6) is Fate.RENEW
+    assert desk.inbox.fate(came, 1e6) is Fate.RENEW
     desk.inbox.leave(two)
-    assert desk.inbox.fate(held, 0) is Fate.COMPLETE
+    assert desk.inbox.fate(came, 0) is Fate.COMPLETE
 
 
 def test_what_a_follower_had_in_hand_when_it_left_is_there_for_the_next(desk: Desk) -> None:
     first = desk.inbox.join(["A"])
-    held = desk.come("A")
+    one = desk.come("A")
     first.unread.popleft()
     desk.inbox.leave(first)
-    assert desk.inbox.fate(held, 0) is Fate.WAIT
+    assert desk.inbox.fate(one, 0) is Fate.WAIT
     assert desk.read(desk.inbox.join(["A"])) == ["A/received"]
 
 
@@ -103,18 +103,18 @@ def test_what_nobody_follows_goes_back_in_time_for_its_lock_and_all_of_it_at_onc
 ) -> None:
     desk.inbox.submitted("OWN", None)
     own, foreign = desk.come("OWN"), desk.come("X")
-    assert desk.inbox.given_back(FOREIGN_HOLD_S - 0.1) == []
-    assert desk.inbox.given_back(FOREIGN_HOLD_S) == [own, foreign]
+    assert desk.inbox.given_back(FOREIGN_WAIT_S - 0.1) == []
+    assert desk.inbox.given_back(FOREIGN_WAIT_S) == [own, foreign]
     desk.inbox.drop(foreign)
-    assert desk.inbox.given_back(FOREIGN_HOLD_S) == []
-    assert desk.inbox.given_back(HOLD_S) == [own]
+    assert desk.inbox.given_back(FOREIGN_WAIT_S) == []
+    assert desk.inbox.given_back(WAIT_S) == [own]
     short = desk.come("Y", lock_s=2.0)
     assert desk.inbox.fate(short, 1.0) is Fate.GIVE_BACK
 
 
 def test_a_message_that_was_delivered_often_keeps_its_lock(desk: Desk) -> None:
-    held = desk.come("X", before=DELIVERIES_SPARED)
-    assert desk.inbox.fate(held, 1e6) is Fate.RENEW
+    one = desk.come("X", before=DELIVERIES_SPARED)
+    assert desk.inbox.fate(one, 1e6) is Fate.RENEW
     assert desk.inbox.given_back(1e6) == []
 
 
@@ -123,8 +123,8 @@ def test_a_message_that_comes_again_is_handed_out_once_and_settled_by_its_new_lo
 ) -> None:
     follower = desk.inbox.join(["A"])
     desk.come("A", number=7)
-    held = desk.come("A", number=7, now=50.0)
-    assert (held.message, desk.inbox.fate(held, 50.0)) == ("m2", Fate.WAIT)
+    one = desk.come("A", number=7, now=50.0)
+    assert (one.message, desk.inbox.fate(one, 50.0)) == ("m2", Fate.WAIT)
     assert desk.read(follower) == ["A/received"]
 
 
@@ -141,7 +141,7 @@ def test_what_is_older_than_an_end_that_was_handed_out_is_completed_unread(desk:
     desk.inbox.leave(follower)
     late, repeat = desk.come("A", "step-completed", seq=5), desk.come("A", "completed", seq=7)
     newer, other = desk.come("A", "failed", seq=8), desk.come("B", "completed", seq=5)
-    fates = [desk.inbox.fate(held, 0) for held in (late, repeat, newer, other)]
+    fates = [desk.inbox.fate(one, 0) for one in (late, repeat, newer, other)]
     assert fates == [Fate.COMPLETE, Fate.COMPLETE, Fate.WAIT, Fate.WAIT]
     desk.inbox.submitted("A", None)  # again: its answers are news
     assert desk.inbox.fate(late, 0) is Fate.WAIT
@@ -205,9 +205,9 @@ def test_a_client_remembers_a_bounded_number_of_orders(desk: Desk) -> None:
 
 def test_a_failure_ends_every_follower_and_leaves_their_notifications(desk: Desk) -> None:
     follower = desk.inbox.join(["A"])
-    held = desk.come("A")
+    one = desk.come("A")
     desk.inbox.fail(OSError("away"))
     assert follower.wake.is_set()
     assert str(follower.failure) == "away"
     assert not desk.inbox.followers
-    assert desk.inbox.fate(held, 0) is Fate.WAIT
+    assert desk.inbox.fate(one, 0) is Fate.WAIT

@@ -162,7 +162,7 @@ def test_a_callback_becomes_a_message_of_the_domain() -> None:
     assert to_callback_result(bare, claims, ()).result == "null"
 
 
-def test_a_large_result_has_the_same_id_whether_it_comes_itself_or_is_kept_apart() -> None:
+def test_a_large_result_has_the_same_id_whether_it_comes_itself_or_is_offloaded() -> None:
     large = parse_message(message(result="x" * RESULT_INLINE_BYTES_MAX))
     text = json.dumps("x" * RESULT_INLINE_BYTES_MAX).encode()
     ref = PayloadRefBody(hashlib.sha256(text).hexdigest(), len(text), 1)

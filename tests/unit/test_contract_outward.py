@@ -107,7 +107,7 @@ def check_all(sent: dict[str, list[Message]]) -> set[str]:
 async def test_what_a_system_full_of_faults_sends_keeps_to_the_contract() -> None:
     kinds: set[str] = set()
     for seed in range(8):
-        faults = Faults(crash=0.12, lease_lost=0.05, store_lost_answer=0.02, bus_down=0.02)
+        faults = Faults(crash=0.12, lock_lost=0.05, store_lost_answer=0.02, bus_down=0.02)
         remote = RemoteFaults(transient=0.2, hangs=0.3, refused=0.25, undo_refused=0.4)
         system = build(seed, faults, remote)
         for number in range(4):
@@ -201,7 +201,7 @@ BY_NOTICE: dict[Notice, st.SearchStrategy[NotificationData]] = {
 def composed(notice: Notice, data: NotificationData) -> Any:
     to = Addresses(Queues(), "/scheduler-agent-supervisor")
     message = notification(
-        notice, data, own_id="rejected/1/told", reply_queue=REPLIES_TO, at=AT, to=to
+        notice, data, own_id="rejected/1/notification", reply_queue=REPLIES_TO, at=AT, to=to
     )
     decode_notification(message.body)
     return json.loads(message.body)

@@ -47,13 +47,13 @@ from tests.unit.domain_model_check import (
     all_after,
     explore,
     find_cycle,
-    held,
     in_every_graph,
     is_out,
     key_of,
     progress_of,
     reaching,
     reply_to,
+    resting,
     whose_turn,
 )
 
@@ -163,7 +163,7 @@ def graphs(request: pytest.FixtureRequest) -> list[Graph]:
 
 
 def frees(edge: Edge) -> bool:
-    """Return whether the time of a held step came."""
+    """Return whether the rest of a step is over."""
     return edge.event.name == "expire" and edge.before.steps[edge.event.step].resting
 
 
@@ -178,7 +178,7 @@ def first_wrong(edges: list[Edge]) -> str | None:
 @in_every_graph
 def test_exactly_the_steps_whose_turn_it_is_have_complete_by_and_a_due_row(graph: Graph) -> None:
     for order in graph.states.values():
-        turn = whose_turn(order, graph.case.shape_name) | held(order)
+        turn = whose_turn(order, graph.case.shape_name) | resting(order)
         assert {s.number for s in order.steps if s.complete_by} == turn
         assert {row for row in due_rows(order) if isinstance(row, StepDue)} == {
             StepDue(T0, "order-1", number, order.steps[number].epoch) for number in turn
@@ -341,43 +341,43 @@ def test_extended_waits_are_bounded_and_forgotten_at_success(graph: Graph) -> No
 
 
 @in_every_graph
-def test_a_held_step_has_a_time_at_which_its_due_row_brings_it_back(graph: Graph) -> None:
+def test_a_resting_step_has_a_time_at_which_its_due_row_brings_it_back(graph: Graph) -> None:
     freed = {
         (edge.source, edge.event.step)
         for edge in graph.edges
         if edge.event.name == "expire" and not edge.after.steps[edge.event.step].resting
     }
     for key, order in graph.states.items():
-        for number in held(order):
+        for number in resting(order):
             assert order.steps[number].complete_by is not None
             assert order.steps[number].locked_by is None
             assert (key, number) in freed
 
 
 @in_every_graph
-def test_no_held_step_is_dispatched_the_way_it_is_held_back_from(graph: Graph) -> None:
+def test_no_resting_step_is_dispatched_in_the_direction_that_it_rests_from(graph: Graph) -> None:
     for edge in graph.edges:
         asked = {(request.step, request.direction) for request in edge.sent(Request)}
         kept = {
-            (n, held_from(edge.before.steps[n]))
-            for n in held(edge.before)
+            (n, rests_from(edge.before.steps[n]))
+            for n in resting(edge.before)
             if edge.after.steps[n].resting or edge.after.direction is edge.before.direction
         }
         assert not asked & kept, str(edge)
 
 
-def held_from(step: StepRecord) -> Direction:
-    """Return what a held step waits for: its next do, or an undo."""
+def rests_from(step: StepRecord) -> Direction:
+    """Return what a resting step waits for: its next do, or an undo."""
     return Direction.DO if step.process_state is StepState.PENDING else Direction.UNDO
 
 
 @in_every_graph
-def test_only_an_undo_or_a_retry_is_ever_held_back_and_only_by_the_workflow(
+def test_only_an_undo_or_a_retry_rests_and_only_by_the_workflow(
     graph: Graph,
 ) -> None:
     case = graph.case
     for order in graph.states.values():
-        for number in held(order):
+        for number in resting(order):
             step = order.steps[number]
             failed = step.failure_count > 0 or (case.waited and step.epoch > 0)
             doing = step.process_state is StepState.PENDING and failed

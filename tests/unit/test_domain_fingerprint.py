@@ -86,6 +86,6 @@ def test_what_may_be_tuned_at_any_time_does_not(tuned: Workflow) -> None:
     assert fingerprint(tuned) == fingerprint(BASE)
 
 
-def test_each_version_has_a_cell_of_its_own() -> None:
+def test_each_version_has_a_shared_value_of_its_own() -> None:
     cells = {value_name(name, version) for name in ("a", "a-1", "b") for version in (1, 2, 11)}
     assert len(cells) == 9

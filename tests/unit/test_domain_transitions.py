@@ -305,7 +305,7 @@ def test_an_order_without_an_error_is_not_resubmitted(until: str) -> None:
 
 def test_resubmission_ends_a_hold() -> None:
     order = claimed().refused("a")
-    held = replace(order.step("a"), turn=Resting(order.now))
-    order.order = replace(order.order, steps=(held,))
+    rests = replace(order.step("a"), turn=Resting(order.now))
+    order.order = replace(order.order, steps=(rests,))
     order.resubmit()
     assert order.step("a").resting is False

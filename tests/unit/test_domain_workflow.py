@@ -234,7 +234,7 @@ def test_the_agents_of_all_workflows_are_listed_with_every_alternative() -> None
 
 
 DAYS = TIME_ALLOWED_MAX
-PATIENCE: list[tuple[dict[str, Any], str]] = [
+OUT_OF_BOUNDS: list[tuple[dict[str, Any], str]] = [
     ({"backoff": Backoff(-MICROSECOND)}, "a rest or a drain time must be between 0 and 30 days"),
     ({"backoff": Backoff(DAYS + MICROSECOND)}, "a rest or a drain time must be between"),
     ({"backoff": Backoff(most=DAYS + MICROSECOND)}, "a rest or a drain time must be between"),
@@ -255,8 +255,8 @@ PATIENCE: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "what"), PATIENCE)
-def test_patience_out_of_bounds_is_refused_saying_where(changes: dict[str, Any], what: str) -> None:
+@pytest.mark.parametrize(("changes", "what"), OUT_OF_BOUNDS)
+def test_a_number_out_of_bounds_is_refused_saying_where(changes: dict[str, Any], what: str) -> None:
     with pytest.raises(WorkflowError, match=f"workflow 'test' step 'a': {what}"):
         workflow(*named("a", **changes))
 

@@ -111,7 +111,7 @@ async def test_an_order_of_a_workflow_without_secret_fields_is_kept_as_it_was_se
     assert calls(made)[0].secrets == ()
 
 
-async def test_a_large_order_is_encrypted_before_it_is_kept_apart() -> None:
+async def test_a_large_order_is_encrypted_before_it_is_offloaded() -> None:
     made = encrypting_kit()
     large = {**ORDER, "lines": [{"note": f"{NOTE} {n} " + "y" * 1000} for n in range(150)]}
     await made.submit(order(order=large))
@@ -154,7 +154,7 @@ async def test_a_sender_can_pass_nothing_for_encrypted(forged: dict[str, Any]) -
     assert made.store.orders == {}
 
 
-async def test_a_ciphertext_of_one_order_opens_in_no_other() -> None:
+async def test_a_ciphertext_of_one_order_is_decrypted_in_no_other() -> None:
     made = encrypting_kit()
     await made.submit(order(order=ORDER))
     await made.submit(order("O-2", order=ORDER), "m-2")
@@ -230,7 +230,7 @@ async def test_an_order_stored_before_its_fields_were_named_goes_on() -> None:
     assert after.events()[-1].data.duplicate
 
 
-async def test_a_field_that_is_no_longer_named_is_opened_all_the_same() -> None:
+async def test_a_field_that_is_no_longer_named_is_decrypted_all_the_same() -> None:
     made = encrypting_kit()
     await made.submit(order(order=ORDER))
     after = kit(beside=made, instance="host-2", encryption=encryption_of(secret={"chain": ()}))

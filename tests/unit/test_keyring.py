@@ -17,7 +17,7 @@ ENV = {"ServiceBus": "Endpoint=sb://x", "SAS_TABLES": "UseDevelopmentStorage=tru
 
 
 @given(st.text(), st.text())
-def test_what_was_encrypted_for_a_place_opens_there(text: str, about: str) -> None:
+def test_what_was_encrypted_for_a_place_is_decrypted_there(text: str, about: str) -> None:
     ring: KeyRing = AesKeyRing([NEW])
     assert ring.decrypt(ring.encrypt(text, about), about) == text
 
@@ -33,7 +33,7 @@ def test_the_same_text_is_never_encrypted_twice_alike_and_is_not_in_it() -> None
         assert len(base64.b64decode(data)) == 12 + 16 + 16
 
 
-def test_the_first_key_encrypts_and_all_of_them_open() -> None:
+def test_the_first_key_encrypts_and_all_of_them_decrypt() -> None:
     before, after = AesKeyRing([OLD]), AesKeyRing([NEW, OLD])
     assert after.decrypt(before.encrypt("x", "here"), "here") == "x"
     assert after.encrypt("x", "here").startswith("new:")
@@ -44,7 +44,7 @@ def test_the_first_key_encrypts_and_all_of_them_open() -> None:
 
 
 @pytest.mark.parametrize("at", [0, 5, 11, 12, 20, -1])
-def test_what_was_changed_does_not_open(at: int) -> None:
+def test_what_was_changed_is_not_decrypted(at: int) -> None:
     ring = AesKeyRing([NEW])
     data = bytearray(base64.b64decode(ring.encrypt("4111", "here").partition(":")[2]))
     data[at] ^= 1
@@ -52,7 +52,7 @@ def test_what_was_changed_does_not_open(at: int) -> None:
         ring.decrypt("new:" + base64.b64encode(data).decode(), "here")
 
 
-def test_what_was_encrypted_for_one_place_or_under_one_id_opens_in_no_other() -> None:
+def test_what_was_encrypted_for_one_place_or_under_one_id_is_decrypted_in_no_other() -> None:
     ring = AesKeyRing([OLD, ("copy", OLD[1])])
     encrypted = ring.encrypt("4111", "here")
     for text, about in ((encrypted, "there"), (encrypted.replace("old:", "copy:"), "here")):
@@ -63,7 +63,7 @@ def test_what_was_encrypted_for_one_place_or_under_one_id_opens_in_no_other() ->
 
 
 @pytest.mark.parametrize("encrypted", ["", "new", "new:", "new:!!!", "new:AAAA", ":AAAA", "new:é"])
-def test_what_never_was_encrypted_does_not_open(encrypted: str) -> None:
+def test_what_never_was_encrypted_is_not_decrypted(encrypted: str) -> None:
     with pytest.raises(DecryptionError):
         AesKeyRing([NEW]).decrypt(encrypted, "here")
 

@@ -236,7 +236,7 @@ async def test_a_wrong_number_of_shards_puts_messages_back_with_one_alert_a_day(
     assert made.state() == "Processed"
 
 
-async def test_a_queue_that_is_not_created_yet_puts_messages_back_and_is_told_once() -> None:
+async def test_a_queue_that_is_not_created_yet_puts_messages_back_and_is_reported_once() -> None:
     made = kit(duplicate_window=timedelta(days=7))
     app = redeployed(made, CHAIN, CARE)
     missing = made.bus.queues.pop(QUEUES.agent("stock"))
