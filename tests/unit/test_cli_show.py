@@ -40,7 +40,7 @@ JOURNAL = [
         2,
         NOW + SECOND,
         JournalWord.STEP_FAILED,
-        "agent of step 1",
+        "agent payment",
         "d",
         None,
         (
