@@ -71,6 +71,11 @@ def test_a_request_with_time_enough_reads_no_order(request_: Received, enough: b
         (received(10, first=False), out(10), GoAhead(T0 + 10 * SECOND)),
         (received(60, is_look=True), out(15), LookAgain(AT, T0 + ALLOWED, asks=False)),
         (received(20, is_look=True), out(15), LookAgain(AT, AT + ALLOWED, asks=True)),
+        (
+            received(60, is_look=True, first=False),
+            out(15),
+            LookAgain(AT, T0 + ALLOWED, asks=False),
+        ),
         (received(60, is_look=True), out(60), GoAhead(T0 + ALLOWED)),
     ],
     ids=[
@@ -84,6 +89,7 @@ def test_a_request_with_time_enough_reads_no_order(request_: Received, enough: b
         "called before: a sixth is enough",
         "its grant is under way",
         "its grant is under way, and too late",
+        "its grant is under way: a third is needed",
         "granted",
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from sas.domain.expire import REWAKE_MAX, Excuse
 from sas.domain.messages import AlertKind
-from sas.domain.order import Dispatched, LastCall, StepRecord, StepState, UndoLedger
+from sas.domain.order import Dispatched, LastCall, StepRecord, StepState, UndoLedger, UndoStatus
 from sas.features.queue_delay import rules
 from sas.features.queue_delay.rules import INCIDENT_DELAY_MIN, MOVES_WITHIN, SOON, Scan, Seen
 from tests.unit.domain_cases import SECOND, T0
@@ -20,7 +20,12 @@ DOING = StepRecord(
     0, "a", StepState.PROCESSING, T0, Dispatched("s", T0), 1, call=LastCall(called_until=T0)
 )
 AWAITS = replace(DOING, call=LastCall(called_until=T0 - SECOND))
-UNDOING = replace(DOING, process_state=StepState.COMPENSATING)
+UNDOING = replace(
+    DOING,
+    process_state=StepState.COMPENSATING,
+    call=LastCall(route=1, called_until=T0),
+    undo=UndoLedger(UndoStatus.UNDOING, (2, 1)),
+)
 
 
 def scan(
@@ -151,8 +156,7 @@ def test_a_queue_is_away_since_the_first_scan_that_failed() -> None:
     ("step", "route"),
     [
         (replace(DOING, call=LastCall(route=1), undo=UndoLedger(routes=(2,))), 1),
-        (replace(UNDOING, call=LastCall(route=1), undo=UndoLedger(routes=(2, 1))), 2),
-        (replace(UNDOING, call=LastCall(route=1)), 1),
+        (UNDOING, 2),
     ],
 )
 def test_the_request_of_a_step_is_at_its_agent_or_at_the_first_agent_that_undoes(

@@ -85,7 +85,7 @@ def judge(
     if not _may_get_time(step, direction):
         return None
     at = now + GRANT_RECHECK
-    if received.is_look and granted < known and known - now > allowed / 3:
+    if received.is_look and known - now > allowed / 3:
         return LookAgain(at, known, asks=False)  # it is not granted yet
     # It goes to the end of its queue: ask for another wait as long as the last one, too.
     return LookAgain(at, at + min(received.waited + allowed, TIME_ALLOWED_MAX), asks=True)
