@@ -227,7 +227,7 @@ class DeadLetters:
         await self._context.rejections.put_aside(rejected, AlertKind.DEAD_LETTERED)
 
     def _rejection(self, delivery: Delivery, order_id: str | None) -> Rejection:
-        why = delivery.properties.get("DeadLetterReason") or "dead-lettered"
+        why = delivery.properties.get("DeadLetterReason") or Reason.DEAD_LETTERED
         description = delivery.properties.get("DeadLetterErrorDescription")
         said = f": {description}" if description else ""
         return Rejection(

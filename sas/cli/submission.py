@@ -38,10 +38,10 @@ K = TypeVar("K")
 _REJECTED = event_type(Notice.REJECTED)
 _RECEIVED = event_type(Notice.RECEIVED)
 _END_OF_STATE = {
-    OrderState.PROCESSED.value: "completed",
-    OrderState.ERROR.value: "failed",
-    OrderState.COMPENSATED.value: "undone",
-    OrderState.REJECTED.value: "rejected",
+    OrderState.PROCESSED.value: Notice.COMPLETED.value,
+    OrderState.ERROR.value: Notice.FAILED.value,
+    OrderState.COMPENSATED.value: Notice.UNDONE.value,
+    OrderState.REJECTED.value: Notice.REJECTED.value,
 }
 
 
@@ -257,7 +257,7 @@ class Tally:
     @property
     def not_completed(self) -> int:
         """How many orders ended, but not completed."""
-        return self.ends.total() - self.ends["completed"]
+        return self.ends.total() - self.ends[Notice.COMPLETED.value]
 
     @property
     def went_well(self) -> bool:
@@ -315,7 +315,7 @@ def _keep(latest: OrderedDict[K, None], key: K) -> None:
 def _end_of(notification: Notification) -> str:
     """Return how an order ended. The answer to a repeat has the state, not the end."""
     if notification.type == _RECEIVED:
-        return _END_OF_STATE.get(notification.data.state, "failed")
+        return _END_OF_STATE.get(notification.data.state, Notice.FAILED.value)
     return notice_of(notification.type)
 
 

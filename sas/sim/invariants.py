@@ -17,7 +17,7 @@ from sas.codec.outward import AlertMessage
 from sas.codec.strict import convert
 from sas.domain.change import Change
 from sas.domain.ids import cause_of, idempotency_key, message_id
-from sas.domain.messages import Alert, JournalEntry, JournalWord, Notify, Request, Wake
+from sas.domain.messages import Alert, JournalEntry, JournalWord, Notice, Notify, Request, Wake
 from sas.domain.order import Direction, Order, OrderState, Ready, StepRecord, StepState, UndoStatus
 from sas.domain.workflow import Rules
 from sas.sim.platform import QUEUES, REPLIES_TO
@@ -117,7 +117,7 @@ def of_orders(system: System) -> Iterator[Violation]:
     notified, alerted = _notified(system), _alerted(system)
     aside = _aside(system)
     for order_id in system.unknown:
-        if "rejected" not in notified[order_id].values() or order_id not in aside:
+        if Notice.REJECTED not in notified[order_id].values() or order_id not in aside:
             yield Violation(
                 12,
                 f"order {order_id} of an unknown workflow got no notification that it is rejected",
@@ -148,12 +148,12 @@ def _lying_aside(system: System) -> list[str]:
     return [one.body.decode() for one in system.bus.messages(QUEUES.rejected)]
 
 
-def _notified(system: System) -> defaultdict[str, dict[str, str]]:
+def _notified(system: System) -> defaultdict[str, dict[str, Notice]]:
     """Return the notifications of each order, by id: the kind of each."""
-    found: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    found: defaultdict[str, dict[str, Notice]] = defaultdict(dict)
     for message in system.bus.messages(REPLIES_TO):
         event = outward.decode_notification(message.body)
-        found[event.data.order_id][event.id] = outward.notice_of(event.type)
+        found[event.data.order_id][event.id] = Notice(outward.notice_of(event.type))
     return found
 
 
@@ -167,7 +167,7 @@ def _of_order(
     system: System,
     order: Order,
     journal: Sequence[JournalEntry],
-    notified_ids: dict[str, str],
+    notified_ids: dict[str, Notice],
     alerted: dict[str, str],
 ) -> Iterator[Violation]:
     state = order.process_state
@@ -175,8 +175,8 @@ def _of_order(
     where = f"order {order.order_id} ({state.value})"
     if state is OrderState.REJECTED:
         again = any(order.order_id in body.decode() for body in system.redriven)
-        if not notified["rejected"] or (notified["rejected"] > 1 and not again):
-            yield Violation(12, f"{where} got {notified['rejected']} notifications 'rejected'")
+        if not notified[Notice.REJECTED] or (notified[Notice.REJECTED] > 1 and not again):
+            yield Violation(12, f"{where} got {notified[Notice.REJECTED]} notifications 'rejected'")
         if not any(order.order_id in one for one in _lying_aside(system)):
             yield Violation(2, f"{where} lies on no queue: nobody can send it again")
         return
@@ -209,55 +209,59 @@ def _moved(order: Order) -> dict[int, StepState]:
 def _messages(
     order: Order,
     journal: Sequence[JournalEntry],
-    notified_ids: dict[str, str],
+    notified_ids: dict[str, Notice],
     alerted: dict[str, str],
     where: str,
 ) -> Iterator[Violation]:
     """Yield a violation unless exactly the messages of the journal were sent."""
-    due: Counter[str] = Counter()
+    due: Counter[Notice] = Counter()
     submitted = False
     for entry in journal:
         submitted = submitted or entry.what is JournalWord.SUBMITTED
         # Each time that an operator sent the order again, its queue may have given it up again.
-        due["rejected"] += not submitted and not entry.what.acts
+        due[Notice.REJECTED] += not submitted and not entry.what.acts
         for index, message in enumerate(entry.messages):
             own_id = message_id(order.order_id, entry.seq, index)
             if isinstance(message, Notify):
-                due[message.notice.value] += 1
+                due[message.notice] += 1
                 if own_id not in notified_ids:
                     yield Violation(2, f"{where} got no notification {message.notice.value!r}")
             elif isinstance(message, Alert) and own_id not in alerted:
                 yield Violation(2, f"{where}: no alert {message.alert.value} was sent")
     notified = Counter(notified_ids.values())
-    more = {kind: notified[kind] - due[kind] for kind in notified if notified[kind] > due[kind]}
+    more = {one.value: count - due[one] for one, count in notified.items() if count > due[one]}
     if more:
         yield Violation(1, f"{where} got notifications that its journal does not have: {more}")
 
 
-def _of_state(state: OrderState, notified: Counter[str], where: str) -> Iterator[Violation]:
+def _of_state(state: OrderState, notified: Counter[Notice], where: str) -> Iterator[Violation]:
     """Yield a violation if the notifications of an order contradict its end."""
-    if bool(notified["undone"]) != (state is OrderState.COMPENSATED):
-        yield Violation(4, f"{where} got {notified['undone']} notifications 'undone'")
-    if state is OrderState.PROCESSED and notified["completed"] != 1:
-        yield Violation(4, f"{where} got {notified['completed']} notifications 'completed'")
-    if state is OrderState.ERROR and not notified["failed"]:
+    if bool(notified[Notice.UNDONE]) != (state is OrderState.COMPENSATED):
+        yield Violation(4, f"{where} got {notified[Notice.UNDONE]} notifications 'undone'")
+    if state is OrderState.PROCESSED and notified[Notice.COMPLETED] != 1:
+        yield Violation(4, f"{where} got {notified[Notice.COMPLETED]} notifications 'completed'")
+    if state is OrderState.ERROR and not notified[Notice.FAILED]:
         yield Violation(4, f"{where} got no notification 'failed'")
 
 
 def _of_untouched(
-    system: System, order: Order, notified: Counter[str], where: str
+    system: System, order: Order, notified: Counter[Notice], where: str
 ) -> Iterator[Violation]:
     """Yield violations of rules that hold only for an order without an operator's command."""
     state = order.process_state
     processed = state is OrderState.PROCESSED
-    if notified["completed"] and not processed:
+    if notified[Notice.COMPLETED] and not processed:
         yield Violation(4, f"{where} got a notification 'completed'")
     steps = len(order.steps) * system.workflows.find(order.details.workflow).notify_steps
-    if processed and notified["step-completed"] != steps:
+    if processed and notified[Notice.STEP_COMPLETED] != steps:
         yield Violation(
-            4, f"{where} got notifications of {notified['step-completed']} of {steps} steps"
+            4, f"{where} got notifications of {notified[Notice.STEP_COMPLETED]} of {steps} steps"
         )
-    if notified["failed"] and order.direction is Direction.DO and state is not OrderState.ERROR:
+    if (
+        notified[Notice.FAILED]
+        and order.direction is Direction.DO
+        and state is not OrderState.ERROR
+    ):
         yield Violation(4, f"{where} got a notification 'failed'")
 
 
