@@ -464,6 +464,17 @@ def _played(mutant: Mutant, copy: Path, seeds: int) -> Hunt:
         process.communicate()
 
 
+HEAD = "| mutant | seed | what it saw |\n|---|---|---|"
+LINE_MAX = 120
+
+
+def row(hunt: Hunt) -> str:
+    """Return a row of the table, at most as long as a line of the page."""
+    seed = "**none**" if hunt.saw == "not found" else str(hunt.seed)
+    line = f"| {hunt.mutant.name} | {seed} | {hunt.saw.replace('|', '/')} |"
+    return line if len(line) <= LINE_MAX else f"{line[: LINE_MAX - 5]}... |"
+
+
 def main() -> int:
     """Hunt the mutants and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -472,16 +483,14 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[""], help="mutants with one of these texts")
     arguments = parser.parse_args()
     chosen = [mutant for mutant in MUTANTS if any(one in mutant.name for one in arguments.only)]
-    print("| mutant | seed | what it saw |\n|---|---|---|", flush=True)
+    print(HEAD, flush=True)
     missed = 0
     with ThreadPoolExecutor(arguments.jobs) as pool:
         hunts = [pool.submit(hunted, mutant, arguments.seeds) for mutant in chosen]
         for done in as_completed(hunts):
             hunt = done.result()
-            seed = "**none**" if hunt.saw == "not found" else str(hunt.seed)
             missed += hunt.saw == "not found"
-            saw = hunt.saw.replace("|", "/")[:110]
-            print(f"| {hunt.mutant.name} | {seed} | {saw} |", flush=True)
+            print(row(hunt), flush=True)
     print(f"{len(chosen) - missed} of {len(chosen)} were found", file=sys.stderr)
     return 1 if missed else 0
 
