@@ -1,6 +1,6 @@
 """Break the protocol on purpose, and see whether the simulation finds it.
 
-    python -m tools.mutants                 # every mutant: a table in markdown
+    python -m tools.mutants                 # a table in markdown; stderr has what each seed saw
     python -m tools.mutants --only "no ETag" --seeds 500
 
 Each mutant changes one place of a copy of the code. Seeds are played on it until one breaks an
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -464,15 +465,16 @@ def _played(mutant: Mutant, copy: Path, seeds: int) -> Hunt:
         process.communicate()
 
 
-HEAD = "| mutant | seed | what it saw |\n|---|---|---|"
-LINE_MAX = 120
+HEAD = "| mutant | seed | broken |\n|---|---|---|"
 
 
 def row(hunt: Hunt) -> str:
-    """Return a row of the table, at most as long as a line of the page."""
-    seed = "**none**" if hunt.saw == "not found" else str(hunt.seed)
-    line = f"| {hunt.mutant.name} | {seed} | {hunt.saw.replace('|', '/')} |"
-    return line if len(line) <= LINE_MAX else f"{line[: LINE_MAX - 5]}... |"
+    """Return a row of the table: the first seed that finds the mutant, and the invariant."""
+    if hunt.saw == "not found":
+        return f"| {hunt.mutant.name} | **none** | - |"
+    number = re.match(r"invariant (\d+):", hunt.saw)
+    broken = number[1] if number else hunt.saw.replace("|", "/")[:60]
+    return f"| {hunt.mutant.name} | {hunt.seed} | {broken} |"
 
 
 def main() -> int:
@@ -491,6 +493,7 @@ def main() -> int:
             hunt = done.result()
             missed += hunt.saw == "not found"
             print(row(hunt), flush=True)
+            print(f"{hunt.mutant.name}: {hunt.saw}", file=sys.stderr)
     print(f"{len(chosen) - missed} of {len(chosen)} were found", file=sys.stderr)
     return 1 if missed else 0
 
