@@ -69,7 +69,8 @@ async def _moved(bus: OperatorBus, planned: Sequence[Planned], *, as_json: bool)
         certain = not done and isinstance(failed, UndeliverableError)  # nothing was sent
         if not removal and not certain:
             output.complain(
-                f"sas: at least {done:,} of {count:,} were sent; to repeat loses nothing"
+                f"sas: at least {done:,} of {count:,} were sent and nothing is lost: "
+                "repeat the command"
             )
         raise
     if as_json:
@@ -81,7 +82,9 @@ async def _moved(bus: OperatorBus, planned: Sequence[Planned], *, as_json: bool)
     if done < count or (removal and removed < count):
         output.complain("sas: the others were gone, or another reader has them: look again")
     elif removed < count:
-        output.complain("sas: the next redrive sends those again that were not removed")
+        output.complain(
+            "sas: some messages were sent and not removed: the next redrive sends them again"
+        )
     return removed
 
 
