@@ -219,7 +219,7 @@ async def test_when_the_instance_that_swept_is_killed_another_sweeps_at_the_seco
     assert swept.done == {"step reset": 1}
 
 
-async def test_a_lease_that_cannot_be_read_keeps_nobody_from_sweeping() -> None:
+async def test_a_lease_that_cannot_be_read_stops_no_sweep() -> None:
     made = await running()
     await made.later(30)
     made.store.fail_next("acquire_lease", StoreFault.UNAVAILABLE)
