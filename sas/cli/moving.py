@@ -89,14 +89,14 @@ async def _moved(bus: OperatorBus, planned: Sequence[Planned], *, as_json: bool)
 
 
 def _say(one: Planned, *, as_json: bool, dry_run: bool) -> None:
-    message, body = one.move.message, one.lies.body
-    rejected = letters.rejected_of(one.lies)
+    message, body = one.move.message, one.peeked.body
+    rejected = letters.rejected_of(one.peeked)
     order_id = rejected.order_id if rejected else letters.order_of(body)
     target = message.queue if message else None
     if as_json:
         said = {"OrderID": order_id, "From": one.path, "To": target}
-        output.say(to_line(said | {"MessageId": one.lies.message_id, "DryRun": dry_run}))
+        output.say(to_line(said | {"MessageId": one.peeked.message_id, "DryRun": dry_run}))
         return
-    about = order_id or one.lies.message_id
+    about = order_id or one.peeked.message_id
     where = f"{one.path} -> {target}" if target else f"{one.path}: removed"
     output.say(output.row(("", f"{about:<20}", where)))
