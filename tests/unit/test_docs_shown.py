@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from sas.domain.workflow import OnFailure
 from sas.sim import __path__ as sim_folders
 from tests.simulation.outages import DURATIONS, Cost
-from tests.unit.domain_cases import OnFailure
 from tests.unit.domain_model_check import explored_line
 from tests.unit.domain_protocol_check import Budget, Protocol
 from tools import mutants, outages
