@@ -1,25 +1,30 @@
-"""What pages show of long runs has the form that the tool prints, and names what there is.
+"""What pages show is what our tools print: the outputs of long runs by their form.
 
-The runs take too long for a test. docs/operating.md and docs/cost.md show what commands print at
-once: tests/orders/test_docs_operating.py and test_cli_cost.py run these.
+tests/orders/test_docs_operating.py and test_cli_cost.py run the commands of docs/operating.md and
+docs/cost.md.
 """
 
 from __future__ import annotations
 
+import json
+import random
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sas.config import read_config
 from sas.domain.workflow import OnFailure
 from sas.sim import __path__ as sim_folders
 from tests.simulation.outages import DURATIONS, Cost
 from tests.unit.domain_model_check import explored_line
 from tests.unit.domain_protocol_check import Budget, Protocol
-from tools import mutants, outages
+from tools import mutants, outages, queues
 
 ROOT = Path(__file__).parents[2]
 RELIABILITY = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+SECURITY = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
 FAILURE_MODES = (ROOT / "docs" / "failure-modes.md").read_text(encoding="utf-8")
 
 
@@ -95,3 +100,21 @@ def test_a_defect_names_a_test_that_there_is(head: str) -> None:
     named = {cells(row)[-1] for row in table_under(head, RELIABILITY)}
     assert named
     assert [name for name in named if not (ROOT / f"tests/unit/{name}.py").exists()] == []
+
+
+def test_a_bound_application_is_shown_as_the_tool_writes_it() -> None:
+    parameters: dict[str, Any] = {"parameters": {"applications": {"value": []}}}
+    queues.set_applications(parameters, ["web", "desk"], ["web"])
+    bound, _ = parameters["parameters"]["applications"]["value"]
+    assert f"\n    {json.dumps(bound)}\n" in SECURITY
+
+
+def test_the_command_that_makes_a_key_makes_one_that_is_accepted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [code] = re.findall(r'^    python -c "(.*)"$', SECURITY, re.MULTILINE)
+    monkeypatch.setattr("os.urandom", random.Random(1).randbytes)
+    exec(compile(code, "security.md", "exec"), {})  # noqa: S102  the page's own command
+    values = json.loads((ROOT / "local.settings.json").read_text())["Values"]
+    config = read_config({**values, "SAS_ENCRYPTION_KEYS": capsys.readouterr().out.strip()})
+    assert [name for name, _ in config.encryption_keys] == ["2027a"]
