@@ -127,7 +127,7 @@ async def given_up(made: Rig) -> Rig:
     """Messages dead-lettered from every kind of queue, then only the dead letters' function.
 
     D-1: an order before its commit, and its slow handler afterwards. D-2: an order after its
-    commit, its wake never sent. D-3: a wake. D-4: a notification nobody read.
+    commit, its wake never sent. D-3: a wake. D-4: a notification that expired.
     """
     async with made.host("submission"):
         await made.submit("D-3")
@@ -193,7 +193,7 @@ async def test_orders_whose_messages_were_given_up_come_to_an_end(given_up: Rig)
     async with given_up.host():
         message = ServiceBusMessage(internal.encode(command), message_id="w-d3")
         await given_up.send("scheduler", message)
-        await given_up.submit("D-1")  # anew
+        await given_up.submit("D-1")  # once more
         await given_up.ends("D-1", "Processed")
         await given_up.ends("D-2", "Processed")
         await given_up.ends("D-3", "Compensated")

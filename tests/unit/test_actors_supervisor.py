@@ -593,7 +593,7 @@ async def test_a_due_row_that_cannot_be_read_stops_nothing_and_is_reported_once(
     unreadable = [alert for alert in made.alerts() if alert.kind == "unreadable"]
     (first, *_), scopes = unreadable, {alert.scope for alert in unreadable}
     assert (first.scope, len(scopes)) == ("supervisor, ValueError", 1)
-    assert "passes over it" in first.text
+    assert "and skips it" in first.text
     assert len(unreadable) <= 2  # it lasts for 25 minutes
 
 
