@@ -213,7 +213,7 @@ MUTANTS = (
     Mutant(
         "a confirmed undo forgets the other agents",
         _UNDO,
-        "if step.process_state is StepState.COMPENSATING and not done.undo.routes:",
+        "if step.process_state is StepState.COMPENSATING and not left.routes:",
         "if step.process_state is StepState.COMPENSATING:",
     ),
     Mutant(
@@ -237,8 +237,8 @@ MUTANTS = (
     Mutant(
         "the epoch is not raised",
         _CLAIM,
-        "turn=Dispatched(instance, until), epoch=step.epoch + 1)",
-        "turn=Dispatched(instance, until), epoch=max(step.epoch, 1))",
+        "claimed = replace(step, turn=turn, epoch=step.epoch + 1)",
+        "claimed = replace(step, turn=turn, epoch=max(step.epoch, 1))",
     ),
     Mutant(
         "a reset wakes nobody and leaves no due row",

@@ -101,10 +101,11 @@ def _claimed(
     route = _route(step, rules) if doing else step.undo.routes[0]
     allowed = own.time_allowed if doing else own.undo_time
     until = now + allowed
+    turn = Dispatched(instance, until)
     if doing:
         call = replace(step.call, route=route, called_until=until)
-        step = replace(step.moved(StepState.PROCESSING, now), call=call)
-    claimed = replace(step, turn=Dispatched(instance, until), epoch=step.epoch + 1)
+        step = replace(step.moved(StepState.PROCESSING, now, turn=turn), call=call)
+    claimed = replace(step, turn=turn, epoch=step.epoch + 1)
     direction = Direction.DO if doing else Direction.UNDO
     request = Request(step.number, direction, claimed.epoch, step.call.generation, until, route)
     return claimed, request

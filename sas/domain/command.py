@@ -89,7 +89,7 @@ def _again(step: StepRecord, now: datetime, edited: str | None) -> StepRecord:
     if step.undo_failed:
         doing = step.direction is Direction.DO
         state = StepState.PROCESSED if doing else StepState.COMPENSATING
-        return replace(step.moved(state, now).without_failures(), undo=step.undo.retried())
+        return step.moved(state, now, undo=step.undo.retried()).without_failures()
     again = step.moved(StepState.PENDING, now).without_failures()
     if edited is None:
         return again
@@ -124,8 +124,8 @@ def skip(
     steps = list(order.steps)
     for one in failed:
         if one.undo_failed:  # at another agent: the step itself is done
-            done = one.moved(StepState.PROCESSED, now).without_failures()
-            steps[one.number] = replace(done, undo=one.undo.first_undone())
+            done = one.moved(StepState.PROCESSED, now, undo=one.undo.first_undone())
+            steps[one.number] = done.without_failures()
         else:
             steps[one.number] = complete(replace(one, result=result or "null"), rules, now)
     after = update_readiness(steps, rules, now)

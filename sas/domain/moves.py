@@ -1,27 +1,21 @@
 """The legal moves: which state may follow which, for steps and for orders, and why.
 
-``check_moves`` refuses a commit that makes any other move, or that leaves a step in a form that its
-state does not allow. The diagrams in docs/states.md are drawn from ``STEP_MOVES`` and
-``ORDER_MOVES``.
+``check_moves`` refuses a commit that makes any other move. The diagrams in docs/states.md are drawn
+from ``STEP_MOVES`` and ``ORDER_MOVES``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from types import NoneType
 
 from sas.domain.order import (
     Direction,
-    Dispatched,
     Order,
     OrderState,
-    Ready,
-    Resting,
     StepRecord,
     StepState,
-    UndoStatus,
 )
 
 
@@ -87,23 +81,6 @@ ORDER_MOVES: tuple[Move, ...] = (
     Move(_O.COMPENSATING, _O.ERROR, "an undo failed"),
 )
 
-STEP_FORMS: Mapping[StepState, tuple[tuple[type, ...], tuple[UndoStatus, ...]]] = {
-    _S.PENDING: ((NoneType, Ready, Resting), (UndoStatus.NOT_DECIDED,)),
-    _S.PROCESSING: ((Dispatched,), (UndoStatus.NOT_DECIDED, UndoStatus.TO_BE_UNDONE)),
-    # A step that one agent has done may be undone at another one that was asked before.
-    _S.PROCESSED: ((NoneType, Dispatched, Ready, Resting), (UndoStatus.NOT_DECIDED,)),
-    _S.ERROR: (
-        (NoneType,),
-        (UndoStatus.NOT_DECIDED, UndoStatus.FAILED, UndoStatus.FAILED_ELSEWHERE),
-    ),
-    _S.COMPENSATING: ((NoneType, Dispatched, Ready, Resting), (UndoStatus.UNDOING,)),
-    _S.COMPENSATED: (
-        (NoneType,),
-        (UndoStatus.NOT_NEEDED, UndoStatus.UNDONE, UndoStatus.BY_HAND),
-    ),
-}
-"""The turns and the states of the undo that a step may have in each ProcessState."""
-
 _STEP_LEGAL = frozenset((move.before, move.after) for move in STEP_MOVES)
 _ORDER_LEGAL = frozenset((move.before, move.after) for move in ORDER_MOVES)
 
@@ -134,7 +111,3 @@ def _check_steps(order_id: str, before: Sequence[StepRecord], after: Sequence[St
             raise IllegalMoveError(f"{where}: its request is out and would be sent twice")
         if old.direction is Direction.UNDO and new.direction is Direction.DO:
             raise IllegalMoveError(f"{where}: an undo is final")
-        turns, undos = STEP_FORMS[new.process_state]
-        if type(new.turn) not in turns or new.undo.status not in undos:
-            turn, undo = type(new.turn).__name__, new.undo.status.value
-            raise IllegalMoveError(f"{where}: no such step has turn {turn} and undo {undo!r}")

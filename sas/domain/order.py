@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum, StrEnum
+from types import NoneType
 
 from sas.domain.content import Content
 from sas.domain.ids import digest_id, key_time
@@ -219,6 +220,25 @@ class UndoLedger:
         return replace(self, status=UndoStatus.NOT_DECIDED if doing else UndoStatus.UNDOING)
 
 
+_S = StepState
+STEP_FORMS: Mapping[StepState, tuple[tuple[type, ...], tuple[UndoStatus, ...]]] = {
+    _S.PENDING: ((NoneType, Ready, Resting), (UndoStatus.NOT_DECIDED,)),
+    _S.PROCESSING: ((Dispatched,), (UndoStatus.NOT_DECIDED, UndoStatus.TO_BE_UNDONE)),
+    # A step that one agent has done may be undone at another one that was asked before.
+    _S.PROCESSED: ((NoneType, Dispatched, Ready, Resting), (UndoStatus.NOT_DECIDED,)),
+    _S.ERROR: (
+        (NoneType,),
+        (UndoStatus.NOT_DECIDED, UndoStatus.FAILED, UndoStatus.FAILED_ELSEWHERE),
+    ),
+    _S.COMPENSATING: ((NoneType, Dispatched, Ready, Resting), (UndoStatus.UNDOING,)),
+    _S.COMPENSATED: (
+        (NoneType,),
+        (UndoStatus.NOT_NEEDED, UndoStatus.UNDONE, UndoStatus.BY_HAND),
+    ),
+}
+"""The turns and the states of the undo that a step may have in each ProcessState."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepRecord:
     """One step of one order as the state store keeps it.
@@ -226,6 +246,9 @@ class StepRecord:
     ``since`` is when ProcessState last changed, or when the step became ready. ``epoch`` counts
     dispatches: a reply counts only for the current one. ``result`` is JSON text, or the reference
     to a large one. ``last_error`` is read with the step and never written with it.
+
+    Raises:
+        ValueError: ``STEP_FORMS`` has no such step, or it is to be undone at no agent.
     """
 
     number: int
@@ -240,6 +263,19 @@ class StepRecord:
     error: Fault | None = None
     undo: UndoLedger = UndoLedger()
     last_error: AttemptError | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        state, turn = self.process_state, self.turn
+        turns, undos = STEP_FORMS[state]
+        if type(turn) not in turns or self.undo.status not in undos:
+            held = "neither" if turn is None else type(turn).__name__
+            raise ValueError(
+                f"ProcessState {state.value} of step {self.name} does not fit LockedBy and "
+                f"CompleteBy ({held}), or Undo ({self.undo.status.value})"
+            )
+        undoing = state is StepState.PROCESSED and turn is not None
+        if (undoing or state is StepState.COMPENSATING) and not self.undo.routes:
+            raise ValueError(f"step {self.name} is to be undone, but UndoRoutes is empty")
 
     @property
     def locked_by(self) -> str | None:
@@ -289,9 +325,16 @@ class StepRecord:
         """Whether an undo failed: of the whole step, or at another agent."""
         return self.undo.status in {UndoStatus.FAILED, UndoStatus.FAILED_ELSEWHERE}
 
-    def moved(self, state: StepState, now: datetime) -> StepRecord:
-        """Return the step in another state, with no turn."""
-        return replace(self, process_state=state, since=now, turn=None)
+    def moved(
+        self,
+        state: StepState,
+        now: datetime,
+        *,
+        turn: Turn = None,
+        undo: UndoLedger | None = None,
+    ) -> StepRecord:
+        """Return the step in another state, with this turn, and with its undo in another state."""
+        return replace(self, process_state=state, since=now, turn=turn, undo=undo or self.undo)
 
     def reset(self, now: datetime) -> StepRecord:
         """Return the step Pending again. The agent that was asked may have done it."""

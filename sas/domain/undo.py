@@ -38,11 +38,11 @@ def begin_undo(steps: Sequence[StepRecord], rules: Rules, *, now: datetime) -> l
 def turn_to_undo(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
     """Return a step turned to its undo: Compensating, or Compensated at once."""
     if step.epoch == 0 or rules.steps[step.number].undo_time_allowed is None:
-        turned = step.moved(StepState.COMPENSATED, now)
-        return replace(turned, failures=Failures(), undo=UndoLedger(UndoStatus.NOT_NEEDED))
-    turned = step.attempted().moved(StepState.COMPENSATING, now)
-    undo = replace(turned.undo, status=UndoStatus.UNDOING)
-    return _wait_out_calls(replace(turned, failures=Failures(), undo=undo), rules, now)
+        turned = step.moved(StepState.COMPENSATED, now, undo=UndoLedger(UndoStatus.NOT_NEEDED))
+        return replace(turned, failures=Failures())
+    undo = replace(step.attempted().undo, status=UndoStatus.UNDOING)
+    turned = step.moved(StepState.COMPENSATING, now, undo=undo)
+    return _wait_out_calls(replace(turned, failures=Failures()), rules, now)
 
 
 def _wait_out_calls(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
@@ -60,16 +60,18 @@ def complete(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
     It must still be undone at every other agent that may have done it too.
     """
     undo = step.undo.without(step.call.route)
-    done = replace(step.moved(StepState.PROCESSED, now).without_failures(), undo=undo)
+    done = step.moved(StepState.PROCESSED, now, undo=undo).without_failures()
     return _wait_out_calls(done, rules, now) if undo.routes else done
 
 
 def undone(order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str) -> Decision:
     """Decide about a confirmed undo: the next agent, the next steps, or the end."""
-    word = JournalWord.UNDONE_AT_ONE_AGENT
-    done = replace(step, turn=None, failures=Failures(), undo=step.undo.first_undone())
-    if step.process_state is StepState.COMPENSATING and not done.undo.routes:
+    left = step.undo.first_undone()
+    if step.process_state is StepState.COMPENSATING and not left.routes:
         word, done = JournalWord.STEP_UNDONE, _compensated(step, now, UndoStatus.UNDONE)
+    else:
+        word = JournalWord.UNDONE_AT_ONE_AGENT
+        done = replace(step, turn=None, failures=Failures(), undo=left)
     after, requests = dispatch(with_step(order.steps, done), rules, now, instance)
     return Decision(word, after, (*requests, *completed_notice(after), *undone_notice(after)))
 
@@ -81,10 +83,11 @@ def undone_by_hand(order: Order, numbers: Sequence[int], rules: Rules, now: date
     """
     steps = order.steps
     for number in numbers:
-        done = _compensated(steps[number], now, UndoStatus.BY_HAND)
         left = steps[number].undo.first_undone()
         if left.routes:
-            done = replace(done, process_state=StepState.COMPENSATING, undo=left)
+            done = steps[number].moved(StepState.COMPENSATING, now, undo=left).without_failures()
+        else:
+            done = _compensated(steps[number], now, UndoStatus.BY_HAND)
         steps = with_step(steps, done)
     after = update_readiness(steps, rules, now)
     return Decision(JournalWord.UNDONE_BY_HAND, after, (Wake(), *undone_notice(after)))
@@ -94,7 +97,7 @@ def undo_failed(
     order: Order, step: StepRecord, fault: Fault, rules: Rules, now: datetime
 ) -> Decision:
     """Decide about an undo that failed: Error, and an alert with the state of every undo."""
-    failed = replace(step.moved(StepState.ERROR, now), error=fault, undo=step.undo.failed())
+    failed = replace(step.moved(StepState.ERROR, now, undo=step.undo.failed()), error=fault)
     steps = with_step(order.steps, failed)
     agents, left = rules.steps[step.number].agents, step.undo.routes
     where = f" at agent {agents[left[0]]}" if len(agents) > 1 and left else ""
@@ -128,4 +131,4 @@ def undone_notice(steps: Sequence[StepRecord]) -> tuple[Notify, ...]:
 
 
 def _compensated(step: StepRecord, now: datetime, how: UndoStatus) -> StepRecord:
-    return replace(step.moved(StepState.COMPENSATED, now).without_failures(), undo=UndoLedger(how))
+    return step.moved(StepState.COMPENSATED, now, undo=UndoLedger(how)).without_failures()

@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 
-from sas.domain.order import Order, StepState
+from sas.domain.order import Order
 from sas.domain.workflow import Workflow
 from sas.engine.hooks import VersionCheck
 from sas.ports import ConflictError, CorruptOrderError, StateStore, StoreMismatchError
@@ -90,8 +90,7 @@ def _check_steps(order: Order, workflow: Workflow) -> None:
         )
     for step, own in zip(order.steps, workflow.steps, strict=True):
         routes = (step.call.route, *step.undo.routes)
-        lacks = step.process_state is StepState.COMPENSATING and not step.undo.routes
-        if step.name != own.name or lacks or max(routes) >= len(own.agents):
+        if step.name != own.name or max(routes) >= len(own.agents):
             raise CorruptOrderError(
                 order.order_id, f"Name, Route or UndoRoutes of step {step.number} do not fit"
             )

@@ -184,7 +184,7 @@ def every_field_set(order: Order) -> Order:
     """The same order with no field of it and of its first step at its default."""
     step = replace(
         order.steps[0],
-        process_state=StepState.ERROR,
+        process_state=StepState.PROCESSING,
         since=NOW + 7 * SECOND,
         turn=Dispatched("scheduler-9", NOW + 90 * SECOND, "the van is at stop 3"),
         epoch=12,
@@ -192,7 +192,7 @@ def every_field_set(order: Order) -> Order:
         call=LastCall(2, NOW + 91 * SECOND, 1, '{"article":"é"}'),
         result='"done"',
         error=Fault("code", "a sentence with 'quotes' and an é"),
-        undo=UndoLedger(UndoStatus.FAILED, (2, 0)),
+        undo=UndoLedger(UndoStatus.TO_BE_UNDONE, (2, 0)),
     )
     return replace(
         order,

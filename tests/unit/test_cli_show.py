@@ -132,9 +132,10 @@ def test_the_page_names_which_of_several_agents_has_a_step_and_where_it_is_to_be
 
 def test_foreign_text_can_neither_break_the_page_nor_drive_the_terminal() -> None:
     order = ORDERS["in error"]
-    step = replace(order.steps[1], error=Fault(HOSTILE, HOSTILE), turn=Dispatched(HOSTILE, NOW))
+    step = replace(order.steps[1], error=Fault(HOSTILE, HOSTILE))
+    out = replace(ORDERS["processing"].steps[0], turn=Dispatched(HOSTILE, NOW))
     details = replace(order.details, correlation_id=HOSTILE, reply_queue=HOSTILE)
-    order = replace(order, details=details, steps=(order.steps[0], step), acknowledged_by=HOSTILE)
+    order = replace(order, details=details, steps=(out, step), acknowledged_by=HOSTILE)
     for line in look.page(order, JOURNAL, NOW):
         assert not set(line) & set("\x1b\n\u202e"), line
 
@@ -151,7 +152,7 @@ def test_the_record_keeps_the_patterns_names_and_leaves_the_content_out_unless_a
     for name in ("LockedBy", "CompleteBy", "ProcessState", "FailureCount"):
         assert name in record
         assert name in step
-    assert step["Undo"] == "undo failed"
+    assert step["Undo"] == "to be undone"
     assert step["Error"]["Code"] == "code"
     assert record["Journal"][1]["Sent"][0] == {
         "kind": "request",

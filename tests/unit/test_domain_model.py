@@ -11,12 +11,12 @@ import pytest
 
 from sas.domain.moves import (
     ORDER_MOVES,
-    STEP_FORMS,
     STEP_MOVES,
     IllegalMoveError,
     check_moves,
 )
 from sas.domain.order import (
+    STEP_FORMS,
     Direction,
     Dispatched,
     Failures,
@@ -43,7 +43,8 @@ def step_of(number: int, state: StepState, *, undone: bool = False) -> StepRecor
     turns, undos = STEP_FORMS[state]
     turn = Dispatched("s", T0) if turns[0] is Dispatched else None
     undo = next((one for one in undos if undone is (one.direction is Direction.UNDO)), undos[0])
-    return StepRecord(number, f"s{number}", state, T0, turn, undo=UndoLedger(undo))
+    routes = (0,) if state is COMPENSATING else ()
+    return StepRecord(number, f"s{number}", state, T0, turn, undo=UndoLedger(undo, routes))
 
 
 def order_of(*states: StepState, **changes: object) -> Order:
@@ -164,19 +165,24 @@ def test_there_is_no_way_back_from_undo() -> None:
 @pytest.mark.parametrize("state", StepState)
 @pytest.mark.parametrize("turn", [None, Dispatched("s", T0), Ready(T0), Resting(T0)])
 @pytest.mark.parametrize("undo", UndoStatus)
-def test_a_step_is_written_only_in_a_form_that_its_state_allows(
+def test_a_step_exists_only_in_a_form_that_its_state_allows(
     state: StepState, turn: Turn, undo: UndoStatus
 ) -> None:
     """A Pending step has no lock, a Compensated one is not to be undone, and so on."""
-    undone = undo.direction is Direction.UNDO
-    order = replace(order_of(state), steps=(step_of(0, state, undone=undone),))
-    after = changed(order, turn=turn, undo=UndoLedger(undo))
     turns, undos = STEP_FORMS[state]
     if type(turn) in turns and undo in undos:
-        check_moves(order, after)
+        assert StepRecord(0, "pay", state, T0, turn, undo=UndoLedger(undo, (0,))).turn is turn
         return
-    with pytest.raises(IllegalMoveError):
-        check_moves(order, after)
+    with pytest.raises(ValueError, match=f"ProcessState {state.value} of step pay does not fit"):
+        StepRecord(0, "pay", state, T0, turn, undo=UndoLedger(undo, (0,)))
+
+
+@pytest.mark.parametrize(("state", "turn"), [(COMPENSATING, None), (PROCESSED, Ready(T0))])
+def test_a_step_that_is_to_be_undone_has_an_agent_to_undo_it(state: StepState, turn: Turn) -> None:
+    undo = STEP_FORMS[state][1][0]
+    assert StepRecord(0, "pay", state, T0, turn, undo=UndoLedger(undo, (1,))).undo.routes
+    with pytest.raises(ValueError, match="step pay is to be undone, but UndoRoutes is empty"):
+        StepRecord(0, "pay", state, T0, turn, undo=UndoLedger(undo))
 
 
 def test_an_order_keeps_its_number_of_steps() -> None:
@@ -194,8 +200,8 @@ def test_an_order_shows_the_five_fields_of_its_steps() -> None:
     order = order_of(PROCESSING, PROCESSING, PENDING)
     early, late = T0 + timedelta(seconds=1), T0 + timedelta(seconds=2)
     steps = (
-        replace(order.steps[0], turn=None, failures=Failures(2)),
-        replace(order.steps[1], turn=Dispatched("s", late), failures=Failures(1)),
+        replace(order.steps[0], turn=Dispatched("s", late), failures=Failures(2)),
+        replace(order.steps[1], turn=Dispatched("t", late), failures=Failures(1)),
         replace(order.steps[2], turn=Ready(early)),
     )
     order = replace(order, steps=steps)

@@ -164,9 +164,8 @@ class BelievesRefusals(Protocol):
         if (event.direction, event.outcome, event.epoch) != (DO, "refused", 1):
             return decision
         undone = UndoLedger(UndoStatus.NOT_NEEDED)
-        step = decision.steps[event.step].moved(StepState.COMPENSATED, LATE)
-        steps = with_step(decision.steps, replace(step, undo=undone))
-        return replace(decision, steps=steps)
+        step = decision.steps[event.step].moved(StepState.COMPENSATED, LATE, undo=undone)
+        return replace(decision, steps=with_step(decision.steps, step))
 
 
 @pytest.mark.parametrize(

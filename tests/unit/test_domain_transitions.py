@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from sas.domain.expire import DEPLOY_TIME, REWAKE_MAX, postpone
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outcome, Wake
-from sas.domain.order import Direction, Fault, Resting
+from sas.domain.order import Direction, Fault
 from sas.domain.workflow import OnFailure
 from tests.unit.domain_cases import T0, Story, story
 
@@ -303,11 +302,3 @@ def test_an_order_without_an_error_is_not_resubmitted(until: str) -> None:
     if until == "undone":
         order.undo()
     assert not order.resubmit()
-
-
-def test_resubmission_ends_a_hold() -> None:
-    order = claimed().refused("a")
-    held = replace(order.step("a"), turn=Resting(order.now))
-    order.order = replace(order.order, steps=(held,))
-    order.resubmit()
-    assert order.step("a").resting is False

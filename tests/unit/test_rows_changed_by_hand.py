@@ -49,6 +49,9 @@ async def changed(row_key: str, column: str, value: Any) -> tuple[Scene, World]:
         (STEP, "UndoRoutes", "a", "invalid literal for int"),
         (STEP, "Name", None, "column Name is missing"),
         (STEP, "ResultSha256", "ab", "column ResultBytes is missing"),
+        (STEP, "LockedBy", None, "ProcessState Processing of step reserve does not fit LockedBy"),
+        (STEP, "CompleteBy", None, "ProcessState Processing of step reserve does not fit"),
+        (STEP, "Undo", "undone", "LockedBy and CompleteBy (Dispatched), or Undo (undone)"),
     ],
 )
 async def test_the_error_for_an_order_that_cannot_be_read_names_the_row_and_column_to_repair(
@@ -64,7 +67,7 @@ async def test_the_error_for_an_order_that_cannot_be_read_names_the_row_and_colu
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("Name", "pay"), ("Route", 3), ("UndoRoutes", "0,4"), ("ProcessState", "Compensating")],
+    [("Name", "pay"), ("Route", 3), ("UndoRoutes", "0,4")],
 )
 async def test_steps_that_do_not_fit_the_workflow_are_not_acted_on(column: str, value: Any) -> None:
     _, world = await changed(STEP, column, value)

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import product
 from typing import Any, get_args
 
 import pytest
@@ -37,6 +38,7 @@ from sas.domain.messages import (
     Wake,
 )
 from sas.domain.order import (
+    STEP_FORMS,
     AttemptError,
     Details,
     Direction,
@@ -166,7 +168,7 @@ def test_the_longest_key_stays_below_what_azurite_and_the_service_allow() -> Non
 STEP = StepRecord(
     number=1,
     name="pay",
-    process_state=StepState.COMPENSATING,
+    process_state=StepState.PROCESSING,
     since=NOW,
     turn=Dispatched("one", NOW + timedelta(seconds=1), "the van is at stop 3 of 9", 7),
     epoch=4,
@@ -174,7 +176,7 @@ STEP = StepRecord(
     call=LastCall(2, NOW + timedelta(seconds=2), 5, '{"amount":1}'),
     result='{"paid":true}',
     error=Fault("declined", "card 'declined' 🛒"),
-    undo=UndoLedger(UndoStatus.BY_HAND, (2, 0)),
+    undo=UndoLedger(UndoStatus.TO_BE_UNDONE, (2, 0)),
     last_error=AttemptError(4, 3, "http-500", "it's out of 🛒", NOW),
 )
 DETAILS = Details("o'1", "order", 7, "{}", "hash", "responses-a", "corr", NOW, "00-1-1-01", True)
@@ -227,10 +229,21 @@ def test_no_field_of_an_order_is_lost_in_its_rows(order: Order) -> None:
     assert read.token == "etag"
 
 
-@pytest.mark.parametrize("turn", [None, Ready(NOW), Resting(NOW), Dispatched("one", NOW)])
-@pytest.mark.parametrize("status", UndoStatus)
-def test_the_turn_and_the_undo_status_are_read_as_written(turn: Turn, status: UndoStatus) -> None:
-    step = replace(STEP, number=0, turn=turn, undo=UndoLedger(status))
+TURNS = (None, Ready(NOW), Resting(NOW), Dispatched("one", NOW))
+FORMS = [
+    (state, turn, status)
+    for state, (kinds, statuses) in STEP_FORMS.items()
+    for turn, status in product(TURNS, statuses)
+    if type(turn) in kinds
+]
+
+
+@pytest.mark.parametrize(("state", "turn", "status"), FORMS)
+def test_every_form_of_a_step_is_read_as_written(
+    state: StepState, turn: Turn, status: UndoStatus
+) -> None:
+    undo = UndoLedger(status, (2, 0))
+    step = replace(STEP, number=0, process_state=state, turn=turn, undo=undo)
     order = replace(ORDER, steps=(step,))
     made = [rows.details_row(order), rows.state_row(order, "commit"), rows.step_row("o'1", step)]
     row = made[-1]
@@ -268,7 +281,7 @@ def test_the_agents_to_be_undone_come_back_in_their_order(
         STEP,
         number=0,
         call=LastCall(last),
-        undo=UndoLedger(UndoStatus.UNDOING, tuple(routes[:many])),
+        undo=UndoLedger(UndoStatus.TO_BE_UNDONE, tuple(routes[:many])),
     )
     order = replace(ORDER, steps=(step,))
     made = [rows.details_row(order), rows.state_row(order, "commit"), rows.step_row("o'1", step)]
