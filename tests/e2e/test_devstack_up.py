@@ -177,7 +177,7 @@ async def test_up_runs_the_core_tools_where_they_are_asked_for(
         ("ends later", "host-host died with exit code 0"),
     ],
 )
-async def test_core_tools_that_end_by_themselves_are_told(
+async def test_core_tools_that_end_by_themselves_are_reported(
     app_dir: Path, monkeypatch: pytest.MonkeyPatch, how: str, sentence: str
 ) -> None:
     put_func_on_path(app_dir / "bin", monkeypatch)
