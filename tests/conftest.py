@@ -98,8 +98,10 @@ def pytest_terminal_summary(
     if not found:
         return
     if "long" in config.getoption("markexpr").replace("not long", ""):
+        from tests.unit.domain_model_check import explored_line  # noqa: PLC0415  for few runs
+
         for scope, states in sorted(found.items()):
-            terminalreporter.write_line(f"{states:>9,} states  {scope}")
+            terminalreporter.write_line(explored_line(scope, states))
     told = f"{len(found):,} scopes explored whole, {sum(found.values()):,} states"
     terminalreporter.write_line(told)
 

@@ -42,8 +42,8 @@ def functions() -> Mapping[str, Any]:
 
 @functools.cache
 def bindings() -> Mapping[str, Mapping[str, Any]]:
-    """Return each function's trigger, as the host is told of it; there is nothing beside it but
-    the answer of an HTTP function.
+    """Return the trigger of each function as the host sees it. The only other binding is the answer
+    of an HTTP function.
     """
     told = {name: json.loads(one.get_function_json()) for name, one in functions().items()}
     assert {one["scriptFile"] for one in told.values()} == {"function_app.py"}

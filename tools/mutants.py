@@ -1,6 +1,6 @@
 """Break the protocol on purpose, and see whether the simulation finds it.
 
-    python -m tools.mutants                 # every mutant: a table in markdown
+    python -m tools.mutants                 # a table in markdown; stderr has what each seed saw
     python -m tools.mutants --only "no ETag" --seeds 500
 
 Each mutant changes one place of a copy of the code. Seeds are played on it until one breaks an
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -464,6 +465,18 @@ def _played(mutant: Mutant, copy: Path, seeds: int) -> Hunt:
         process.communicate()
 
 
+HEAD = "| mutant | seed | broken |\n|---|---|---|"
+
+
+def row(hunt: Hunt) -> str:
+    """Return a row of the table: the first seed that finds the mutant, and the invariant."""
+    if hunt.saw == "not found":
+        return f"| {hunt.mutant.name} | **none** | - |"
+    number = re.match(r"invariant (\d+):", hunt.saw)
+    broken = number[1] if number else hunt.saw.replace("|", "/")[:60]
+    return f"| {hunt.mutant.name} | {hunt.seed} | {broken} |"
+
+
 def main() -> int:
     """Hunt the mutants and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -472,16 +485,15 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[""], help="mutants with one of these texts")
     arguments = parser.parse_args()
     chosen = [mutant for mutant in MUTANTS if any(one in mutant.name for one in arguments.only)]
-    print("| mutant | seed | what it saw |\n|---|---|---|", flush=True)
+    print(HEAD, flush=True)
     missed = 0
     with ThreadPoolExecutor(arguments.jobs) as pool:
         hunts = [pool.submit(hunted, mutant, arguments.seeds) for mutant in chosen]
         for done in as_completed(hunts):
             hunt = done.result()
-            seed = "**none**" if hunt.saw == "not found" else str(hunt.seed)
             missed += hunt.saw == "not found"
-            saw = hunt.saw.replace("|", "/")[:110]
-            print(f"| {hunt.mutant.name} | {seed} | {saw} |", flush=True)
+            print(row(hunt), flush=True)
+            print(f"{hunt.mutant.name}: {hunt.saw}", file=sys.stderr)
     print(f"{len(chosen) - missed} of {len(chosen)} were found", file=sys.stderr)
     return 1 if missed else 0
 

@@ -226,7 +226,7 @@ class Supervisor:
         """Alert the operator of rows that the supervisor skips: one incident for all of them."""
         now = self._context.clock.now()
         text = (
-            f"The supervisor cannot read {what} ({type(broken).__name__}) and passes over it. All "
+            f"The supervisor cannot read {what} ({type(broken).__name__}) and skips it. All "
             "others go on. The log of the supervisor says why: repair its rows, or remove them."
         )
         scope = f"supervisor, {type(broken).__name__}"

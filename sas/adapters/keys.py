@@ -98,7 +98,7 @@ def payload_chunks(order_id: str, sha256: str) -> tuple[str, str]:
 
 
 def due(row: Due) -> str:
-    """Row of a due step, of an order's deadline, or of messages that are still to be sent."""
+    """Row of a due step, of an order's deadline, or of unsent messages."""
     when = f"due|{key_time(row.at)}|{escape(row.order_id)}"
     if isinstance(row, OutDue):
         return f"{when}|out|{row.seq:010d}"

@@ -382,8 +382,8 @@ class TableStore:
 
         Raises:
             IllegalMoveError: an order is not finished.
-            StoreUnavailableError: no answer. The orders stay listed as finished until all of them
-                is gone.
+            StoreUnavailableError: no answer. An order stays listed as finished until all its
+                rows are gone.
         """
         await self.open()
         return await Purge(self.table, len(self._shards)).remove(*orders)
@@ -473,13 +473,13 @@ async def connect_existing(endpoint: Endpoint, table: str) -> TableStore:
 
 
 def _shared(row: TableEntity) -> SharedValue[str]:
-    """Return a shared value; one that was broken by hand is empty, and no reader can decode it."""
+    """Return a shared value; one that was broken by hand is empty."""
     value = row.get("Value")
     return SharedValue(value if isinstance(value, str) else "", str(row.metadata["etag"]))
 
 
 def _held_until(row: Row, now: datetime) -> datetime:
-    """Return when a lease ends; a row that was broken by hand holds nothing."""
+    """Return when a lease ends; if its row was broken by hand, it has ended."""
     try:
         return parse_key_time(row["Until"])
     except (KeyError, TypeError, ValueError):
@@ -499,5 +499,5 @@ def _summary(row: Row) -> Summary | None:
             raise TypeError("OrderID or Workflow is not text")  # noqa: TRY301  logged below
         return Summary(at, order_id, state, workflow, submitted_at, why)
     except (KeyError, ValueError, TypeError) as wrong:
-        log.warning("row %r of a list is passed over: %r", row.get("RowKey"), wrong)
+        log.warning("row %r of a list is skipped: %r", row.get("RowKey"), wrong)
         return None

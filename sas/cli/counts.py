@@ -234,6 +234,14 @@ RECOVERIES: Mapping[str, Count] = {
         Usage(reads=8, writes=2, entities_read=5, entities_written=2, sends=1, messages=1),
         {AGENT: 1},
     ),
+    "wait round": Count(
+        "a step waits for an open circuit: once per time allowed (without its sweep)",
+        Usage(
+            transactions=3, queries=3, reads=1, deletes=1, entities_read=17, entities_written=17,
+            sends=3, messages=3,
+        ),
+        {"scheduler": 1, "replies": 1, AGENT: 1},
+    ),
     "other agent": Count(
         "an order that comes alone: a circuit is open, and an alternative agent is asked",
         Usage(reads=5, entities_read=1),

@@ -123,7 +123,7 @@ def _check_agents(names: Sequence[str], known: set[str]) -> None:
     if unknown:
         raise UsageError(
             f"there is no circuit of an agent {unknown[0]!r}: known are "
-            f"{', '.join(sorted(known)) or 'none'}. One that never opened is known by --app"
+            f"{', '.join(sorted(known)) or 'none'}. For one that never opened, give --app"
         )
 
 

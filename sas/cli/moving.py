@@ -69,7 +69,8 @@ async def _moved(bus: OperatorBus, planned: Sequence[Planned], *, as_json: bool)
         certain = not done and isinstance(failed, UndeliverableError)  # nothing was sent
         if not removal and not certain:
             output.complain(
-                f"sas: at least {done:,} of {count:,} were sent; to repeat loses nothing"
+                f"sas: at least {done:,} of {count:,} were sent and nothing is lost: "
+                "repeat the command"
             )
         raise
     if as_json:
@@ -81,19 +82,21 @@ async def _moved(bus: OperatorBus, planned: Sequence[Planned], *, as_json: bool)
     if done < count or (removal and removed < count):
         output.complain("sas: the others were gone, or another reader has them: look again")
     elif removed < count:
-        output.complain("sas: the next redrive sends those again that were not removed")
+        output.complain(
+            "sas: some messages were sent and not removed: the next redrive sends them again"
+        )
     return removed
 
 
 def _say(one: Planned, *, as_json: bool, dry_run: bool) -> None:
-    message, body = one.move.message, one.lies.body
-    rejected = letters.rejected_of(one.lies)
+    message, body = one.move.message, one.peeked.body
+    rejected = letters.rejected_of(one.peeked)
     order_id = rejected.order_id if rejected else letters.order_of(body)
     target = message.queue if message else None
     if as_json:
         said = {"OrderID": order_id, "From": one.path, "To": target}
-        output.say(to_line(said | {"MessageId": one.lies.message_id, "DryRun": dry_run}))
+        output.say(to_line(said | {"MessageId": one.peeked.message_id, "DryRun": dry_run}))
         return
-    about = order_id or one.lies.message_id
+    about = order_id or one.peeked.message_id
     where = f"{one.path} -> {target}" if target else f"{one.path}: removed"
     output.say(output.row(("", f"{about:<20}", where)))

@@ -91,7 +91,7 @@ async def persist(operation: Callable[[], Awaitable[T]], patience_s: float) -> T
 
 
 def open_stream(client: ServiceBusClient, queue: str, credit: int) -> ServiceBusReceiver:
-    """Return a receiver that has this many messages sent to it unasked, and buffers them.
+    """Return a receiver with credit for this many messages. It buffers them.
 
     Without such a buffer (``prefetch_count``), the SDK releases what arrives while it settles, and
     ``receive_messages`` waits 0.2 s for more messages after the first one. There is no keep-alive
@@ -226,7 +226,8 @@ async def release(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessa
 
 async def withdraw_credit(receiver: ServiceBusReceiver) -> None:
     """Withdraw the credit: the service sends no more messages until the next receive."""
-    with suppress(Exception):  # of an internal method: other readers get their messages later
+    # If the SDK changes this internal method, other readers only get their messages later.
+    with suppress(Exception):
         link: Any = receiver._handler._link  # noqa: SLF001
         if link.current_link_credit > 0:
             await link.flow(link_credit=0)

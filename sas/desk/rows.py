@@ -78,7 +78,7 @@ class Block:
 
     @cached_property
     def text(self) -> str:
-        """All ids in lower case: a block without the text that is looked for is passed over."""
+        """All ids in lower case: a block that does not contain the text of a search is skipped."""
         return "\n".join(self._ids_by("since"))
 
     @cached_property

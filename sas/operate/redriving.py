@@ -37,12 +37,12 @@ class Planned:
     """A message of the queue at ``path``, and what is to be done with it."""
 
     path: str
-    lies: Peeked
+    peeked: Peeked
     move: Move
 
     def resubmits(self, queues: Queues) -> bool:
         """Whether it is an order that was given up: then it gets a new submission id."""
-        said, sent = rejected_of(self.lies), self.move.message
+        said, sent = rejected_of(self.peeked), self.move.message
         return bool(said and sent and _is_given_up(said, sent.queue, queues))
 
 

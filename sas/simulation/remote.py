@@ -33,9 +33,7 @@ class RemoteFaults:
 
 @dataclass(slots=True)
 class Effects:
-    """Effects of one key at one service: how often it was done, whether it is in force, and the
-    content that was done.
-    """
+    """Effects of one key at one service. ``done`` counts them; ``content`` is the last input."""
 
     done: int = 0
     in_force: bool = False
@@ -58,8 +56,8 @@ class RemoteLedger:
 class SimulatedAgent:
     """An agent of a service that respects idempotency keys, and refuses a key after its undo.
 
-    A call outlives its caller: once it is sent, it may arrive at any later time. While ``down``
-    is set, every call that arrives fails.
+    A call goes on without its caller: it may arrive at any later time. While ``down`` is set,
+    every call that arrives fails.
     """
 
     def __init__(

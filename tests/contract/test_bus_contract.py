@@ -18,7 +18,7 @@ A, B, RESPONSES = QUEUES
 MISSING = "responses-nobody"
 
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")  # the SDK opens each link in half a second
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # the SDK needs half a second to open a link
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -77,12 +77,12 @@ async def test_messages_too_many_for_one_batch_arrive_all_in_order(rig: BusRig) 
     assert await rig.receive(A, 16) == sent
 
 
-async def test_nothing_is_sent_for_nothing(rig: BusRig) -> None:
+async def test_an_empty_list_of_messages_sends_nothing(rig: BusRig) -> None:
     await rig.bus.send([])
     assert rig.sent() == 0
 
 
-async def test_a_message_to_no_queue_is_undeliverable_and_named(rig: BusRig) -> None:
+async def test_a_message_to_a_missing_queue_is_undeliverable_and_named(rig: BusRig) -> None:
     lost = message(MISSING, 2)
     with pytest.raises(UndeliverableError, match=MISSING) as caught:
         await rig.bus.send([message(A, 1), lost, message(B, 3)])
@@ -127,7 +127,7 @@ async def test_a_scheduled_message_comes_at_its_time_and_not_before(rig: BusRig)
     assert [m.message_id for m in await rig.receive(A, 1)] == ["later"]
 
 
-async def test_a_message_lives_no_longer_than_asked_to_the_millisecond(rig: BusRig) -> None:
+async def test_a_message_is_gone_when_its_time_to_live_has_passed(rig: BusRig) -> None:
     short = Message(A, "short", b"{}", time_to_live=timedelta(milliseconds=300))
     past = Message(A, "past", b"{}", time_to_live=timedelta(seconds=-5))
     long = Message(A, "long", b"{}", time_to_live=timedelta(days=365))
@@ -136,7 +136,7 @@ async def test_a_message_lives_no_longer_than_asked_to_the_millisecond(rig: BusR
     assert [m.message_id for m in await rig.receive(A, 1)] == ["long"]
 
 
-async def test_a_repeated_message_id_is_swallowed_only_where_detection_is_on(rig: BusRig) -> None:
+async def test_a_repeated_message_id_is_dropped_only_where_detection_is_on(rig: BusRig) -> None:
     for queue in (WITH_DETECTION, B):
         await rig.bus.send([message(queue, 1, b"first"), message(queue, 2)])
         await rig.bus.send([message(queue, 1, b"again"), message(queue, 3)])

@@ -74,7 +74,7 @@ async def test_of_sixteen_racing_first_commits_exactly_one_wins(store: StateStor
     assert await store.journal("order-1") == [changes[won[0]].entry]
 
 
-async def test_a_commit_upon_a_stale_order_writes_nothing_at_all(store: StateStore) -> None:
+async def test_a_commit_of_a_stale_order_writes_nothing(store: StateStore) -> None:
     stale = await store.commit(cases.submitted("order-1"))
     current = await store.commit(cases.claimed(stale))
     before = await store.due(
@@ -143,7 +143,7 @@ async def test_the_very_same_change_again_is_our_own_success(store: StateStore) 
     assert len(await store.journal("order-1")) == 2
 
 
-async def test_our_own_write_overtaken_by_a_rival_is_a_success_nobody_can_build_on(
+async def test_our_own_write_overtaken_by_a_rival_is_a_success_and_its_token_is_stale(
     store: StateStore,
 ) -> None:
     order = await store.commit(cases.submitted("order-1"))
@@ -169,7 +169,7 @@ async def test_a_fence_remembers_its_cause_and_changes_nothing_else(store: State
         await store.commit(cases.claimed(order))
 
 
-async def test_a_rejected_order_keeps_its_place_until_it_is_submitted_anew(
+async def test_a_rejected_order_keeps_its_id_until_it_is_submitted_again(
     store: StateStore,
 ) -> None:
     rejected = await store.commit(cases.rejected("order-1"))

@@ -195,7 +195,7 @@ async def test_an_order_read_in_pages_while_a_rival_writes_is_read_again(
     await troubled.store.commit(cases.answered(loaded, 0))
 
 
-async def test_a_silent_store_does_not_hold_anybody_for_longer_than_it_may(
+async def test_a_store_that_does_not_answer_delays_a_caller_for_a_bounded_time(
     troubled: Troubled,
 ) -> None:
     order = await stored(troubled)

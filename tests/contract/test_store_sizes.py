@@ -69,7 +69,7 @@ async def test_orders_with_odd_ids_are_found_across_pages(store: StateStore) -> 
     assert {row.order_id for row in due} == set(ODD_IDS)
 
 
-async def test_ids_that_begin_alike_are_orders_apart(store: StateStore) -> None:
+async def test_ids_with_the_same_beginning_are_different_orders(store: StateStore) -> None:
     ids = ["A", "A ", "AB", "a", "A'", "A''", "A=", "A=3d", "A%", "A=25", "A-a-state", "A}", "A~"]
     ids = [order_id for order_id in ids if order_id == order_id.strip()]
     for steps, order_id in enumerate(ids, start=1):

@@ -253,7 +253,7 @@ async def written(direct: bool, where: str) -> list[dict[str, Any]]:
     return [dict(one) for one in rows]
 
 
-async def test_rows_are_stored_alike_by_both_ways(azurite: Azurite) -> None:
+async def test_both_ways_store_the_same_rows(azurite: Azurite) -> None:
     ours = await written(True, azurite.connection_string)
     assert ours == await written(False, azurite.connection_string)
     assert [row["RowKey"] for row in ours] == ["a'b%27|é +🛒", "y"]

@@ -16,7 +16,7 @@ SITE = ROOT / "build" / "docs" / "site"
 
 
 @pytest.mark.long
-def test_make_docs_builds_a_site_that_asks_nobody_for_anything_and_draws_its_diagrams() -> None:
+def test_make_docs_builds_a_site_that_loads_nothing_from_elsewhere_and_draws_its_diagrams() -> None:
     done = subprocess.run(
         ["/bin/sh", "-c", "make docs"], cwd=ROOT, capture_output=True, text=True, check=False
     )

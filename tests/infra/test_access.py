@@ -105,7 +105,7 @@ def test_operator_and_applications_that_share_a_principal_are_refused_by_the_tem
     assert (bounds["minValue"].text, bounds["maxValue"].text) == ("minValue(0)", "maxValue(0)")
 
 
-def test_nobody_becomes_an_operator_by_deploying() -> None:
+def test_a_deployment_makes_its_author_no_operator() -> None:
     parameters = json.loads((INFRA / "main.parameters.json").read_text())["parameters"]
     assert parameters["operatorPrincipalId"]["value"] == "${SAS_OPERATOR_PRINCIPAL_ID=}"
     assert "AZURE_PRINCIPAL" not in (INFRA / "main.parameters.json").read_text()

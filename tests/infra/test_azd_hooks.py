@@ -85,7 +85,7 @@ def test_it_refuses_an_address_of_http() -> None:
     assert "give an https address" in done.stderr
 
 
-def test_it_warns_loudly_if_nobody_receives_alerts() -> None:
+def test_it_warns_if_no_person_receives_alerts() -> None:
     done = hook(without("SAS_OPERATOR_MAIL"))
     assert done.returncode == 0
     assert "WARNING: NOBODY GETS ALERTS BY MAIL" in done.stderr

@@ -119,7 +119,7 @@ def test_only_protected_branches_deploy(tmp_path: Path) -> None:
     assert json.loads(made[-1])["deployment_branch_policy"]["protected_branches"] is True
 
 
-def test_the_workflow_gets_what_azd_has_and_loses_what_azd_has_no_more(tmp_path: Path) -> None:
+def test_the_workflow_has_the_values_of_azd_and_no_older_ones(tmp_path: Path) -> None:
     stale = json.dumps([{"name": "SAS_SERVICE_BUS_SKU"}, {"name": "THEIR_OWN"}])
     commands = signed_in(tmp_path, gh_variable_list=stale)
     given = {call[3]: after(call, "--body") for call in commands.called("gh variable set")}
@@ -176,7 +176,7 @@ def test_the_first_hook_finds_a_signed_in_az() -> None:
     assert "azure/login" in uses[:first]
 
 
-def test_the_output_format_of_az_and_azd_is_given_whatever_a_person_has_set(tmp_path: Path) -> None:
+def test_each_call_of_az_and_azd_gives_its_output_format(tmp_path: Path) -> None:
     calls = signed_in(tmp_path).called()
     for call in calls:
         if call[0] == "gh":
@@ -187,7 +187,7 @@ def test_the_output_format_of_az_and_azd_is_given_whatever_a_person_has_set(tmp_
 
 
 def test_before_a_preview_azd_has_an_environment_and_the_settings_are_checked() -> None:
-    """A preview runs no hook: the check is a step of its own, which changes nothing."""
+    """A preview runs no hook, so the check is a step of its own. It changes nothing."""
     runs = [step.get("run", "") for step in JOB["steps"]]
     uses = [step.get("uses", "").partition("@")[0] for step in JOB["steps"]]
     made = next(place for place, run in enumerate(runs) if "azd env new" in run)

@@ -71,7 +71,7 @@ def test_the_emulator_has_every_queue_and_no_other() -> None:
     assert {Queues().alerts, Queues().rejected} <= set(EMULATED)
 
 
-def test_response_queues_have_the_prefix_and_internal_ones_have_not() -> None:
+def test_only_response_queues_have_the_response_prefix() -> None:
     queues = Queues()
     assert all(queues.check_reply_queue(name) == name for name in RESPONSES)
     assert not any(name.startswith(queues.response_prefix) for name in INTERNAL)
@@ -82,16 +82,16 @@ def test_every_queue_forwards_its_dead_letters(name: str) -> None:
     assert EMULATED[name]["ForwardDeadLetteredMessagesTo"] == "dead-letters"
 
 
-def test_dead_letters_forwards_to_nobody() -> None:
+def test_the_queue_dead_letters_forwards_to_no_queue() -> None:
     assert EMULATED["dead-letters"]["ForwardDeadLetteredMessagesTo"] == ""
 
 
-def test_duplicate_detection_is_off_where_two_applications_may_send_one_id() -> None:
+def test_duplicate_detection_is_off_where_two_applications_may_send_the_same_id() -> None:
     off = {name for name, one in EMULATED.items() if not one["RequiresDuplicateDetection"]}
     assert off == {"orders", "orders-urgent", "dead-letters"}
 
 
-def test_nothing_expires_unseen_but_requests_to_agents_and_copies_of_alerts() -> None:
+def test_only_requests_to_agents_and_copies_of_alerts_expire_without_a_dead_letter() -> None:
     dropped = {n for n, one in EMULATED.items() if not one["DeadLetteringOnMessageExpiration"]}
     lanes = {
         Queues().agent(name, urgent=urgent) for name in orders.AGENTS for urgent in (False, True)

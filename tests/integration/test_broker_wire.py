@@ -539,7 +539,9 @@ async def test_the_protocol_of_a_wrong_peer_is_named_in_the_log(
     assert says in caplog.text
 
 
-async def test_silent_half_open_and_idle_peers_are_let_go(broker: Broker, clock: Clock) -> None:
+async def test_silent_half_open_and_idle_peers_are_disconnected(
+    broker: Broker, clock: Clock
+) -> None:
     async with peer_of(broker) as silent, peer_of(broker) as slow, peer_of(broker) as idle:
         slow.write(frames.AMQP_HEADER + b"\x00\x00\x01")
         assert await slow.reader.readexactly(8) == frames.AMQP_HEADER

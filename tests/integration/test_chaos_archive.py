@@ -1,4 +1,4 @@
-"""The archive of chaos runs: what is read of it is what the table held."""
+"""The archive of a chaos run returns the orders and journals that the table had."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ async def test_an_archive_reads_each_order_and_journal_as_the_table_did(
     for name in names:
         assert expected[name] == (await archive.store.load(name), await archive.store.journal(name))
     assert await archive.store.load("nobody") is None
-    assert store.requests - before <= 1  # of the copy itself, to see how many shards there are
+    assert store.requests - before <= 1  # to read the number of shards
 
 
-async def test_an_order_is_moved_once_it_is_finished_and_its_application_knows(
+async def test_an_order_is_moved_once_it_is_finished_and_its_application_is_notified(
     store: TableStore,
 ) -> None:
     order = await finished(store, "done")

@@ -67,7 +67,7 @@ async def test_a_lost_answer_is_to_a_request_that_was_done() -> None:
         assert len(got) == 1
 
 
-async def test_a_silent_table_answers_nothing_and_a_change_cuts_the_connection() -> None:
+async def test_a_silent_table_does_not_answer_and_a_change_cuts_the_connection() -> None:
     async with proxied() as (proxy, got), aiohttp.ClientSession() as client:
         await proxy.change(Weather.SILENT)
         asking = asyncio.create_task(ask(client, proxy))

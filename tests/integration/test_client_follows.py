@@ -306,7 +306,7 @@ async def test_a_follow_survives_a_link_that_the_service_detaches(shop: Shop, wh
         assert shop.broker.counts(REPLIES).dead_letter == 0
 
 
-async def test_the_error_says_that_the_queue_is_full_of_what_nobody_follows(
+async def test_the_error_says_that_the_queue_is_full_of_notifications_without_a_follower(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sas.client.receiving.KEPT_MAX", 3)

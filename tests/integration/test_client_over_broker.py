@@ -26,7 +26,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @dataclass
 class Sdk:
-    """The SDK's own links, opened once: opening and closing costs it a second or two each."""
+    """Links of the SDK, opened once: to open and close one takes a second or two."""
 
     client: ServiceBusClient
     links: dict[str, Any] = field(default_factory=dict)
@@ -123,7 +123,7 @@ async def test_many_orders_arrive_once_each_and_in_order_whatever_their_size(
     assert sent == sorted(sent)
 
 
-async def test_an_order_at_fault_is_named_and_those_before_it_were_sent(
+async def test_an_invalid_order_is_named_and_the_orders_before_it_are_sent(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
     bad = NewOrder("A/2", {})
@@ -149,7 +149,7 @@ async def test_an_order_larger_than_the_link_takes_is_refused_and_the_next_one_g
     assert len(await sdk.taken(broker, "orders")) == 1
 
 
-async def test_following_ends_when_every_order_has(
+async def test_following_ends_when_every_order_has_ended(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
     await sdk.put(
@@ -177,7 +177,7 @@ async def test_following_ends_when_every_order_has(
     assert others == ["sas.order.greeting.v1", "sas.order.completed.v1"]
 
 
-async def test_a_failed_order_that_is_being_undone_has_not_ended(
+async def test_a_failed_order_that_is_to_be_undone_has_not_ended(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
     await sdk.put(told("A-1", "failed", awaits="undo"))
@@ -198,7 +198,7 @@ async def test_following_stops_when_the_caller_ends_it(
     assert asked == [True]
 
 
-async def test_a_notification_is_done_with_only_when_the_next_is_asked_for(
+async def test_a_notification_is_completed_when_the_loop_asks_for_the_next_one(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
     await sdk.put(*(told(f"A-{n}", "completed") for n in range(3)))
@@ -225,7 +225,7 @@ async def test_a_message_that_is_not_a_notification_is_dead_lettered_with_a_reas
     assert b"".join(dead.body) == body
 
 
-async def test_a_lock_that_ran_out_loses_no_notification(
+async def test_a_lock_that_expires_loses_no_notification(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
     def left() -> int:

@@ -127,7 +127,7 @@ async def given_up(made: Rig) -> Rig:
     """Messages dead-lettered from every kind of queue, then only the dead letters' function.
 
     D-1: an order before its commit, and its slow handler afterwards. D-2: an order after its
-    commit, its wake never sent. D-3: a wake. D-4: a notification nobody read.
+    commit, its wake never sent. D-3: a wake. D-4: a notification that expired.
     """
     async with made.host("submission"):
         await made.submit("D-3")
@@ -182,7 +182,7 @@ async def test_a_wake_given_up_is_fenced_and_alerted(given_up: Rig) -> None:
     assert kept.source_queue == "scheduler"
 
 
-async def test_a_notification_nobody_reads_ends_on_the_rejected_queue(given_up: Rig) -> None:
+async def test_an_expired_notification_ends_on_the_rejected_queue(given_up: Rig) -> None:
     (kept,) = [one for one in await given_up.rejected() if one.source_queue == WHOLESALE]
     assert json.loads(kept.body)["type"] == "sas.order.received.v1"
     assert json.loads(kept.body)["subject"] == "D-4"
@@ -193,7 +193,7 @@ async def test_orders_whose_messages_were_given_up_come_to_an_end(given_up: Rig)
     async with given_up.host():
         message = ServiceBusMessage(internal.encode(command), message_id="w-d3")
         await given_up.send("scheduler", message)
-        await given_up.submit("D-1")  # anew
+        await given_up.submit("D-1")  # once more
         await given_up.ends("D-1", "Processed")
         await given_up.ends("D-2", "Processed")
         await given_up.ends("D-3", "Compensated")
@@ -203,7 +203,7 @@ async def test_orders_whose_messages_were_given_up_come_to_an_end(given_up: Rig)
     assert await given_up.kinds("D-3") == ["received", "undone"]
 
 
-async def test_a_rejected_message_nobody_reads_stays_as_it_was(made: Rig) -> None:
+async def test_an_expired_rejected_message_stays_as_it_was(made: Rig) -> None:
     async with made.host("submission", "deadletters"):
         await made.send("orders", ServiceBusMessage(b"{", message_id="d-5"))
         await holds(made, "orders-rejected", 1)

@@ -99,7 +99,7 @@ async def test_a_trigger_may_say_otherwise_than_the_file(tmp_path: Path, broker:
         assert seen() == [1]
 
 
-async def test_a_batch_waits_for_its_least_size_but_no_longer_than_it_is_told(
+async def test_a_batch_waits_for_its_least_size_up_to_its_time(
     tmp_path: Path, broker: Broker
 ) -> None:
     options = {"minMessageBatchSize": 3, "maxBatchWaitTime": "00:00:01", "maxMessageBatchSize": 4}

@@ -221,7 +221,7 @@ async def test_a_timer_without_retries_left_waits_for_its_schedule(tmp_path: Pat
         assert [count for _, count, *_ in seen()[:4]] == [0, 1, 0, 1]
 
 
-async def test_every_function_that_cannot_run_is_told_at_once(tmp_path: Path) -> None:
+async def test_all_functions_that_cannot_run_are_named_at_once(tmp_path: Path) -> None:
     code = """
 @app.blob_trigger(arg_name="blob", path="a/{name}", connection="S")
 def of_a_blob(blob): ...
@@ -241,7 +241,7 @@ def unset(msg): ...
     ]
 
 
-async def test_every_mistake_of_the_app_is_told_at_once(tmp_path: Path) -> None:
+async def test_all_mistakes_of_the_app_are_reported_at_once(tmp_path: Path) -> None:
     code = '@queue("a")\ndef one(other): ...\n\n@queue("b")\ndef two(msg: int): ...\n'
     with pytest.raises(HostError) as told:
         await host_of(tmp_path, code).start()

@@ -374,7 +374,7 @@ async def test_a_sync_function_that_never_ends_is_left_behind_after_the_drain(
         assert broker.counts("other").active == 1
 
 
-async def test_connections_that_break_are_mended(app_dir: Path, broker: Broker) -> None:
+async def test_connections_that_break_are_opened_again(app_dir: Path, broker: Broker) -> None:
     async with Command(app_dir, "--only", "work", broker=broker) as command:
         await command.ready()
         broker.drop_connections()

@@ -48,7 +48,7 @@ async def made(alone: Rig) -> AsyncIterator[Rig]:
         yield alone
 
 
-async def test_a_command_that_nobody_carries_out_is_reported_as_open(alone: Rig) -> None:
+async def test_a_command_that_is_not_carried_out_is_reported_as_open(alone: Rig) -> None:
     order = await alone.store.commit(cases.submitted("W-1"))
     seen = await alone.store.commit(cases.claimed(order))
 
@@ -244,7 +244,7 @@ async def test_finished_orders_are_listed_by_state(made: Rig) -> None:
 
 
 @pytest.mark.long
-async def test_many_orders_that_failed_alike_are_skipped_together_once_confirmed(
+async def test_many_orders_with_one_kind_of_failure_are_skipped_together_once_confirmed(
     made: Rig,
 ) -> None:
     await refused_at(made, "shipping", "M-1", "M-2", "M-3")

@@ -367,7 +367,7 @@ async def test_a_cancelled_call_is_cancelled() -> None:
             await task
 
 
-async def test_calls_share_connections_and_a_closed_service_opens_anew() -> None:
+async def test_calls_share_connections_and_a_closed_service_opens_new_ones() -> None:
     ports: set[Any] = set()
 
     async def handle(request: web.Request) -> web.Response:

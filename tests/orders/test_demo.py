@@ -114,7 +114,7 @@ def test_on_a_terminal_the_demo_is_a_live_picture_and_its_orders_can_be_operated
 
 
 @pytest.mark.long
-def test_a_host_process_that_somebody_kills_is_started_anew_and_every_order_ends_whole(
+def test_a_host_process_that_is_killed_is_started_again_and_every_order_ends(
     tmp_path: Path,
 ) -> None:
     with running_demo(tmp_path, "--orders", "12", "--seed", "5") as demo:

@@ -1,7 +1,7 @@
-"""One dependency is away for a while, under a running load: what it cost, by counters.
+"""Play an outage of one dependency under a running load, and count what it cost.
 
 An outage of any length costs time and nothing else. ``python -m tools.outages`` makes the table of
-docs/failure-modes.md from this.
+docs/failure-modes.md with these functions.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ answers ServerBusy.
 
 @dataclass
 class Watch:
-    """What happened: which steps were called in which epoch, and when each order moved."""
+    """Notes which steps were called in which epoch, and when each order moved."""
 
     system: System
     called: set[tuple[str, str, Direction, int]] = field(default_factory=set)
@@ -280,7 +280,7 @@ class Story:
         try:
             await world.run(self._finished, hours_max=self.outage.lasts / HOUR + 12)
         except TimeoutError:
-            pass  # what is not finished is lost
+            pass  # an order that is not finished counts as lost
         finally:
             for sender in self.senders:
                 sender.cancel()

@@ -54,6 +54,12 @@ FAULT = Fault("sold-out", "there is none left")
 EXPLORED: list[tuple[str, int]] = []
 """Each scope that was explored whole, and its number of states. The run of the tests prints it."""
 
+
+def explored_line(scope: str, states: int) -> str:
+    """Return the line that a run of the tests prints about a scope."""
+    return f"{states:>9,} states  {scope}"
+
+
 REPLIES = ("done", "refused", "undone", "undo refused")
 WAITED = ("waited", "undo waited")
 BEHIND = "expire behind"

@@ -735,7 +735,7 @@ async def test_an_endpoint_in_an_app_without_keys_leaves_redaction_to_the_engine
     assert (made.order().seq, waiting(made)) == (seq, [])
 
 
-async def test_a_refusal_acted_upon_is_finished_though_its_key_went_missing_meanwhile() -> None:
+async def test_a_recorded_refusal_is_finished_though_its_key_is_missing_now() -> None:
     made, callback = await secretly(("old", b"o" * 32), workflow=CHAIN)
     refused = said(callback, outcome="refused", result=None, error={"code": "no", "message": CARD})
     made.bus.fail_next(BusFault.UNAVAILABLE)

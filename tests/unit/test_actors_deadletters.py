@@ -313,7 +313,7 @@ async def test_garbage_is_put_aside_whole_with_an_alert(garbage: bytes) -> None:
     assert made.store.orders == {}
 
 
-async def test_a_notification_nobody_read_is_put_aside_with_an_alert() -> None:
+async def test_an_expired_notification_is_put_aside_with_an_alert() -> None:
     made = kit()
     await made.submit()
     told = made.bus.take(SHOP)
@@ -325,7 +325,7 @@ async def test_a_notification_nobody_read_is_put_aside_with_an_alert() -> None:
     assert [alert.kind for alert in made.alerts()] == ["dead-lettered"]
 
 
-async def test_an_alert_nobody_read_is_kept_without_another_alert() -> None:
+async def test_an_expired_alert_is_kept_without_another_alert() -> None:
     made = kit()
     await made.submit(b"{")
     alert = made.bus.take(QUEUES.alerts)
@@ -335,7 +335,7 @@ async def test_an_alert_nobody_read_is_kept_without_another_alert() -> None:
     assert whole(made.rejected()[-1:]) == alert.body
 
 
-async def test_a_rejected_message_nobody_read_is_kept_as_it_was_however_often_it_expires() -> None:
+async def test_a_rejected_message_is_kept_as_it_was_however_often_it_expires() -> None:
     made = kit()
     body = order(workflow="nothing")
     await made.submit(body)
@@ -533,7 +533,7 @@ async def test_a_fence_whose_answer_was_lost_is_not_made_twice() -> None:
     assert len(made.rejected()) == 1
 
 
-async def test_rivals_that_win_for_ever_let_the_dead_letter_come_again() -> None:
+async def test_while_rivals_win_every_commit_the_dead_letter_comes_again() -> None:
     made = kit()
     await made.submit()
     made.store.fail_next("commit", *[StoreFault.CONFLICT] * 40)

@@ -454,7 +454,7 @@ async def test_a_rejected_order_is_put_to_nothing() -> None:
     assert made.order() == before
 
 
-async def test_a_command_upon_an_order_that_never_was_is_refused_and_makes_none() -> None:
+async def test_a_command_for_an_unknown_order_is_refused_and_creates_none() -> None:
     made = kit(HOLDING)
     await tell(made, "cancel", order_id="O-9")
     assert refusals(made) == [

@@ -246,7 +246,7 @@ async def test_a_queue_of_other_steps_excuses_nothing(queue: str) -> None:
     assert await made.sweep() == RESET
 
 
-async def test_a_request_that_nobody_took_is_not_excused_by_another_queue_that_moves() -> None:
+async def test_a_request_that_was_not_received_is_not_excused_by_another_queue_that_moves() -> None:
     made = await expired(taken=False)
     for number in range(11):
         await made.bus.send([done(step=1, id=f"r-{number}")])

@@ -495,7 +495,7 @@ async def test_a_command_that_the_state_does_not_allow_is_refused() -> None:
     assert "Processing" in made.alerts()[-1].text
 
 
-async def test_a_command_upon_no_order_is_refused() -> None:
+async def test_a_command_for_an_order_that_does_not_exist_is_refused() -> None:
     made = kit()
     await made.hand(command("undo", 1, order_id="O-9"))
     (alert,) = made.alerts()

@@ -31,7 +31,7 @@ LIMIT = 3
 
 
 class Remote:
-    """A remote service that counts how many calls are with it, and takes a second for each."""
+    """A remote service that counts its calls in flight. Each takes a second."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
@@ -55,7 +55,7 @@ class Remote:
         return await self.do(call)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """There is no connection."""
 
 
 class Rig:
@@ -100,14 +100,14 @@ async def test_no_more_calls_than_the_limit_are_in_flight_over_all_instances() -
     assert len(rig.bus.messages(REPLIES)) == 3 * LIMIT
 
 
-async def test_without_a_limit_nothing_is_asked_of_the_store() -> None:
+async def test_without_a_limit_the_store_gets_no_request() -> None:
     rig = Rig(limit=0)
     await rig.all(*(rig.handling(number) for number in range(12)))
     assert rig.remote.most == 12
     assert rig.store.requests == 0
 
 
-async def test_a_request_that_finds_no_slot_for_long_is_put_back_with_no_attempt_burnt() -> None:
+async def test_a_request_that_finds_no_slot_is_put_back_and_no_call_is_counted() -> None:
     rig = Rig(limit=1)
     rig.remote.seconds = 30
     await rig.all(rig.handling(0), rig.handling(1))
@@ -139,17 +139,14 @@ async def test_the_slot_of_an_instance_that_died_is_free_again_after_its_complet
     assert rig.remote.calls == 1
 
 
-async def test_the_slot_of_an_instance_that_died_is_not_gone_for_as_long_as_a_step_may_take() -> (
-    None
-):
+async def test_the_slot_of_an_instance_that_died_is_free_after_the_longest_call() -> None:
     rig = Rig(limit=1, instances=1)
     rig.remote.seconds = 3600
     dying = asyncio.ensure_future(rig.handling(0, seconds=3 * 3600))
     await rig.clock.advance(1)
     assert rig.remote.now == 1
-    rig.store.fail_next(
-        "acquire_lease", StoreFault.UNAVAILABLE
-    )  # a process that died gives nothing back
+    # A process that died does not give its slot back.
+    rig.store.fail_next("acquire_lease", StoreFault.UNAVAILABLE)
     dying.cancel()
     await asyncio.gather(dying, return_exceptions=True)
     rig.remote.seconds = 1
@@ -161,16 +158,16 @@ async def test_the_slot_of_an_instance_that_died_is_not_gone_for_as_long_as_a_st
     assert rig.remote.calls == 2
 
 
-def test_no_function_lasts_longer_than_a_call_is_thought_to() -> None:
+def test_the_function_timeout_ends_every_call_within_call_max() -> None:
     host = json.loads((Path(__file__).parents[2] / "host.json").read_text())
     hours, minutes, seconds = map(int, host["functionTimeout"].split(":"))
     assert timedelta(hours=hours, minutes=minutes, seconds=seconds) <= CALL_MAX
 
 
-async def test_no_call_goes_out_where_finding_a_slot_took_longer_than_its_complete_by(
+async def test_no_call_goes_out_if_its_slot_came_after_complete_by(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The store may take its time; by then the step may be being undone."""
+    """The store was slow, and the supervisor may undo the step by then."""
     rig = Rig(limit=1, instances=1)
     acquire = rig.store.acquire_lease
 
@@ -210,7 +207,7 @@ async def test_a_slot_that_cannot_be_given_back_does_not_fail_the_call(
 
 
 @pytest.mark.parametrize(("urgent", "most"), [(False, 50), (True, 140)])
-async def test_a_request_that_waits_for_a_slot_asks_the_store_seldom_enough_for_hundreds_to_wait(
+async def test_a_request_that_waits_for_a_slot_makes_few_requests_to_the_store(
     urgent: bool, most: int
 ) -> None:
     rig = Rig(limit=5, instances=1)

@@ -239,7 +239,7 @@ async def test_a_full_reply_queue_delays_the_notification_and_never_the_order() 
     assert made.outs() == 0
 
 
-async def test_a_rejected_place_is_taken_by_the_order_submitted_anew() -> None:
+async def test_an_order_submitted_again_takes_the_place_of_its_rejection() -> None:
     made = kit()
     await made.run(made.dead_letters.handle(letter(order(), QUEUES.orders)))
     assert made.state() == "Rejected"
@@ -369,7 +369,7 @@ async def test_a_rejection_is_kept_though_its_sender_has_no_queue() -> None:
     assert [alert.kind for alert in made.alerts()] == ["rejected"]
 
 
-async def test_rivals_that_win_for_ever_let_the_message_come_again() -> None:
+async def test_while_rivals_win_every_commit_the_message_comes_again() -> None:
     made = kit()
     await made.submit()
     place = _rejected_place(made)

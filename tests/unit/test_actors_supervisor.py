@@ -219,7 +219,7 @@ async def test_when_the_instance_that_swept_is_killed_another_sweeps_at_the_seco
     assert swept.done == {"step reset": 1}
 
 
-async def test_a_lease_that_cannot_be_read_keeps_nobody_from_sweeping() -> None:
+async def test_a_lease_that_cannot_be_read_stops_no_sweep() -> None:
     made = await running()
     await made.later(30)
     made.store.fail_next("acquire_lease", StoreFault.UNAVAILABLE)
@@ -593,7 +593,7 @@ async def test_a_due_row_that_cannot_be_read_stops_nothing_and_is_reported_once(
     unreadable = [alert for alert in made.alerts() if alert.kind == "unreadable"]
     (first, *_), scopes = unreadable, {alert.scope for alert in unreadable}
     assert (first.scope, len(scopes)) == ("supervisor, ValueError", 1)
-    assert "passes over it" in first.text
+    assert "and skips it" in first.text
     assert len(unreadable) <= 2  # it lasts for 25 minutes
 
 

@@ -253,7 +253,7 @@ async def test_one_that_is_received_at_its_complete_by_or_hours_later_is_given_t
     assert made.order().steps[0].epoch == 1
 
 
-async def test_one_that_is_superseded_reads_the_order_once_and_is_dropped_silently() -> None:
+async def test_a_superseded_request_reads_the_order_once_and_is_dropped() -> None:
     made = made_with()
     old = await late(made, seconds=0)
     await made.sweep()

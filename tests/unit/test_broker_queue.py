@@ -569,7 +569,7 @@ def test_locks_end_at_once_on_demand(world: World) -> None:
     assert world.take(queue)[0].delivery_count == 1
 
 
-def test_a_queue_that_keeps_for_ever_sets_no_time_to_live(world: World) -> None:
+def test_a_queue_without_expiry_sets_no_time_to_live(world: World) -> None:
     queue = world.queue(default_ttl_s=FOREVER_S)
     world.send(queue, b"1")
     assert world.take(queue)[0].expires_at is None

@@ -253,7 +253,20 @@ def test_the_page_shows_what_the_command_prints(
 ) -> None:
     monkeypatch.chdir(ROOT)
     shown = shown_in(PAGE)
-    assert len(shown) >= 4
+    assert [command.split()[1] for command, _ in shown] == ["--orders", "--counts"]
     for command, output in shown:
         main(command.split())
         assert capsys.readouterr().out.splitlines() == output, command
+
+
+def test_the_totals_on_the_page_are_those_of_the_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = re.findall(r"^\| `(--orders .+)` \| ([\d.]+) \| ([\d.]+|-) \|$", PAGE, re.MULTILINE)
+    assert len(rows) == 5
+    for options, month, each in rows:
+        main(["cost", *options.split(), "--prices", str(EXAMPLE)])
+        printed = capsys.readouterr().out
+        (total,) = re.findall(r"^total .* ([\d.]+)$", printed, re.MULTILINE)
+        beside = re.findall(r"1,000 orders cost ([\d.]+) USD", printed)
+        assert (total, beside or ["-"]) == (month, [each]), options

@@ -210,7 +210,7 @@ async def test_an_order_is_never_undone_by_the_steps_of_another_definition() -> 
     )
 
 
-async def test_a_command_upon_an_order_whose_version_is_gone_is_refused_with_what_to_do() -> None:
+async def test_a_command_for_an_order_whose_version_is_gone_is_refused_with_what_to_do() -> None:
     made = kit(CHAIN)
     await made.submit()
     before = made.order()

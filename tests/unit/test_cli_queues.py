@@ -1,4 +1,4 @@
-"""``sas queues``: what it counts, shows, and would send where."""
+"""``sas queues``: it counts, shows, removes and sends messages again."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ DEAD = "/$DeadLetterQueue"
 ORDER = b'{"order_id":"A-1","workflow":"order","reply_queue":"responses-web-shop","order":{}}'
 
 
-class Lake:
+class QueuesInMemory:
     """The messages in the queues, and those that were sent."""
 
     def __init__(self) -> None:
-        self.lying: dict[str, list[Peeked]] = {}
+        self.waiting: dict[str, list[Peeked]] = {}
         self.away: set[str] = set()
         self.sent: list[Message] = []
         self.fail_after: int | None = None
         self.removes = True
 
     def put(self, path: str, *bodies: bytes, **members: object) -> None:
-        lying = self.lying.setdefault(path, [])
+        waiting = self.waiting.setdefault(path, [])
         for body in bodies:
-            number = len(lying) + 1
+            number = len(waiting) + 1
             one = Peeked(f"m-{number}", body, AT, {}, sequence=number)
-            lying.append(replace(one, **members))  # type: ignore[arg-type]
+            waiting.append(replace(one, **members))  # type: ignore[arg-type]
 
     def reject(self, body: bytes, source: str = "orders", reason: str = "unknown-workflow") -> None:
         rejection = Rejection(body, reason, "nobody knows it", source, "m-1", "A-1", "c-1")
-        name = f"rejected/{len(self.lying.get(REJECTED, ()))}"
+        name = f"rejected/{len(self.waiting.get(REJECTED, ()))}"
         for part in rejected_parts(rejection, at=AT, id_base=name):
             self.put(REJECTED, encode(part), message_id=part.id)
 
     async def peek(self, queue: str, limit: int) -> list[Peeked]:
         if queue in self.away or self.away == {"*"}:
             raise BusUnavailableError(f"queue {queue}: to read it you need the role X.")
-        return self.lying.get(queue, [])[:limit]
+        return self.waiting.get(queue, [])[:limit]
 
     async def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
         for number, move in enumerate(moves):
@@ -65,14 +65,14 @@ class Lake:
             if move.message is not None:
                 self.sent.append(move.message)
             if self.removes:
-                rest = [one for one in self.lying[path] if one.sequence not in move.sequences]
-                self.lying[path] = rest
+                rest = [one for one in self.waiting[path] if one.sequence not in move.sequences]
+                self.waiting[path] = rest
             yield self.removes
 
 
 @pytest.fixture
-def lake(monkeypatch: pytest.MonkeyPatch) -> Lake:
-    made = Lake()
+def bus(monkeypatch: pytest.MonkeyPatch) -> QueuesInMemory:
+    made = QueuesInMemory()
 
     @asynccontextmanager
     async def opened(endpoint: object) -> AsyncIterator[MessageBus]:
@@ -87,14 +87,14 @@ def redrive(*arguments: str) -> int:
     return main(["queues", "redrive", *arguments])
 
 
-def test_the_list_counts_what_waits_is_scheduled_and_is_dead_with_the_oldest(
-    lake: Lake, capsys: pytest.CaptureFixture[str]
+def test_the_list_counts_waiting_scheduled_and_dead_messages_and_has_the_oldest(
+    bus: QueuesInMemory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lake.put("scheduler", b"{}", b"{}")
-    lake.put(
+    bus.put("scheduler", b"{}", b"{}")
+    bus.put(
         "scheduler", b"{}", is_scheduled=True, properties={FIRST_AT: "2026-11-20T01:00:00.000000Z"}
     )
-    lake.put(SHOP + DEAD, b"{}")
+    bus.put(SHOP + DEAD, b"{}")
     assert main(["queues", "--app", "tests.business:workflows", "--queue", SHOP]) == 0
     shown = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
     assert shown["scheduler"] == ["2", "1", "0", "2026-11-20", "01:00:00Z"]
@@ -103,18 +103,20 @@ def test_the_list_counts_what_waits_is_scheduled_and_is_dead_with_the_oldest(
     assert {"orders-urgent", REJECTED, "operator-alerts", "dead-letters"} <= shown.keys()
 
 
-def test_a_long_queue_is_counted_to_a_bound(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
-    lake.put("orders", *[b"{}"] * 1001)
+def test_a_long_queue_is_counted_to_a_bound(
+    bus: QueuesInMemory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bus.put("orders", *[b"{}"] * 1001)
     assert main(["queues"]) == 0
     assert ["orders", "1,000+"] in [
         line.split()[:2] for line in capsys.readouterr().out.splitlines()
     ]
 
 
-def test_a_queue_that_may_not_be_read_says_which_role_is_needed(
-    lake: Lake, capsys: pytest.CaptureFixture[str]
+def test_for_a_queue_without_the_right_to_read_the_list_names_the_role(
+    bus: QueuesInMemory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lake.away = {"orders"}
+    bus.away = {"orders"}
     assert main(["queues"]) == 1
     shown = capsys.readouterr().out.splitlines()
     place = next(n for n, line in enumerate(shown) if line.split()[0] == "orders")
@@ -124,19 +126,19 @@ def test_a_queue_that_may_not_be_read_says_which_role_is_needed(
     assert [one["Queue"] for one in records if one["Problem"]] == ["orders"]
 
 
-def test_a_namespace_that_is_away_ends_with_3(
-    lake: Lake, capsys: pytest.CaptureFixture[str]
+def test_while_the_namespace_is_away_the_exit_code_is_3(
+    bus: QueuesInMemory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lake.away = {"*"}
+    bus.away = {"*"}
     assert main(["queues"]) == UNAVAILABLE
     assert main(["queues", "peek", "orders"]) == UNAVAILABLE
     assert "sas: queue orders: to read it" in capsys.readouterr().err
 
 
 def test_peek_shows_why_a_message_was_refused_and_the_beginning_of_its_body(
-    lake: Lake, capsys: pytest.CaptureFixture[str]
+    bus: QueuesInMemory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lake.reject(ORDER + b" " * 2000)
+    bus.reject(ORDER + b" " * 2000)
     assert main(["queues", "peek", REJECTED]) == 0
     shown = capsys.readouterr().out
     assert "rejected/0/1  2026-11-21 03:00:00Z  unknown-workflow  orders" in shown
@@ -149,10 +151,10 @@ def test_peek_shows_why_a_message_was_refused_and_the_beginning_of_its_body(
 
 
 def test_peek_shows_why_a_queue_gave_a_message_up(
-    lake: Lake, capsys: pytest.CaptureFixture[str]
+    bus: QueuesInMemory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     why = {"DeadLetterReason": "TTLExpired", "DeadLetterErrorDescription": "nobody read it"}
-    lake.put("dead-letters" + DEAD, b"\xff\x1b[2J", properties=why, source="orders")
+    bus.put("dead-letters" + DEAD, b"\xff\x1b[2J", properties=why, source="orders")
     assert main(["queues", "peek", "dead-letters", "--dead-letter"]) == 0
     shown = capsys.readouterr().out
     assert "TTLExpired  orders" in shown
@@ -163,13 +165,13 @@ def test_peek_shows_why_a_queue_gave_a_message_up(
 
 
 def test_peek_shows_what_an_alert_says_whole(
-    lake: Lake, capsys: pytest.CaptureFixture[str]
+    bus: QueuesInMemory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (
         "step ship failed: no carrier delivers to this address. " * 4 + "Resubmit it, or skip it."
     )
     alert = AlertMessage(kind="step-failed", at="x", text=text, id="A-1/4/0", order_id="A-1")
-    lake.put("operator-alerts", encode(alert), b"no alert")
+    bus.put("operator-alerts", encode(alert), b"no alert")
     assert main(["queues", "peek", "operator-alerts"]) == 0
     shown = capsys.readouterr().out
     assert "step-failed  A-1" in shown
@@ -193,52 +195,52 @@ def test_peek_shows_what_an_alert_says_whole(
         ["redrive", "scheduler", "--all"],
     ],
 )
-def test_what_is_not_clear_is_refused(lake: Lake, arguments: list[str]) -> None:
-    lake.put(arguments[1] if arguments[1:] else REJECTED, b"{}")
+def test_a_command_that_is_not_clear_is_refused(bus: QueuesInMemory, arguments: list[str]) -> None:
+    bus.put(arguments[1] if arguments[1:] else REJECTED, b"{}")
     assert main(["queues", *arguments]) == USAGE
-    assert lake.sent == []
-    assert [len(lying) for lying in lake.lying.values()] == [1]
+    assert bus.sent == []
+    assert [len(waiting) for waiting in bus.waiting.values()] == [1]
 
 
 def test_a_rejected_message_that_was_dealt_with_is_removed_with_all_its_parts_and_no_other(
-    lake: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    bus: QueuesInMemory, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake.reject(b"x" * 250_000)
-    lake.reject(ORDER)
-    first, *_, other = (one.message_id for one in lake.lying[REJECTED])
-    many = len(lake.lying[REJECTED])
+    bus.reject(b"x" * 250_000)
+    bus.reject(ORDER)
+    first, *_, other = (one.message_id for one in bus.waiting[REJECTED])
+    many = len(bus.waiting[REJECTED])
     monkeypatch.setattr("sys.stdin", None)
     assert main(["queues", "remove", REJECTED, "--id", first]) == USAGE
     assert "remove 1 message for good: there is no terminal" in capsys.readouterr().err
     assert main(["queues", "remove", REJECTED, "--id", first, "--dry-run"]) == 0
-    assert len(lake.lying[REJECTED]) == many > 2
+    assert len(bus.waiting[REJECTED]) == many > 2
     assert main(["queues", "remove", REJECTED, "--id", first, "--yes"]) == 0
-    assert [one.message_id for one in lake.lying[REJECTED]] == [other]
-    assert lake.sent == []
+    assert [one.message_id for one in bus.waiting[REJECTED]] == [other]
+    assert bus.sent == []
     assert capsys.readouterr().out.splitlines()[-1] == "removed 1 of 1"
     assert main(["queues", "remove", REJECTED, "--id", first, "--yes"]) == 1
 
 
-def test_an_alert_and_a_dead_letter_can_be_removed_too(lake: Lake) -> None:
-    lake.put("operator-alerts", b"{}", b"{}")
-    lake.put(SHOP + DEAD, b"{}")
+def test_an_alert_and_a_dead_letter_can_be_removed_too(bus: QueuesInMemory) -> None:
+    bus.put("operator-alerts", b"{}", b"{}")
+    bus.put(SHOP + DEAD, b"{}")
     assert main(["queues", "remove", "operator-alerts", "--id", "m-1", "--yes"]) == 0
     assert main(["queues", "remove", SHOP, "--dead-letter", "--id", "m-1", "--yes"]) == 0
-    assert [len(lying) for lying in lake.lying.values()] == [1, 0]
+    assert [len(waiting) for waiting in bus.waiting.values()] == [1, 0]
 
 
 def test_a_refused_message_goes_back_to_where_it_was_refused_with_its_body(
-    lake: Lake, capsys: pytest.CaptureFixture[str]
+    bus: QueuesInMemory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lake.reject(ORDER)
-    lake.reject(b"{}", SHOP, "undeliverable")
+    bus.reject(ORDER)
+    bus.reject(b"{}", SHOP, "undeliverable")
     assert redrive(REJECTED, "--all") == 0
-    order, event = lake.sent
+    order, event = bus.sent
     assert (order.queue, order.body, order.content_type) == ("orders", ORDER, "application/json")
     assert order.correlation_id == "c-1"
     assert (event.queue, event.body, event.content_type) == (SHOP, b"{}", CLOUDEVENTS_TYPE)
     assert order.message_id != event.message_id
-    assert lake.lying[REJECTED] == []
+    assert bus.waiting[REJECTED] == []
     assert capsys.readouterr().out.splitlines() == [
         "redrive of 2 messages of orders-rejected: 1 to orders, 1 to responses-web-shop",
         "  A-1                   orders-rejected -> orders",
@@ -248,37 +250,37 @@ def test_a_refused_message_goes_back_to_where_it_was_refused_with_its_body(
 
 
 @pytest.mark.parametrize("body", [b"x" * 250_000, b"\xff" * 100_000])
-def test_the_parts_of_a_message_go_back_as_one(lake: Lake, body: bytes) -> None:
-    lake.reject(body)
-    lake.lying[REJECTED].reverse()
-    assert len(lake.lying[REJECTED]) > 1
-    assert redrive(REJECTED, "--id", lake.lying[REJECTED][0].message_id) == 0
-    assert [message.body for message in lake.sent] == [body]
-    assert lake.lying[REJECTED] == []
+def test_the_parts_of_a_message_go_back_as_one(bus: QueuesInMemory, body: bytes) -> None:
+    bus.reject(body)
+    bus.waiting[REJECTED].reverse()
+    assert len(bus.waiting[REJECTED]) > 1
+    assert redrive(REJECTED, "--id", bus.waiting[REJECTED][0].message_id) == 0
+    assert [message.body for message in bus.sent] == [body]
+    assert bus.waiting[REJECTED] == []
 
 
 def test_a_message_whose_parts_are_not_all_there_stays(
-    lake: Lake, capsys: pytest.CaptureFixture[str]
+    bus: QueuesInMemory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lake.reject(b"x" * 250_000)
-    lake.lying[REJECTED].pop()
-    lake.put(REJECTED, b"no rejected message")
+    bus.reject(b"x" * 250_000)
+    bus.waiting[REJECTED].pop()
+    bus.put(REJECTED, b"no rejected message")
     assert redrive(REJECTED, "--all") == 1
-    assert lake.sent == []
+    assert bus.sent == []
     said = capsys.readouterr().err
     assert "parts are here" in said
     assert "it is not a rejected message: send it by hand" in said
 
 
-def test_an_order_that_was_given_up_goes_as_a_new_submission_the_same_at_each_try(
-    lake: Lake,
+def test_an_order_that_was_given_up_is_sent_as_a_new_submission_the_same_at_each_try(
+    bus: QueuesInMemory,
 ) -> None:
     """Its old submission is fenced: it would be ignored."""
-    lake.reject(ORDER.replace(b"{}", b'{"b":1.50,"a":2}'), reason="dead-lettered")
-    lake.removes = False
+    bus.reject(ORDER.replace(b"{}", b'{"b":1.50,"a":2}'), reason="dead-lettered")
+    bus.removes = False
     assert redrive(REJECTED, "--all") == 1
     assert redrive(REJECTED, "--all") == 1
-    first, second = lake.sent
+    first, second = bus.sent
     assert first == second
     assert json.loads(first.body)["submission_id"] == first.message_id
     assert b'"order":{"b":1.50,"a":2}' in first.body
@@ -286,91 +288,94 @@ def test_an_order_that_was_given_up_goes_as_a_new_submission_the_same_at_each_tr
 
 @pytest.mark.parametrize("source", ["scheduler", "agent-replies", "unknown", "dead-letters"])
 def test_a_source_that_a_sender_may_have_forged_is_not_believed(
-    lake: Lake, capsys: pytest.CaptureFixture[str], source: str
+    bus: QueuesInMemory, capsys: pytest.CaptureFixture[str], source: str
 ) -> None:
-    lake.reject(b'{"kind":"command"}', source)
+    bus.reject(b'{"kind":"command"}', source)
     assert redrive(REJECTED, "--all") == 1
-    assert lake.sent == []
+    assert bus.sent == []
     assert f"a sender can forge its source '{source}'" in capsys.readouterr().err
     assert redrive(REJECTED, "--all", "--to", "callbacks") == 0
-    assert [message.queue for message in lake.sent] == ["callbacks"]
+    assert [message.queue for message in bus.sent] == ["callbacks"]
 
 
 def test_a_dead_letter_goes_back_to_its_queue_with_its_first_id_and_without_its_age(
-    lake: Lake,
+    bus: QueuesInMemory,
 ) -> None:
     past = {TIMES: "3", FIRST_AT: "x", "DeadLetterReason": "r", "traceparent": "00-1"}
-    lake.put("scheduler" + DEAD, b"{}", properties=past, correlation_id="c", source="scheduler")
+    bus.put("scheduler" + DEAD, b"{}", properties=past, correlation_id="c", source="scheduler")
     assert redrive("scheduler", "--dead-letter", "--all") == 0
-    (copy,) = lake.sent
+    (copy,) = bus.sent
     assert (copy.queue, copy.body, copy.correlation_id) == ("scheduler", b"{}", "c")
     assert copy.message_id != "m-1"
     assert copy.properties == {FIRST_ID: "m-1", TIMES: "3", "traceparent": "00-1"}
 
 
-def test_a_dead_letter_of_dead_letters_keeps_its_reason_and_its_source(lake: Lake) -> None:
+def test_a_dead_letter_of_dead_letters_keeps_its_reason_and_its_source(bus: QueuesInMemory) -> None:
     past = {TIMES: "3", "DeadLetterReason": "r"}
-    lake.put("dead-letters" + DEAD, b"{}", properties=past, source="orders")
-    lake.put("dead-letters" + DEAD, b"{}", properties={SOURCE: "callbacks"})
+    bus.put("dead-letters" + DEAD, b"{}", properties=past, source="orders")
+    bus.put("dead-letters" + DEAD, b"{}", properties={SOURCE: "callbacks"})
     assert redrive("dead-letters", "--dead-letter", "--all") == 0
-    first, second = lake.sent
+    first, second = bus.sent
     kept = {FIRST_ID: "m-1", TIMES: "3", "DeadLetterReason": "r"}
     assert first.properties == kept | {SOURCE: "orders"}
     assert second.properties == {FIRST_ID: "m-2", SOURCE: "callbacks"}
 
 
-def test_only_the_messages_that_are_named_go(
-    lake: Lake, capsys: pytest.CaptureFixture[str]
+def test_only_the_messages_that_are_named_are_sent(
+    bus: QueuesInMemory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lake.put(SHOP + DEAD, b"1", b"2", b"3")
+    bus.put(SHOP + DEAD, b"1", b"2", b"3")
     assert redrive(SHOP, "--dead-letter", "--id", "m-2", "--id", "m-9") == 1
-    assert [message.body for message in lake.sent] == [b"2"]
+    assert [message.body for message in bus.sent] == [b"2"]
     assert "sas: there is no m-9 among the first 1,000" in capsys.readouterr().err
 
 
-def test_a_dry_run_sends_nothing(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
-    lake.reject(ORDER)
+def test_a_dry_run_sends_nothing(bus: QueuesInMemory, capsys: pytest.CaptureFixture[str]) -> None:
+    bus.reject(ORDER)
     assert redrive(REJECTED, "--all", "--dry-run") == 0
-    assert lake.sent == []
+    assert bus.sent == []
     assert capsys.readouterr().out.splitlines() == [
         "redrive of 1 message of orders-rejected: 1 to orders",
         "  A-1                   orders-rejected -> orders",
     ]
 
 
-def test_more_than_ten_are_not_sent_unasked(
-    lake: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_more_than_ten_are_not_sent_without_a_yes(
+    bus: QueuesInMemory, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake.put(SHOP + DEAD, *[b"{}"] * 11)
+    bus.put(SHOP + DEAD, *[b"{}"] * 11)
     monkeypatch.setattr("sys.stdin", None)
     assert redrive(SHOP, "--dead-letter", "--all") == USAGE
     assert "give --yes. Nothing was sent." in capsys.readouterr().err
     assert redrive(SHOP, "--dead-letter", "--all", "--yes") == 0
-    assert len(lake.sent) == 11
+    assert len(bus.sent) == 11
 
 
 def test_an_outage_in_between_says_how_many_were_sent_and_the_rest_stays(
-    lake: Lake, capsys: pytest.CaptureFixture[str]
+    bus: QueuesInMemory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lake.put(SHOP + DEAD, b"1", b"2", b"3")
-    lake.fail_after = 2
+    bus.put(SHOP + DEAD, b"1", b"2", b"3")
+    bus.fail_after = 2
     assert redrive(SHOP, "--dead-letter", "--all") == UNAVAILABLE
     said = capsys.readouterr().err
-    assert "sas: at least 2 of 3 were sent; to repeat loses nothing" in said
+    assert "sas: at least 2 of 3 were sent and nothing is lost: repeat the command" in said
     assert "sas: the bus is away." in said
-    assert [one.body for one in lake.lying[SHOP + DEAD]] == [b"3"]
+    assert [one.body for one in bus.waiting[SHOP + DEAD]] == [b"3"]
 
 
-def test_rows_that_could_not_be_removed_are_reported(
-    lake: Lake, capsys: pytest.CaptureFixture[str]
+def test_messages_that_could_not_be_removed_are_reported(
+    bus: QueuesInMemory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lake.put(SHOP + DEAD, b"1")
-    lake.removes = False
+    bus.put(SHOP + DEAD, b"1")
+    bus.removes = False
     assert redrive(SHOP, "--dead-letter", "--all") == 1
-    assert "the next redrive sends those again that were not removed" in capsys.readouterr().err
+    assert (
+        "some messages were sent and not removed: the next redrive sends them again"
+        in capsys.readouterr().err
+    )
 
 
-def test_a_wrong_setting_is_reported(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_setting_is_reported(bus: QueuesInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAS_QUEUE_ORDERS", "scheduler")
     assert main(["queues"]) == USAGE
-    assert asyncio.run(lake.peek("orders", 1)) == []
+    assert asyncio.run(bus.peek("orders", 1)) == []

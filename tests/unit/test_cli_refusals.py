@@ -165,7 +165,7 @@ async def test_one_orders_content_is_never_given_to_many(
 
 
 @pytest.mark.parametrize("verb", ["resubmit", "skip"])
-async def test_orders_that_failed_alike_are_put_to_it_for_that_failure_alone(
+async def test_a_command_for_a_fingerprint_changes_only_that_step(
     scheduler: Scheduler, store: MemoryStore, capsys: Said, verb: str
 ) -> None:
     """Skipping a payment made by hand must not skip, unseen, a reservation that failed besides."""

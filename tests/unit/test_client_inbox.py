@@ -98,7 +98,7 @@ def test_what_a_follower_had_in_hand_when_it_left_is_there_for_the_next(desk: De
     assert desk.read(desk.inbox.join(["A"])) == ["A/received"]
 
 
-def test_what_nobody_follows_goes_back_in_time_for_its_lock_and_all_of_it_at_once(
+def test_messages_without_a_follower_go_back_together_before_a_lock_ends(
     desk: Desk,
 ) -> None:
     desk.inbox.submitted("OWN", None)

@@ -107,7 +107,7 @@ def test_what_is_encrypted_is_found_at_any_depth() -> None:
         assert encrypted_text(other) is None
 
 
-def test_no_two_places_are_spelled_alike() -> None:
+def test_every_place_has_its_own_spelling() -> None:
     spelled = {
         about("O-1", "s", at)
         for at in [("a", "b"), ("a.b",), ("a", 1), ("a", "1"), ("a[1]",), ('a","b',), ()]

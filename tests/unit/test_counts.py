@@ -318,6 +318,18 @@ async def test_an_order_that_meets_an_open_circuit_costs_just_this() -> None:
     assert ended(made) is OrderState.PROCESSED
 
 
+async def test_each_round_of_an_order_that_waits_for_an_open_circuit_costs_just_this() -> None:
+    made = await warm()
+    await made.clock.run(circuit_is_open(made, 86_400))
+    await made.clock.run(made.submit("O-1"))
+    before = made.store.orders["O-1"].order
+    spent = await made.spent(after_its_time(made))
+    is_count(spent, counts.RECOVERIES["wait round"], counts.SWEEP)
+    after = made.store.orders["O-1"].order
+    assert after.seq == before.seq + 3
+    assert (after.failure_count, after.process_state) == (0, OrderState.PROCESSING)
+
+
 async def test_an_order_whose_step_goes_to_another_agent_costs_just_this() -> None:
     made = await warm(others=("agent-other",))
     await made.clock.run(circuit_is_open(made, 10))

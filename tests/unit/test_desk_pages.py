@@ -168,7 +168,7 @@ async def test_a_command_that_the_scheduler_refuses_says_why() -> None:
     assert "Resubmit changed nothing: not carried out: you saw seq" in said
 
 
-async def test_all_that_failed_alike_are_resubmitted_each_guarded_by_the_seq_that_was_shown() -> (
+async def test_all_orders_of_a_group_are_resubmitted_each_guarded_by_the_seq_that_was_shown() -> (
     None
 ):
     made = await night()

@@ -151,7 +151,7 @@ def test_settled_at_is_when_the_order_came_to_rest_and_stays_while_it_rests() ->
     assert order.order.settled_at is None
 
 
-def test_settled_at_is_noted_anew_when_one_rest_follows_another() -> None:
+def test_settled_at_changes_when_another_final_state_follows() -> None:
     order = story("one", without_undo=frozenset("a"))
     order.claim()
     order.done("a")
@@ -180,7 +180,7 @@ def test_a_rejection_keeps_the_place_of_an_order_that_never_began() -> None:
     assert not change.due_added()
 
 
-def test_an_order_submitted_anew_takes_the_place_of_a_rejected_one() -> None:
+def test_an_order_submitted_again_takes_the_place_of_a_rejected_one() -> None:
     rules = story("one").rules
     place = rejection(details_of(), Origin("d", "c", "orders:1", T0)).after
     decision = submit(rules, now=LATER)

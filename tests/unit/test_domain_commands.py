@@ -215,7 +215,7 @@ def test_the_ledger_lists_what_is_and_what_is_not_undone() -> None:
     assert order.ledger[0] == "undoing"
 
 
-def test_every_line_of_the_ledger_has_words_of_its_own() -> None:
+def test_each_state_in_the_ledger_has_its_own_words() -> None:
     assert len({record.value for record in UndoStatus}) == len(UndoStatus) == 8
 
 
@@ -327,7 +327,7 @@ def test_every_verb_is_decided_and_has_a_sentence_for_its_refusal() -> None:
         assert decision.acknowledged_by == ("ann" if verb is Verb.ACKNOWLEDGE else None)
 
 
-def test_a_second_failure_is_seen_anew_though_the_first_was_acknowledged() -> None:
+def test_a_second_failure_needs_attention_though_the_first_was_acknowledged() -> None:
     order = story("two beside each other")
     order.claim()
     order.refused("a")

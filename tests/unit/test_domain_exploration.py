@@ -317,7 +317,7 @@ def asks_another(edge: Edge, old: StepRecord) -> bool:
 
 
 @in_every_graph
-def test_a_step_whose_message_lies_in_a_queue_counts_no_failure_and_is_not_asked_for_anew(
+def test_a_step_whose_message_waits_in_a_queue_counts_no_failure_and_is_not_requested_again(
     graph: Graph,
 ) -> None:
     found = [edge for edge in graph.edges if edge.event.name == BEHIND]
@@ -538,7 +538,7 @@ def test_a_step_whose_turn_has_come_is_asked_for_or_a_scheduler_is_woken(graph: 
 
 
 @in_every_graph
-def test_the_expiry_of_a_step_that_nobody_picked_up_wakes_a_scheduler(graph: Graph) -> None:
+def test_the_expiry_of_a_step_that_no_scheduler_claimed_wakes_a_scheduler(graph: Graph) -> None:
     woken = [e for e in graph.edges if e.event.name == "expire" and e.source == e.to]
     assert woken
     assert first_wrong([e for e in woken if not e.sent(Wake)]) is None
@@ -727,7 +727,7 @@ def test_no_step_expires_before_its_time_or_for_another_dispatch(graph: Graph) -
 
 
 @in_every_graph
-def test_the_supervisor_decides_on_every_due_row_so_that_none_comes_back_for_ever(
+def test_the_supervisor_decides_on_every_due_row_so_that_each_is_removed(
     graph: Graph,
 ) -> None:
     expired = {(e.source, e.event.step) for e in graph.edges if e.event.name == "expire"}
@@ -1142,7 +1142,7 @@ def test_every_row_of_the_law_is_reached_and_nothing_outside_it() -> None:
     assert orders == {(move.before, move.after) for move in ORDER_MOVES}
 
 
-def test_nothing_is_decided_upon_a_rejected_order() -> None:
+def test_nothing_is_decided_about_a_rejected_order() -> None:
     rules = Case("one", OnFailure.HOLD, 1).rules
     order = Order(details_of(), (), seq=1, settled_at=T0, rejected=True)
     assert claim(order, rules, now=SOON, instance="s") is None

@@ -61,7 +61,7 @@ BEHIND = [
 
 
 @pytest.mark.parametrize("case", BEHIND, ids=name)
-def test_a_step_that_is_asked_for_anew_without_a_failure_counted_breaks_no_promise(
+def test_a_step_that_is_requested_again_without_a_failure_breaks_no_promise(
     case: tuple[str, OnFailure, int, Budget],
 ) -> None:
     protocol = Protocol(*case)

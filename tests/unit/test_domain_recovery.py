@@ -164,7 +164,7 @@ def test_a_step_that_succeeds_after_its_wait_is_as_new() -> None:
     )
 
 
-def test_a_refusal_for_good_is_not_waited_upon() -> None:
+def test_a_final_refusal_leads_to_no_extended_wait() -> None:
     order = claimed(failures_max=0, extended_wait=ExtendedWait(HOUR))
     assert order.refused("a").state == "Error"
 

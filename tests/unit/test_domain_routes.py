@@ -47,7 +47,7 @@ def test_the_first_agent_is_asked_while_it_is_to_be_had() -> None:
     assert order.sent == (Request(0, Direction.DO, 1, 0, until, route=0),)
 
 
-def test_the_next_one_is_asked_while_the_first_is_not_to_be_had_and_nobody_is_left_then() -> None:
+def test_while_the_first_agent_is_unavailable_the_next_one_is_asked() -> None:
     order = claimed("one", ("a", 0))
     until = order.now + 60 * SECOND
     assert order.sent == (Request(0, Direction.DO, 1, 0, until, route=1),)
@@ -55,7 +55,7 @@ def test_the_next_one_is_asked_while_the_first_is_not_to_be_had_and_nobody_is_le
     assert (order.step("a").call.route, order.step("a").undo.routes) == (1, ())
 
 
-def test_where_nobody_is_to_be_had_the_request_waits_at_the_agent_it_was_with() -> None:
+def test_if_no_agent_is_available_the_request_waits_at_its_last_agent() -> None:
     assert claimed("one", ("a", 0), ("a", 1)).asked == [("a", "do", 0)]
     order = claimed("one", ("a", 0)).expired("a").shutting(("a", 0), ("a", 1))
     order.claim()
@@ -67,7 +67,7 @@ def test_what_is_shut_is_shut_for_one_step_only() -> None:
     assert order.asked == [("a", "do", 0), ("b", "do", 1)]
 
 
-def test_a_retry_goes_back_to_the_first_agent_once_it_is_to_be_had_again() -> None:
+def test_a_retry_goes_back_to_the_first_agent_once_it_is_available_again() -> None:
     order = claimed("one", ("a", 0)).expired("a").shutting()
     order.claim()
     assert order.asked == [("a", "do", 0)]
@@ -223,7 +223,7 @@ def test_an_undo_elsewhere_that_times_out_is_tried_again_and_the_step_stays_proc
     assert order.step("a").failure_count == 0
 
 
-def test_an_undo_elsewhere_that_nobody_picked_up_is_woken() -> None:
+def test_an_undo_at_another_agent_that_no_scheduler_claimed_is_woken() -> None:
     order = done_elsewhere(failures_max=1).expired("a")
     for _ in range(5):
         order.expired("a")
@@ -275,7 +275,7 @@ def test_an_undo_elsewhere_that_is_refused_puts_its_step_into_error_saying_where
 
 
 @pytest.mark.parametrize("policy", OnFailure)
-def test_an_undo_elsewhere_past_its_threshold_is_in_error_whatever_the_policy(
+def test_an_undo_at_another_agent_past_its_threshold_is_in_error_under_every_policy(
     policy: OnFailure,
 ) -> None:
     order = done_elsewhere(failures_max=1, on_failure=policy).expired("a")

@@ -165,13 +165,13 @@ def test_past_the_threshold_the_supervisor_has_the_undo_begun_by_a_scheduler() -
     assert order.step("a").complete_by == order.now + order.rules.pickup
 
 
-def test_failures_are_counted_anew_after_success() -> None:
+def test_failures_are_counted_from_zero_after_success() -> None:
     order = claimed("two in a row").expired("a")
     order.claim()
     assert order.done("a").step("a").failure_count == 0
 
 
-def test_a_step_that_nobody_picked_up_is_woken_and_never_failed() -> None:
+def test_a_step_that_no_scheduler_claimed_is_woken_and_never_failed() -> None:
     order = story("one", failures_max=0)
     for _ in range(50):
         order.expired("a")
@@ -182,7 +182,9 @@ def test_a_step_that_nobody_picked_up_is_woken_and_never_failed() -> None:
     assert order.claim()
 
 
-def test_a_step_that_nobody_picks_up_is_woken_at_growing_intervals_up_to_a_quarter_hour() -> None:
+def test_a_step_that_no_scheduler_claims_is_woken_at_growing_intervals_up_to_a_quarter_hour() -> (
+    None
+):
     order = story("one")
     waits = []
     for _ in range(9):
@@ -192,7 +194,7 @@ def test_a_step_that_nobody_picks_up_is_woken_at_growing_intervals_up_to_a_quart
     assert waits == [30, 30, 60, 120, 240, 480, 900, 900, 900]
 
 
-def test_an_operator_gets_an_alert_for_a_step_that_nobody_picked_up_for_long() -> None:
+def test_an_operator_gets_an_alert_for_a_step_that_no_scheduler_claims_for_long() -> None:
     order = story("one")
     while order.incident is None:
         assert order.step("a").since == T0
@@ -255,7 +257,7 @@ def test_without_its_workflow_a_due_step_is_postponed_and_the_operator_gets_an_a
 # Resubmission
 
 
-def test_an_operator_resubmits_what_failed_and_its_failures_are_counted_anew() -> None:
+def test_an_operator_resubmits_a_failed_step_and_its_failures_are_counted_from_zero() -> None:
     order = claimed(failures_max=0).expired("a").later(60)
     assert order.resubmit()
     step = order.step("a")

@@ -49,7 +49,7 @@ def test_a_refused_step_is_undone_as_well() -> None:
     assert order.states == ["Compensating"]
 
 
-def test_a_step_without_undo_is_compensated_whatever_it_did() -> None:
+def test_processed_steps_without_an_undo_are_compensated() -> None:
     order = processed(without_undo=frozenset("ab"))
     assert order.state == "Processed"
     assert order.undo()
@@ -67,7 +67,7 @@ def test_undo_wakes_a_scheduler_and_takes_the_lock_from_what_is_out() -> None:
     assert step.complete_by == order.now + order.rules.pickup
 
 
-def test_undo_counts_failures_anew_and_keeps_the_epoch() -> None:
+def test_undo_counts_failures_from_zero_and_keeps_the_epoch() -> None:
     order = story("one")
     order.claim()
     order.expired("a")
@@ -111,7 +111,7 @@ def test_undo_is_decided_once() -> None:
     assert not order.undo()
 
 
-def test_an_order_with_a_failed_undo_is_not_undone_anew_but_resubmitted() -> None:
+def test_an_order_with_a_failed_undo_is_resubmitted_and_not_undone_again() -> None:
     order = processed("one")
     order.undo()
     order.claim()
@@ -161,7 +161,7 @@ def test_an_undo_out_of_time_is_tried_again_up_to_its_threshold_then_in_error(
     assert fault == Fault("timed-out", "no answer to the undo within CompleteBy, 2 times")
 
 
-def test_an_undo_that_nobody_picked_up_is_woken_and_never_failed() -> None:
+def test_an_undo_that_no_scheduler_claimed_is_woken_and_never_failed() -> None:
     order = processed("one", failures_max=0)
     order.undo()
     for _ in range(20):

@@ -436,7 +436,7 @@ async def test_the_error_of_an_agents_bug_has_its_place_and_not_its_text() -> No
     assert CARD not in said
 
 
-async def test_a_bug_upon_an_order_without_secrets_is_raised_as_it_is() -> None:
+async def test_a_bug_in_an_order_without_secrets_is_raised_unchanged() -> None:
     made = encrypting_kit()
     made.agents["stock"].then(KeyError("amount"))
     await made.submit(order(order={"amount": 1}))

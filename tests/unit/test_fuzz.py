@@ -68,7 +68,7 @@ def test_most_inputs_differ_from_the_valid_one_they_are_made_of() -> None:
     assert 100 < refused < 490
 
 
-def test_an_exception_that_nobody_documents_is_found_and_made_short(
+def test_an_undocumented_exception_is_found_and_made_short(
     fuzz: Fuzz, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(text: bytes) -> object:
@@ -133,7 +133,7 @@ def test_a_request_with_more_time_than_any_step_may_have_is_put_aside(fuzz: Fuzz
 
 
 @pytest.mark.parametrize("body", [b'{"kind":' + b"[" * 100_000, b'{"kind":"\xff"}', b"{"])
-def test_a_message_that_nobody_can_read_belongs_to_no_order(body: bytes) -> None:
+def test_a_message_that_cannot_be_read_belongs_to_no_order(body: bytes) -> None:
     assert owner_of(body) is None
 
 

@@ -22,7 +22,7 @@ def test_what_was_encrypted_for_a_place_is_decrypted_there(text: str, about: str
     assert ring.decrypt(ring.encrypt(text, about), about) == text
 
 
-def test_the_same_text_is_never_encrypted_twice_alike_and_is_not_in_it() -> None:
+def test_the_same_text_encrypts_differently_each_time_and_is_not_in_the_result() -> None:
     ring = AesKeyRing([NEW])
     encrypted = {ring.encrypt("4111111111111111", "here") for _ in range(50)}
     assert len(encrypted) == 50

@@ -82,7 +82,7 @@ async def test_an_order_with_fewer_steps_than_its_workflow_is_not_acted_on() -> 
 
 
 async def test_a_step_with_more_inputs_than_transitions_is_not_acted_on() -> None:
-    """Its agent would undo every older input first, for hours."""
+    """Otherwise its agent would first undo every older input, for hours."""
     _, world = await changed(STEP, "Generation", 1000)
     with pytest.raises(CorruptOrderError, match="column Generation of step 0 is 1000"):
         await world.app.context.load(ORDER)
@@ -103,7 +103,7 @@ async def test_a_journal_row_that_cannot_be_read_is_named(column: str) -> None:
         await world.app.context.store.journal(ORDER)
 
 
-async def test_a_journal_row_without_its_commit_id_is_taken_for_that_of_another_instance() -> None:
+async def test_a_journal_row_without_its_commit_id_counts_as_another_instances() -> None:
     found, world = await changed(JOURNAL, "CommitId", None)
     (body,) = [one for one in found.valid["orders"] if b'"O-answered"' in one]
     world.send(QUEUES.orders, "again", body)
@@ -111,7 +111,9 @@ async def test_a_journal_row_without_its_commit_id_is_taken_for_that_of_another_
     assert world.errors == []
 
 
-async def test_messages_of_such_an_order_wait_with_one_alert_and_others_go_on() -> None:
+async def test_messages_of_an_order_that_cannot_be_read_wait_with_one_alert_and_others_go_on() -> (
+    None
+):
     found, world = await changed(STATE, "Steps", None)
     (body,) = [one for one in found.valid["agent-replies"] if b'"O-answered/00/do/1"' in one]
     world.send(QUEUES.replies, "reply", body)
@@ -142,7 +144,7 @@ async def test_a_reply_counts_as_soon_as_its_order_is_repaired() -> None:
     assert world.state_of(ORDER) == "Processed"
 
 
-async def test_a_lease_that_is_broken_holds_nothing() -> None:
+async def test_a_lease_row_that_cannot_be_read_stops_no_sweep() -> None:
     found = await scene()
     world = edited(found, [["meta", "lease|supervisor", "Until", "soon"]])
     swept = await world.app.supervisor.sweep()
@@ -156,7 +158,7 @@ async def test_a_broken_number_of_shards_is_reported() -> None:
         await world.app.context.store.read_shared("x")
 
 
-async def test_a_shared_value_without_a_value_is_as_one_that_nobody_can_decode() -> None:
+async def test_a_shared_value_row_without_its_value_is_read_as_empty() -> None:
     found = await scene()
     world = edited(found, [["meta", "shared|x", "Newer", "y"]])
     value = await world.app.context.store.read_shared("x")

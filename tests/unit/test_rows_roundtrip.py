@@ -89,7 +89,7 @@ def test_a_text_in_chunks_comes_back_and_no_chunk_is_too_large(runs: list[tuple[
     assert len(chunked) <= max(1, least * 2 + 1)
 
 
-def test_a_text_that_utf8_cannot_hold_is_mended_not_refused() -> None:
+def test_a_text_that_utf8_cannot_hold_is_changed_and_not_refused() -> None:
     broken = "before \ud800 after \udc00\ud83d end 🛒"
     assert rows.joined("Payload", rows.chunked("Payload", broken)) == (
         "before \ufffd after \ufffd\ufffd end 🛒"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from sas.sim.play import Played, Project, play
 from tests import own_businesses as own
 
 ROOT = Path(__file__).parents[2]
+RELIABILITY = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
 ORDER = Submit(1.0, "O-0", "order", False, 1)
 LOST = Chance("lost_answer", 0.7)
 UNDONE = Press(30.0, "O-0", Verb.UNDO, False, False, False)
@@ -145,6 +147,10 @@ def test_the_command_names_the_step_that_is_not_idempotent_and_the_seed_that_sho
     assert what in page.read_text()
     seed, command = again.split(", ")
     assert command == f"sas sim --app {app} --agents own --seed {seed} --trace"
+    example = re.search(r"^    (order: step pay .*\n.*--trace)$", RELIABILITY, re.MULTILINE)
+    assert example, "docs/reliability.md has an example"
+    example_line = re.sub(r"seed \d+", f"seed {seed}", " ".join(example[1].split()))
+    assert found.replace(app, "orders") == example_line
     shown = project_of(app, directory, own=True)
     story = play(shown, drawn(int(seed), shown.workflows), tell=True).story
     assert any(line.endswith(what) and "BROKEN: invariant 7" in line for line in story)
