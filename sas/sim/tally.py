@@ -65,7 +65,8 @@ class Tally:
 
     def own_faults_told(self, again: Callable[[int], str]) -> list[str]:
         """Return what each step does wrong, with the command that shows it."""
-        return [f"{about}: {again(seed)}" for about, seed in sorted(self.own_faults.items())]
+        found = sorted(self.own_faults.items())
+        return [f"{about}: seed {seed}, {again(seed)}" for about, seed in found]
 
     def newest(self) -> list[Workflow]:
         """Return the version of each workflow that new orders get."""
