@@ -1,6 +1,6 @@
 """What each thing asks of the platform: the counts behind ``sas cost``.
 
-``tests/unit/test_counts.py`` brings each of them about, and asserts these numbers. A three-step
+``tests/simulation/test_counts.py`` brings each of them about, and asserts these numbers. A three-step
 order is the measure; its workflow does not notify of single steps.
 """
 
