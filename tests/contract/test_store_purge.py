@@ -122,6 +122,14 @@ async def test_an_order_that_an_operator_touched_meanwhile_is_left_alone(
     assert [entry.seq for entry in await store.journal("order-1")] == [1, 2, 3, 4]
 
 
+async def test_an_order_that_was_fenced_meanwhile_is_left_alone(store: StateStore) -> None:
+    seen = await finished(store)
+    fenced = await store.commit(cases.fenced(seen, "dead-letters:m-1"))  # listed as it was before
+    assert not await store.purge(seen)
+    assert await loaded(store, "order-1") == fenced
+    assert await store.recorded("order-1", "dead-letters:m-1") is not None
+
+
 async def test_an_action_on_a_removed_order_gets_a_conflict_and_then_finds_none(
     store: StateStore,
 ) -> None:
