@@ -29,6 +29,7 @@ _STORE, _BUS = "tests/contract/test_store_", "tests/contract/test_bus_"
 _CONTRACT, _INDEXES = f"{_STORE}contract.py", f"{_STORE}indexes.py"
 _OUTCOMES, _PURGE = f"{_STORE}outcomes.py", f"{_STORE}purge.py"
 _APP = "tests/unit/test_function_app.py"
+_RAISES = f"{_APP}::test_what_an_actor_raises_reaches_the_host"
 _TRANSACTION = "sas/adapters/transaction.py"
 _GROUP = "sas/adapters/group_transaction.py"
 _TABLE_STORE = "sas/adapters/table_store.py"
@@ -39,7 +40,7 @@ _FUNCTIONS = "sas/functions.py"
 
 @dataclass(frozen=True, slots=True)
 class EdgeMutant(Mutant):
-    """A mutant, and the files of tests that concern its place."""
+    """A mutant, and the tests that concern its place: files, or single tests."""
 
     tests: tuple[str, ...]
 
@@ -282,7 +283,7 @@ EDGE = (
         "                await self.application().receive(handler(self.application()), delivery)\n"
         "            except Exception:\n"
         "                pass\n",
-        (_APP,),
+        (_RAISES,),
     ),
     EdgeMutant(
         "a message is completed before its transition is committed",
@@ -292,7 +293,7 @@ EDGE = (
         "            asyncio.ensure_future(\n"
         "                self.application().receive(handler(self.application()), delivery)\n"
         "            )\n",
-        (_APP,),
+        (_RAISES,),
     ),
     EdgeMutant(
         "a dead letter comes without its source",
