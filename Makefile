@@ -67,7 +67,7 @@ test: setup $(VENV)/.compiled ## every layer of tests, without the long ones (fi
 test-all: setup ## what `make test` leaves out: kills, fuzz, more seeds, larger models (14 minutes)
 	$(PYTEST) -m "long or hypothesis" --hypothesis-profile=long
 
-test-unit: setup ## the unit tests alone, in a minute and a half
+test-unit: setup ## the unit tests alone, in half a minute
 	$(PY) -m pytest -n 2 --dist loadfile -q tests/unit
 
 test-infra: setup ## Bicep, queues, access, queries, azd (checkov too: python -m tools.infra_checkov --install)

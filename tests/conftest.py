@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Send what models explored to the process that prints."""
     report = yield
-    model = sys.modules.get("tests.unit.domain_model_check")
+    model = sys.modules.get("tests.simulation.domain_model_check")
     if model is not None and model.EXPLORED:
         report.user_properties += [("explored", scope) for scope in model.EXPLORED]
         model.EXPLORED.clear()
@@ -98,7 +98,7 @@ def pytest_terminal_summary(
     if not found:
         return
     if "long" in config.getoption("markexpr").replace("not long", ""):
-        from tests.unit.domain_model_check import explored_line  # noqa: PLC0415  for few runs
+        from tests.simulation.domain_model_check import explored_line  # noqa: PLC0415  for few runs
 
         for scope, states in sorted(found.items()):
             terminalreporter.write_line(explored_line(scope, states))

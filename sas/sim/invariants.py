@@ -252,7 +252,7 @@ def _of_untouched(
     processed = state is OrderState.PROCESSED
     if notified[Notice.COMPLETED] and not processed:
         yield Violation(4, f"{where} got a notification 'completed'")
-    steps = len(order.steps) * system.workflows.find(order.details.workflow).notify_steps
+    steps = len(order.steps) * system.rules_of(order).notify_steps
     if processed and notified[Notice.STEP_COMPLETED] != steps:
         yield Violation(
             4, f"{where} got notifications of {notified[Notice.STEP_COMPLETED]} of {steps} steps"
@@ -272,9 +272,9 @@ def _effects(system: System, order: Order, step: StepRecord, where: str) -> Iter
     an operator skipped or undid by hand, and steps without an undo, are left out.
     """
     where = f"{where}: {step.name}"
-    defined = system.workflows.find(order.details.workflow).steps[step.number]
+    defined = system.rules_of(order).steps[step.number]
     agents = defined.agents
-    limited = defined.undo is not None and defined.undo.drain_time is not None
+    limited = defined.drain_time is not None
     keys = [
         idempotency_key(order.order_id, step.name, number, other)
         for number in range(step.call.generation + 1)

@@ -100,9 +100,9 @@ class Later:
     def _is(self, claims: dict[str, Any], ends: StepState) -> bool:
         """Return whether the step of a token ever ended so, at the agent of the token."""
         order_id, step = claims["order_id"], claims["step"]
-        workflow = self._system.workflows.find(self._system.submitted[order_id])
+        rules = self._system.rules_of(self._system.store.orders[order_id].order)
         named = claims.get("alternative")
-        route = workflow.steps[step].agents.index(named) if named else 0
+        route = rules.steps[step].agents.index(named) if named else 0
         return (order_id, step, route, ends) in self._ended
 
     # --- transitions ---
@@ -132,7 +132,7 @@ class Later:
     def _is_incident(self, change: Change) -> bool:
         """Return whether operators must be told why an order waits."""
         if change.entry.what is JournalWord.WOKEN_AGAIN and change.before is not None:
-            rules = self._system.workflows.find(change.after.details.workflow).rules
+            rules = self._system.rules_of(change.after)
             waited = _woken(change.before, change.after)
             return waited is not None and change.entry.at - waited.since >= rules.alert_after
         return change.entry.what is JournalWord.EXTENDED_WAIT
@@ -141,15 +141,15 @@ class Later:
 
     def _of_deadline(self, change: Change, where: str) -> None:
         order, entry = change.after, change.entry
-        workflow = self._system.workflows.find(order.details.workflow)
-        if entry.what is JournalWord.SUBMITTED and workflow.deadline is not None:
-            self._deadlines[order.order_id] = entry.at + workflow.deadline
+        rules = self._system.rules_of(order)
+        if entry.what is JournalWord.SUBMITTED and rules.deadline is not None:
+            self._deadlines[order.order_id] = entry.at + rules.deadline
         ends_at = self._deadlines.get(order.order_id)
         overdue = entry.what in {JournalWord.OVERDUE, JournalWord.OVERDUE_UNDO}
         if overdue and (ends_at is None or entry.at < ends_at):
             self._say(12, f"{where}: it has no deadline, or it is not past it")
         if overdue:
-            undoes = workflow.on_failure is OnFailure.UNDO
+            undoes = rules.on_failure is OnFailure.UNDO
             alerts = [one for one in entry.messages if isinstance(one, Alert)]
             told = any(alert.alert is AlertKind.OVERDUE for alert in alerts)
             if not (order.direction is Direction.UNDO if undoes else told):
@@ -212,9 +212,9 @@ class Later:
             self._say(7, f"{call.key} is undone {early:.1f} s before its last call is cut off")
 
     def _drain_time(self, call: Call) -> timedelta | None:
-        workflow = self._system.workflows.find(self._system.submitted[call.order_id])
-        undo = next(step.undo for step in workflow.steps if step.name == call.step)
-        return undo.drain_time if undo else None
+        order = self._system.store.orders[call.order_id].order
+        number = next(step.number for step in order.steps if step.name == call.step)
+        return self._system.rules_of(order).steps[number].drain_time
 
     # --- the end ---
 

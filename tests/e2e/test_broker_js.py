@@ -1,6 +1,7 @@
 """Microsoft's JavaScript client against the broker: a second real peer with other habits."""
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 
 from devstack.servicebus import QueueProperties
 from tests.broker_runners import BrokerThread
+from tests.unit.contract_files import FOLDER as CONTRACT
 
 FOLDER = Path(__file__).parent / "js"
 SCENARIOS = (
@@ -81,3 +83,15 @@ def test_the_javascript_client_needs_the_required_key() -> None:
         assert run(node, right, "arrives_as_sent") == {"arrives_as_sent": "ok"}
         wrong = right.replace("r1ght=", "wr0ng=")
         assert run(node, wrong, "unauthorized") == {"unauthorized": "ok"}
+
+
+def test_the_program_in_the_readme_of_the_contract_is_valid_javascript(tmp_path: Path) -> None:
+    readme = (CONTRACT / "README.md").read_text("utf-8")
+    program = re.findall(r"(?s)```js\n(.*?)```", readme)
+    assert len(program) == 1
+    path = tmp_path / "order.mjs"
+    path.write_text(program[0], "utf-8")
+    node = shutil.which("node")
+    assert node is not None
+    done = subprocess.run([node, "--check", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -29,7 +29,13 @@ ALSO = (
     "CONTRIBUTING.md",
     "Makefile",
 )
-RUN = ("unit", "infra/test_names.py", "infra/test_queue_list.py")
+RUN = (
+    "unit",
+    "simulation/test_sim.py",
+    "integration/test_cold_start.py",
+    "infra/test_names.py",
+    "infra/test_queue_list.py",
+)
 ONLY_IMPORTED = ("contract", "simulation")
 """These name neither ``orders`` nor a file outside ``sas``: what they import must be there."""
 NOT_RUN = ("tests/unit/test_docs_*", "tests/unit/test_domain_*")

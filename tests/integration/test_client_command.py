@@ -170,6 +170,17 @@ async def test_patience_ends_the_waiting_and_says_what_to_do(broker: Broker) -> 
     assert time.monotonic() - started > 10
 
 
+@pytest.mark.parametrize("follow", [[], ["--follow"]])
+async def test_bad_input_ends_with_2_its_line_and_what_was_sent(
+    broker: Broker, follow: list[str]
+) -> None:
+    code, out, err = await run(broker, "-", *follow, stdin="\nnothing\n")
+    assert (code, out) == (2, [])
+    assert err.startswith("sas: line 2: the body is not JSON")
+    assert "Nothing was sent." in err
+    assert broker.counts("orders").active == 0
+
+
 async def test_a_bad_line_ends_with_2_and_says_what_was_sent(broker: Broker) -> None:
     stdin = lines("A", "B") + "\n" + lines("a/b", "C")
     code, out, err = await run(broker, "-", stdin=stdin)

@@ -1,6 +1,7 @@
 """What an order and its recoveries ask of the platform, counted over Azurite and the broker.
 
-The same numbers as in ``tests/unit/test_counts.py``: the functions run under the embedded host.
+The same numbers as in ``tests/simulation/test_counts.py``. The functions run under the embedded
+host.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from sas.ports import Business, RefusedError, TransientError
 from sas.telemetry.usage import Usage
 from tests.functions_rig import Rig, rig
 from tests.integration.broker_sdk_kit import short_pauses
+from tests.simulation.counting_kit import workflows
 from tests.telemetry_kit import recording
 from tests.unit.actors_kit import ScriptedAgent
-from tests.unit.counting_kit import workflows
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 __all__ = ["short_pauses"]  # fixtures of every test here

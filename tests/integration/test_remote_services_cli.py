@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
@@ -15,6 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from samples.services.faults import Faults, Verb
 from tests.forked import said_by
 
 CHARGE = {"order_id": "a", "customer_id": "VINET", "amount": "440.00", "currency": "USD"}
@@ -130,3 +132,15 @@ def test_unusable_options_are_refused_before_anything_listens(
     told = said_by("samples.remote_services", options, os.environ)
     assert (told.code, told.out) == (2, "")
     assert said in told.err
+
+
+def test_another_process_draws_the_same_faults() -> None:
+    code = (
+        "from samples.services.faults import Faults, Verb\n"
+        "faults = Faults(seed=7, transient=0.5, slow=0.2)\n"
+        "print([str(faults.of_attempt('stock', Verb.DO, f'k{n}', 1)) for n in range(50)])"
+    )
+    faults = Faults(seed=7, transient=0.5, slow=0.2)
+    here = [str(faults.of_attempt("stock", Verb.DO, f"k{n}", 1)) for n in range(50)]
+    there = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert there.stdout.strip() == str(here)

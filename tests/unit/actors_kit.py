@@ -37,7 +37,7 @@ from sas.features.circuit_breaker.guard import CircuitBreaker, breakers
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy
 from sas.features.field_encryption.encryption import FieldEncryption
 from sas.features.long_steps.steps import ContinuedSteps
-from sas.ports import Agent, Business, Call, Message, StateStore
+from sas.ports import Agent, Business, Call, Message, RefusedError, StateStore
 from sas.simulation.bus import MemoryBus
 from sas.simulation.clock import VirtualClock
 from sas.simulation.store import MemoryStore
@@ -368,3 +368,30 @@ def letter(
         source, reason, why = source or message.queue, "Max", ""
     properties = {"DeadLetterReason": reason, "DeadLetterErrorDescription": why}
     return delivery(message, queue=QUEUES.dead_letters, source_queue=source, properties=properties)
+
+
+DECLINED = "payment refused: the customer's card was declined"
+
+
+async def fail(made: Kit, order_id: str, agent: str, code: str, message: str) -> None:
+    """Submit an order that one of its agents refuses."""
+    made.agents[agent].then(RefusedError(code, message))
+    await submit(made, order_id)
+
+
+async def submit(made: Kit, order_id: str, workflow: str = "care") -> None:
+    """Submit an order, and let it go as far as it can."""
+    await made.submit(order(order_id, workflow=workflow, order={"amount": 12.50}), f"m-{order_id}")
+    await made.drain()
+    await made.later(1)
+
+
+async def night() -> Kit:
+    """Three orders failed in two ways, one is complete."""
+    made = kit(CARE)
+    for order_id in ("10248", "10249"):
+        await fail(made, order_id, "payment", "card-declined", DECLINED)
+    await fail(made, "10250", "stock", "sold-out", "nothing is left of product 11")
+    await submit(made, "10251")
+    await made.later(60)
+    return made

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -14,7 +12,6 @@ from sas.cli.main import VERBS, main
 from sas.domain.queues import Queues
 from sas.operate.errors import USAGE, UsageError
 
-ROOT = Path(__file__).parents[2]
 CONNECTION = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=k;"
 
 
@@ -116,19 +113,6 @@ def test_a_file_that_cannot_be_read_is_named(
         assert str(name) in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("follow", [[], ["--follow"]])
-def test_bad_input_ends_with_2_its_line_and_what_was_sent(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], follow: list[str]
-) -> None:
-    file = tmp_path / "orders.jsonl"
-    file.write_text("\nnothing\n")
-    assert main(["submit", str(file), *follow]) == USAGE
-    printed = capsys.readouterr()
-    assert printed.err.startswith("sas: line 2: the body is not JSON")
-    assert "Nothing was sent." in printed.err
-    assert printed.out == ""
-
-
 def test_the_connection_comes_from_the_argument_then_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -147,35 +131,3 @@ def test_the_connection_comes_from_the_argument_then_the_environment(
     assert found("a=1", SAS_QUEUE_ORDERS="in").queues.orders == "in"
     with pytest.raises(UsageError):
         found("https://n.servicebus.windows.net/")
-
-
-@pytest.mark.parametrize(
-    "start", [["-m", "sas.cli"], ["-c", "from sas.cli.main import main; main()"]]
-)
-def test_the_command_starts_as_a_module_and_as_a_script(start: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, *start, "--version"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("sas ")
-
-
-def test_help_does_not_wait_for_the_azure_sdk() -> None:
-    code = (
-        "import sys, sas.cli.main; sas.cli.main.build_parser().format_help(); "
-        "print([name for name in sys.modules if name.startswith('azure')])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    )
-    assert done.stdout.strip() == "[]"

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from datetime import timedelta
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 from sas.adapters.endpoints import Endpoint
-from sas.adapters.queue_properties import clock_of, tables_address
+from sas.adapters.queue_properties import tables_address
 from sas.cli import doctor
 from sas.cli.doctor import compared
 from sas.operate import letters
@@ -130,49 +125,3 @@ def test_properties_are_compared_with_those_of_the_project() -> None:
 )
 def test_the_address_of_the_tables_is_found(endpoint: Endpoint, address: str) -> None:
     assert tables_address(endpoint) == address
-
-
-class Late(BaseHTTPRequestHandler):
-    """Refuses everything, with a date of ten minutes ago."""
-
-    def do_GET(self) -> None:
-        self.send_response_only(403)
-        late = datetime.now(UTC) - timedelta(minutes=10)
-        self.send_header("Date", format_datetime(late, usegmt=True))
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def late() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), Late) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def test_clocks_apart_are_wrong_and_a_silent_service_leaves_it_unknown(
-    night: Night, late: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    theirs, ours = clock_of(late)
-    assert abs(ours - theirs - timedelta(minutes=10)) < timedelta(seconds=30)
-    monkeypatch.setattr(doctor, "CHECKS", (doctor._clock,))
-    monkeypatch.setenv("SAS_TABLES", f"AccountName=a;AccountKey=b;TableEndpoint={late}")
-    (found,) = night.sas("doctor", "--json").json
-    assert (
-        found["State"],
-        "s from that of Storage: set this machine's clock" in found["Said"],
-    ) == (
-        "wrong",
-        True,
-    )
-    monkeypatch.setenv("SAS_TABLES", "AccountName=a;AccountKey=b;TableEndpoint=http://127.0.0.1:9")
-    (found,) = night.sas("doctor", "--json").json
-    assert found["State"] == "unknown"
-    assert json.dumps(found).count("not compared with that of Storage") == 1

@@ -93,7 +93,8 @@ def scheduler(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> Scheduler:
     monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
     monkeypatch.setenv("ServiceBus", KEY)
     monkeypatch.setenv("SAS_OPERATOR", "ann")
-    monkeypatch.setattr("sas.cli.act.WAIT_S", 0.5)  # no agent runs a step again
+    monkeypatch.setattr("sas.cli.act.WAIT_S", 0.1)  # no agent runs a step again
+    monkeypatch.setattr("sas.operate.commands.POLL_S", 0.02)
     return made
 
 

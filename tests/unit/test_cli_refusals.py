@@ -6,11 +6,8 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -29,7 +26,6 @@ from tests.unit.test_cli_operator import scheduler as scheduler  # noqa: PLC0414
 from tests.unit.test_cli_operator import store as store  # noqa: PLC0414  a fixture
 from tests.unit.test_cli_workflows import run_in_thread
 
-ROOT = Path(__file__).parents[2]
 ONE = cases.rules_of(1)
 PARALLEL = cases.rules_of(2, parallel=True)
 
@@ -286,42 +282,6 @@ def test_ctrl_c_is_an_answer_and_it_is_no(monkeypatch: pytest.MonkeyPatch, capsy
         asyncio.run(ask())
     assert signal.getsignal(signal.SIGINT) is before
     assert capsys.readouterr().err == "undo 26 orders? [y/N] \nnothing was sent\n"
-
-
-# Where the output goes
-
-PRINTS = """
-import sys, sas.cli.main
-from sas.cli import output
-from sas.cli.arguments import Verb
-run = lambda arguments: output.say("Zoë \\u4f60") or 0
-sas.cli.main.VERBS = [Verb("list", "", "", lambda parser: None, run)]
-sys.exit(sas.cli.main.main(["list"]))
-"""
-
-
-def printing(shell: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    program = ["/bin/sh", "-c", f'"$0" -c "$1" {shell}', sys.executable, PRINTS]
-    env = {**os.environ, **environ}
-    return subprocess.run(
-        program, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False
-    )
-
-
-def test_output_that_cannot_be_written_is_one_sentence() -> None:
-    said = printing("> /dev/full")
-    assert said.returncode == 2
-    assert said.stderr == "sas: the output cannot be written: No space left on device\n"
-
-
-def test_without_any_output_it_is_done_all_the_same() -> None:
-    said = printing(">&-")
-    assert (said.returncode, said.stderr) == (0, "")
-
-
-def test_a_terminal_that_cannot_show_a_character_shows_its_number() -> None:
-    said = printing("", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
-    assert (said.returncode, said.stdout) == (0, "Zo\\xeb \\u4f60\n")
 
 
 async def test_an_order_without_a_correlation_id_is_shown_as_such(

@@ -9,7 +9,13 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
+from sas.client import links
 from sas.client.links import LinkError, persist
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "PAUSE_S", 0.01)
 
 
 async def tried(wrong: type[ServiceBusError], times: int) -> int:

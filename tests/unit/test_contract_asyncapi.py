@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,17 +113,6 @@ def test_the_readme_names_every_notification_and_links_every_file() -> None:
         assert f"`{event_type(notice)}`" in README
     linked = set(re.findall(r"\]\(([^)]+)\)", README))
     assert linked == {path.name for path in FOLDER.iterdir()} - {"README.md"}
-
-
-def test_the_program_in_the_readme_is_valid_javascript(tmp_path: Path) -> None:
-    program = re.findall(r"(?s)```js\n(.*?)```", README)
-    assert len(program) == 1
-    path = tmp_path / "order.mjs"
-    path.write_text(program[0], "utf-8")
-    node = shutil.which("node")
-    assert node is not None
-    done = subprocess.run([node, "--check", path], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_order_in_the_readme_keeps_to_the_contract() -> None:

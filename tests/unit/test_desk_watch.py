@@ -17,8 +17,7 @@ from sas.domain.order import OrderState
 from sas.ports import StoreUnavailableError
 from sas.simulation.store import StoreFault
 from tests.unit import actors_kit
-from tests.unit.actors_kit import CARE, Kit, kit
-from tests.unit.desk_kit import fail, night, submit
+from tests.unit.actors_kit import CARE, Kit, fail, kit, night, submit
 
 
 def ended(seen: Watch) -> list[str]:

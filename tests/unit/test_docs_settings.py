@@ -25,6 +25,8 @@ ROWS = {
     )
 }
 NAME = re.compile(r"SAS_[A-Z_]+[A-Z](?:__[A-Za-z]+)?|WEBSITE_INSTANCE_ID|AzureWebJobsS.*")
+IN_FILE = re.compile(r"SAS_[A-Z]|WEBSITE_INSTANCE_ID|AzureWebJobsS|%[A-Z_]+%")
+"""A file without any of these reads no setting."""
 BOUND = re.compile(r"%([A-Z_]+)%")
 
 
@@ -52,7 +54,8 @@ def defaults() -> dict[str, Any]:
 def read_by_the_code() -> set[str]:
     names = {CONNECTION, f"{CONNECTION}__fullyQualifiedNamespace", f"{CONNECTION}__clientId"}
     for file in [*(ROOT / "sas").rglob("*.py"), ROOT / "function_app.py"]:
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        text = file.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if IN_FILE.search(text) else ():
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 if NAME.fullmatch(node.value) and " " not in node.value:
                     names.add(node.value)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
-import subprocess
-import sys
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +15,7 @@ import orders
 from sas.domain.queues import Queues
 from sas.engine.delivery import Delivery
 from sas.features.callbacks.endpoint import Answer
-from tests.indexed_functions import ROOT, bindings, functions, local_settings, module
+from tests.indexed_functions import ROOT, bindings, functions, module
 
 TREE = ast.parse((ROOT / "sas" / "functions.py").read_text(encoding="utf-8"))
 LANES = {
@@ -60,30 +57,6 @@ NAMES = Queues(orders="in", scheduler="wakes", agent_prefix="to-")
 
 def test_the_app_has_these_functions_and_no_others() -> None:
     assert set(FUNCTIONS) == {*QUEUES, "callback", "supervisor", "purge"}
-
-
-def test_an_app_has_the_functions_of_its_setting() -> None:
-    script = (
-        "import json, os, sys\n"
-        "for value in ('all', 'engine', 'callbacks'):\n"
-        "    os.environ['SAS_FUNCTIONS'] = value\n"
-        "    import function_app\n"
-        "    found = function_app.app.get_functions()\n"
-        "    print(json.dumps([one.get_function_name() for one in found]))\n"
-        "    del sys.modules['function_app']"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=ROOT,
-        env={**os.environ, **local_settings()},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    everything, engine, callbacks = (set(json.loads(line)) for line in done.stdout.splitlines())
-    assert everything == {*QUEUES, "callback", "supervisor", "purge"}
-    assert engine == {*QUEUES, "supervisor", "purge"}
-    assert callbacks == {"callback"}
 
 
 @pytest.mark.parametrize(("name", "queue"), QUEUES.items())

@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -135,19 +133,3 @@ def test_an_override_that_does_not_exist_is_refused_like_a_key(tmp_path: Path) -
 def test_a_missing_file_says_what_to_write(tmp_path: Path) -> None:
     with pytest.raises(HostJsonError, match="create it with"):
         load_host_json(tmp_path, Settings({}))
-
-
-def test_the_host_passes_on_records_of_the_sdk_as_the_worker_does() -> None:
-    """It silenced ``azure`` once, which hid the cost of the SDK's records in Azure's logs."""
-    script = (
-        "import logging\n"
-        "from devstack.functions.cli import configure_logs\n"
-        "for level in ('Information', 'Warning'):\n"
-        "    configure_logs(level)\n"
-        "    logging.getLogger('azure.servicebus').info('the SDK spoke at %s', level)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert "the SDK spoke at Information" in done.stderr
-    assert "the SDK spoke at Warning" not in done.stderr

@@ -20,10 +20,18 @@ def modules_of(package: Path) -> dict[str, Path]:
     return found
 
 
+def statements(within: ast.AST) -> Iterator[ast.AST]:
+    """Give every statement; no expression holds an import."""
+    for node in ast.iter_child_nodes(within):
+        if isinstance(node, (ast.stmt, ast.excepthandler, ast.match_case)):
+            yield node
+            yield from statements(node)
+
+
 def imported(path: Path, name: str) -> Iterator[str]:
     """Give every name that a module imports, at any place."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in statements(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -13,8 +13,18 @@ from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.operate import why
 from sas.ports import Message, RefusedError, TransientError
 from tests.unit import actors_kit, cli_kit
-from tests.unit.actors_kit import CARE, CHAIN, QUEUES, Kit, command, kit, letter, order
-from tests.unit.desk_kit import DECLINED, night
+from tests.unit.actors_kit import (
+    CARE,
+    CHAIN,
+    DECLINED,
+    QUEUES,
+    Kit,
+    command,
+    kit,
+    letter,
+    night,
+    order,
+)
 
 store = cli_kit.store
 

@@ -42,6 +42,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in (*profiles.OF_BUS, *profiles.OF_TABLES, "SAS_TABLE", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("devstack.env_file._READERS_S", 0.1)
     inner = tmp_path / "project" / "inner"
     inner.mkdir(parents=True)
     monkeypatch.chdir(inner)

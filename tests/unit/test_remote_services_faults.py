@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -23,18 +21,6 @@ def test_the_same_seed_fails_the_same_calls_and_another_seed_other_calls() -> No
 
     assert kinds(1) == kinds(1)
     assert kinds(1) != kinds(2)
-
-
-def test_another_process_draws_the_same_faults() -> None:
-    code = (
-        "from samples.services.faults import Faults, Verb\n"
-        "faults = Faults(seed=7, transient=0.5, slow=0.2)\n"
-        "print([str(faults.of_attempt('stock', Verb.DO, f'k{n}', 1)) for n in range(50)])"
-    )
-    faults = Faults(seed=7, transient=0.5, slow=0.2)
-    here = [str(faults.of_attempt("stock", Verb.DO, f"k{n}", 1)) for n in range(50)]
-    there = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert there.stdout.strip() == str(here)
 
 
 def test_of_10_000_keys_the_asked_for_shares_fail() -> None:

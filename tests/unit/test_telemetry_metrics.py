@@ -170,9 +170,10 @@ async def test_a_service_with_ever_new_codes_makes_no_more_than_some_series(
     recorded: Recorded, fault: Callable[[int], Exception]
 ) -> None:
     made = kit()
-    for number in range(100):
+    count = metrics.FAULTS_MAX + 10
+    for number in range(count):
         made.agents["stock"].then(fault(number), TransientError("away", kind="http-503"))
-    for number in range(100):
+    for number in range(count):
         await made.submit(order(f"O-{number}"), f"m-{number}")
         await made.step(QUEUES.scheduler)
         await made.step(QUEUES.agent("stock"))

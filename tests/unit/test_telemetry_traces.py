@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -20,7 +17,6 @@ from sas.client import NewOrder, OrdersClient
 from sas.ports import Message, RefusedError, TransientError
 from sas.simulation.bus import BusFault
 from sas.telemetry import tracing
-from tests.indexed_functions import ROOT, local_settings
 from tests.telemetry_kit import Recorded, id_of, parent_of, recording, trace_of
 from tests.unit.actors_kit import (
     CARE,
@@ -261,19 +257,6 @@ async def test_the_client_starts_a_trace_or_goes_on_in_its_applications(recorded
     assert str(second["traceparent"]).split("-")[1] == shop
     assert str(first["traceparent"]).split("-")[1] != shop
     assert recorded.names == ["submit", "submit", "shop"]
-
-
-def test_the_sdk_is_not_imported_unless_it_is_asked_for() -> None:
-    code = (
-        "import sys, function_app; "
-        "print([m for m in sys.modules if m.startswith(('opentelemetry.sdk', 'azure.monitor',"
-        " 'opentelemetry.exporter'))])"
-    )
-    env = {**os.environ, **local_settings()}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, check=True
-    )
-    assert done.stdout.strip() == b"[]"
 
 
 async def test_a_workflow_with_a_wait_in_it_is_still_one_trace(recorded: Recorded) -> None:

@@ -25,8 +25,7 @@ from sas.domain.order import Direction, Fault, Order, OrderState, StepState
 from sas.domain.reply import answer
 from sas.domain.workflow import OnFailure, Rules
 from sas.features.callbacks.rules import CallbackResult, StepStatus, decide, status_of
-from tests.unit.domain_cases import SHAPES, T0, due_at, submitted, workflow_of
-from tests.unit.domain_model_check import (
+from tests.simulation.domain_model_check import (
     DRAIN_TIME,
     EXPLORED,
     FAULT,
@@ -34,6 +33,7 @@ from tests.unit.domain_model_check import (
     Shut,
     shut_variations,
 )
+from tests.unit.domain_cases import SHAPES, T0, due_at, submitted, workflow_of
 
 StepKey = tuple[str, str, bool, bool, bool, int, int, int, str, int, tuple[int, ...], bool]
 OrderKey = tuple[StepKey, ...]

@@ -1,5 +1,6 @@
 """What an import of ``function_app`` loads, in a fresh interpreter. A cold start waits for it."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import pytest
 
 from tests.indexed_functions import ROOT, local_settings
+from tests.unit.test_function_app import QUEUES
 
 SDK = {"azure.functions", "azure.servicebus.aio"}
 OURS = {"function_app", "msgspec", "opentelemetry", "orders", "sas"}
@@ -26,7 +28,7 @@ NEVER = {"multiprocessing", "pydoc", "sqlite3", "unittest"}
 WITHOUT_THREAD = "import sas.bootstrap; sas.bootstrap.load_ahead = lambda: None\n"
 
 
-def words_of(code: str) -> list[str]:
+def printed_by(code: str) -> str:
     ran = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,
@@ -36,7 +38,11 @@ def words_of(code: str) -> list[str]:
         timeout=60,
         check=True,
     )
-    return ran.stdout.split()
+    return ran.stdout
+
+
+def words_of(code: str) -> list[str]:
+    return printed_by(code).split()
 
 
 def loaded_by(code: str) -> set[str]:
@@ -51,6 +57,10 @@ def loaded() -> set[str]:
 def test_what_is_slow_to_import_is_not_loaded_before_it_is_used(loaded: set[str]) -> None:
     assert not loaded & (NOT_YET | NEVER)
     assert loaded >= SDK
+
+
+def test_the_sdk_of_telemetry_is_not_imported_unless_it_is_asked_for(loaded: set[str]) -> None:
+    assert not loaded & {"opentelemetry.sdk", "opentelemetry.exporter", "azure.monitor"}
 
 
 def test_the_import_adds_few_packages_to_those_of_the_sdk(loaded: set[str]) -> None:
@@ -90,3 +100,20 @@ def test_after_an_import_the_collector_is_as_it_was(lacks: str, collects: bool) 
     tried = "try:\n    import function_app\nexcept ImportError:\n    print('failed')\n"
     said = words_of(f"{given}{tried}print(gc.isenabled())")
     assert said == [*(["failed"] if lacks else []), str(collects)]
+
+
+def test_an_app_has_the_functions_of_its_setting() -> None:
+    script = (
+        "import json, os, sys\n"
+        "for value in ('all', 'engine', 'callbacks'):\n"
+        "    os.environ['SAS_FUNCTIONS'] = value\n"
+        "    import function_app\n"
+        "    found = function_app.app.get_functions()\n"
+        "    print(json.dumps([one.get_function_name() for one in found]))\n"
+        "    del sys.modules['function_app']"
+    )
+    lines = printed_by(script).splitlines()
+    everything, engine, callbacks = (set(json.loads(line)) for line in lines)
+    assert everything == {*QUEUES, "callback", "supervisor", "purge"}
+    assert engine == {*QUEUES, "supervisor", "purge"}
+    assert callbacks == {"callback"}

@@ -23,8 +23,8 @@ from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.ports import AwaitCallback, Callback, Message, RefusedError, StillRunning, TransientError
 from sas.simulation.store import StoreFault
 from sas.telemetry.usage import Usage
+from tests.simulation.counting_kit import QUEUES, SHOP, KilledError, Spent, System
 from tests.unit.actors_kit import keep_breaker
-from tests.unit.counting_kit import QUEUES, SHOP, KilledError, Spent, System
 
 LAST = "agent-2"
 TWO_SWEEPS = (counts.SWEEP, counts.SWEEP, counts.HEALTH_CHECK)

@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 
 from sas.domain.workflow import OnFailure
-from tests.unit.domain_model_check import find_cycle
-from tests.unit.domain_protocol_check import Budget, Protocol
-from tests.unit.test_domain_protocol import ALL, LATE_TWICE, name
+from tests.simulation.domain_model_check import find_cycle
+from tests.simulation.domain_protocol_check import Budget, Protocol
+from tests.simulation.test_domain_protocol import ALL, LATE_TWICE, name
 
 pytestmark = pytest.mark.long
 CASES = [

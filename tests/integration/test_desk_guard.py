@@ -7,8 +7,8 @@ import socket
 import aiohttp
 import pytest
 
-from tests.unit.actors_kit import CARE, kit
-from tests.unit.desk_kit import Browser, desk_of, night
+from tests.integration.desk_kit import Browser, desk_of
+from tests.unit.actors_kit import CARE, kit, night
 
 PAGES = (
     *("/", "/orders", "/orders/10248", "/failures", "/inbox/alerts", "/live", "/sent/x", "/x"),

@@ -9,8 +9,8 @@ import pytest
 
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE
 from sas.ports import Message, UndeliverableError
-from tests.unit.actors_kit import CARE, QUEUES, Kit, kit, order
-from tests.unit.desk_kit import Browser, desk_of, submit, words
+from tests.integration.desk_kit import Browser, desk_of, words
+from tests.unit.actors_kit import CARE, QUEUES, Kit, kit, order, submit
 
 REJECTED, ORDERS = QUEUES.rejected, QUEUES.orders
 DEAD = ORDERS + DEAD_LETTER_SUBQUEUE

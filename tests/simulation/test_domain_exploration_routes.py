@@ -10,8 +10,15 @@ from sas.domain import command
 from sas.domain.messages import Notify, Request
 from sas.domain.order import Direction, Failures, StepRecord, StepState, UndoLedger, UndoStatus
 from sas.domain.workflow import OnFailure
-from tests.unit.domain_model_check import SOON, Edge, Graph, explore, find_cycle, in_every_graph
-from tests.unit.test_domain_exploration import LARGE, SHORT, by_shape
+from tests.simulation.domain_model_check import (
+    SOON,
+    Edge,
+    Graph,
+    explore,
+    find_cycle,
+    in_every_graph,
+)
+from tests.simulation.test_domain_exploration import LARGE, SHORT, by_shape
 
 ROUTED = [[case for case in cases if case.routes > 1] for cases in (SHORT, LARGE)]
 

@@ -15,9 +15,9 @@ from yarl import URL
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.ports import RefusedError
 from sas.simulation.store import StoreFault
+from tests.integration.desk_kit import desk_of, words
 from tests.unit import actors_kit
-from tests.unit.actors_kit import order
-from tests.unit.desk_kit import DECLINED, desk_of, fail, night, submit, words
+from tests.unit.actors_kit import DECLINED, fail, night, order, submit
 
 
 async def test_the_overview_says_how_many_orders_need_you_and_how_they_failed() -> None:

@@ -23,9 +23,10 @@ from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.rejections import Rejections
 from sas.operate.redriving import Planned
 from sas.ports import Call, Message
-from sas.sim import redrives
+from sas.sim import redrives, stage
 from sas.sim.invariants import Violation
 from sas.sim.plan import (
+    CONDITIONS,
     NO_WORKFLOW,
     Away,
     Chance,
@@ -246,6 +247,18 @@ def test_a_message_that_is_given_up_while_its_handler_works_is_finished_by_one_o
     assert ends["fenced"] > 3
 
 
+def test_an_order_whose_services_answer_no_call_ends_once_faults_by_chance_have_stopped(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "CHANCE_S", 900.0)
+    sent = Submit(1.0, "O-0", "order", False, 1)
+    played = play(project, Plan(1, 1, (sent, Chance("lost_answer", 1.0))), tell=True)
+    assert played.violations == []
+    assert sum(played.ends.values()) == 1
+    (ended,) = [line for line in played.story if "no fault happens by chance any more" in line]
+    assert ended.startswith("00:15:00")
+
+
 def test_a_reply_after_complete_by_and_an_edit_without_an_undo_are_found() -> None:
     project = Project.of(two_steps(), ROOT)
     stage = Stage(Plan(1, 1, ()), project.workflows, project.queues, project.host)
@@ -266,18 +279,17 @@ def test_a_reply_after_complete_by_and_an_edit_without_an_undo_are_found() -> No
 def test_the_coverage_names_the_faults_that_a_transition_never_met() -> None:
     project = Project.of(two_steps(), ROOT)
     sent = Submit(1.0, "O-0", "order", False, 1)
-    plans = (
-        Plan(1, 1, (sent, Chance("hangs", 0.0))),
-        Plan(2, 1, (sent, Chance("crash", 0.0), Press(5.0, "O-0", Verb.UNDO, False, False, False))),
-    )
-    tally = tallied(project, iter(plans))
-    assert tally.not_met()["undo decided", "Compensating"] == ["hangs"]
-    assert ("submitted", "Pending") not in tally.not_met()
-    assert "with 3 faults" in tally.coverage()
+    undo = Press(5.0, "O-0", Verb.UNDO, False, False, False)
+    never, always = Chance("crash", 0.0), Chance("heartbeats", 1.0)
+    tally = tallied(project, iter([Plan(2, 1, (sent, never, always, undo))]))
+    assert tally.met["submitted", "Pending"] == set(), "not what comes later"
+    assert tally.met["undo decided", "Compensating"] == {"heartbeats", "undo"}
+    assert "crash" in tally.not_met()["undo decided", "Compensating"], "drawn, and never struck"
+    assert f" 2 of {len(CONDITIONS)} conditions" in tally.coverage()
 
 
 def tallied(project: Project, plans: Iterator[Plan]) -> Tally:
-    tally = Tally()
+    tally = Tally(project.workflows)
     for plan in plans:
         played: Played = play(project, plan)
         assert played.violations == []
@@ -293,7 +305,7 @@ def test_a_step_without_an_undo_is_reported_with_the_orders_that_keep_its_effect
     )
     chances = (Chance("refused", 0.6),)
     plans = (Plan(seed, 1, (*items, *chances)) for seed in range(10))
-    (advice,) = tallied(project, plans).advice(project.workflows)
+    (advice,) = tallied(project, plans).advice()
     assert advice.startswith("order: step reserve has no undo: its effect stayed in ")
 
 
@@ -301,7 +313,7 @@ def test_a_time_limit_that_is_short_for_its_service_is_reported() -> None:
     project = Project.of(two_steps(time=timedelta(seconds=1)), ROOT)
     items = (*(Submit(float(n), f"O-{n}", "order", False, 1) for n in range(5)),)
     plans = (Plan(seed, 1, (*items, Chance("lost_answer", 0.5))) for seed in range(8))
-    told = list(tallied(project, plans).advice(project.workflows))
+    told = list(tallied(project, plans).advice())
     assert any("timeouts came although its service had done the work" in one for one in told), told
 
 

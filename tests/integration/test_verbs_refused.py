@@ -13,11 +13,11 @@ import pytest
 from sas.domain.messages import Verb
 from sas.operate.errors import UNAVAILABLE
 from sas.ports import Message, RefusedError, StoreUnavailableError, UndeliverableError
+from tests.integration.desk_kit import Browser, desk_of
 from tests.unit import actors_kit
-from tests.unit.actors_kit import Kit, kit
+from tests.unit.actors_kit import Kit, fail, kit, submit
 from tests.unit.cli_kit import Night, store_away
 from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
-from tests.unit.desk_kit import Browser, desk_of, fail, submit
 
 VERBS = [verb.value for verb in Verb]
 DECLINED = RefusedError("card-declined", "the card was declined")

@@ -13,8 +13,8 @@ import pytest
 
 from sas.domain.workflow import OnFailure
 from tests.long import long
-from tests.unit.domain_model_check import find_cycle
-from tests.unit.domain_protocol_check import Budget, Protocol, Remote
+from tests.simulation.domain_model_check import find_cycle
+from tests.simulation.domain_protocol_check import Budget, Protocol, Remote
 
 ELSEWHERE = Budget(twice=1, lost=1, early=1, shut=1, waited=1)
 MEDDLED = Budget(early=1, refused=1, operator=1, shut=1, waited=1)

@@ -11,10 +11,8 @@ from html import unescape
 import aiohttp
 
 from sas.desk.server import Desk, Office, serving
-from sas.ports import BusUnavailableError, Message, Move, Peeked, RefusedError
-from tests.unit.actors_kit import CARE, QUEUES, Kit, kit, order
-
-DECLINED = "payment refused: the customer's card was declined"
+from sas.ports import BusUnavailableError, Message, Move, Peeked
+from tests.unit.actors_kit import QUEUES, Kit
 
 
 class Line:
@@ -124,27 +122,3 @@ async def desk_of(made: Kit, *, logged_in: bool = True) -> AsyncIterator[Browser
             async with http.get(desk.guard.new_link()) as answer:
                 assert answer.status == 200
         yield browser
-
-
-async def fail(made: Kit, order_id: str, agent: str, code: str, message: str) -> None:
-    """Submit an order that one of its agents refuses."""
-    made.agents[agent].then(RefusedError(code, message))
-    await submit(made, order_id)
-
-
-async def submit(made: Kit, order_id: str, workflow: str = "care") -> None:
-    """Submit an order, and let it go as far as it can."""
-    await made.submit(order(order_id, workflow=workflow, order={"amount": 12.50}), f"m-{order_id}")
-    await made.drain()
-    await made.later(1)
-
-
-async def night() -> Kit:
-    """Three orders failed in two ways, one is complete."""
-    made = kit(CARE)
-    for order_id in ("10248", "10249"):
-        await fail(made, order_id, "payment", "card-declined", DECLINED)
-    await fail(made, "10250", "stock", "sold-out", "nothing is left of product 11")
-    await submit(made, "10251")
-    await made.later(60)
-    return made

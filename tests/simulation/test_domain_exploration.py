@@ -29,8 +29,7 @@ from sas.domain.order import (
 from sas.domain.reply import answer, progressed
 from sas.domain.workflow import OnFailure
 from sas.features.callbacks.rules import CallbackResult, StepStatus, decide, status_of
-from tests.unit.domain_cases import SHAPES, T0, details_of, due_at, expected_direction, submitted
-from tests.unit.domain_model_check import (
+from tests.simulation.domain_model_check import (
     BEHIND,
     DRAIN_TIME,
     FAULT,
@@ -56,6 +55,7 @@ from tests.unit.domain_model_check import (
     resting,
     whose_turn,
 )
+from tests.unit.domain_cases import SHAPES, T0, details_of, due_at, expected_direction, submitted
 
 PROGRESS = ("progress", "undo progress")
 OPERATOR = frozenset({"resubmit", "undo", "skip", "cancel", "acknowledge"})

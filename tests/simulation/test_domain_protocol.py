@@ -12,8 +12,8 @@ from sas.domain.claim import with_step
 from sas.domain.order import Order, StepState, UndoLedger, UndoStatus
 from sas.domain.workflow import OnFailure, Rules
 from tests.long import long
-from tests.unit.domain_model_check import LATE, find_cycle
-from tests.unit.domain_protocol_check import DO, Budget, Flying, Protocol, Remote
+from tests.simulation.domain_model_check import LATE, find_cycle
+from tests.simulation.domain_protocol_check import DO, Budget, Flying, Protocol, Remote
 
 UNRELIABLE = Budget(twice=1, lost=1, early=1)
 MEDDLED = Budget(early=1, refused=1, operator=1)
