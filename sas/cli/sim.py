@@ -17,6 +17,7 @@ from sas.codec.record import to_line
 from sas.operate.errors import UsageError
 
 if TYPE_CHECKING:
+    from sas.domain.workflow import Workflows
     from sas.sim.plan import Plan
     from sas.sim.play import Project
     from sas.sim.tally import Tally
@@ -108,22 +109,26 @@ def project_of(app: str, directory: Path, *, own: bool = False) -> Project:
         UsageError: the application cannot be loaded.
         ProjectError: a file of the project cannot be used.
     """
+    from sas.cli.sim_given import given_of, seconds_of  # noqa: PLC0415
     from sas.sim.play import Project  # noqa: PLC0415
 
     if own:
-        from sas.cli.sim_given import given_of  # noqa: PLC0415
-
         given = given_of(app, directory)
         with given.environment():
             workflows = given.make().workflows
-        return Project.of(workflows, directory, given)
+        return Project.of(workflows, directory, given, seconds_of(directory, workflows))
+    workflows = _workflows_of(app)
+    return Project.of(workflows, directory, seconds=seconds_of(directory, workflows))
+
+
+def _workflows_of(app: str) -> Workflows:
     if ":" in app:
-        return Project.of(load(app), directory)
+        return load(app)
     try:
-        return Project.of(load(f"{app}.workflows:workflows"), directory)
+        return load(f"{app}.workflows:workflows")
     except UsageError as first:
         try:
-            return Project.of(load(f"{app}:business"), directory)
+            return load(f"{app}:business")
         except UsageError as second:
             raise UsageError(f"{first}; {second}") from None
 

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
 from sas.domain.messages import JournalWord
+from sas.domain.order import OrderState
 from sas.domain.workflow import Step, Workflows
 from sas.sim.invariants import Violation
 from sas.sim.play import Played, StepTally
 
 NEVER = {JournalWord.UNKNOWN.value, JournalWord.REJECTED.value}
 """Words that no simulation of one version can lead to, or that no stored transition has."""
-SHORT_SHARE = 0.2
-"""Above this share of timeouts of a service that had done the work, more time is advised."""
 
 
 @dataclass(slots=True)
@@ -83,9 +82,13 @@ class Tally:
 
     def advice(self, workflows: Workflows) -> Iterator[str]:
         """Yield what an adopter should know of the own workflows."""
-        for workflow in workflows:
-            for step in workflow.steps:
-                yield from _of_step(workflow.name, step, self.steps[workflow.name, step.name])
+        for name in sorted({workflow.name for workflow in workflows}):
+            ends = {state: count for (own, state), count in self.ends.items() if own == name}
+            orders = sum(ends.values())
+            if orders and not ends.get(OrderState.PROCESSED.value):
+                yield f"{name}: none of its {orders} orders ended Processed."
+            for step in workflows.find(name).steps:
+                yield from _of_step(name, step, self.steps[name, step.name])
 
 
 def _of_step(workflow: str, step: Step, tally: StepTally) -> Iterator[str]:
@@ -95,13 +98,23 @@ def _of_step(workflow: str, step: Step, tally: StepTally) -> Iterator[str]:
             f"{where} has no undo: its effect stayed in {tally.left_in_force} orders that were "
             "undone. Give it an undo, or put it last."
         )
-    if tally.timeouts > 20 and tally.timeouts_answered > SHORT_SHARE * tally.timeouts:
-        seconds = step.time_allowed.total_seconds()
+    if tally.without_effect:
         yield (
-            f"{where}: {tally.timeouts_answered} of {tally.timeouts} timeouts came although its "
-            f"service had done the work. Its {seconds:g} s are short for a service that answers "
-            "late."
+            f"{where} had no effect at any service in {tally.without_effect} of {tally.processed} "
+            "processed orders. If it should have one, its agent does not call its service. If not, "
+            'name it in "no_effect" of sim.json.'
         )
+    undo_time = step.undo.time_allowed if step.undo else step.time_allowed
+    for what, cut_off, calm, time in (
+        ("calls", tally.cut_off, tally.calm, step.time_allowed),
+        ("undos", tally.undos_cut_off, tally.calm_undos, undo_time),
+    ):
+        if cut_off:
+            yield (
+                f"{where}: its time limit of {time.total_seconds():g} s cut off {cut_off} of "
+                f"{calm} {what} in which no fault was at work: its agent or service takes longer. "
+                "Allow more time."
+            )
     if tally.undo_failed > 0.2 * max(tally.undone, 1):
         yield (
             f"{where}: {tally.undo_failed} undos failed and waited for an operator "
