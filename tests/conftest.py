@@ -98,7 +98,7 @@ def pytest_terminal_summary(
     if not found:
         return
     if "long" in config.getoption("markexpr").replace("not long", ""):
-        from tests.unit.domain_model_check import explored_line  # noqa: PLC0415  for few runs
+        from tests.simulation.domain_model_check import explored_line  # noqa: PLC0415  for few runs
 
         for scope, states in sorted(found.items()):
             terminalreporter.write_line(explored_line(scope, states))

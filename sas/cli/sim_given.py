@@ -131,8 +131,8 @@ def _orders(path: Path) -> list[bytes]:
         with path.open("rb") as source:
             items = islice(read_items(source, Defaults("responses-of-nobody")), ORDERS_MAX)
             return [msgspec.json.encode(item.order.order) for item in items]
-    except (OSError, InputError) as wrong:
-        raise UsageError(f"{path}, which {FILE} names, cannot be read: {wrong}") from None
+    except (OSError, ValueError, InputError) as wrong:  # a NUL in a path is a ValueError
+        raise UsageError(f"{str(path)!r}, which {FILE} names, cannot be read: {wrong}") from None
 
 
 def _fitting(

@@ -25,6 +25,7 @@ from sas.sim.plan import (
     NO_WORKFLOW,
     Apart,
     Away,
+    Chance,
     Deploy,
     Forge,
     Item,
@@ -53,6 +54,8 @@ TIMER_IDLE = timedelta(minutes=2)
 WATCH_S = 10.0
 WATCHES_MAX = 60
 """How often, and how long, an operator looks whether an order is in Error."""
+CHANCE_S = 7200.0
+"""Faults happen by chance until so long after the last outage, in seconds."""
 _FOR_ERROR = frozenset({Verb.RESUBMIT, Verb.SKIP, Verb.ACKNOWLEDGE})
 
 
@@ -101,6 +104,16 @@ class Stage(System):
         )
         for item in plan.items:
             self._prepare(item)
+        if any(isinstance(item, Chance) for item in plan.items):
+            ends = (item.at_s + item.lasts_s for item in plan.items if isinstance(item, Away))
+            until_s = max(ends, default=0.0) + CHANCE_S
+            self.world.clock.call_later(until_s, lambda: self._end_chance(remote))
+
+    def _end_chance(self, remote: RemoteFaults) -> None:
+        """End the faults that happen by chance: every order must end once faults stop."""
+        self.tell("no fault happens by chance any more")
+        self.world.calm = True
+        remote.transient = remote.lost_answer = remote.hangs = 0.0
 
     def _own_agents(
         self, given: Given, faults: RemoteFaults, limits: Mapping[str, Mapping[str, timedelta]]

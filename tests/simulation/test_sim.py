@@ -23,7 +23,7 @@ from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.rejections import Rejections
 from sas.operate.redriving import Planned
 from sas.ports import Call, Message
-from sas.sim import redrives
+from sas.sim import redrives, stage
 from sas.sim.invariants import Violation
 from sas.sim.plan import (
     NO_WORKFLOW,
@@ -244,6 +244,18 @@ def test_a_message_that_is_given_up_while_its_handler_works_is_finished_by_one_o
         assert played.violations == []
         ends.update(word for word, _ in played.words.elements())
     assert ends["fenced"] > 3
+
+
+def test_an_order_whose_services_answer_no_call_ends_once_faults_by_chance_have_stopped(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "CHANCE_S", 900.0)
+    sent = Submit(1.0, "O-0", "order", False, 1)
+    played = play(project, Plan(1, 1, (sent, Chance("lost_answer", 1.0))), tell=True)
+    assert played.violations == []
+    assert sum(played.ends.values()) == 1
+    (ended,) = [line for line in played.story if "no fault happens by chance any more" in line]
+    assert ended.startswith("00:15:00")
 
 
 def test_a_reply_after_complete_by_and_an_edit_without_an_undo_are_found() -> None:

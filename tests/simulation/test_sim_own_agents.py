@@ -179,7 +179,12 @@ def test_local_settings_reach_the_business_and_its_agents_and_stay_out_of_the_en
         ("careful", "{", "sim.json cannot be read"),
         ("careful", "[]", "sim.json is not a JSON object"),
         ("careful", "{}", 'sim.json: give {"orders": "FILE", "answers": {...}}'),
-        ("careful", '{"orders": "none.jsonl"}', "none.jsonl, which sim.json names, cannot be read"),
+        (
+            "careful",
+            '{"orders": "none.jsonl"}',
+            "none.jsonl', which sim.json names",
+        ),
+        ("careful", r'{"orders": "\u0000"}', "embedded null byte"),
         ("in_threads", '{"orders": "orders.jsonl"}', "agent bank is Blocking"),
     ],
 )

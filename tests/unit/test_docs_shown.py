@@ -17,9 +17,9 @@ import pytest
 from sas.config import read_config
 from sas.domain.workflow import OnFailure
 from sas.sim import __path__ as sim_folders
+from tests.simulation.domain_model_check import explored_line
+from tests.simulation.domain_protocol_check import Budget, Protocol
 from tests.simulation.outages import DURATIONS, Cost
-from tests.unit.domain_model_check import explored_line
-from tests.unit.domain_protocol_check import Budget, Protocol
 from tools import mutants, outages, queues
 
 ROOT = Path(__file__).parents[2]
@@ -99,7 +99,7 @@ def test_the_scope_of_a_model_is_shown_as_a_run_of_the_tests_prints_it() -> None
 def test_a_defect_names_a_test_that_there_is(head: str) -> None:
     named = {cells(row)[-1] for row in table_under(head, RELIABILITY)}
     assert named
-    assert [name for name in named if not (ROOT / f"tests/unit/{name}.py").exists()] == []
+    assert [name for name in named if not list(ROOT.glob(f"tests/*/{name}.py"))] == []
 
 
 def test_a_bound_application_is_shown_as_the_tool_writes_it() -> None:

@@ -21,12 +21,15 @@ from devstack.functions.settings import Settings
 from devstack.inputs import DevstackError
 from devstack.servicebus.config import ConfigError
 from devstack.servicebus.config import read_config as read_broker_config
+from sas.cli import act
 from sas.cli.main import build_parser
 from sas.cli.reading import Defaults, InputError, read_items
+from sas.cli.sim_given import given_of
 from sas.client import InvalidOrderError, OrdersClient
 from sas.codec.orders import parse_order
+from sas.codec.strict import parse
 from sas.config import SettingError, read_config
-from sas.operate.errors import CommandError
+from sas.operate.errors import CommandError, UsageError
 from sas.profiles import ProfileError, settings
 from sas.sim.platform import REPLIES_TO, ProjectError, host_rules, queue_rules
 from tools.fuzz.mutation import ODD, body_of, broken
@@ -218,6 +221,38 @@ def check_profiles(parts: Parts) -> None:
             read_config(settings(name, {"XDG_CONFIG_HOME": str(place())}, path.parent).settings)
 
 
+@cache
+def _simulated() -> Path:
+    """Return a project of this process that ``sas sim --agents own`` can read."""
+    found = place() / "simulated"
+    orders = json.loads((ROOT / "sim.json").read_bytes())["orders"]
+    (found / orders).parent.mkdir(parents=True)
+    three = (ROOT / orders).read_bytes().splitlines(keepends=True)[:3]
+    (found / orders).write_bytes(b"".join(three))
+    (found / "local.settings.json").write_bytes((ROOT / "local.settings.json").read_bytes())
+    return found
+
+
+def check_simulated(parts: Parts) -> None:
+    """Read the orders and the answers for ``sas sim --agents own``."""
+    (_simulated() / "sim.json").write_bytes(parts["file"])
+    with contextlib.suppress(UsageError):
+        given_of("orders", _simulated())
+
+
+def input_parts(rng: random.Random) -> Parts:
+    """Return a file for ``sas resubmit --input``."""
+    return {"file": body_of(rng.choice(ORDERS), rng)}
+
+
+def check_input(parts: Parts) -> None:
+    """Read the input that an operator gives a step: a scheduler's codec takes it too."""
+    path = place() / "input.json"
+    path.write_bytes(parts["file"])
+    with contextlib.suppress(CommandError):
+        parse(act._input(f"@{path}").encode())  # noqa: SLF001  the rest needs a store
+
+
 def file_doors() -> Iterator[tuple[str, Callable[[random.Random], Parts], Callable[[Parts], None]]]:
     """Yield each door of files and settings: its name, what makes inputs, and what reads them."""
     yield "sas submit FILE", orders_parts, check_orders
@@ -227,4 +262,6 @@ def file_doors() -> Iterator[tuple[str, Callable[[random.Random], Parts], Callab
     yield "profiles", profile_parts, check_profiles
     yield "host.json", json_parts("host.json"), check_host_json
     yield "infra/queues.json", json_parts("infra/queues.json"), check_queues
+    yield "sim.json", json_parts("sim.json"), check_simulated
+    yield "sas resubmit --input", input_parts, check_input
     yield "Config.json", json_parts("infra/emulator/Config.json"), check_broker
