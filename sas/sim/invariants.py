@@ -284,10 +284,10 @@ def in_force(system: System, order: Order, step: StepRecord) -> int:
 def skipped(step: StepRecord, journal: Sequence[JournalEntry]) -> bool:
     """Return whether a step is Processed because an operator skipped it.
 
-    The operator of a simulation gives no result. A step with a result was done, and only its undo
-    at another agent was skipped.
+    If a model service did it, only its undo at another agent was skipped.
     """
-    return step.result == "null" and any(
+    done = isinstance(step.result, str) and "done_by" in step.result
+    return not done and any(
         entry.what is JournalWord.SKIPPED and step.number in {one.step for one in entry.changes}
         for entry in journal
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 from sas.domain.change import Change
 from sas.domain.order import Order, OrderState, StepRecord, StepState, UndoStatus
-from sas.domain.workflow import Workflow, Workflows
+from sas.domain.workflow import StepRules, Workflow, Workflows
 from sas.ports import Call, RefusedError, TransientError
 from sas.sim.invariants import Violation, at_end, in_force, keys_of, skipped
 from sas.sim.own_agents import Given, alone
@@ -35,6 +35,8 @@ message that was given up may wait for an hour, some times."""
 VIOLATIONS_MAX = 20
 AT_ONCE_MAX = 2000
 """Most transitions within a second."""
+CUT_OFF_MAX = 100
+"""Beside the timeouts that a step is allowed, most calls without a fault that are cut off."""
 WHOLE = 0.9
 """The share of its time that a call must have had to be called too slow."""
 
@@ -154,8 +156,10 @@ class Stopwatch:
     The calls of one dispatch count together: an agent calls again after an error of its own.
     """
 
-    def __init__(self, system: System) -> None:
-        self._system = system
+    def __init__(self, system: System, endless: Callable[[Violation], None]) -> None:
+        """``endless`` hears of an order that waits without end for a service that is too slow."""
+        self._system, self._endless = system, endless
+        self._again: Counter[tuple[str, str, str]] = Counter()
         self._began: dict[tuple[str, datetime, str], datetime] = {}
         self._cut_off: dict[tuple[str, str, str, datetime], bool] = {}
         for agent in system.agents.values():
@@ -164,20 +168,24 @@ class Stopwatch:
 
     def _timed(self, verb: str, act: Callable[[Call], Awaitable[Any]]) -> Any:
         async def timed(call: Call) -> Any:
-            clock = self._system.world.clock
-            began = self._began.setdefault((call.key, call.complete_by, verb), clock.now())
+            clock, disturbed = self._system.world.clock, self._system.ledger.disturbed
+            dispatch = call.key, call.complete_by, verb
+            if dispatch not in self._began:
+                self._began[dispatch] = clock.now()
+                disturbed.discard(call.key)
+            began = self._began[dispatch]
             try:
                 result = await act(replace(call, heartbeats=self._beats(call)))
             except (asyncio.CancelledError, TransientError, RefusedError) as end:
                 whole = clock.now() - began >= WHOLE * self._allowed(call, verb)
                 answered = isinstance(end, RefusedError)
                 if is_killed():
-                    self._system.ledger.disturbed.add(call.key)
+                    disturbed.add(call.key)
                 elif answered or whole:
                     self._ended(call, verb, cut_off=not answered)
                 raise
             except BaseException:
-                self._system.ledger.disturbed.add(call.key)
+                disturbed.add(call.key)
                 raise
             self._ended(call, verb, cut_off=False)
             return result
@@ -197,16 +205,29 @@ class Stopwatch:
 
         return beat
 
-    def _allowed(self, call: Call, verb: str) -> timedelta:
+    def _rule(self, call: Call) -> StepRules:
         order = self._system.store.orders[call.order_id].order
         rules = self._system.workflows.find(order.details.workflow).rules.steps
-        (own,) = (rules[one.number] for one in order.steps if one.name == call.step)
+        return next(rules[one.number] for one in order.steps if one.name == call.step)
+
+    def _allowed(self, call: Call, verb: str) -> timedelta:
+        own = self._rule(call)
         return own.time_allowed if verb == "do" else own.undo_time
 
     def _ended(self, call: Call, verb: str, *, cut_off: bool) -> None:
-        if call.key not in self._system.ledger.disturbed:
-            which = call.order_id, call.step, verb, call.complete_by
-            self._cut_off.setdefault(which, cut_off)
+        if call.key in self._system.ledger.disturbed:
+            return
+        self._cut_off.setdefault((call.order_id, call.step, verb, call.complete_by), cut_off)
+        again = call.order_id, call.step, verb
+        self._again[again] = self._again[again] + 1 if cut_off else 0
+        if self._again[again] == CUT_OFF_MAX + self._rule(call).failures_max:
+            workflow, limit = self._system.submitted[call.order_id], self._allowed(call, verb)
+            about = (
+                f"{workflow}: step {call.step}: its {verb} never ends within its time limit of "
+                f"{limit.total_seconds():g} s. To the circuit breaker its service is away, so its "
+                "orders wait"
+            )
+            self._endless(Violation(12, f"order {call.order_id} waits without end: {about}", about))
 
     def count(self, steps: Mapping[tuple[str, str], StepTally]) -> None:
         """Add what was seen to the tallies of steps."""
@@ -231,6 +252,7 @@ class _Play:
         self._system: System | None = None
         self._running: asyncio.Future[None] | None = None
         self._moment, self._at_once = START, 0
+        self._early = False
         self._no_effect = project.given.no_effect if project.given else frozenset[str]()
 
     async def run(self) -> Played:
@@ -253,10 +275,10 @@ class _Play:
         except TimeoutError:
             self._say("not everything comes to an end")
         except asyncio.CancelledError:
-            self._say("it goes on without end, and no time goes by")
+            self._say("it goes on without end")
         finally:
             await system.close()
-        for violation in (*at_end(system), *self._watching.left_over()):
+        for violation in () if self._early else (*at_end(system), *self._watching.left_over()):
             self._broken(violation)
         self._tally(system)
         return played
@@ -286,7 +308,7 @@ class _Play:
         self._watching = Watch(system, self._broken)
         for ear in system.ears:
             ear.watch = self._watching
-        self._stopwatch = Stopwatch(system)
+        self._stopwatch = Stopwatch(system, self._ends_early)
         if system.own is not None:
             system.own.broken = self._broken
         if not self._telling:
@@ -340,6 +362,13 @@ class _Play:
         if not self._at_once:
             self._moment = at
         if self._at_once > AT_ONCE_MAX and self._running is not None:
+            self._running.cancel()
+
+    def _ends_early(self, why: Violation) -> None:
+        """End a simulation in which an order waits without end."""
+        self._early = True
+        self._broken(why)
+        if self._running is not None:
             self._running.cancel()
 
     def _saw_step(
