@@ -36,7 +36,7 @@ VIOLATIONS_MAX = 20
 AT_ONCE_MAX = 2000
 """Most transitions within a second."""
 CUT_OFF_MAX = 100
-"""Beside the timeouts that a step is allowed, most calls without a fault that are cut off."""
+"""Most dispatches in a row without a fault and an answer, beside the timeouts of a step."""
 WHOLE = 0.9
 """The share of its time that a call must have had to be called too slow."""
 
@@ -159,7 +159,7 @@ class Stopwatch:
     def __init__(self, system: System, endless: Callable[[Violation], None]) -> None:
         """``endless`` hears of an order that waits without end for a service that is too slow."""
         self._system, self._endless = system, endless
-        self._again: Counter[tuple[str, str, str]] = Counter()
+        self._waits: dict[tuple[str, str], set[datetime]] = {}
         self._began: dict[tuple[str, datetime, str], datetime] = {}
         self._cut_off: dict[tuple[str, str, str, datetime], bool] = {}
         for agent in system.agents.values():
@@ -178,11 +178,14 @@ class Stopwatch:
                 result = await act(replace(call, heartbeats=self._beats(call)))
             except (asyncio.CancelledError, TransientError, RefusedError) as end:
                 whole = clock.now() - began >= WHOLE * self._allowed(call, verb)
-                answered = isinstance(end, RefusedError)
                 if is_killed():
                     disturbed.add(call.key)
-                elif answered or whole:
-                    self._ended(call, verb, cut_off=not answered)
+                elif isinstance(end, RefusedError):
+                    self._ended(call, verb, cut_off=False)
+                else:
+                    if whole:
+                        self._ended(call, verb, cut_off=True)
+                    self._unanswered(call, verb)
                 raise
             except BaseException:
                 disturbed.add(call.key)
@@ -215,19 +218,27 @@ class Stopwatch:
         return own.time_allowed if verb == "do" else own.undo_time
 
     def _ended(self, call: Call, verb: str, *, cut_off: bool) -> None:
+        if call.key not in self._system.ledger.disturbed:
+            which = call.order_id, call.step, verb, call.complete_by
+            self._cut_off.setdefault(which, cut_off)
+        if not cut_off:
+            self._waits.pop((call.key, verb), None)
+
+    def _unanswered(self, call: Call, verb: str) -> None:
+        """Report an order once many dispatches in a row had no answer, though no fault is seen."""
         if call.key in self._system.ledger.disturbed:
             return
-        self._cut_off.setdefault((call.order_id, call.step, verb, call.complete_by), cut_off)
-        again = call.order_id, call.step, verb
-        self._again[again] = self._again[again] + 1 if cut_off else 0
-        if self._again[again] == CUT_OFF_MAX + self._rule(call).failures_max:
-            workflow, limit = self._system.submitted[call.order_id], self._allowed(call, verb)
-            about = (
-                f"{workflow}: step {call.step}: its {verb} never ends within its time limit of "
-                f"{limit.total_seconds():g} s. To the circuit breaker its service is away, so its "
-                "orders wait"
-            )
-            self._endless(Violation(12, f"order {call.order_id} waits without end: {about}", about))
+        waits = self._waits.setdefault((call.key, verb), set())
+        waits.add(call.complete_by)
+        if len(waits) != CUT_OFF_MAX + self._rule(call).failures_max:
+            return
+        workflow, limit = self._system.submitted[call.order_id], self._allowed(call, verb)
+        about = (
+            f"{workflow}: step {call.step}: its {verb} never ends within its time limit of "
+            f"{limit.total_seconds():g} s. To the circuit breaker its service is away, so its "
+            "orders wait"
+        )
+        self._endless(Violation(12, f"order {call.order_id} waits without end: {about}", about))
 
     def count(self, steps: Mapping[tuple[str, str], StepTally]) -> None:
         """Add what was seen to the tallies of steps."""
