@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from sas.actors.agent import AgentActor
 from sas.cli.main import main
 from sas.cli.sim import project_of
+from sas.codec.internal import RequestMessage
 from sas.codec.orders import Salvage
 from sas.codec.outward import Rejection
 from sas.domain.messages import Verb
@@ -141,6 +143,22 @@ def test_a_service_without_idempotency_is_found_and_its_story_is_made_short() ->
         rest = short.items[:left_out] + short.items[left_out + 1 :]
         shorter = replace(short, items=rest)
         assert not (shorter.of(Submit) and fails(shorter)), "nothing more can be left out"
+
+
+def test_a_call_under_another_key_than_its_step_has_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    call_of = AgentActor._call_of
+
+    async def other(self: AgentActor, request: RequestMessage) -> Call:
+        call = await call_of(self, request)
+        return replace(call, key=f"{call.key}-{request.epoch}")
+
+    monkeypatch.setattr(AgentActor, "_call_of", other)
+    project = Project.of(two_steps(), ROOT)
+    played = play(project, Plan(1, 1, (Submit(1.0, "O-0", "order", False, 1),)))
+    first = played.violations[0]
+    assert str(first) == "invariant 7: order O-0: O-0/reserve-1 is no key of step reserve"
 
 
 def test_an_order_of_an_unknown_workflow_must_get_a_rejected_notification(

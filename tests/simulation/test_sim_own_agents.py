@@ -115,7 +115,7 @@ def test_a_step_that_an_operator_skipped_owes_no_effect() -> None:
         held = (replace(one, on_failure=OnFailure.HOLD) for one in made.workflows)
         return replace(made, workflows=Workflows(held))
 
-    given = Given(make, {"order": [{"amount": 1}]}, {"*": {"number": 1}})
+    given = Given(make, {"order": [{"amount": 1}]}, {"*": [{"number": 1}]})
     what = Project.of(make().workflows, ROOT, given)
     skips = [Press(float(at), "O-0", Verb.SKIP, False, at > 60, False) for at in (40, 80)]
     one = play(what, Plan(0, 1, (ORDER, Chance("refused", 1.0), *skips)))
