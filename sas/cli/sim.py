@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Iterator, Mapping
+import shlex
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +22,7 @@ from sas.operate.errors import UsageError
 
 if TYPE_CHECKING:
     from sas.domain.workflow import Workflows
+    from sas.sim.invariants import Violation
     from sas.sim.plan import Plan
     from sas.sim.play import Project
     from sas.sim.tally import Tally
@@ -37,7 +42,9 @@ twice, and each undo that leaves it. sim.json of the project has example orders 
 After every transition, and at the end, the invariants are checked. The same seed always plays the
 same story. --trace prints it. A seed that breaks an invariant is made as short as possible.
 
-Exit code 0: every invariant held. 1: one did not. 2: the app cannot be loaded.
+Ctrl-C ends the run: the table and the report then have the seeds that were played.
+
+Exit code 0: every invariant held. 1: one did not. 2: the app cannot be loaded. 130: interrupted.
 
   sas sim --app orders
   sas sim --app orders --seeds 5000 --html build/sim.html
@@ -45,7 +52,10 @@ Exit code 0: every invariant held. 1: one did not. 2: the app cannot be loaded.
   sas sim --app orders --agents own
 """
 SHOWN = 5
-"""Most broken seeds that are printed one by one."""
+"""Most broken seeds that are printed at the end, and most of each thing never reached."""
+TOLD_AT_ONCE = 20
+"""Most broken seeds that are printed as soon as they are found."""
+ORDERS = 6
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +83,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=whole("seeds", 1, 100_000_000), default=200, metavar="N")
     parser.add_argument("--first", type=whole("a seed", 0, 999_999_999), default=0, metavar="SEED")
     parser.add_argument("--jobs", type=whole("processes", 1, 256), metavar="J")
-    parser.add_argument("--orders", type=whole("orders", 1, 1000), default=6, metavar="N")
+    parser.add_argument("--orders", type=whole("orders", 1, 1000), default=ORDERS, metavar="N")
     parser.add_argument("--seed", type=whole("a seed", 0, 999_999_999), metavar="SEED")
     parser.add_argument("--trace", action="store_true", help="tell the story of --seed")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a report with charts")
@@ -93,10 +103,11 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UsageError(str(wrong)) from None
     if arguments.seed is not None:
         return _one(project, arguments)
-    tally = _many(make, arguments)
-    _print(tally, project, arguments)
-    if arguments.html is not None:
-        _write(arguments.html, tally, project, arguments.app)
+    tally = _many(make, project, arguments)
+    _print(tally, arguments)
+    _write(tally, arguments)
+    if tally.interrupted:
+        return output.INTERRUPTED
     if tally.broken and not arguments.json:
         _shrink(project, tally.broken[0][0], arguments)
     return 1 if tally.broken else 0
@@ -136,9 +147,13 @@ def _workflows_of(app: str) -> Workflows:
 def _one(project: Project, arguments: argparse.Namespace) -> int:
     from sas.sim.plan import drawn  # noqa: PLC0415
     from sas.sim.play import play  # noqa: PLC0415
+    from sas.sim.tally import Tally  # noqa: PLC0415
 
     plan = drawn(arguments.seed, project.workflows, arguments.orders)
     played = play(project, plan, tell=arguments.trace)
+    tally = Tally(project.workflows)
+    tally.add(played)
+    _write(tally, arguments)
     if arguments.json:
         said = {
             "Seed": arguments.seed,
@@ -161,11 +176,13 @@ def _one(project: Project, arguments: argparse.Namespace) -> int:
     return 1
 
 
-def _many(make: functools.partial[Project], arguments: argparse.Namespace) -> Tally:
+def _many(
+    make: functools.partial[Project], project: Project, arguments: argparse.Namespace
+) -> Tally:
     from sas.sim.run import jobs_here, played  # noqa: PLC0415
     from sas.sim.tally import Tally  # noqa: PLC0415
 
-    tally = Tally()
+    tally = Tally(project.workflows)
     seeds = range(arguments.first, arguments.first + arguments.seeds)
 
     def described() -> str:
@@ -173,12 +190,45 @@ def _many(make: functools.partial[Project], arguments: argparse.Namespace) -> Ta
         return f"{tally.seeds:,} of {len(seeds):,} seeds, {tally.orders:,} orders{broken}"
 
     progress = Progress(described)
-    with progress.shown():
-        for one in played(make, seeds, arguments.orders, arguments.jobs or jobs_here()):
+    jobs = arguments.jobs or jobs_here()
+    with _interruptible() as is_interrupted, progress.shown():
+        for one in played(make, seeds, arguments.orders, jobs, is_interrupted):
             tally.add(one)
+            if one.violations:
+                _tell_at_once(one.plan.seed, one.violations[0], len(tally.broken))
             progress()
-    tally.broken.sort()
+        tally.interrupted = tally.seeds < len(seeds)
+    tally.broken.sort(key=lambda one: one[0])
     return tally
+
+
+def _tell_at_once(seed: int, violation: Violation, number: int) -> None:
+    """Tell of a broken seed as soon as it is found: a run may take hours."""
+    if number <= TOLD_AT_ONCE:
+        output.complain(f"seed {seed} is broken: {violation}")
+    if number == TOLD_AT_ONCE:
+        output.complain("from here on, broken seeds are only counted until the end")
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """Give a function that returns whether Ctrl-C or SIGTERM came. A second one ends at once."""
+    came: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        if came:
+            raise KeyboardInterrupt
+        came.append(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = {one: signal.signal(one, stop) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(came)
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def _ends(ends: Mapping[tuple[str, str], int]) -> list[dict[str, object]]:
@@ -188,37 +238,80 @@ def _ends(ends: Mapping[tuple[str, str], int]) -> list[dict[str, object]]:
     ]
 
 
-def _print(tally: Tally, project: Project, arguments: argparse.Namespace) -> None:
-    own_faults = list(_own_faults(tally, arguments)) if project.given else []
+def _print(tally: Tally, arguments: argparse.Namespace) -> None:
+    again = functools.partial(_again, arguments)
+    advice = [*tally.own_faults_told(again), *tally.advice()]
     if arguments.json:
-        for seed, violations in tally.broken:
-            output.say(to_line({"Seed": seed, "Broken": [str(one) for one in violations]}))
-        totals = {"Seeds": tally.seeds, "Orders": tally.orders, "Broken": len(tally.broken)}
-        advice = [*own_faults, *tally.advice(project.workflows)]
-        reached = {"NeverReached": tally.never_reached(), "Coverage": tally.coverage()}
-        output.say(to_line({**totals, "Ends": _ends(tally.ends), "Advice": advice, **reached}))
+        _print_json(tally, advice, again)
         return
     states = ("Processed", "Compensated", "Error", "Rejected")
     names = sorted({name for name, _ in tally.ends})
     rows = [[name, *(f"{tally.ends[name, state]:,}" for state in states)] for name in names]
     for line in output.table(["workflow", *(state.lower() for state in states)], rows):
         output.say(line)
-    for line in (*own_faults, *tally.advice(project.workflows)):
+    for line in advice:
         _tell(line)
-    if never := tally.never_reached():
-        _tell(f"no seed led to: {'; '.join(never)}")
+    for name, ways in tally.undo_paths().items():
+        told = [f"{way}: {output.orders(count)}" for way, count in ways]
+        _tell(f"{name}: undo paths: {_first(told)}")
+    for what, missing in (
+        ("kinds of transition", tally.never_reached()),
+        ("transitions into a state", tally.pairs_never_reached()),
+        ("states", tally.states_never_reached()),
+    ):
+        if missing:
+            _tell(f"{what} never reached: {_first(missing)}")
     _tell(f"coverage: {tally.coverage()}; --html lists the others")
     for seed, violations in tally.broken[:SHOWN]:
         _tell(f"seed {seed}: {violations[0]}")
+        _tell(f"seed {seed} again: {again(seed)}")
     held = "every invariant held" if not tally.broken else f"{len(tally.broken)} seeds broke one"
-    _tell(f"{tally.seeds:,} seeds, {tally.orders:,} orders: {held}")
+    ended = f"interrupted after {tally.seeds:,} of {arguments.seeds:,} seeds, "
+    seeds = ended if tally.interrupted else f"{tally.seeds:,} seeds, "
+    _tell(f"{seeds}{tally.orders:,} orders: {held}")
 
 
-def _own_faults(tally: Tally, arguments: argparse.Namespace) -> Iterator[str]:
-    """Yield what each step does wrong, with a seed that shows it."""
-    for about, seed in sorted(tally.own_faults.items()):
-        again = f"sas sim --app {arguments.app} --agents own --seed {seed} --trace"
-        yield f"{about}: seed {seed}, {again}"
+def _print_json(tally: Tally, advice: list[str], again: Callable[[int], str]) -> None:
+    for seed, violations in tally.broken:
+        broken = {"Broken": [str(one) for one in violations], "Again": again(seed)}
+        output.say(to_line({"Seed": seed, **broken}))
+    ways = [
+        {"Workflow": name, "Steps": way, "Orders": count}
+        for name, found in tally.undo_paths().items()
+        for way, count in found
+    ]
+    totals = {
+        "Seeds": tally.seeds,
+        "Interrupted": tally.interrupted,
+        "Orders": tally.orders,
+        "Broken": len(tally.broken),
+        "Ends": _ends(tally.ends),
+        "Advice": advice,
+        "UndoPaths": ways,
+        "NeverReached": tally.never_reached(),
+        "PairsNeverReached": tally.pairs_never_reached(),
+        "StatesNeverReached": tally.states_never_reached(),
+        "Coverage": tally.coverage(),
+    }
+    output.say(to_line(totals))
+
+
+def _first(told: list[str]) -> str:
+    """Return the first items of a list, and how many more there are."""
+    more = [f"{len(told) - SHOWN} more"] if len(told) > SHOWN else []
+    return "; ".join([*told[:SHOWN], *more])
+
+
+def _again(arguments: argparse.Namespace, seed: int) -> str:
+    """Return the command that plays a seed again, with all that changes its story."""
+    words = ["sas", "sim", "--app", arguments.app]
+    if arguments.project != Path():
+        words += ["--project", str(arguments.project)]
+    if arguments.agents != "models":
+        words += ["--agents", arguments.agents]
+    if arguments.orders != ORDERS:
+        words += ["--orders", str(arguments.orders)]
+    return shlex.join([*words, "--seed", str(seed), "--trace"])
 
 
 def _shrink(project: Project, seed: int, arguments: argparse.Namespace) -> None:
@@ -237,12 +330,17 @@ def _shrink(project: Project, seed: int, arguments: argparse.Namespace) -> None:
         _tell(line)
 
 
-def _write(path: Path, tally: Tally, project: Project, app: str) -> None:
+def _write(tally: Tally, arguments: argparse.Namespace) -> None:
+    """Write the report, if one is asked for."""
     from sas.sim.report import html  # noqa: PLC0415
 
+    path: Path | None = arguments.html
+    if path is None:
+        return
+    text = html(tally, arguments.app, functools.partial(_again, arguments))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(html(tally, project.workflows, app), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as wrong:
         raise OutputError(f"{path} cannot be written: {wrong.strerror}") from None
     output.complain(f"the report is in {path}")

@@ -252,7 +252,7 @@ def _of_untouched(
     processed = state is OrderState.PROCESSED
     if notified[Notice.COMPLETED] and not processed:
         yield Violation(4, f"{where} got a notification 'completed'")
-    steps = len(order.steps) * system.workflows.find(order.details.workflow).notify_steps
+    steps = len(order.steps) * system.rules_of(order).notify_steps
     if processed and notified[Notice.STEP_COMPLETED] != steps:
         yield Violation(
             4, f"{where} got notifications of {notified[Notice.STEP_COMPLETED]} of {steps} steps"
@@ -267,7 +267,7 @@ def _of_untouched(
 
 def keys_of(system: System, order: Order, step: StepRecord) -> list[str]:
     """Return every key under which a step may have had its effect."""
-    agents = system.workflows.find(order.details.workflow).steps[step.number].agents
+    agents = system.rules_of(order).steps[step.number].agents
     return [
         idempotency_key(order.order_id, step.name, number, other)
         for number in range(step.call.generation + 1)
@@ -302,8 +302,7 @@ def _effects(
     an operator skipped or undid by hand, and steps without an undo, are left out.
     """
     where = f"{where}: {step.name}"
-    defined = system.workflows.find(order.details.workflow).steps[step.number]
-    limited = defined.undo is not None and defined.undo.drain_time is not None
+    limited = system.rules_of(order).steps[step.number].drain_time is not None
     keys = keys_of(system, order, step)
     known = [system.ledger.by_key[key] for key in keys if key in system.ledger.by_key]
     if order.process_state is OrderState.ERROR and {*step.undo.routes} - {step.call.route}:

@@ -264,7 +264,7 @@ class OwnAgents:
                 self.ledger.unmet.add(attempt.call.key)
         else:
             answer = self._undo(request, attempt, key)
-        if answer is not None and answer.status < 300 and self._happens(self.faults.lost_answer):
+        if answer is not None and answer.status < 300 and self._happens("lost_answer"):
             self.story(f"{what}: it has its effect, and its answer is lost")
             self._lose(attempt, position)
             self.ledger.disturbed.add(attempt.call.key)
@@ -275,8 +275,8 @@ class OwnAgents:
         self.story(f"{what}: {_told(answer)}")
         return answer
 
-    def _happens(self, share: float) -> bool:
-        return self.rng.random() < share
+    def _happens(self, fault: str) -> bool:
+        return self.faults.happens(fault, self.rng)
 
     def _lose(self, attempt: _Attempt, position: int) -> None:
         for effect in self._effects[attempt.agent.name]:
@@ -298,7 +298,7 @@ class OwnAgents:
         agent, call = attempt.agent.name, attempt.call
         effects = self.ledger.of(call.key)
         if effects.refused is None:
-            effects.refused = self._happens(self.faults.refused)
+            effects.refused = self._happens("refused")
         limit = self.limits.get(agent, {}).get(call.step)
         if limit is not None and self.clock.now() > call.complete_by + limit:
             return None
@@ -361,7 +361,7 @@ class OwnAgents:
     def _undo(self, request: HttpRequest, attempt: _Attempt, key: str | None) -> HttpAnswer:
         """Take back what the request names, and refuse its key from now on."""
         agent, call, text = attempt.agent.name, attempt.call, _text(request)
-        if self._happens(self.faults.undo_refused):
+        if self._happens("undo_refused"):
             return _problem(409, "undo-refused", "it cannot be taken back")
         effects, all_effects = self.ledger.of(call.key), self._effects[agent]
         named = [one for one in all_effects if key is not None and one.key == key]

@@ -201,16 +201,6 @@ class Plan:
     instances: int
     items: tuple[Item, ...]
 
-    @property
-    def faults(self) -> set[str]:
-        """Return what goes wrong in it, or is done to it, by kind."""
-        named = {item.name for item in self.items if isinstance(item, Chance)}
-        away = {f"{item.what.split()[0]} away" for item in self.items if isinstance(item, Away)}
-        pressed = {item.verb.value for item in self.items if isinstance(item, Press)}
-        others = (Kill, Forge, Redrive, Unforwarded, Deploy, Apart, Outside)
-        rest = {type(item).__name__.lower() for item in self.items if isinstance(item, others)}
-        return {one.replace("_", " ") for one in named | away | pressed | rest}
-
     def of(self, *kinds: type[Item]) -> list[Item]:
         """Return the items of some kinds."""
         return [item for item in self.items if isinstance(item, kinds)]
@@ -355,6 +345,28 @@ def _chances(rng: random.Random, mood: str) -> list[Item]:
     if rng.random() < 0.3:
         found.append(Chance("heartbeats", 1.0))
     return found
+
+
+CONDITIONS = tuple(
+    sorted(
+        {
+            *(name.replace("_", " ") for name in _SHARES),
+            *(verb.value for verb in Verb),
+            *("table away", "one shard away", "namespace away", "service away"),
+            *("queue disabled", "queue full", "dead letters not forwarded", "forged dead letter"),
+            *("instance killed", "time limit", "clocks apart", "two supervisors", "deploy"),
+            *("redrive", "heartbeats", "callback", "circuit open"),
+        }
+    )
+)
+"""Everything that may have happened before a transition, as ``World.struck`` names it."""
+_AWAY = {"one": "one shard away", "disabled": "queue disabled", "nothing": "queue full"}
+
+
+def away_as(what: str) -> str:
+    """Return the condition under which a dependency is away."""
+    words = what.split()
+    return _AWAY.get(words[0]) or _AWAY.get(words[-1]) or f"{words[0]} away"
 
 
 def faults_of(plan: Plan) -> tuple[Faults, RemoteFaults]:

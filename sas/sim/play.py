@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -13,14 +13,16 @@ from types import MappingProxyType
 from typing import Any
 
 from sas.domain.change import Change
-from sas.domain.order import Order, OrderState, StepRecord, StepState, UndoStatus
+from sas.domain.messages import JournalEntry, JournalWord
+from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState, UndoStatus
 from sas.domain.workflow import StepRules, Workflow, Workflows
 from sas.ports import Call, RefusedError, TransientError
 from sas.sim.invariants import Violation, at_end, in_force, keys_of, skipped
 from sas.sim.own_agents import Given, alone
 from sas.sim.plan import DAY, HOUR, Away, Plan
 from sas.sim.platform import host_rules, queue_rules
-from sas.sim.stage import Stage, seeded
+from sas.sim.reach import Pair
+from sas.sim.stage import Stage, seeded, with_newer
 from sas.sim.system import System
 from sas.sim.watch import Watch
 from sas.sim.wire import SimulatedLoop
@@ -70,7 +72,7 @@ class Project:
     @property
     def patience_s(self) -> float:
         """How long the slowest order may take once no fault begins any more, in seconds."""
-        return QUIET_S + 4 * max(map(_longest_s, self.workflows))
+        return QUIET_S + 4 * max(map(_longest_s, with_newer(self.workflows)))
 
 
 def _longest_s(workflow: Workflow) -> float:
@@ -114,12 +116,21 @@ class StepTally:
 
 @dataclass(slots=True)
 class Played:
-    """One plan, played. ``words`` counts transitions by the state of the order after them."""
+    """One plan, played. ``words`` counts transitions by the state of the order after them.
+
+    ``struck`` are the faults that happened, in the order of their first times. ``met`` says how
+    many of them had happened before the last transition of a kind. ``undone`` counts the ways in
+    which orders of a workflow were undone. ``states`` are those of steps, and of orders (no step).
+    """
 
     plan: Plan
     violations: list[Violation] = field(default_factory=list)
     ends: Counter[tuple[str, str]] = field(default_factory=Counter)
-    words: Counter[tuple[str, str]] = field(default_factory=Counter)
+    words: Counter[Pair] = field(default_factory=Counter)
+    struck: list[str] = field(default_factory=list)
+    met: dict[Pair, int] = field(default_factory=dict)
+    undone: Counter[tuple[str, str]] = field(default_factory=Counter)
+    states: set[tuple[str, str, str, str]] = field(default_factory=set)
     steps: defaultdict[tuple[str, str], StepTally] = field(
         default_factory=lambda: defaultdict(StepTally)
     )
@@ -210,7 +221,7 @@ class Stopwatch:
 
     def _rule(self, call: Call) -> StepRules:
         order = self._system.store.orders[call.order_id].order
-        rules = self._system.workflows.find(order.details.workflow).rules.steps
+        rules = self._system.rules_of(order).steps
         return next(rules[one.number] for one in order.steps if one.name == call.step)
 
     def _allowed(self, call: Call, verb: str) -> timedelta:
@@ -286,6 +297,8 @@ class _Play:
         except TimeoutError:
             self._say("not everything comes to an end")
         except asyncio.CancelledError:
+            if not self._early and self._at_once <= AT_ONCE_MAX:  # Ctrl-C
+                raise
             self._say("it goes on without end")
         finally:
             await system.close()
@@ -353,7 +366,10 @@ class _Play:
         """Check and count one transition."""
         order, entry = change.after, change.entry
         self._watching.written(change)
-        self._played.words[entry.what.value, order.process_state.value] += 1
+        pair = entry.what.value, order.process_state.value
+        self._played.words[pair] += 1
+        if self._system is not None:
+            self._played.met[pair] = len(self._system.world.struck)
         self._check_time(entry.at)
         if self._telling:
             steps = " ".join(f"{one.name}={one.process_state.value}" for one in order.steps)
@@ -363,9 +379,16 @@ class _Play:
                 f" [{steps}]" + (f"; sends {sends}" if sends else "")
             )
         workflow = order.details.workflow
-        before = change.before.steps if change.before else ()
+        self._played.states.add((workflow, "", pair[1], ""))
+        before = change.before.steps if change.before else (None,) * len(order.steps)
         for old, new in zip(before, order.steps, strict=False):
-            self._saw_step(order, old, new, self._played.steps[workflow, new.name], entry.at)
+            if old is new:
+                continue
+            state = new.process_state.value, new.undo.status.value
+            self._played.states.add((workflow, new.name, *state))
+            if old is not None:
+                tally = self._played.steps[workflow, new.name]
+                self._saw_step(order, old, new, tally, entry.at)
 
     def _check_time(self, at: datetime) -> None:
         """End a simulation whose transitions never stop while its time stands still."""
@@ -405,6 +428,7 @@ class _Play:
         tally.undo_failed += new.undo_failed and not old.undo_failed
 
     def _tally(self, system: System) -> None:
+        self._played.struck = [one.replace("_", " ") for one in system.world.struck]
         for (order_id, name), times in self._watching.asked_again.items():
             workflow = system.submitted[order_id]
             self._played.steps[workflow, name].asked_again += times
@@ -415,6 +439,8 @@ class _Play:
             order = stored.order
             workflow = order.details.workflow
             self._played.ends[workflow, order.process_state.value] += 1
+            if order.direction is Direction.UNDO and order.settled_at is not None:
+                self._played.undone[workflow, _way_back(order, stored.journal)] += 1
             if order.settled_at is not None:
                 took = order.settled_at - order.details.submitted_at
                 self._played.seconds[workflow].append(took.total_seconds())
@@ -430,3 +456,20 @@ class _Play:
                     tally.processed += 1
                     tally.without_effect += not (found or owed)
         self._stopwatch.count(self._played.steps)
+
+
+def _way_back(order: Order, journal: Sequence[JournalEntry]) -> str:
+    """Return the steps of an order in the order in which they were undone, and how."""
+    skipped, way = set(), []
+    for entry in journal:
+        for one in entry.changes:
+            step = order.steps[one.step]
+            if entry.what is JournalWord.SKIPPED and one.after is StepState.PROCESSED:
+                skipped.add(one.step)
+            if one.after is not StepState.COMPENSATED or step.undo.status is UndoStatus.NOT_NEEDED:
+                continue
+            marks = ["skipped"] * (one.step in skipped)
+            marks += ["by hand"] * (step.undo.status is UndoStatus.BY_HAND)
+            way.append(step.name + (f" ({', '.join(marks)})" if marks else ""))
+    way += [f"{one.name} (undo failed)" for one in order.steps if one.undo_failed]
+    return ", ".join(way) or "nothing to undo"

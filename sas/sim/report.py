@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
-from sas.domain.workflow import Workflows
 from sas.sim.tally import Tally, percentile
 
 _STYLE = """
@@ -43,18 +42,20 @@ _LEGEND = (
     "without an undo, in an order that was undone.</p>"
 )
 _STATES = ("Processed", "Compensated", "Error", "Rejected")
+WAYS_MAX = 20
+"""Most undo paths of a workflow in its chart."""
 
 
-def html(tally: Tally, workflows: Workflows, app: str) -> str:
-    """Return the page."""
+def html(tally: Tally, app: str, again: Callable[[int], str]) -> str:
+    """Return the page. ``again`` returns the command that repeats a seed."""
     return "\n".join(
         [
             '<!doctype html><html lang="en"><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>Simulation of {escape(app)}</title><style>{_STYLE}</style>",
             f"<h1>Simulation of {escape(app)}</h1>",
-            *_verdict(tally),
-            *_list("What to look at", [*_own_faults(tally), *tally.advice(workflows)]),
+            *_verdict(tally, again),
+            *_list("What to look at", [*tally.own_faults_told(again), *tally.advice()]),
             "<h2>How orders ended</h2>",
             *_table(["workflow", *_STATES, "p50", "p99"], _ends(tally)),
             *_charts(tally),
@@ -66,10 +67,14 @@ def html(tally: Tally, workflows: Workflows, app: str) -> str:
             _LEGEND,
             "<h2>Transitions, by the state of the order after them</h2>",
             *_table(["transition", *_states_of(tally)], _words(tally)),
-            *_list("Transitions that no simulation led to", tally.never_reached()),
+            *_ways_back(tally),
             f"<h2>Coverage</h2><p>{escape(tally.coverage())}.</p>",
+            *_list("Kinds of transition never reached", tally.never_reached()),
+            *_list("Transitions into a state never reached", tally.pairs_never_reached()),
+            *_list("States never reached", tally.states_never_reached()),
+            "<h2>Conditions that a transition never followed</h2>",
             *_table(
-                ["transition, into state", "never met"],
+                ["transition, into state", "conditions"],
                 [
                     [f"{word}, {state}", ", ".join(missing)]
                     for (word, state), missing in tally.not_met().items()
@@ -80,18 +85,16 @@ def html(tally: Tally, workflows: Workflows, app: str) -> str:
     )
 
 
-def _verdict(tally: Tally) -> Iterator[str]:
+def _verdict(tally: Tally, again: Callable[[int], str]) -> Iterator[str]:
+    if tally.interrupted:
+        yield '<p class="bad">Interrupted before every seed was played.</p>'
     seeds = f"{tally.seeds:,} seeds, {tally.orders:,} orders: "
     if not tally.broken:
         yield f'<p class="good">{seeds}no invariant was broken.</p>'
         return
     yield f'<p class="bad">{seeds}{len(tally.broken)} seeds broke an invariant.</p>'
-    lines = [f"seed {seed}: {broken[0]}" for seed, broken in tally.broken[:50]]
+    lines = [f"seed {seed}: {broken[0]}: {again(seed)}" for seed, broken in tally.broken[:50]]
     yield from _list("Broken", lines)
-
-
-def _own_faults(tally: Tally) -> list[str]:
-    return [f"{about} (seed {seed})" for about, seed in sorted(tally.own_faults.items())]
 
 
 def _list(title: str, lines: Sequence[str]) -> Iterator[str]:
@@ -155,19 +158,35 @@ def _charts(tally: Tally) -> Iterator[str]:
 def _per_step(tally: Tally, column: str) -> Iterator[str]:
     """Yield a chart of one count over all steps."""
     counts = [(f"{name[0]}: {name[1]}", getattr(one, column)) for name, one in tally.steps.items()]
-    title = column.replace("_", " ")
-    most = max([count for _, count in counts], default=0)
-    if not most:
-        return
+    if any(count for _, count in counts):
+        yield from _chart(sorted(counts), f"{column.replace('_', ' ')} of each step")
+
+
+def _ways_back(tally: Tally) -> Iterator[str]:
+    """Yield a chart of the ways in which the orders of each workflow were undone."""
+    yield "<h2>Undo paths</h2>"
+    paths = tally.undo_paths()
+    if not paths:
+        yield "<p>No order was undone.</p>"
+    for name, ways in paths.items():
+        more = f" The first {WAYS_MAX} of {len(ways)} ways." if len(ways) > WAYS_MAX else ""
+        title = f"{name}: steps in the order in which they were undone, by number of orders.{more}"
+        yield from _chart(ways[:WAYS_MAX], title, below=18)
+
+
+def _chart(counts: Sequence[tuple[str, int]], title: str, below: int = 0) -> Iterator[str]:
+    """Yield bars beside their names, or so far ``below`` them."""
+    most, line, left = max(count for _, count in counts), 18 + below, 0 if below else 260
     rows = [
-        f'<text x="0" y="{18 * row + 13}">{escape(name)}</text>'
-        f'<rect x="260" y="{18 * row + 3}" width="{400 * count / most:.1f}" height="12" rx="3"/>'
-        f'<text x="{266 + 400 * count / most:.1f}" y="{18 * row + 13}">{count:,}</text>'
-        for row, (name, count) in enumerate(sorted(counts))
+        f'<text x="0" y="{line * row + 13}">{escape(name)}</text>'
+        f'<rect x="{left}" y="{line * row + 3 + below}" width="{400 * count / most:.1f}" '
+        f'height="12" rx="3"/><text x="{left + 6 + 400 * count / most:.1f}" '
+        f'y="{line * row + 13 + below}">{count:,}</text>'
+        for row, (name, count) in enumerate(counts)
     ]
-    height = 18 * len(rows) + 6
-    yield f'<figure><svg viewBox="0 0 740 {height}" role="img" aria-label="{title} of each step">'
-    yield "".join(rows) + f"</svg><figcaption>{title} of each step</figcaption></figure>"
+    height = line * len(rows) + 6
+    yield f'<figure><svg viewBox="0 0 740 {height}" role="img" aria-label="{escape(title)}">'
+    yield "".join(rows) + f"</svg><figcaption>{escape(title)}</figcaption></figure>"
 
 
 def _bars(seconds: Sequence[float]) -> str:

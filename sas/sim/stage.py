@@ -18,7 +18,7 @@ from sas.codec.internal import Kind
 from sas.domain.ids import URGENT_SUFFIX, idempotency_key, reply_id, shard_of
 from sas.domain.messages import Verb
 from sas.domain.order import Direction, Order, OrderState, StepState
-from sas.domain.workflow import Workflows
+from sas.domain.workflow import TIME_ALLOWED_MAX, Workflow, Workflows
 from sas.ports import Business, BusUnavailableError, Message
 from sas.sim.own_agents import Given, OwnAgents
 from sas.sim.plan import (
@@ -36,6 +36,7 @@ from sas.sim.plan import (
     Redrive,
     Submit,
     Unforwarded,
+    away_as,
     faults_of,
 )
 from sas.sim.platform import QUEUES, STRANGE_QUEUE
@@ -52,6 +53,8 @@ SEND_AGAIN_S = 30.0
 """How long an application waits before it sends again to a queue that takes nothing."""
 TIMER_IDLE = timedelta(minutes=2)
 WATCH_S = 10.0
+MORE_TIME = 1.5
+"""How much more time a new version allows its steps."""
 WATCHES_MAX = 60
 """How often, and how long, an operator looks whether an order is in Error."""
 CHANCE_S = 7200.0
@@ -76,10 +79,13 @@ class Stage(System):
         super().__init__(world_of(plan.seed, queues, rules, faults), workflows)
         self.tell = tell
         self.ears: list[Ear] = []
+        self._deployed = workflows
         self._left = 0
         self._senders: set[asyncio.Task[None]] = set()
         self._redriver = Redriver(self, tell)
         self.world.timer_idle = TIMER_IDLE
+        remote.strikes = self.world.strikes
+        self.store.on_shared = self._saw_shared
         clock = self.world.clock
         drained = drain_times(workflows)
         outside = {item.agent for item in plan.items if isinstance(item, Outside)}
@@ -168,6 +174,7 @@ class Stage(System):
         match item:
             case Apart():
                 self.hosts[item.instance % len(self.hosts)].clock.seconds = item.seconds
+                self.world.strikes("clocks apart")
             case Submit():
                 if item.workflow == NO_WORKFLOW:
                     self.unknown.add(item.order_id)
@@ -190,6 +197,7 @@ class Stage(System):
             case Unforwarded():
                 self._keep_dead_letters(item)
             case Deploy():
+                self.workflows = with_newer(self._deployed)
                 self._deploy(item)
 
     def _later(self, at_s: float, what: object, act: Callable[[], None]) -> None:
@@ -220,6 +228,8 @@ class Stage(System):
                     await self.world.clock.sleep(SEND_AGAIN_S)
 
     def _turn(self, what: str, *, away: bool) -> None:
+        if away:
+            self.world.strikes(away_as(what))
         kind, _, rest = what.partition(" ")
         match kind:
             case "table":
@@ -239,7 +249,12 @@ class Stage(System):
                 else:
                     self.bus.queues[name].refuses = away
 
+    def _saw_shared(self, name: str, value: str) -> None:
+        if name.startswith("breaker|") and '"state":"open"' in value:
+            self.world.strikes("circuit open")
+
     def _kill(self, item: Kill) -> None:
+        self.world.strikes("instance killed")
         instances = self.world.instances
         chosen = instances if item.instance is None else [instances[item.instance % len(instances)]]
         for instance in chosen:
@@ -260,6 +275,7 @@ class Stage(System):
                 with suppress(BusUnavailableError):
                     self.bus._enqueue(forged)  # noqa: SLF001
                     self.bus.give_up_first(STRANGE_QUEUE)
+                    self.world.strikes("forged dead letter")
 
     def _deploy(self, item: Deploy) -> None:
         for number, host in enumerate(self.hosts):
@@ -267,11 +283,9 @@ class Stage(System):
             self._later(at_s, f"instance {number} is deployed anew", self._deploys(number, host))
 
     def _deploys(self, number: int, host: Host) -> Callable[[], None]:
-        newer = [replace(one, version=one.version + 1) for one in self.workflows]
-        both = replace(host.business, workflows=Workflows([*self.workflows, *newer]))
-
         def deploy() -> None:
-            host.business = both
+            self.world.strikes("deploy")
+            host.business = replace(host.business, workflows=self.workflows)
             self.world.kill(self.world.instances[number])
 
         return deploy
@@ -286,6 +300,7 @@ class Stage(System):
         if isinstance(item, Press):
             self._press(item)
         else:
+            self.world.strikes("redrive")
             self._begin(self._redriver.resend(back=item.back, dies=item.twice))
 
     def _is_due(self, item: Press | Redrive) -> bool:
@@ -312,6 +327,7 @@ class Stage(System):
             self._undone_by_hand(order)
         for _ in range(1 + item.twice):
             try:
+                self.world.strikes(item.verb.value)
                 self.put_command(order.order_id, item.verb.value, order.seq - item.stale, **members)
             except BusUnavailableError:
                 self.tell("the operator sees that the command could not be sent")
@@ -333,6 +349,7 @@ class Stage(System):
         """Let an operator redrive dead letters that lie in subqueues, and look again later."""
         paths = *sorted(self.subqueues), QUEUES.dead_letters + DEAD_LETTERS
         if any(self._redriver.waiting(paths)):
+            self.world.strikes("dead letters not forwarded")
             for _ in range(1 + item.twice):
                 self._begin(self._redriver.redrive(dies=die > 0))
             die -= 1
@@ -343,13 +360,30 @@ class Stage(System):
         for step in order.steps:
             if not (step.undo_failed and step.undo.routes):
                 continue
-            workflow = self.workflows.find(order.details.workflow)
-            agents = workflow.steps[step.number].agents
+            agents = self.rules_of(order).steps[step.number].agents
             other = agents[step.undo.routes[0]] if step.undo.routes[0] else None
             for generation in range(step.call.generation + 1):
                 key = idempotency_key(order.order_id, step.name, generation, other)
                 effects = self.ledger.of(key)
                 effects.in_force, effects.tombstone = False, True
+
+
+def with_newer(workflows: Workflows) -> Workflows:
+    """Return the workflows with one more version of each, as a deploy in the middle brings them.
+
+    Its steps are allowed more time. Orders under way keep their version, and its times.
+    """
+    names = dict.fromkeys(one.name for one in workflows)
+    newer = [_newer(workflows.find(name)) for name in names]
+    return Workflows([*workflows, *newer])
+
+
+def _newer(workflow: Workflow) -> Workflow:
+    steps = tuple(
+        replace(step, time_allowed=min(step.time_allowed * MORE_TIME, TIME_ALLOWED_MAX))
+        for step in workflow.steps
+    )
+    return replace(workflow, version=workflow.version + 1, steps=steps)
 
 
 def seeded(plan: Plan) -> None:

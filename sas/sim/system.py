@@ -16,9 +16,9 @@ from sas.codec import internal
 from sas.codec.internal import CommandMessage
 from sas.codec.strict import MalformedError
 from sas.domain.ids import digest_id
-from sas.domain.order import OrderState
+from sas.domain.order import Order, OrderState
 from sas.domain.queues import lane
-from sas.domain.workflow import Workflows
+from sas.domain.workflow import Rules, Workflows
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.hooks import Encryption
@@ -189,6 +189,10 @@ class System:
         self.world.instances = [Instance(host) for host in hosts]
         self.world.resting = self._waits_for_operator
 
+    def rules_of(self, order: Order) -> Rules:
+        """Return the rules of an order: those of its own version of its workflow."""
+        return self.workflows.rules(order.details.workflow, order.details.version)
+
     def at_rest(self) -> bool:
         """Return whether every order is at an end, or in Error, and nothing is due."""
         if any(self.store._due.values()):  # noqa: SLF001  the twin of a table
@@ -253,6 +257,7 @@ class System:
     async def call_back(self, callback: Callback, body: bytes) -> bool:
         """Hand over the result of a callback: by HTTP to any instance, or on the queue."""
         rng = self.world.rng
+        self.world.strikes("callback")
         if rng.random() < 0.5:
             said = json.dumps(json.loads(body) | {"token": callback.token}).encode()
             try:

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
-from sas.domain.messages import JournalWord
 from sas.domain.order import OrderState
-from sas.domain.workflow import Step, Workflows
+from sas.domain.workflow import Step, Workflow, Workflows
+from sas.sim import reach
 from sas.sim.invariants import Violation
+from sas.sim.plan import CONDITIONS
 from sas.sim.play import Played, StepTally
-
-NEVER = {JournalWord.UNKNOWN.value, JournalWord.REJECTED.value}
-"""Words that no simulation of one version can lead to, or that no stored transition has."""
+from sas.sim.reach import Pair
 
 
 @dataclass(slots=True)
 class Tally:
-    """All simulations so far."""
+    """All simulations of some workflows so far."""
 
+    workflows: Workflows
     seeds: int = 0
     orders: int = 0
+    interrupted: bool = False
     broken: list[tuple[int, list[Violation]]] = field(default_factory=list)
     own_faults: dict[str, int] = field(default_factory=dict)
     """What a step of the adopter does wrong, and the first seed that shows it."""
     ends: Counter[tuple[str, str]] = field(default_factory=Counter)
-    words: Counter[tuple[str, str]] = field(default_factory=Counter)
-    met: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """Transitions by their word, the state of the order after them, and a fault of the seed."""
+    words: Counter[Pair] = field(default_factory=Counter)
+    met: defaultdict[Pair, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """The conditions that had happened in a simulation before a transition."""
+    undone: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """The ways in which orders of a workflow were undone."""
+    states: set[tuple[str, str, str, str]] = field(default_factory=set)
+    """Workflow, step, ProcessState and status of the undo; no step means the order as a whole."""
     steps: defaultdict[tuple[str, str], StepTally] = field(
         default_factory=lambda: defaultdict(StepTally)
     )
@@ -45,9 +50,10 @@ class Tally:
             self.own_faults[about] = min(seed, self.own_faults.get(about, seed))
         self.ends.update(played.ends)
         self.words.update(played.words)
-        for fault in played.plan.faults:
-            for (word, state), times in played.words.items():
-                self.met[word, state, fault] += times
+        for pair, count in played.met.items():
+            self.met[pair].update(played.struck[:count])
+        self.undone.update(played.undone)
+        self.states |= played.states
         for key, tally in played.steps.items():
             own = self.steps[key]
             for one in fields(StepTally):
@@ -55,39 +61,81 @@ class Tally:
         for name, seconds in played.seconds.items():
             self.seconds[name] += seconds
 
+    def own_faults_told(self, again: Callable[[int], str]) -> list[str]:
+        """Return what each step does wrong, with the command that shows it."""
+        found = sorted(self.own_faults.items())
+        return [f"{about}: seed {seed}, {again(seed)}" for about, seed in found]
+
+    def newest(self) -> list[Workflow]:
+        """Return the version of each workflow that new orders get."""
+        return [self.workflows.find(name) for name in dict.fromkeys(w.name for w in self.workflows)]
+
+    def pairs(self) -> set[Pair]:
+        """Return the kinds of transition that the workflows can have, and the states after them."""
+        return {*self.words}.union(*map(reach.pairs, self.newest()))
+
     def never_reached(self) -> list[str]:
         """Return the kinds of transition that no simulation led to."""
+        return sorted({word for word, _ in self.pairs()} - {word for word, _ in self.words})
+
+    def pairs_never_reached(self) -> list[str]:
+        """Return the transitions of a kind that was reached, into a state that was not."""
         reached = {word for word, _ in self.words}
-        every = {word.value for word in JournalWord} - NEVER
-        return sorted(every - reached)
+        missing = sorted(self.pairs() - {*self.words})
+        return [f"{word}, {state}" for word, state in missing if word in reached]
+
+    def states_never_reached(self) -> list[str]:
+        """Return the states of steps and orders that no simulation led to."""
+        orders = [
+            f"{one.name}: order {state}"
+            for one in self.newest()
+            for state in reach.order_states(one)
+            if (one.name, "", state, "") not in self.states
+        ]
+        steps = [
+            f"{one.name}: step {step} {state}" + ("" if undo == "-" else f", {undo}")
+            for one in self.newest()
+            for step, state, undo in reach.step_states(one)
+            if (one.name, step, state, undo) not in self.states
+        ]
+        return orders + steps
 
     def coverage(self) -> str:
-        """Return how much of event x state x fault the simulations reached, in a sentence."""
-        faults = {fault for _, _, fault in self.met}
-        every, reached = len(self.words) * len(faults), len(self.met)
+        """Return how much of event x state x condition the simulations reached, in a sentence."""
+        pairs = self.pairs()
+        words = {word for word, _ in pairs}
+        met = {one for conditions in self.met.values() for one in conditions}
+        triples = sum(map(len, self.met.values()))
         return (
-            f"{len({word for word, _ in self.words})} kinds of transition in "
-            f"{len(self.words)} pairs with a state; with {len(faults)} faults, "
-            f"{reached} of {every} triples were reached"
+            f"{len(words) - len(self.never_reached())} of {len(words)} kinds of transition; "
+            f"{len(self.words)} of {len(pairs)} pairs with a state; "
+            f"{len(met)} of {len(CONDITIONS)} conditions; "
+            f"{triples:,} of {len(pairs) * len(CONDITIONS):,} triples"
         )
 
-    def not_met(self) -> dict[tuple[str, str], list[str]]:
-        """Return the faults that a transition into a state never met, by transition and state."""
-        faults = sorted({fault for _, _, fault in self.met})
+    def not_met(self) -> dict[Pair, list[str]]:
+        """Return the conditions that a transition into a state never met."""
         found = {
-            (word, state): [one for one in faults if not self.met[word, state, one]]
-            for word, state in sorted(self.words)
+            pair: [one for one in CONDITIONS if one not in self.met[pair]]
+            for pair in sorted(self.words)
         }
         return {pair: missing for pair, missing in found.items() if missing}
 
-    def advice(self, workflows: Workflows) -> Iterator[str]:
+    def undo_paths(self) -> dict[str, list[tuple[str, int]]]:
+        """Return how orders of each workflow were undone, and how often: the most often first."""
+        found: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+        for (name, way), count in sorted(self.undone.items(), key=lambda one: (-one[1], one[0])):
+            found[name].append((way, count))
+        return {name: found[name] for name in sorted(found)}
+
+    def advice(self) -> Iterator[str]:
         """Yield what an adopter should know of the own workflows."""
-        for name in sorted({workflow.name for workflow in workflows}):
+        for workflow in self.newest():
+            name = workflow.name
             ends = {state: count for (own, state), count in self.ends.items() if own == name}
-            orders = sum(ends.values())
-            if orders and not ends.get(OrderState.PROCESSED.value):
-                yield f"{name}: none of its {orders} orders ended Processed."
-            for step in workflows.find(name).steps:
+            if ends and OrderState.PROCESSED.value not in ends:
+                yield f"{name}: none of its {sum(ends.values())} orders ended Processed."
+            for step in workflow.steps:
                 yield from _of_step(name, step, self.steps[name, step.name])
 
 

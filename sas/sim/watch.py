@@ -75,7 +75,7 @@ class Watch:
         where = f"order {order.order_id} seq {entry.seq} ({entry.what.value})"
         stored = self._system.store.orders[order.order_id]
         if not order.rejected:  # its workflow may be unknown
-            rules = self._system.workflows.find(order.details.workflow).rules
+            rules = self._system.rules_of(order)
             for violation in of_change(change, len(stored.journal), rules):
                 self._broken(violation)
         for step in order.steps:
@@ -140,8 +140,7 @@ class Watch:
     def _unsent_to_away(self, order_id: str, step: StepRecord) -> Iterator[bool]:
         """Yield whether the request of a dispatch was never sent, and its queue is away."""
         bus, stored = self._system.bus, self._system.store.orders[order_id]
-        workflow = self._system.workflows.find(stored.order.details.workflow)
-        agents = workflow.steps[step.number].agents
+        agents = self._system.rules_of(stored.order).steps[step.number].agents
         for entry in stored.journal:
             for index, item in enumerate(entry.messages):
                 if not isinstance(item, Request):

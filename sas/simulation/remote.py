@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -18,7 +18,8 @@ class RemoteFaults:
 
     Calls with a ``lost_answer`` have their effect. Calls that end ``later`` return
     ``StillRunning`` and have their effect at a later call, after ``look_seconds_max`` at most.
-    With ``heartbeats`` a call sends a heartbeat every second.
+    With ``heartbeats`` a call sends a heartbeat every second. ``strikes`` gets each fault that
+    happens.
     """
 
     transient: float = 0.0
@@ -30,6 +31,14 @@ class RemoteFaults:
     later: float = 0.0
     look_seconds_max: float = 120.0
     heartbeats: bool = False
+    strikes: Callable[[str], None] = field(default=lambda _fault: None, init=False)
+
+    def happens(self, fault: str, rng: random.Random) -> bool:
+        """Return whether a fault happens now."""
+        happens: bool = rng.random() < getattr(self, fault)
+        if happens:
+            self.strikes(fault)
+        return happens
 
 
 @dataclass(slots=True)
@@ -93,6 +102,7 @@ class SimulatedAgent:
         self.calls.add(task)
         task.add_done_callback(self._call_ended)
         while self._faults.heartbeats and not task.done():
+            self._faults.strikes("heartbeats")
             await call.heartbeat("at it")
             tick = asyncio.ensure_future(self._clock.sleep(1))
             try:
@@ -110,7 +120,7 @@ class SimulatedAgent:
         await self._travel(call)
         effects = self._ledger.of(call.key)
         if effects.refused is None:
-            effects.refused = self._rng.random() < self._faults.refused
+            effects.refused = self._faults.happens("refused", self._rng)
         if effects.tombstone:
             raise RefusedError("undone", "this key was undone")
         if effects.refused:
@@ -126,7 +136,7 @@ class SimulatedAgent:
 
     async def _undo(self, call: Call) -> Any:
         await self._travel(call)
-        if self._rng.random() < self._faults.undo_refused:
+        if self._faults.happens("undo_refused", self._rng):
             raise RefusedError("undo-refused", "it cannot be taken back")
         effects = self._ledger.of(call.key)
         if not effects.tombstone and self._goes_on():
@@ -137,7 +147,7 @@ class SimulatedAgent:
         return {"undone": True}
 
     def _goes_on(self) -> bool:
-        return bool(self._faults.later) and self._rng.random() < self._faults.later
+        return bool(self._faults.later) and self._faults.happens("later", self._rng)
 
     def _later(self) -> StillRunning:
         seconds = self._rng.uniform(0.1, self._faults.look_seconds_max)
@@ -146,14 +156,14 @@ class SimulatedAgent:
     async def _travel(self, call: Call) -> None:
         least, most = self.seconds.get(call.step, (0.0, self._faults.seconds_max))
         await self._clock.sleep(self._rng.uniform(least, most))
-        if self.down or self._rng.random() < self._faults.transient:
+        if self.down or self._faults.happens("transient", self._rng):
             self._ledger.disturbed.add(call.key)
             raise TransientError("try again")
-        if self._rng.random() < self._faults.hangs:
+        if self._faults.happens("hangs", self._rng):
             self._ledger.disturbed.add(call.key)
             await self._clock.sleep(self._rng.uniform(5, 60))
 
     async def _answer(self, call: Call) -> None:
-        if self._rng.random() < self._faults.lost_answer:
+        if self._faults.happens("lost_answer", self._rng):
             self._ledger.disturbed.add(call.key)
             raise TransientError("the answer was lost")

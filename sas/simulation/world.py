@@ -145,6 +145,8 @@ class World:
     rng: random.Random = field(init=False)
     busy_s: float = field(init=False)
     calm: bool = False
+    struck: dict[str, None] = field(default_factory=dict)
+    """The faults that have happened, in the order of their first times."""
     crashes: int = 0
     timed_out: int = 0
     _running: int = 0
@@ -171,16 +173,20 @@ class World:
         """The bus for the actors. Other tasks and crashes come between its sends."""
         return PausingBus(self)
 
+    def strikes(self, fault: str) -> None:
+        """Remember that a fault has happened."""
+        self.struck[fault] = None
+
     # --- what happens inside a function ---
 
     async def pause(self) -> None:
         """Let other tasks run; sometimes stall or crash. A task of a killed instance stops here."""
         await others_run(self.rng.randint(0, 3))
-        if self._happens(self.faults.stalls):
+        if self._happens("stalls"):
             await self.clock.sleep(self.rng.uniform(0, self.faults.stall_seconds_max))
         if is_killed():
             raise CrashError
-        if self._happens(self.faults.crash):
+        if self._happens("crash"):
             self.crashes += 1
             self.tell("a function dies between two of its steps")
             raise CrashError
@@ -188,7 +194,7 @@ class World:
     async def store_pause(self, operation: str, key: str) -> None:
         """Wait for a store that is away or throttled, as long as the real adapter does."""
         await self.pause()
-        if self._happens(self.faults.store_throttled):
+        if self._happens("store_throttled"):
             wait = self.rng.uniform(0, 12)
             await self.clock.sleep(min(wait, sum(STORE_WAITS_S)))
             if wait > sum(STORE_WAITS_S):
@@ -334,15 +340,15 @@ class World:
 
     async def _deliver(self, instance: Instance, queue: str, queued: Queued) -> None:
         _life.set((instance, instance.life))
-        if self._happens(self.faults.duplicate):
+        if self._happens("duplicate"):
             self.tell(f"message {queued.message.message_id} of {queue} comes twice")
             self.memory_bus.again(queued)
-        if self._happens(self.faults.late):
+        if self._happens("late"):
             self._comes_late(queue, queued)
-        if self._happens(self.faults.given_up):
+        if self._happens("given_up"):
             self.tell(f"message {queued.message.message_id} of {queue} is given up meanwhile")
             self.memory_bus.give_up(queued)
-        if self._happens(self.faults.lock_lost):  # another gets it while this one goes on
+        if self._happens("lock_lost"):  # another gets it while this one goes on
             self.tell(f"the lock of message {queued.message.message_id} of {queue} is lost")
             self.memory_bus.abandon(queued)
         try:
@@ -368,6 +374,7 @@ class World:
             first = next(iter(instance.running.values()), None)
             if first is not None and first.began + self.rules.function_timeout <= now:
                 self.timed_out += 1
+                self.strikes("time limit")
                 self.tell("a function runs past its time limit")
                 self.kill(instance)
 
@@ -387,15 +394,17 @@ class World:
     async def sweep(self) -> None:
         """Let all instances sweep at once. One that dies takes none of the others along."""
         sweeps = [self._sweep(instance) for instance in self.instances if instance.up]
-        await asyncio.gather(*sweeps, return_exceptions=True)
+        ended = await asyncio.gather(*sweeps, return_exceptions=True)
+        if sum(getattr(one, "led", False) for one in ended) > 1:
+            self.strikes("two supervisors")
 
-    async def _sweep(self, instance: Instance) -> None:
+    async def _sweep(self, instance: Instance) -> object:
         """Run the timer function of an instance. A timer is not retried: the next tick comes."""
         _life.set((instance, instance.life))
         task = asyncio.ensure_future(instance.functions.sweep())
         instance.running[task] = Work(self.clock.now(), None)
         try:
-            await task
+            return await task
         finally:
             del instance.running[task]
 
@@ -430,22 +439,26 @@ class World:
     # --- faults by chance ---
 
     def _store_fault(self, operation: str, _key: str) -> StoreFault | None:
-        if self._happens(self.faults.store_down):
+        if self._happens("store_down"):
             return StoreFault.UNAVAILABLE
         writes = operation in {"commit", "put_payload"}
-        if writes and self._happens(self.faults.store_lost_answer):
+        if writes and self._happens("store_lost_answer"):
             return StoreFault.LOST_ANSWER
-        conflicts = operation == "commit" and self._happens(self.faults.store_conflict)
+        conflicts = operation == "commit" and self._happens("store_conflict")
         return StoreFault.CONFLICT if conflicts else None
 
     def _bus_fault(self, _message: Message) -> BusFault | None:
-        if self._happens(self.faults.bus_down):
+        if self._happens("bus_down"):
             return BusFault.UNAVAILABLE
-        lost = self._happens(self.faults.bus_lost_answer)
+        lost = self._happens("bus_lost_answer")
         return BusFault.LOST_ANSWER if lost else None
 
-    def _happens(self, share: float) -> bool:
-        return share > 0 and not self.calm and self.rng.random() < share
+    def _happens(self, fault: str) -> bool:
+        share: float = getattr(self.faults, fault)
+        happens = share > 0 and not self.calm and self.rng.random() < share
+        if happens:
+            self.strikes(fault)
+        return happens
 
 
 def _held_by(instance: Instance) -> str:

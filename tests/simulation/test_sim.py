@@ -30,6 +30,7 @@ from sas.ports import Call, Message
 from sas.sim import redrives, stage
 from sas.sim.invariants import Violation
 from sas.sim.plan import (
+    CONDITIONS,
     NO_WORKFLOW,
     Away,
     Chance,
@@ -298,18 +299,17 @@ def test_a_reply_after_complete_by_and_an_edit_without_an_undo_are_found() -> No
 def test_the_coverage_names_the_faults_that_a_transition_never_met() -> None:
     project = Project.of(two_steps(), ROOT)
     sent = Submit(1.0, "O-0", "order", False, 1)
-    plans = (
-        Plan(1, 1, (sent, Chance("hangs", 0.0))),
-        Plan(2, 1, (sent, Chance("crash", 0.0), Press(5.0, "O-0", Verb.UNDO, False, False, False))),
-    )
-    tally = tallied(project, iter(plans))
-    assert tally.not_met()["undo decided", "Compensating"] == ["hangs"]
-    assert ("submitted", "Pending") not in tally.not_met()
-    assert "with 3 faults" in tally.coverage()
+    undo = Press(5.0, "O-0", Verb.UNDO, False, False, False)
+    never, always = Chance("crash", 0.0), Chance("heartbeats", 1.0)
+    tally = tallied(project, iter([Plan(2, 1, (sent, never, always, undo))]))
+    assert tally.met["submitted", "Pending"] == set(), "not what comes later"
+    assert tally.met["undo decided", "Compensating"] == {"heartbeats", "undo"}
+    assert "crash" in tally.not_met()["undo decided", "Compensating"], "drawn, and never struck"
+    assert f" 2 of {len(CONDITIONS)} conditions" in tally.coverage()
 
 
 def tallied(project: Project, plans: Iterator[Plan]) -> Tally:
-    tally = Tally()
+    tally = Tally(project.workflows)
     for plan in plans:
         played: Played = play(project, plan)
         assert played.violations == []
@@ -325,7 +325,7 @@ def test_a_step_without_an_undo_is_reported_with_the_orders_that_keep_its_effect
     )
     chances = (Chance("refused", 0.6),)
     plans = (Plan(seed, 1, (*items, *chances)) for seed in range(10))
-    ended, advice = tallied(project, plans).advice(project.workflows)
+    ended, advice = tallied(project, plans).advice()
     assert ended == "order: none of its 10 orders ended Processed."
     assert advice.startswith("order: step reserve has no undo: its effect stayed in ")
 
@@ -337,9 +337,7 @@ def test_a_time_limit_that_is_short_for_its_service_is_reported() -> None:
     slow = {"bank": (10.0, 40.0), "reserve": (15.0, 15.0)}
     project = Project.of(two_steps(), ROOT, seconds=slow)
     plans = (Plan(seed, 1, FIVE) for seed in range(4))
-    (told,) = (
-        one for one in tallied(project, plans).advice(project.workflows) if "calls in" in one
-    )
+    (told,) = (one for one in tallied(project, plans).advice() if "calls in" in one)
     counts = re.match(
         r"order: step pay: its time limit of 20 s cut off (\d+) of (\d+) calls in which no fault "
         "was at work: its agent or service takes longer",
@@ -356,7 +354,7 @@ def test_a_time_limit_is_not_short_because_faults_end_calls(limit_s: int) -> Non
     plans = (Plan(seed, 1, (*FIVE, *chances, Chance("crash", 0.01))) for seed in range(6))
     tally = tallied(project, plans)
     assert tally.steps["order", "pay"].timeouts > 20
-    assert not any("cut off" in one for one in tally.advice(project.workflows))
+    assert not any("cut off" in one for one in tally.advice())
 
 
 def test_an_outage_is_not_counted_for_another_step_whose_name_begins_alike() -> None:

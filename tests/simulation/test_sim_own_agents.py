@@ -144,10 +144,10 @@ def test_lost_answers_and_hangs_are_no_short_time_limit() -> None:
 
 def advised(what: Project, *items: Press) -> list[str]:
     """Return the advice after some orders without a fault."""
-    tally = Tally()
+    tally = Tally(what.workflows)
     for seed in range(6):
         tally.add(play(what, Plan(seed, 1, (ORDER, *items))))
-    return list(tally.advice(what.workflows))
+    return list(tally.advice())
 
 
 def test_an_undo_that_leaves_its_effect_is_found() -> None:
