@@ -200,6 +200,10 @@ def configured() -> Business:
     return business(Configured())
 
 
+def sleepy() -> Business:
+    return business(Sleepy())
+
+
 def fresh_keys() -> Business:
     return business(FreshKeys())
 

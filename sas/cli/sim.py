@@ -37,7 +37,8 @@ infra/queues.json and host.json of the project give the rules of the queues and 
 
 --agents own runs the agents of the application. Their HTTP calls reach a model HTTP service in the
 simulation, which counts effects by Idempotency-Key. The output names each step that has its effect
-twice, and each undo that leaves it. sim.json of the project has example orders and the answers.
+twice or not at all, and each undo that leaves it. sim.json of the project has example orders and
+the answers. It may say how long services take, for model services too.
 
 After every transition, and at the end, the invariants are checked. The same seed always plays the
 same story. --trace prints it. A seed that breaks an invariant is made as short as possible.
@@ -266,6 +267,8 @@ def _print(tally: Tally, arguments: argparse.Namespace) -> None:
         _tell(f"seed {seed}: {violations[0]}")
         _tell(f"seed {seed} again: {again(seed)}")
     held = "every invariant held" if not tally.broken else f"{len(tally.broken)} seeds broke one"
+    if never := tally.never_processed():
+        held += f", and no order of {', '.join(never)} ended Processed"
     ended = f"interrupted after {tally.seeds:,} of {arguments.seeds:,} seeds, "
     seeds = ended if tally.interrupted else f"{tally.seeds:,} seeds, "
     _tell(f"{seeds}{tally.orders:,} orders: {held}")

@@ -128,15 +128,21 @@ class Tally:
             found[name].append((way, count))
         return {name: found[name] for name in sorted(found)}
 
+    def never_processed(self) -> dict[str, int]:
+        """Return the workflows of which no order ended Processed, and their orders."""
+        orders = Counter[str]()
+        for (name, _), count in self.ends.items():
+            orders[name] += count
+        done = {name for name, state in self.ends if state == OrderState.PROCESSED.value}
+        return {name: orders[name] for name in sorted(orders) if name not in done}
+
     def advice(self) -> Iterator[str]:
         """Yield what an adopter should know of the own workflows."""
+        for name, orders in self.never_processed().items():
+            yield f"{name}: none of its {orders} orders ended Processed."
         for workflow in self.newest():
-            name = workflow.name
-            ends = {state: count for (own, state), count in self.ends.items() if own == name}
-            if ends and OrderState.PROCESSED.value not in ends:
-                yield f"{name}: none of its {sum(ends.values())} orders ended Processed."
             for step in workflow.steps:
-                yield from _of_step(name, step, self.steps[name, step.name])
+                yield from _of_step(workflow.name, step, self.steps[workflow.name, step.name])
 
 
 def _of_step(workflow: str, step: Step, tally: StepTally) -> Iterator[str]:

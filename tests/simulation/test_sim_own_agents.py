@@ -124,6 +124,19 @@ def test_a_step_that_an_operator_skipped_owes_no_effect() -> None:
     assert sum(step.processed for step in one.steps.values()) == 0
 
 
+def test_a_workflow_of_which_no_order_is_processed_is_named_in_the_last_line(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["sim", "--agents", "own", "--project", str(directory), "--jobs", "1", "--seeds", "3"]
+    main([*asked, "--app", "tests.own_businesses:sleepy"])
+    (last,) = (
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("3 seeds, ")
+    )
+    assert last.endswith(", and no order of order ended Processed")
+    main([*asked, "--app", "tests.own_businesses:careful"])
+    assert "every invariant held\n" in capsys.readouterr().out
+
+
 def test_a_time_limit_that_its_agent_never_keeps_is_advice_about_that_step_alone() -> None:
     ended, short = advised(project(own.Sleepy))
     assert ended == "order: none of its 6 orders ended Processed."
@@ -209,6 +222,7 @@ def test_the_command_names_the_step_that_is_not_idempotent_and_the_seed_that_sho
         for one in json.loads(capsys.readouterr().out.splitlines()[-1])["Advice"]
         if "not idempotent" in one
     )
+    found = found.replace(f" --project {directory}", "")
     what, again = found.split(": seed ")
     assert what == (
         "order: step pay is not idempotent: its agent bank sends a new key each time with "
