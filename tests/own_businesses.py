@@ -6,12 +6,13 @@ import asyncio
 import os
 import socket
 import uuid
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import aiohttp
 
-from sas import Agent, AwaitCallback, Business, Call, HttpService, TransientError
+from sas import Agent, AwaitCallback, Business, Call, HttpService, RefusedError, TransientError
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.ports import Blocking
 
@@ -107,6 +108,38 @@ class UndoesNothing(Careful):
         return None
 
 
+class SwallowsErrors(Careful):
+    """Reports that it is done whatever its service answers."""
+
+    async def do(self, call: Call) -> Any:
+        with suppress(RefusedError, TransientError):
+            await super().do(call)
+        return {"number": 1}
+
+
+class CallsNothing(Careful):
+    """Reports that it is done, and never calls its service."""
+
+    async def do(self, _call: Call) -> Any:
+        return {"number": 1}
+
+
+class Sleepy(Careful):
+    """Takes longer than its time limit, whatever its service does."""
+
+    async def do(self, call: Call) -> Any:
+        await asyncio.sleep(2 * TIME.total_seconds())
+        return await super().do(call)
+
+
+class SleepyUndo(Careful):
+    """Takes longer than its time limit to undo."""
+
+    async def undo(self, call: Call) -> Any:
+        await asyncio.sleep(2 * TIME.total_seconds())
+        return await super().undo(call)
+
+
 class TakesAMemberThatIsNotThere(Careful):
     """Has a bug."""
 
@@ -165,6 +198,10 @@ def configured() -> Business:
             return await self.service.call("POST", where, key=self.key(call), body=call.order)
 
     return business(Configured())
+
+
+def sleepy() -> Business:
+    return business(Sleepy())
 
 
 def fresh_keys() -> Business:

@@ -21,6 +21,7 @@ from sas.codec.record import to_line
 from sas.operate.errors import UsageError
 
 if TYPE_CHECKING:
+    from sas.domain.workflow import Workflows
     from sas.sim.invariants import Violation
     from sas.sim.plan import Plan
     from sas.sim.play import Project
@@ -36,7 +37,8 @@ infra/queues.json and host.json of the project give the rules of the queues and 
 
 --agents own runs the agents of the application. Their HTTP calls reach a model HTTP service in the
 simulation, which counts effects by Idempotency-Key. The output names each step that has its effect
-twice, and each undo that leaves it. sim.json of the project has example orders and the answers.
+twice or not at all, and each undo that leaves it. sim.json of the project has example orders and
+the answers. It may say how long services take, for model services too.
 
 After every transition, and at the end, the invariants are checked. The same seed always plays the
 same story. --trace prints it. A seed that breaks an invariant is made as short as possible.
@@ -119,22 +121,26 @@ def project_of(app: str, directory: Path, *, own: bool = False) -> Project:
         UsageError: the application cannot be loaded.
         ProjectError: a file of the project cannot be used.
     """
+    from sas.cli.sim_given import given_of, seconds_of  # noqa: PLC0415
     from sas.sim.play import Project  # noqa: PLC0415
 
     if own:
-        from sas.cli.sim_given import given_of  # noqa: PLC0415
-
         given = given_of(app, directory)
         with given.environment():
             workflows = given.make().workflows
-        return Project.of(workflows, directory, given)
+        return Project.of(workflows, directory, given, seconds_of(directory, workflows))
+    workflows = _workflows_of(app)
+    return Project.of(workflows, directory, seconds=seconds_of(directory, workflows))
+
+
+def _workflows_of(app: str) -> Workflows:
     if ":" in app:
-        return Project.of(load(app), directory)
+        return load(app)
     try:
-        return Project.of(load(f"{app}.workflows:workflows"), directory)
+        return load(f"{app}.workflows:workflows")
     except UsageError as first:
         try:
-            return Project.of(load(f"{app}:business"), directory)
+            return load(f"{app}:business")
         except UsageError as second:
             raise UsageError(f"{first}; {second}") from None
 
@@ -261,6 +267,8 @@ def _print(tally: Tally, arguments: argparse.Namespace) -> None:
         _tell(f"seed {seed}: {violations[0]}")
         _tell(f"seed {seed} again: {again(seed)}")
     held = "every invariant held" if not tally.broken else f"{len(tally.broken)} seeds broke one"
+    if never := tally.never_processed():
+        held += f", and no order of {', '.join(never)} ended Processed"
     ended = f"interrupted after {tally.seeds:,} of {arguments.seeds:,} seeds, "
     seeds = ended if tally.interrupted else f"{tally.seeds:,} seeds, "
     _tell(f"{seeds}{tally.orders:,} orders: {held}")

@@ -181,7 +181,7 @@ def _of_order(
             yield Violation(2, f"{where} lies on no queue: nobody can send it again")
         return
     for step in order.steps:
-        yield from _effects(system, order, step, where)
+        yield from _effects(system, order, step, journal, where)
     if _replayed(journal) != _moved(order):
         yield Violation(1, f"{where}: its journal, replayed, leads to other states of its steps")
     yield from _messages(order, journal, notified_ids, alerted, where)
@@ -265,43 +265,66 @@ def _of_untouched(
         yield Violation(4, f"{where} got a notification 'failed'")
 
 
-def _effects(system: System, order: Order, step: StepRecord, where: str) -> Iterator[Violation]:
+def keys_of(system: System, order: Order, step: StepRecord) -> list[str]:
+    """Return every key under which a step may have had its effect."""
+    agents = system.rules_of(order).steps[step.number].agents
+    return [
+        idempotency_key(order.order_id, step.name, number, other)
+        for number in range(step.call.generation + 1)
+        for other in (None, *agents)
+    ]
+
+
+def in_force(system: System, order: Order, step: StepRecord) -> int:
+    """Return how many effects of a step are in force at its services."""
+    by_key = system.ledger.by_key
+    return sum(by_key[key].in_force for key in keys_of(system, order, step) if key in by_key)
+
+
+def skipped(step: StepRecord, journal: Sequence[JournalEntry]) -> bool:
+    """Return whether a step is Processed because an operator skipped it.
+
+    If a model service did it, only its undo at another agent was skipped.
+    """
+    done = isinstance(step.result, str) and "done_by" in step.result
+    return not done and any(
+        entry.what is JournalWord.SKIPPED and step.number in {one.step for one in entry.changes}
+        for entry in journal
+    )
+
+
+def _effects(
+    system: System, order: Order, step: StepRecord, journal: Sequence[JournalEntry], where: str
+) -> Iterator[Violation]:
     """Yield what is wrong with the effects of a step at its service.
 
     Processed means that its effect exists once; Compensated means that no effect exists. Steps that
     an operator skipped or undid by hand, and steps without an undo, are left out.
     """
     where = f"{where}: {step.name}"
-    defined = system.rules_of(order).steps[step.number]
-    agents = defined.agents
-    limited = defined.drain_time is not None
-    keys = [
-        idempotency_key(order.order_id, step.name, number, other)
-        for number in range(step.call.generation + 1)
-        for other in (None, *agents)
-    ]
+    limited = system.rules_of(order).steps[step.number].drain_time is not None
+    keys = keys_of(system, order, step)
     known = [system.ledger.by_key[key] for key in keys if key in system.ledger.by_key]
     if order.process_state is OrderState.ERROR and {*step.undo.routes} - {step.call.route}:
         return  # the effect at another agent stays until an operator acts
-    in_force = sum(effects.in_force for effects in known)
+    count = in_force(system, order, step)
     if not limited and any(effects.done > 1 for effects in known):
         yield Violation(7, f"{where} had its effect twice under one key")
-    if not limited and in_force > 1:
-        yield Violation(7, f"{where} has {in_force} effects in force under several keys")
-    if order.process_state is OrderState.PROCESSED and not _skipped(step) and not in_force:
-        yield Violation(10, f"{where} has no effect")
-    if order.process_state is OrderState.PROCESSED and step.call.edited and not _skipped(step):
+    if not limited and count > 1:
+        yield Violation(7, f"{where} has {count} effects in force under several keys")
+    if order.process_state is OrderState.PROCESSED and not skipped(step, journal):
+        if not count and system.owes_effect(step.name, keys):
+            about = (
+                f"{order.details.workflow}: step {step.name} is Processed, and its service failed "
+                "or refused it: its agent must raise that error"
+            )
+            yield Violation(10, f"{where} has no effect", about)
         contents = [effects.content for effects in known if effects.in_force]
-        if contents != [json.loads(step.call.edited)]:
+        if count and step.call.edited and contents != [json.loads(step.call.edited)]:
             yield Violation(7, f"{where} was done with an older input")
-    if order.process_state is OrderState.COMPENSATED and in_force and not _left(step):
+    if order.process_state is OrderState.COMPENSATED and count and not _left(step):
         about = f"{order.details.workflow}: the undo of step {step.name} leaves its effect in force"
         yield Violation(10, f"{where} is still in force", about)
-
-
-def _skipped(step: StepRecord) -> bool:
-    """Return whether a result is from an operator and not from the service."""
-    return isinstance(step.result, str | None) and "done_by" not in (step.result or "")
 
 
 def _left(step: StepRecord) -> bool:

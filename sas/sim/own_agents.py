@@ -56,13 +56,15 @@ class Given:
 
     A call is a method and a pattern of paths, such as ``POST /charges``. Its answers come one
     after another for each effect, the last one again and again. ``settings`` are environment
-    variables of the business; the machine's own come first.
+    variables of the business; the machine's own come first. Steps with ``no_effect`` have none at
+    their service, on purpose, or not always.
     """
 
     make: Callable[[], Business]
     orders: Mapping[str, Sequence[Any]]
     answers: Mapping[str, Sequence[Any]]
     settings: Mapping[str, str] = field(default_factory=dict)
+    no_effect: frozenset[str] = frozenset()
 
     @contextmanager
     def environment(self) -> Iterator[None]:
@@ -134,9 +136,9 @@ class OwnAgent(SimulatedAgent):
         """Let the adopter's agent undo it."""
         return await self._attempted(call, Direction.UNDO)
 
-    async def arrive(self) -> None:
-        """Let a request travel; TransientError if it does not arrive."""
-        await self._travel()
+    async def arrive(self, call: Call) -> None:
+        """Let a request of a call travel; TransientError if it does not arrive."""
+        await self._travel(call)
 
     async def _attempted(self, call: Call, direction: Direction) -> Any:
         attempt = _Attempt(self, call, direction, self._own.workflow_of[call.order_id])
@@ -245,21 +247,27 @@ class OwnAgents:
         what = f"{request.method} {request.path} of agent {agent.name}, with {known}"
         self.story(what)
         answer: HttpAnswer | None
+        asks = attempt.direction is Direction.DO and not reads
         try:
-            await agent.arrive()
+            await agent.arrive(attempt.call)
         except TransientError:
             answer = _failure(self.rng.choice(_FAILS), self.rng)
+            if asks:
+                self.ledger.unmet.add(attempt.call.key)
             self.story(f"{what}: {_told(answer)}, before any effect")
             return answer
         if reads:
             answer = self._read(request, attempt)
-        elif attempt.direction is Direction.DO:
+        elif asks:
             answer = self._do(request, attempt, position, key)
+            if answer is None or answer.status >= 400:
+                self.ledger.unmet.add(attempt.call.key)
         else:
             answer = self._undo(request, attempt, key)
         if answer is not None and answer.status < 300 and self._happens("lost_answer"):
             self.story(f"{what}: it has its effect, and its answer is lost")
             self._lose(attempt, position)
+            self.ledger.disturbed.add(attempt.call.key)
             how = self.rng.choice(_LOSES)
             if how != "late":
                 return _failure(how, self.rng)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from sas.domain.change import Change
 from sas.domain.messages import JournalEntry, JournalWord
 from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState, UndoStatus
-from sas.domain.workflow import Workflow, Workflows
-from sas.ports import Call
-from sas.sim.invariants import Violation, at_end
+from sas.domain.workflow import StepRules, Workflow, Workflows
+from sas.ports import Call, RefusedError, TransientError
+from sas.sim.invariants import Violation, at_end, in_force, keys_of, skipped
 from sas.sim.own_agents import Given, alone
 from sas.sim.plan import DAY, HOUR, Away, Plan
 from sas.sim.platform import host_rules, queue_rules
@@ -28,7 +29,7 @@ from sas.sim.wire import SimulatedLoop
 from sas.simulation.bus import QueueRules
 from sas.simulation.clock import START
 from sas.simulation.loop import run
-from sas.simulation.world import HostRules
+from sas.simulation.world import HostRules, is_killed
 
 QUIET_S = 12 * HOUR
 """How long orders may take after the last outage, beside the time that their steps are allowed: a
@@ -36,6 +37,10 @@ message that was given up may wait for an hour, some times."""
 VIOLATIONS_MAX = 20
 AT_ONCE_MAX = 2000
 """Most transitions within a second."""
+CUT_OFF_MAX = 100
+"""Most dispatches in a row without a fault and an answer, beside the timeouts of a step."""
+WHOLE = 0.9
+"""The share of its time that a call must have had to be called too slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +54,20 @@ class Project:
     queues: Mapping[str, QueueRules]
     host: HostRules
     given: Given | None = None
+    seconds: Mapping[str, tuple[float, float]] = MappingProxyType({})
+    """How long services take, least and most, by the name of a step or of an agent."""
 
     @classmethod
-    def of(cls, workflows: Workflows, directory: Path, given: Given | None = None) -> Project:
+    def of(
+        cls,
+        workflows: Workflows,
+        directory: Path,
+        given: Given | None = None,
+        seconds: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    ) -> Project:
         """Return a project by its directory; raises ProjectError."""
-        agents = sorted(workflows.agents())
-        return cls(workflows, queue_rules(directory, agents), host_rules(directory), given)
+        queues = queue_rules(directory, sorted(workflows.agents()))
+        return cls(workflows, queues, host_rules(directory), given, seconds)
 
     @property
     def patience_s(self) -> float:
@@ -84,10 +97,18 @@ class StepTally:
     done: int = 0
     refused: int = 0
     timeouts: int = 0
-    timeouts_answered: int = 0
-    """Timeouts although its service had done the work: the time allowed is short for it."""
+    calm: int = 0
+    """Dispatches whose calls met no fault."""
+    cut_off: int = 0
+    """Those that the time limit cut off: the agent or its service takes longer."""
     undone: int = 0
     undo_failed: int = 0
+    calm_undos: int = 0
+    undos_cut_off: int = 0
+    processed: int = 0
+    """Orders that ended Processed, and in which no operator skipped the step."""
+    without_effect: int = 0
+    """Those in which it had no effect at a service, and no call for one failed."""
     left_in_force: int = 0
     """Effects in force in an order that was undone: the step has no undo."""
     seconds: list[float] = field(default_factory=list)
@@ -140,6 +161,108 @@ def play(project: Project, plan: Plan, *, tell: bool = False) -> Played:
         logging.disable(disabled)
 
 
+class Stopwatch:
+    """Which calls their time limit cuts off, though no fault was at work in them.
+
+    The calls of one dispatch count together: an agent calls again after an error of its own.
+    """
+
+    def __init__(self, system: System, endless: Callable[[Violation], None]) -> None:
+        """``endless`` hears of an order that waits without end for a service that is too slow."""
+        self._system, self._endless = system, endless
+        self._waits: dict[tuple[str, str], set[datetime]] = {}
+        self._began: dict[tuple[str, datetime, str], datetime] = {}
+        self._cut_off: dict[tuple[str, str, str, datetime], bool] = {}
+        for agent in system.agents.values():
+            for verb in ("do", "undo"):
+                setattr(agent, verb, self._timed(verb, getattr(agent, verb)))
+
+    def _timed(self, verb: str, act: Callable[[Call], Awaitable[Any]]) -> Any:
+        async def timed(call: Call) -> Any:
+            clock, disturbed = self._system.world.clock, self._system.ledger.disturbed
+            dispatch = call.key, call.complete_by, verb
+            if dispatch not in self._began:
+                self._began[dispatch] = clock.now()
+                disturbed.discard(call.key)
+            began = self._began[dispatch]
+            try:
+                result = await act(replace(call, heartbeats=self._beats(call)))
+            except (asyncio.CancelledError, TransientError, RefusedError) as end:
+                whole = clock.now() - began >= WHOLE * self._allowed(call, verb)
+                if is_killed():
+                    disturbed.add(call.key)
+                elif isinstance(end, RefusedError):
+                    self._ended(call, verb, cut_off=False)
+                else:
+                    if whole:
+                        self._ended(call, verb, cut_off=True)
+                    self._unanswered(call, verb)
+                raise
+            except BaseException:
+                disturbed.add(call.key)
+                raise
+            self._ended(call, verb, cut_off=False)
+            return result
+
+        return timed
+
+    def _beats(self, call: Call) -> Callable[[str], Awaitable[None]]:
+        """Return the heartbeat of a call. One that waits for a store or a queue is a fault."""
+        clock, disturbed = self._system.world.clock, self._system.ledger.disturbed
+
+        async def beat(note: str) -> None:
+            began, before = clock.now(), call.key in disturbed
+            disturbed.add(call.key)
+            await call.heartbeats(note)
+            if clock.now() == began and not before:
+                disturbed.discard(call.key)
+
+        return beat
+
+    def _rule(self, call: Call) -> StepRules:
+        order = self._system.store.orders[call.order_id].order
+        rules = self._system.rules_of(order).steps
+        return next(rules[one.number] for one in order.steps if one.name == call.step)
+
+    def _allowed(self, call: Call, verb: str) -> timedelta:
+        own = self._rule(call)
+        return own.time_allowed if verb == "do" else own.undo_time
+
+    def _ended(self, call: Call, verb: str, *, cut_off: bool) -> None:
+        if call.key not in self._system.ledger.disturbed:
+            which = call.order_id, call.step, verb, call.complete_by
+            self._cut_off.setdefault(which, cut_off)
+        if not cut_off:
+            self._waits.pop((call.key, verb), None)
+
+    def _unanswered(self, call: Call, verb: str) -> None:
+        """Report an order once many dispatches in a row had no answer, though no fault is seen."""
+        if call.key in self._system.ledger.disturbed:
+            return
+        waits = self._waits.setdefault((call.key, verb), set())
+        waits.add(call.complete_by)
+        if len(waits) != CUT_OFF_MAX + self._rule(call).failures_max:
+            return
+        workflow, limit = self._system.submitted[call.order_id], self._allowed(call, verb)
+        about = (
+            f"{workflow}: step {call.step}: its {verb} never ends within its time limit of "
+            f"{limit.total_seconds():g} s. To the circuit breaker its service is away, so its "
+            "orders wait"
+        )
+        self._endless(Violation(12, f"order {call.order_id} waits without end: {about}", about))
+
+    def count(self, steps: Mapping[tuple[str, str], StepTally]) -> None:
+        """Add what was seen to the tallies of steps."""
+        for (order_id, step, verb, _), cut_off in self._cut_off.items():
+            tally = steps[self._system.submitted[order_id], step]
+            if verb == "do":
+                tally.calm += 1
+                tally.cut_off += cut_off
+            else:
+                tally.calm_undos += 1
+                tally.undos_cut_off += cut_off
+
+
 class _Play:
     """A system, and what watches it."""
 
@@ -151,6 +274,8 @@ class _Play:
         self._system: System | None = None
         self._running: asyncio.Future[None] | None = None
         self._moment, self._at_once = START, 0
+        self._early = False
+        self._no_effect = project.given.no_effect if project.given else frozenset[str]()
 
     async def run(self) -> Played:
         seeded(self._plan)
@@ -159,7 +284,7 @@ class _Play:
         for item in self._plan.items:
             if not hasattr(item, "at_s"):
                 self._say(str(item))
-        given = project.queues, project.host, self._say, project.given
+        given = project.queues, project.host, self._say, project.given, project.seconds
         system = Stage(self._plan, project.workflows, *given)
         self._system = system
         self._watch(system)
@@ -172,12 +297,12 @@ class _Play:
         except TimeoutError:
             self._say("not everything comes to an end")
         except asyncio.CancelledError:
-            if self._at_once <= AT_ONCE_MAX:  # Ctrl-C
+            if not self._early and self._at_once <= AT_ONCE_MAX:  # Ctrl-C
                 raise
-            self._say("it goes on without end, and no time goes by")
+            self._say("it goes on without end")
         finally:
             await system.close()
-        for violation in (*at_end(system), *self._watching.left_over()):
+        for violation in () if self._early else (*at_end(system), *self._watching.left_over()):
             self._broken(violation)
         self._tally(system)
         return played
@@ -207,6 +332,7 @@ class _Play:
         self._watching = Watch(system, self._broken)
         for ear in system.ears:
             ear.watch = self._watching
+        self._stopwatch = Stopwatch(system, self._ends_early)
         if system.own is not None:
             system.own.broken = self._broken
         if not self._telling:
@@ -272,6 +398,13 @@ class _Play:
         if self._at_once > AT_ONCE_MAX and self._running is not None:
             self._running.cancel()
 
+    def _ends_early(self, why: Violation) -> None:
+        """End a simulation in which an order waits without end."""
+        self._early = True
+        self._broken(why)
+        if self._running is not None:
+            self._running.cancel()
+
     def _saw_step(
         self, order: Order, old: StepRecord, new: StepRecord, tally: StepTally, at: datetime
     ) -> None:
@@ -288,12 +421,6 @@ class _Play:
                 tally.seconds.append((at - self._requested.pop(key)).total_seconds())
         if new.failure_count > old.failure_count:
             tally.timeouts += 1
-            system = self._system
-            known = system.ledger.by_key.items() if system else ()
-            prefix = f"{order.order_id}/{new.name}"
-            tally.timeouts_answered += any(
-                effects.in_force for name, effects in known if name.startswith(prefix)
-            )
         if new.error is not None and old.error is None and new.failure_count == old.failure_count:
             tally.refused += 1
         if new.process_state is StepState.COMPENSATED and old.epoch and old != new:
@@ -317,17 +444,18 @@ class _Play:
             if order.settled_at is not None:
                 took = order.settled_at - order.details.submitted_at
                 self._played.seconds[workflow].append(took.total_seconds())
-            if order.process_state is not OrderState.COMPENSATED:
-                continue
             for step in order.steps:
-                prefix = f"{order_id}/{step.name}"
-                left = any(
-                    effects.in_force
-                    for key, effects in system.ledger.by_key.items()
-                    if key == prefix or key.startswith((f"{prefix}/", f"{prefix}@"))
-                )
-                no_undo = step.undo.status is UndoStatus.NOT_NEEDED
-                self._played.steps[workflow, step.name].left_in_force += left and no_undo
+                tally = self._played.steps[workflow, step.name]
+                found = in_force(system, order, step) > 0
+                if order.process_state is OrderState.COMPENSATED:
+                    tally.left_in_force += found and step.undo.status is UndoStatus.NOT_NEEDED
+                if order.process_state is not OrderState.PROCESSED:
+                    continue
+                if not (skipped(step, stored.journal) or step.name in self._no_effect):
+                    owed = system.owes_effect(step.name, keys_of(system, order, step))
+                    tally.processed += 1
+                    tally.without_effect += not (found or owed)
+        self._stopwatch.count(self._played.steps)
 
 
 def _way_back(order: Order, journal: Sequence[JournalEntry]) -> str:

@@ -30,15 +30,15 @@ _STEP_COLUMNS = (
     "done",
     "refused",
     "timeouts",
-    "timeouts_answered",
+    "cut_off",
     "undone",
     "undo_failed",
     "left_in_force",
 )
 _LEGEND = (
     '<p class="soft">Asked again: calls for work that the service had done already. Each is a '
-    "second effect if the service does not keep its key. Timeouts answered: the service had done "
-    "the work, and its answer came too late or was lost. Left in force: the effect of a step "
+    "second effect if the service does not keep its key. Cut off: the time limit ended calls in "
+    "which no fault was at work. Left in force: the effect of a step "
     "without an undo, in an order that was undone.</p>"
 )
 _STATES = ("Processed", "Compensated", "Error", "Rejected")

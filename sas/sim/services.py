@@ -55,17 +55,17 @@ class ModelService(SimulatedAgent):
         return result
 
     async def _cut_off(self, call: Call, drain_time: timedelta) -> Any:
-        await self._travel()
+        await self._travel(call)
         if self._clock.now() > call.complete_by + drain_time:
             raise TransientError("cut off")
         effects = self._ledger.of(call.key)
         effects.done += not effects.in_force
         effects.in_force, effects.content = True, call.order
-        await self._answer()
+        await self._answer(call)
         return {"done_by": call.key}
 
     async def _outside(self, call: Call, tell: Tell) -> Any:
-        await self._travel()
+        await self._travel(call)
         effects = self._ledger.of(call.key)
         if effects.tombstone:
             raise RefusedError("undone", "this key was undone")
@@ -77,7 +77,7 @@ class ModelService(SimulatedAgent):
         task = asyncio.ensure_future(self._happens(call.key, call.callback(within), within, tell))
         self.calls.add(task)
         task.add_done_callback(self._call_ended)
-        await self._answer()
+        await self._answer(call)
         return AwaitCallback(within, "for somebody outside")
 
     async def _happens(self, key: str, callback: Callback, within: timedelta, tell: Tell) -> None:
@@ -101,4 +101,18 @@ def drain_times(workflows: Workflows) -> dict[str, dict[str, timedelta]]:
             if step.undo is not None and step.undo.drain_time is not None:
                 for agent in step.agents:
                     found.setdefault(agent, {})[step.name] = step.undo.drain_time
+    return found
+
+
+def service_seconds(
+    workflows: Workflows, given: Mapping[str, tuple[float, float]]
+) -> dict[str, dict[str, tuple[float, float]]]:
+    """Return how long services take, by agent and step, from times by the name of either."""
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for workflow in workflows:
+        for step in workflow.steps:
+            for agent in step.agents:
+                takes = given.get(step.name) or given.get(agent)
+                if takes is not None:
+                    found.setdefault(agent, {})[step.name] = takes
     return found

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -40,7 +41,7 @@ from sas.sim.plan import (
 )
 from sas.sim.platform import QUEUES, STRANGE_QUEUE
 from sas.sim.redrives import AGAIN_S, Redriver
-from sas.sim.services import ModelService, drain_times
+from sas.sim.services import ModelService, drain_times, service_seconds
 from sas.sim.system import AT_REST, ClockApart, Host, System, world_of
 from sas.sim.watch import Ear
 from sas.sim.wire import SimulatedLoop
@@ -72,6 +73,7 @@ class Stage(System):
         rules: HostRules,
         tell: Callable[[str], None] = lambda _text: None,
         given: Given | None = None,
+        seconds: Mapping[str, tuple[float, float]] = MappingProxyType({}),
     ) -> None:
         faults, remote = faults_of(plan)
         super().__init__(world_of(plan.seed, queues, rules, faults), workflows)
@@ -100,6 +102,8 @@ class Stage(System):
                 drain_times=drained.get(name, {}),
                 tell=self.call_back if name in outside else None,
             )
+        for name, takes in service_seconds(workflows, seconds).items():
+            self.agents[name].seconds = takes
         business = Business(workflows, dict(self.agents))
         self.begin(
             [self._host(number, ClockApart(clock), business) for number in range(plan.instances)]
@@ -129,6 +133,12 @@ class Stage(System):
         assert isinstance(loop, SimulatedLoop)  # noqa: S101  play made it
         loop.follow(world.clock, own.serve)
         return own
+
+    def owes_effect(self, step: str, keys: Iterable[str]) -> bool:
+        """See ``System.owes_effect``. An agent of the adopter owes what its service did not do."""
+        if self.own is None:
+            return True
+        return step not in self.own.given.no_effect and not self.ledger.unmet.isdisjoint(keys)
 
     def _content(self, order_id: str, workflow: str, *, edited: bool = False) -> Any:
         """Return the content of an order: one of the adopter's if its own agents read it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -251,6 +251,10 @@ class System:
         )
         self._put(QUEUES.scheduler, command_id, internal.encode(message))
         self.commands[command_id] = order_id, seq
+
+    def owes_effect(self, step: str, keys: Iterable[str]) -> bool:  # noqa: ARG002  Stage asks both
+        """Return whether a Processed step must have had its effect under one of these keys."""
+        return True
 
     async def call_back(self, callback: Callback, body: bytes) -> bool:
         """Hand over the result of a callback: by HTTP to any instance, or on the queue."""

@@ -6,15 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
+from sas.domain.order import OrderState
 from sas.domain.workflow import Step, Workflow, Workflows
 from sas.sim import reach
 from sas.sim.invariants import Violation
 from sas.sim.plan import CONDITIONS
 from sas.sim.play import Played, StepTally
 from sas.sim.reach import Pair
-
-SHORT_SHARE = 0.2
-"""Above this share of timeouts of a service that had done the work, more time is advised."""
 
 
 @dataclass(slots=True)
@@ -130,8 +128,18 @@ class Tally:
             found[name].append((way, count))
         return {name: found[name] for name in sorted(found)}
 
+    def never_processed(self) -> dict[str, int]:
+        """Return the workflows of which no order ended Processed, and their orders."""
+        orders = Counter[str]()
+        for (name, _), count in self.ends.items():
+            orders[name] += count
+        done = {name for name, state in self.ends if state == OrderState.PROCESSED.value}
+        return {name: orders[name] for name in sorted(orders) if name not in done}
+
     def advice(self) -> Iterator[str]:
         """Yield what an adopter should know of the own workflows."""
+        for name, orders in self.never_processed().items():
+            yield f"{name}: none of its {orders} orders ended Processed."
         for workflow in self.newest():
             for step in workflow.steps:
                 yield from _of_step(workflow.name, step, self.steps[workflow.name, step.name])
@@ -144,13 +152,23 @@ def _of_step(workflow: str, step: Step, tally: StepTally) -> Iterator[str]:
             f"{where} has no undo: its effect stayed in {tally.left_in_force} orders that were "
             "undone. Give it an undo, or put it last."
         )
-    if tally.timeouts > 20 and tally.timeouts_answered > SHORT_SHARE * tally.timeouts:
-        seconds = step.time_allowed.total_seconds()
+    if tally.without_effect:
         yield (
-            f"{where}: {tally.timeouts_answered} of {tally.timeouts} timeouts came although its "
-            f"service had done the work. Its {seconds:g} s are short for a service that answers "
-            "late."
+            f"{where} had no effect at any service in {tally.without_effect} of {tally.processed} "
+            "processed orders. If it should have one, its agent does not call its service. If not, "
+            'name it in "no_effect" of sim.json.'
         )
+    undo_time = step.undo.time_allowed if step.undo else step.time_allowed
+    for what, cut_off, calm, time in (
+        ("calls", tally.cut_off, tally.calm, step.time_allowed),
+        ("undos", tally.undos_cut_off, tally.calm_undos, undo_time),
+    ):
+        if cut_off:
+            yield (
+                f"{where}: its time limit of {time.total_seconds():g} s cut off {cut_off} of "
+                f"{calm} {what} in which no fault was at work: its agent or service takes longer. "
+                "Allow more time."
+            )
     if tally.undo_failed > 0.2 * max(tally.undone, 1):
         yield (
             f"{where}: {tally.undo_failed} undos failed and waited for an operator "

@@ -26,7 +26,7 @@ from sas.domain.order import (
 from sas.domain.queues import lane
 from sas.engine.receiver import FIRST_ID
 from sas.ports import Call, Clock, Message, MessageBus, Peeked, UnavailableError
-from sas.sim.invariants import Violation, of_change
+from sas.sim.invariants import Violation, keys_of, of_change
 from sas.sim.later import Later
 from sas.sim.platform import QUEUES
 from sas.sim.system import CALLBACKS, System
@@ -309,8 +309,10 @@ class Watch:
     def _was_called(self, call: Call) -> None:
         stored = self._system.store.orders.get(call.order_id)
         if stored is not None:
-            epochs = {step.epoch for step in stored.order.steps if step.name == call.step}
-            self._called[call.order_id, call.step] |= epochs
+            step = next(one for one in stored.order.steps if one.name == call.step)
+            self._called[call.order_id, call.step].add(step.epoch)
+            if call.key not in keys_of(self._system, stored.order, step):
+                self._say(7, f"order {call.order_id}: {call.key} is no key of step {call.step}")
 
     def _older_are_undone(self, call: Call) -> None:
         prefix, _, last = call.key.rpartition("/")

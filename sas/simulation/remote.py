@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -57,6 +57,10 @@ class RemoteLedger:
     """The effects of all keys, over all services."""
 
     by_key: dict[str, Effects] = field(default_factory=dict)
+    disturbed: set[str] = field(default_factory=set)
+    """The keys of calls that met a fault: on the way, in the service, or on the way back."""
+    unmet: set[str] = field(default_factory=set)
+    """The keys of calls whose service was asked for an effect, and did not have it."""
 
     def of(self, key: str) -> Effects:
         """Return the effects of a key."""
@@ -78,6 +82,8 @@ class SimulatedAgent:
         self._faults = faults
         self._rng = rng
         self.down = False
+        self.seconds: Mapping[str, tuple[float, float]] = {}
+        """How long the service takes for a step: between these. Other steps: ``seconds_max``."""
         self.calls: set[asyncio.Task[Any]] = set()
 
     async def do(self, call: Call) -> Any:
@@ -111,7 +117,7 @@ class SimulatedAgent:
             task.exception()  # its caller may be gone; without this asyncio warns
 
     async def _do(self, call: Call) -> Any:
-        await self._travel()
+        await self._travel(call)
         effects = self._ledger.of(call.key)
         if effects.refused is None:
             effects.refused = self._faults.happens("refused", self._rng)
@@ -125,11 +131,11 @@ class SimulatedAgent:
             effects.in_force = True
             effects.done += 1
             effects.content = call.order
-        await self._answer()
+        await self._answer(call)
         return {"done_by": call.key}
 
     async def _undo(self, call: Call) -> Any:
-        await self._travel()
+        await self._travel(call)
         if self._faults.happens("undo_refused", self._rng):
             raise RefusedError("undo-refused", "it cannot be taken back")
         effects = self._ledger.of(call.key)
@@ -137,7 +143,7 @@ class SimulatedAgent:
             return self._later()
         effects.in_force = False
         effects.tombstone = True
-        await self._answer()
+        await self._answer(call)
         return {"undone": True}
 
     def _goes_on(self) -> bool:
@@ -147,13 +153,17 @@ class SimulatedAgent:
         seconds = self._rng.uniform(0.1, self._faults.look_seconds_max)
         return StillRunning(timedelta(seconds=seconds), "going on")
 
-    async def _travel(self) -> None:
-        await self._clock.sleep(self._rng.uniform(0, self._faults.seconds_max))
+    async def _travel(self, call: Call) -> None:
+        least, most = self.seconds.get(call.step, (0.0, self._faults.seconds_max))
+        await self._clock.sleep(self._rng.uniform(least, most))
         if self.down or self._faults.happens("transient", self._rng):
+            self._ledger.disturbed.add(call.key)
             raise TransientError("try again")
         if self._faults.happens("hangs", self._rng):
+            self._ledger.disturbed.add(call.key)
             await self._clock.sleep(self._rng.uniform(5, 60))
 
-    async def _answer(self) -> None:
+    async def _answer(self, call: Call) -> None:
         if self._faults.happens("lost_answer", self._rng):
+            self._ledger.disturbed.add(call.key)
             raise TransientError("the answer was lost")

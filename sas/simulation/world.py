@@ -184,8 +184,7 @@ class World:
         await others_run(self.rng.randint(0, 3))
         if self._happens("stalls"):
             await self.clock.sleep(self.rng.uniform(0, self.faults.stall_seconds_max))
-        inside = _life.get()
-        if inside is not None and inside[0].life != inside[1]:
+        if is_killed():
             raise CrashError
         if self._happens("crash"):
             self.crashes += 1
@@ -476,6 +475,12 @@ def life_here() -> tuple[int, int] | None:
     """Return which life of which instance the current task runs in; None outside of all."""
     inside = _life.get()
     return None if inside is None else (id(inside[0]), inside[1])
+
+
+def is_killed() -> bool:
+    """Return whether the instance of the current task was killed since the task began."""
+    inside = _life.get()
+    return inside is not None and inside[0].life != inside[1]
 
 
 class PausingBus:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -14,7 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from sas.actors.agent import AgentActor
 from sas.cli.main import main
+from sas.cli.sim import project_of
+from sas.codec.internal import RequestMessage
 from sas.codec.orders import Salvage
 from sas.codec.outward import Rejection
 from sas.domain.messages import AlertKind, Verb
@@ -140,6 +144,22 @@ def test_a_service_without_idempotency_is_found_and_its_story_is_made_short() ->
         rest = short.items[:left_out] + short.items[left_out + 1 :]
         shorter = replace(short, items=rest)
         assert not (shorter.of(Submit) and fails(shorter)), "nothing more can be left out"
+
+
+def test_a_call_under_another_key_than_its_step_has_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    call_of = AgentActor._call_of
+
+    async def other(self: AgentActor, request: RequestMessage) -> Call:
+        call = await call_of(self, request)
+        return replace(call, key=f"{call.key}-{request.epoch}")
+
+    monkeypatch.setattr(AgentActor, "_call_of", other)
+    project = Project.of(two_steps(), ROOT)
+    played = play(project, Plan(1, 1, (Submit(1.0, "O-0", "order", False, 1),)))
+    first = played.violations[0]
+    assert str(first) == "invariant 7: order O-0: O-0/reserve-1 is no key of step reserve"
 
 
 def test_an_order_of_an_unknown_workflow_must_get_a_rejected_notification(
@@ -305,16 +325,92 @@ def test_a_step_without_an_undo_is_reported_with_the_orders_that_keep_its_effect
     )
     chances = (Chance("refused", 0.6),)
     plans = (Plan(seed, 1, (*items, *chances)) for seed in range(10))
-    (advice,) = tallied(project, plans).advice()
+    ended, advice = tallied(project, plans).advice()
+    assert ended == "order: none of its 10 orders ended Processed."
     assert advice.startswith("order: step reserve has no undo: its effect stayed in ")
 
 
+FIVE: tuple[Item, ...] = tuple(Submit(float(n), f"O-{n}", "order", False, 1) for n in range(5))
+
+
 def test_a_time_limit_that_is_short_for_its_service_is_reported() -> None:
-    project = Project.of(two_steps(time=timedelta(seconds=1)), ROOT)
-    items = (*(Submit(float(n), f"O-{n}", "order", False, 1) for n in range(5)),)
-    plans = (Plan(seed, 1, (*items, Chance("lost_answer", 0.5))) for seed in range(8))
-    told = list(tallied(project, plans).advice())
-    assert any("timeouts came although its service had done the work" in one for one in told), told
+    slow = {"bank": (10.0, 40.0), "reserve": (15.0, 15.0)}
+    project = Project.of(two_steps(), ROOT, seconds=slow)
+    plans = (Plan(seed, 1, FIVE) for seed in range(4))
+    (told,) = (one for one in tallied(project, plans).advice() if "calls in" in one)
+    counts = re.match(
+        r"order: step pay: its time limit of 20 s cut off (\d+) of (\d+) calls in which no fault "
+        "was at work: its agent or service takes longer",
+        told,
+    )
+    assert counts
+    assert 0 < int(counts[1]) < int(counts[2])
+
+
+@pytest.mark.parametrize("limit_s", [3, 30])
+def test_a_time_limit_is_not_short_because_faults_end_calls(limit_s: int) -> None:
+    project = Project.of(two_steps(time=timedelta(seconds=limit_s)), ROOT)
+    chances = Chance("lost_answer", 0.9), Chance("hangs", 0.5), Chance("heartbeats", 1.0)
+    plans = (Plan(seed, 1, (*FIVE, *chances, Chance("crash", 0.01))) for seed in range(6))
+    tally = tallied(project, plans)
+    assert tally.steps["order", "pay"].timeouts > 20
+    assert not any("cut off" in one for one in tally.advice())
+
+
+def test_an_outage_is_not_counted_for_another_step_whose_name_begins_alike() -> None:
+    steps = (
+        Step("pay", "bank", TIME, undo=UNDO),
+        Step("pay-invoice", "mail", TIME, undo=None, after=()),
+    )
+    project = Project.of(Workflows([Workflow("order", 1, steps, OnFailure.UNDO)]), ROOT)
+    away = Away(0.0, 600.0, "service bank")
+    played = play(project, Plan(1, 1, (FIVE[0], away, Chance("refused", 0.0))))
+    assert played.violations == []
+    pay, invoice = (played.steps["order", name] for name in ("pay", "pay-invoice"))
+    assert (pay.cut_off, pay.left_in_force) == (0, 0)
+    assert (invoice.done, invoice.cut_off) == (1, 0)
+
+
+def test_an_order_that_waits_without_end_for_a_slow_service_is_reported_soon() -> None:
+    project = Project.of(two_steps(), ROOT, seconds={"pay": (40.0, 40.0)})
+    for seed in range(8):
+        played = play(project, Plan(seed, 1, FIVE), tell=True)
+        if played.violations:
+            break
+    (violation,) = played.violations
+    assert violation.about.startswith(
+        "order: step pay: its do never ends within its time limit of 20 s"
+    )
+    assert played.story[-1] < "04:00", "it did not wait for twelve hours"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"service_seconds": 3}', '"service_seconds" is an object'),
+        ('{"service_seconds": {"bnk": 3}}', '"service_seconds" names bnk, which is none of'),
+        ('{"service_seconds": {"ship": true}}', "of ship is true: give seconds from 0 to 86400"),
+        ('{"service_seconds": {"ship": [5, 2]}}', "or [LEAST, MOST]"),
+        ('{"service_seconds": {"ship": [1, 2, 3]}}', "or [LEAST, MOST]"),
+        ('{"service_seconds": {"ship": -1}}', "or [LEAST, MOST]"),
+        ('{"service_seconds": {"ship": NaN}}', "or [LEAST, MOST]"),
+        ("[]", "sim.json is not a JSON object"),
+    ],
+)
+def test_times_of_services_that_cannot_be_used_are_one_clear_sentence(
+    tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sim.json").write_text(text)
+    assert main(["sim", "--app", APP, "--project", str(tmp_path)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_times_of_services_are_those_of_sim_json(tmp_path: Path) -> None:
+    (tmp_path / "sim.json").write_text('{"service_seconds": {"ship": 9, "payment": [4, 6.5]}}')
+    project = project_of(APP, tmp_path)
+    assert project.seconds == {"ship": (9.0, 9.0), "payment": (4.0, 6.5)}
+    (step,) = play(project, Plan(1, 1, (FIVE[0],))).steps["order", "ship"].seconds
+    assert step == 9.0
 
 
 def test_the_deployed_rules_of_queues_and_host_are_played() -> None:

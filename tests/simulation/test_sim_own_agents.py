@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,12 @@ import pytest
 from sas.cli.main import main
 from sas.cli.sim import project_of
 from sas.domain.messages import Verb
+from sas.domain.workflow import OnFailure, Workflows
 from sas.ports import Business
 from sas.sim.own_agents import Given
 from sas.sim.plan import Chance, Kill, Plan, Press, Submit, drawn
 from sas.sim.play import Played, Project, play
+from sas.sim.tally import Tally
 from tests import own_businesses as own
 
 ROOT = Path(__file__).parents[2]
@@ -80,6 +83,86 @@ def test_a_key_that_two_calls_share_is_found() -> None:
     assert found.startswith("order: step pay gives the key of another call: its agent bank must")
 
 
+def test_an_agent_that_swallows_the_errors_of_its_service_is_found_with_its_seed() -> None:
+    what = "is Processed, and its service failed or refused it: its agent must raise that error"
+    assert faults(played(own.SwallowsErrors)) == set(), "without a fault nothing shows"
+    for chance in (Chance("refused", 1.0), Chance("transient", 1.0)):
+        one = play(project(own.SwallowsErrors, "bank"), Plan(0, 1, (ORDER, chance)))
+        assert faults([one]) == {f"order: step {step} {what}" for step in ("reserve", "pay")}
+    (one,) = played(own.SwallowsErrors, Chance("transient", 0.9), seeds=1)
+    assert one.ends == {("order", "Processed"): 1}
+    assert [str(violation) for violation in one.violations] == [
+        "invariant 10: order O-0 (Processed): pay has no effect"
+    ]
+
+
+def test_a_step_that_has_no_effect_at_any_service_is_advice_by_name() -> None:
+    what = project(own.CallsNothing)
+    (advice,) = advised(what)
+    assert play(what, Plan(0, 1, (ORDER,))).violations == []
+    assert advice.startswith(
+        "order: step pay had no effect at any service in 6 of 6 processed orders. If it should"
+    )
+    assert advised(project(own.Careful)) == []
+    assert what.given is not None
+    stated = replace(what, given=replace(what.given, no_effect=frozenset({"pay"})))
+    assert advised(stated) == []
+
+
+def test_a_step_that_an_operator_skipped_owes_no_effect() -> None:
+    def make() -> Business:
+        made = own.business(own.Careful())
+        held = (replace(one, on_failure=OnFailure.HOLD) for one in made.workflows)
+        return replace(made, workflows=Workflows(held))
+
+    given = Given(make, {"order": [{"amount": 1}]}, {"*": [{"number": 1}]})
+    what = Project.of(make().workflows, ROOT, given)
+    skips = [Press(float(at), "O-0", Verb.SKIP, False, at > 60, False) for at in (40, 80)]
+    one = play(what, Plan(0, 1, (ORDER, Chance("refused", 1.0), *skips)))
+    assert one.violations == []
+    assert one.ends == {("order", "Processed"): 1}
+    assert sum(step.processed for step in one.steps.values()) == 0
+
+
+def test_a_workflow_of_which_no_order_is_processed_is_named_in_the_last_line(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["sim", "--agents", "own", "--project", str(directory), "--jobs", "1", "--seeds", "3"]
+    main([*asked, "--app", "tests.own_businesses:sleepy"])
+    (last,) = (
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("3 seeds, ")
+    )
+    assert last.endswith(", and no order of order ended Processed")
+    main([*asked, "--app", "tests.own_businesses:careful"])
+    assert "every invariant held\n" in capsys.readouterr().out
+
+
+def test_a_time_limit_that_its_agent_never_keeps_is_advice_about_that_step_alone() -> None:
+    ended, short = advised(project(own.Sleepy))
+    assert ended == "order: none of its 6 orders ended Processed."
+    assert re.match(
+        r"order: step pay: its time limit of 20 s cut off (\d+) of \1 calls in which no", short
+    )
+    (undo,) = (one for one in advised(project(own.SleepyUndo), UNDONE) if "cut off" in one)
+    assert re.match(r"order: step pay: its time limit of 20 s cut off (\d+) of \1 undos", undo)
+
+
+def test_lost_answers_and_hangs_are_no_short_time_limit() -> None:
+    faults_of_services = LOST, Chance("hangs", 0.5), Chance("transient", 0.3)
+    what = project(own.Careful)
+    plays = [play(what, Plan(seed, 1, (ORDER, *faults_of_services))) for seed in range(12)]
+    assert sum(step.timeouts for one in plays for step in one.steps.values()) > 10
+    assert sum(step.cut_off for one in plays for step in one.steps.values()) == 0
+
+
+def advised(what: Project, *items: Press) -> list[str]:
+    """Return the advice after some orders without a fault."""
+    tally = Tally(what.workflows)
+    for seed in range(6):
+        tally.add(play(what, Plan(seed, 1, (ORDER, *items))))
+    return list(tally.advice())
+
+
 def test_an_undo_that_leaves_its_effect_is_found() -> None:
     (found,) = faults(played(own.UndoesNothing, Chance("refused", 0.0), UNDONE))
     assert found == "order: the undo of step pay leaves its effect in force"
@@ -139,6 +222,7 @@ def test_the_command_names_the_step_that_is_not_idempotent_and_the_seed_that_sho
         for one in json.loads(capsys.readouterr().out.splitlines()[-1])["Advice"]
         if "not idempotent" in one
     )
+    found = found.replace(f" --project {directory}", "")
     what, again = found.split(": seed ")
     assert what == (
         "order: step pay is not idempotent: its agent bank sends a new key each time with "
@@ -180,6 +264,12 @@ def test_local_settings_reach_the_business_and_its_agents_and_stay_out_of_the_en
         ("careful", None, "sim.json is missing"),
         ("careful", "{", "sim.json cannot be read"),
         ("careful", "[]", "sim.json is not a JSON object"),
+        ("careful", '{"orders": "orders.jsonl", "no_effect": "pay"}', '"no_effect" is a list of'),
+        (
+            "careful",
+            '{"orders": "orders.jsonl", "no_effect": ["py"]}',
+            "names py, which is none of",
+        ),
         ("careful", "{}", 'sim.json: give {"orders": "FILE", "answers": {...}}'),
         (
             "careful",
