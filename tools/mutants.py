@@ -88,6 +88,7 @@ _STORE = "sas/simulation/store.py"
 _AGENT = "sas/actors/agent.py"
 _DEAD = "sas/actors/dead_letters.py"
 _RECEIVER = "sas/engine/receiver.py"
+_CALLBACKS = "sas/features/callbacks/endpoint.py"
 
 MUTANTS = (
     Mutant(
@@ -416,6 +417,92 @@ MUTANTS = (
         "dropped, source = {FIRST_AT, SOURCE, WHY, WHY_TEXT}, one.source",
         'dropped, source = {"sas_put_back", FIRST_AT, SOURCE, WHY, WHY_TEXT}, one.source',
     ),
+    Mutant(
+        "a callback that is answered 202 is not sent",
+        _CALLBACKS,
+        "            await self._context.outward.send([sent], order.order_id)",
+        "            _ = sent",
+    ),
+    Mutant(
+        "a callback is answered 200 while its step waits",
+        _CALLBACKS,
+        "    StepStatus.WAITS: (202, ",
+        "    StepStatus.WAITS: (200, ",
+    ),
+    Mutant(
+        "a callback of a step that waits is dropped",
+        _CALLBACKS,
+        "            if status is StepStatus.WAITS:",
+        "            if False:",
+    ),
+    Mutant(
+        "a callback of a step that is out is dropped",
+        _CALLBACKS,
+        "            return decisions.decide(order, said, rules, now=now, "
+        "instance=self._context.instance)",
+        "            return None",
+    ),
+    Mutant(
+        "a callback that is too late is dropped",
+        _CALLBACKS,
+        "            if status is StepStatus.CLOSED:\n                raise",
+        "            if False:\n                raise",
+    ),
+    Mutant(
+        "a passed deadline does nothing",
+        _EXPIRE,
+        "order.deadline is None or order.deadline > now:\n        return None\n"
+        "    if order.direction",
+        "True:\n        return None\n    if order.direction",
+    ),
+    Mutant(
+        "a passed deadline undoes no order",
+        _EXPIRE,
+        "    if rules.on_failure is OnFailure.HOLD:\n",
+        "    if True:\n",
+    ),
+    Mutant(
+        "a deadline has no due row",
+        "sas/domain/change.py",
+        "    if order.deadline is None:\n        return frozenset(steps)",
+        "    if True:\n        return frozenset(steps)",
+    ),
+    Mutant(
+        "an undo allows for no difference of clocks",
+        _UNDO,
+        "    until = step.call.called_until + CLOCK_SKEW + drain_time",
+        "    until = step.call.called_until + drain_time",
+    ),
+    Mutant(
+        "ready steps that no scheduler claims are no incident",
+        _EXPIRE,
+        "    if age >= rules.alert_after:",
+        "    if False:",
+    ),
+    Mutant(
+        "a step that rests is no incident",
+        _EXPIRE,
+        "    return Decision(JournalWord.EXTENDED_WAIT, after, (), incident=incident)",
+        "    return Decision(JournalWord.EXTENDED_WAIT, after, ())",
+    ),
+    Mutant(
+        "an incident sends no alert",
+        "sas/features/incidents/board.py",
+        "                await self._send(_alert(active, now))",
+        "                _ = _alert(active, now)",
+    ),
+    Mutant(
+        "a step that failed sends no alert",
+        _EXPIRE,
+        "return Decision(JournalWord.STEP_FAILED, after, (notice, alert))",
+        "return Decision(JournalWord.STEP_FAILED, after, (notice, *(alert,)[1:]))",
+    ),
+    Mutant(
+        "a message is put aside without an alert",
+        "sas/engine/rejections.py",
+        "            await self._outward.send([alert(body, self._to)], rejection.order_id or base)",
+        "            _ = body",
+    ),
 )
 """Mutants of the protocol and of the edge of the platform."""
 
@@ -424,14 +511,19 @@ def hunted(mutant: Mutant, seeds: int) -> Hunt:
     """Play seeds on a copy of the code with one mutant in it."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
         copy = Path(name)
-        for part in COPIED:
-            source = ROOT / part
-            if source.is_dir():
-                shutil.copytree(source, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy(source, copy / part)
+        copy_code(copy)
         mutant.apply(copy)
         return _played(mutant, copy, seeds)
+
+
+def copy_code(to: Path, *also: str) -> None:
+    """Copy the code that is played, and more of the repository, into a directory."""
+    for part in (*COPIED, *also):
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, to / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, to / part)
 
 
 def _played(mutant: Mutant, copy: Path, seeds: int) -> Hunt:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 
 from sas.domain.messages import JournalWord
 from sas.domain.order import STEP_FORMS, OrderState, StepState, UndoStatus
@@ -10,7 +11,9 @@ from sas.domain.workflow import OnFailure, Workflow
 
 Pair = tuple[str, str]
 """A kind of transition, and the state of the order after it."""
+States = AbstractSet[OrderState]
 _NONE: frozenset[OrderState] = frozenset()
+_S, _W = OrderState, JournalWord
 
 
 def pairs(workflow: Workflow) -> set[Pair]:
@@ -47,74 +50,102 @@ def step_states(workflow: Workflow) -> list[tuple[str, str, str]]:
     return found
 
 
-def _states_after(workflow: Workflow) -> Iterable[tuple[JournalWord, Iterable[OrderState]]]:
-    """Return the states of the order that can follow each kind of transition."""
-    word, rules = JournalWord, workflow.rules
-    steps = range(len(rules.steps))
-    undos = [number for number in steps if rules.steps[number].undo_time_allowed is not None]
-    routes = any(len(step.agents) > 1 for step in rules.steps)
-    side_by_side = any(
-        one not in (*rules.predecessors(other), *rules.dependents(other), other)
-        for one in steps
-        for other in steps
-    )
-    hold = workflow.on_failure is OnFailure.HOLD
-    pending, running, processed = OrderState.PENDING, OrderState.PROCESSING, OrderState.PROCESSED
-    compensated = OrderState.COMPENSATED
-    apart = side_by_side or routes
-    """Whether an order goes on with one step while another one is in Error."""
-    fails = _if(hold or bool(undos), OrderState.ERROR)
-    error = fails if apart else _NONE
-    begun = _if(len(steps) > 1 or routes, running)
-    undoing = _if(bool(undos), OrderState.COMPENSATING)
-    goes_on = {running} | undoing | error
-    waits = {pending} | begun | undoing | error
-    several = _if(len(undos) > 1 or (apart and bool(undos)), OrderState.COMPENSATING)
-    cancelled = undoing | _if(len(steps) > 1, OrderState.COMPENSATING)
-    roots = _if(not any(step.after for step in rules.steps), running)
-    no_undo = [number for number in steps if number not in undos]
-    alone = _if(any(not rules.steps[number].after for number in no_undo), compensated)
-    deadline = workflow.deadline is not None
-    table: Mapping[JournalWord, Iterable[OrderState]] = {
-        word.SUBMITTED: {pending},
-        word.CLAIMED: goes_on,
-        word.PROGRESS: goes_on,
-        word.STEP_PROCESSED: {processed} | begun | error,
-        word.STEP_FAILED: fails if hold else _NONE,
-        word.STEP_FAILED_UNDO: _NONE if hold else undoing | alone,
-        word.STEP_RESET: {pending} | begun | error,
-        word.UNDO_RESET: undoing | error | (begun if routes and undos else _NONE),
-        word.WAITS_IN_QUEUE: goes_on,
-        word.QUEUE_AWAY: goes_on,
-        word.ANOTHER_AGENT: {running} | error if routes else _NONE,
-        word.WAITING: waits,
-        word.EXTENDED_WAIT: waits if any(one.extended_wait for one in rules.steps) else _NONE,
-        word.RELEASED: waits,
-        word.WOKEN_AGAIN: waits,
-        word.POSTPONED: _NONE,  # a simulated deploy is everywhere within a minute
-        word.OVERDUE: {pending, running} | fails if deadline and hold else _NONE,
-        word.OVERDUE_UNDO: {compensated} | undoing if deadline and not hold else _NONE,
-        word.CALLBACK_ACCEPTED: {pending, running, processed} | cancelled | fails,
-        word.STEP_UNDONE: {compensated} | several | error if undos else _NONE,
-        word.UNDONE_AT_ONE_AGENT: (
-            {running, processed} | undoing | error if routes and undos else _NONE
-        ),
-        word.UNDO_FAILED: fails if undos else _NONE,
-        word.RESUBMITTED: (
-            ({pending} | begun if hold else begun if routes and undos else _NONE) | undoing | error
-        ),
-        word.SKIPPED: {processed} | begun | error if hold or (routes and undos) else _NONE,
-        word.UNDONE_BY_HAND: {compensated} | several | error if undos else _NONE,
-        word.UNDO_DECIDED: {compensated} | undoing | error,
-        word.CANCELLED: {compensated} | cancelled | roots,
-        word.CANCELLED_STEP: undoing | error | _if(bool(no_undo), compensated),
-        word.ACKNOWLEDGED: fails,
-        word.FENCED: set(OrderState) - {OrderState.COMPENSATING, OrderState.ERROR}
-        | cancelled
-        | fails,
-        word.REJECTED: {OrderState.REJECTED},
+def _states_after(workflow: Workflow) -> Iterator[tuple[JournalWord, States]]:
+    """Yield the kinds of transition, and the states of the order that can follow each."""
+    can = _Can(workflow)
+    for table in (_doing(can), _resting(can), _undoing(can), _commanded(can)):
+        yield from table.items()
+
+
+class _Can:
+    """What a workflow can do: each set has states, or none if it cannot."""
+
+    def __init__(self, workflow: Workflow) -> None:
+        rules = workflow.rules
+        numbers = range(len(rules.steps))
+        undos = [number for number in numbers if rules.steps[number].undo_time_allowed is not None]
+        self.hold = workflow.on_failure is OnFailure.HOLD
+        self.deadline = workflow.deadline is not None
+        self.undo = bool(undos)
+        self.routes = any(len(step.agents) > 1 for step in rules.steps)
+        self.waits_long = any(step.extended_wait for step in rules.steps)
+        self.fails = _if(self.hold or self.undo, _S.ERROR)
+        side_by_side = any(
+            one not in (*rules.predecessors(other), *rules.dependents(other), other)
+            for one in numbers
+            for other in numbers
+        )
+        apart = side_by_side or self.routes
+        self.error = _if(apart and bool(self.fails), _S.ERROR)
+        """An order in Error goes on with other steps."""
+        self.begun = _if(len(numbers) > 1 or self.routes, _S.PROCESSING)
+        self.undoing = _if(self.undo, _S.COMPENSATING)
+        self.undoes_more = _if(len(undos) > 1 or (apart and self.undo), _S.COMPENSATING)
+        self.ending = self.undoing | _if(len(numbers) > 1, _S.COMPENSATING)
+        self.all_out = _if(not any(step.after for step in rules.steps), _S.PROCESSING)
+        kept = [number for number in numbers if number not in undos]
+        self.kept = _if(bool(kept), _S.COMPENSATED)
+        self.first_kept = _if(any(not rules.steps[one].after for one in kept), _S.COMPENSATED)
+
+
+def _doing(can: _Can) -> Mapping[JournalWord, States]:
+    callback = {_S.PENDING, _S.PROCESSING, _S.PROCESSED} | can.ending | can.fails
+    return {
+        _W.SUBMITTED: {_S.PENDING},
+        _W.REJECTED: {_S.REJECTED},
+        _W.CLAIMED: {_S.PROCESSING} | can.undoing | can.error,
+        _W.PROGRESS: {_S.PROCESSING} | can.undoing | can.error,
+        _W.STEP_PROCESSED: {_S.PROCESSED} | can.begun | can.error,
+        _W.STEP_FAILED: can.fails if can.hold else _NONE,
+        _W.ANOTHER_AGENT: {_S.PROCESSING} | can.error if can.routes else _NONE,
+        _W.CALLBACK_ACCEPTED: callback,
+        _W.FENCED: callback | {_S.COMPENSATED, _S.REJECTED},
     }
-    return table.items()
+
+
+def _resting(can: _Can) -> Mapping[JournalWord, States]:
+    """Return what a timer leads to. A simulated deploy is everywhere before it postpones."""
+    waits = {_S.PENDING} | can.begun | can.undoing | can.error
+    in_queue = {_S.PROCESSING} | can.undoing | can.error
+    is_late = can.deadline and can.hold
+    return {
+        _W.STEP_RESET: {_S.PENDING} | can.begun | can.error,
+        _W.UNDO_RESET: can.undoing | can.error | (can.begun if can.routes and can.undo else _NONE),
+        _W.WAITS_IN_QUEUE: in_queue,
+        _W.QUEUE_AWAY: in_queue,
+        _W.WAITING: waits,
+        _W.EXTENDED_WAIT: waits if can.waits_long else _NONE,
+        _W.RELEASED: waits,
+        _W.WOKEN_AGAIN: waits,
+        _W.OVERDUE: {_S.PENDING, _S.PROCESSING} | can.fails if is_late else _NONE,
+    }
+
+
+def _undoing(can: _Can) -> Mapping[JournalWord, States]:
+    all_undone, at_once = {_S.COMPENSATED}, can.deadline and not can.hold
+    elsewhere = {_S.PROCESSING, _S.PROCESSED} | can.undoing | can.error
+    return {
+        _W.STEP_FAILED_UNDO: _NONE if can.hold else can.undoing | can.first_kept,
+        _W.OVERDUE_UNDO: all_undone | can.undoing if at_once else _NONE,
+        _W.STEP_UNDONE: all_undone | can.undoes_more | can.error if can.undo else _NONE,
+        _W.UNDONE_AT_ONE_AGENT: elsewhere if can.routes and can.undo else _NONE,
+        _W.UNDO_FAILED: can.fails if can.undo else _NONE,
+        _W.UNDO_DECIDED: all_undone | can.undoing | can.error,
+        _W.CANCELLED: all_undone | can.ending | can.all_out,
+        _W.CANCELLED_STEP: can.undoing | can.error | can.kept,
+    }
+
+
+def _commanded(can: _Can) -> Mapping[JournalWord, States]:
+    again = {_S.PENDING} | can.begun if can.hold else can.begun
+    elsewhere = can.routes and can.undo
+    by_hand = {_S.COMPENSATED} | can.undoes_more | can.error
+    return {
+        _W.RESUBMITTED: (again if can.hold or elsewhere else _NONE) | can.undoing | can.error,
+        _W.SKIPPED: {_S.PROCESSED} | can.begun | can.error if can.hold or elsewhere else _NONE,
+        _W.UNDONE_BY_HAND: by_hand if can.undo else _NONE,
+        _W.ACKNOWLEDGED: can.fails,
+    }
 
 
 def _if(can: bool, state: OrderState) -> frozenset[OrderState]:

@@ -19,7 +19,7 @@ table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{text-align:right;padding:.3rem .6rem;border-bottom:1px solid var(--line)}
 th:first-child,td:first-child{text-align:left}th{color:var(--soft);font-weight:600}
 .good{color:var(--good)}.bad{color:var(--bad)}p.soft,figcaption{color:var(--soft)}
-figure{margin:1rem 0}svg text{fill:var(--fg);font:12px system-ui,sans-serif}
+figure{margin:1rem 0}svg{overflow:visible}svg text{fill:var(--fg);font:12px system-ui,sans-serif}
 svg rect{fill:var(--bar)}
 """
 _DURATIONS = (1, 3, 10, 30, 60, 180, 600, 3600, 6 * 3600, 86400, 7 * 86400)

@@ -172,6 +172,8 @@ class System:
     """What lay on the queue of rejected messages until an operator sent it again."""
     subqueues: set[str] = field(default_factory=set)
     """The subqueues of queues that do not forward their dead letters."""
+    on_answered: Callable[[Callback, int], None] = lambda _callback, _status: None
+    """Called with each callback by HTTP and the status of its answer."""
 
     @property
     def store(self) -> MemoryStore:
@@ -269,6 +271,7 @@ class System:
             answer = await rng.choice(self.hosts).callbacks.answer(callback.token, None, body)
         except CrashError:  # the connection is cut
             return False
+        self.on_answered(callback, answer.status)
         return answer.status != 503
 
     async def close(self) -> None:

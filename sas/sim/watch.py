@@ -27,8 +27,9 @@ from sas.domain.queues import lane
 from sas.engine.receiver import FIRST_ID
 from sas.ports import Call, Clock, Message, MessageBus, Peeked, UnavailableError
 from sas.sim.invariants import Violation, keys_of, of_change
+from sas.sim.later import Later
 from sas.sim.platform import QUEUES
-from sas.sim.system import System
+from sas.sim.system import CALLBACKS, System
 from sas.simulation.bus import DEAD_LETTERS, Queued
 from sas.simulation.world import CrashError
 
@@ -56,6 +57,7 @@ class Watch:
         self._until: dict[tuple[str, int, Direction, int], datetime] = {}
         self._called: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         self.asked_again: Counter[tuple[str, str]] = Counter()
+        self._later = Later(system, self._say)
         system.bus.on_sent = self._was_sent
         system.bus.on_given_up = self._was_given_up
         system.bus.on_completed = self._was_completed
@@ -93,6 +95,7 @@ class Watch:
                 self._say(15, f"{where}: {old.name} is counted, and its request waits in its queue")
         if entry.cause is not None:
             self._of_cause(change, entry.cause, where)
+        self._later.written(change)
 
     def _of_cause(self, change: Change, cause: str, where: str) -> None:
         entry, order_id = change.entry, change.after.order_id
@@ -154,6 +157,7 @@ class Watch:
 
     def _was_sent(self, message: Message) -> None:
         self._sent_ids.add(message.message_id)
+        self._later.was_sent(message)
         if message.queue == QUEUES.rejected:
             self._was_put_aside(message)
         if _BASES.get(message.queue) != QUEUES.replies:
@@ -184,6 +188,10 @@ class Watch:
         message = queued.message
         is_letter = message.queue.removesuffix(DEAD_LETTERS) == QUEUES.dead_letters
         base = _BASES.get((queued.source or "") if is_letter else message.queue)
+        if base == QUEUES.callbacks:
+            is_aside = message.body.decode() in self._aside_bodies
+            kept = is_aside or self._is_back(message, *CALLBACKS)  # in the lane of its order
+            self._later.callback_completed(message, kept=kept)
         if base is None or base == QUEUES.callbacks:
             return
         cause = _cause(base, message.body, _first_id(message))
@@ -224,13 +232,14 @@ class Watch:
             why = f"{type(failed).__name__}: {failed}"
             self._say(14, f"message {queued.message.message_id} is poison: {why}")
 
-    def _is_back(self, message: Message) -> bool:
-        """Return whether a copy of a message is on its queue, or held while the queue is away.
+    def _is_back(self, message: Message, *others: str) -> bool:
+        """Return whether a copy of a message is on its queue, one of ``others``, or held.
 
         A copy in a subqueue is one too: an operator redrives it (see ``left_over``).
         """
         name = message.queue.removesuffix(DEAD_LETTERS)
-        paths = {name, name + DEAD_LETTERS} & {name, *self._system.subqueues}
+        names = {name, *others}
+        paths = names | {one + DEAD_LETTERS for one in names} & self._system.subqueues
         queues = [self._system.bus.queues[path] for path in sorted(paths)]
         copies = [one.message for queue in queues for one in (*queue.waiting, *queue.locked)]
         copies += self._system.store._held.values()  # noqa: SLF001
@@ -243,7 +252,8 @@ class Watch:
                 self._say(4, f"the out row of seq {due.seq} is gone, and {lost} is not sent")
 
     def left_over(self) -> Iterator[Violation]:
-        """Yield the dead letters in subqueues that an operator should have sent again."""
+        """Yield what should have happened, and dead letters that an operator should have sent."""
+        yield from (Violation(12, text) for text in self._later.left_over())
         for path in sorted(self._system.subqueues):
             queue = self._system.bus.queues[path]
             for queued in (*queue.waiting, *queue.locked):
@@ -256,7 +266,9 @@ class Watch:
         stored = self._system.store.orders.get(msgspec.json.decode(body).get("order_id"))
         if base == QUEUES.orders:
             return stored is None or stored.order.rejected
-        if base == QUEUES.callbacks or stored is None:  # its step is asked again
+        if base == QUEUES.callbacks:
+            return self._later.is_awaited(body)
+        if stored is None:
             return False
         cause = _cause(base, body, _first_id(letter.message)) if base else None
         if cause is not None and digest_id(cause) in stored.causes:
@@ -281,6 +293,7 @@ class Watch:
 
         async def done(call: Call) -> Any:
             self._was_called(call)
+            self._later.called(call)
             self._older_are_undone(call)
             known = system.ledger.by_key.get(call.key)
             self.asked_again[call.order_id, call.step] += known is not None and known.in_force
@@ -288,6 +301,7 @@ class Watch:
 
         async def undone(call: Call) -> Any:
             self._was_called(call)
+            self._later.called_to_undo(call)
             return await undo(call)
 
         agent.do, agent.undo = done, undone

@@ -122,6 +122,14 @@ async def test_an_order_that_an_operator_touched_meanwhile_is_left_alone(
     assert [entry.seq for entry in await store.journal("order-1")] == [1, 2, 3, 4]
 
 
+async def test_an_order_that_was_fenced_meanwhile_is_left_alone(store: StateStore) -> None:
+    seen = await finished(store)
+    fenced = await store.commit(cases.fenced(seen, "dead-letters:m-1"))  # listed as it was before
+    assert not await store.purge(seen)
+    assert await loaded(store, "order-1") == fenced
+    assert await store.recorded("order-1", "dead-letters:m-1") is not None
+
+
 async def test_an_action_on_a_removed_order_gets_a_conflict_and_then_finds_none(
     store: StateStore,
 ) -> None:
@@ -130,6 +138,18 @@ async def test_an_action_on_a_removed_order_gets_a_conflict_and_then_finds_none(
     with pytest.raises(ConflictError):
         await store.commit(cases.undone(seen, ONE))
     assert await store.load("order-1") is None
+
+
+async def test_an_action_on_a_removed_order_changes_no_later_order_under_its_id(
+    store: StateStore,
+) -> None:
+    seen = await finished(store)
+    assert await store.purge(seen)
+    later = await store.commit(cases.submitted("order-1", ONE))
+    with pytest.raises(ConflictError):  # by the token alone: no journal row of that seq is there
+        await store.commit(cases.undone(seen, ONE))
+    assert await loaded(store, "order-1") == later
+    assert [entry.seq for entry in await store.journal("order-1")] == [1]
 
 
 async def test_an_unfinished_order_and_one_in_error_are_never_removed(store: StateStore) -> None:
@@ -231,6 +251,19 @@ async def test_a_removal_that_crashed_half_way_is_listed_whole_enough_and_done_a
     assert again == order
     assert await troubled.rival.purge(again)
     assert await left_of(troubled.rival, "order-1") == []
+
+
+async def test_an_order_whose_removal_crashed_is_not_overwritten_by_a_new_one_under_its_id(
+    troubled: Troubled,
+) -> None:
+    order = await finished(troubled.rival, extra=120)
+    troubled.proxy.batches.extend([None, Trouble.CUT_OFF])
+    with pytest.raises(StoreUnavailableError):
+        await troubled.store.purge(order)
+    assert await troubled.rival.entry("order-1", 1) is None
+    with pytest.raises(ConflictError):
+        await troubled.rival.commit(cases.submitted("order-1", ONE))
+    assert await loaded(troubled.rival, "order-1") == order
 
 
 async def test_an_operator_who_comes_between_two_parts_of_a_removal_wins(

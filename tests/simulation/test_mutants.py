@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tools.edge_mutants import EDGE, EdgeMutant
 from tools.mutants import MUTANTS, ROOT, Mutant, hunted
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.name)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *EDGE], ids=lambda one: one.name)
 def test_a_mutant_changes_one_place_of_the_code(mutant: Mutant) -> None:
     assert (ROOT / mutant.path).read_text().count(mutant.old) == 1
     assert mutant.old != mutant.new
@@ -17,6 +18,19 @@ def test_a_mutant_changes_one_place_of_the_code(mutant: Mutant) -> None:
 
 def test_there_are_at_least_forty_mutants_with_names_of_their_own() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 40
+
+
+def test_there_are_at_least_ten_mutants_of_the_edge_in_the_code_of_the_product() -> None:
+    assert len({mutant.name for mutant in EDGE}) == len(EDGE) >= 10
+    edge = ("sas/adapters/", "sas/functions.py")
+    assert [mutant.name for mutant in EDGE if not mutant.path.startswith(edge)] == []
+
+
+@pytest.mark.parametrize("mutant", EDGE, ids=lambda one: one.name)
+def test_a_mutant_of_the_edge_names_tests_that_there_are(mutant: EdgeMutant) -> None:
+    assert mutant.tests
+    files = [name.partition("::")[0] for name in mutant.tests]
+    assert [name for name in files if not (ROOT / name).is_file()] == []
 
 
 def test_a_mutant_that_no_longer_fits_is_refused(tmp_path: Path) -> None:

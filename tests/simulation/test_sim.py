@@ -21,7 +21,7 @@ from sas.cli.sim import project_of
 from sas.codec.internal import RequestMessage
 from sas.codec.orders import Salvage
 from sas.codec.outward import Rejection
-from sas.domain.messages import Verb
+from sas.domain.messages import AlertKind, Verb
 from sas.domain.order import Direction
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.rejections import Rejections
@@ -170,7 +170,7 @@ def test_an_order_of_an_unknown_workflow_must_get_a_rejected_notification(
     assert play(project, plan).violations == []
 
     async def keep(self: Rejections, rejection: Rejection, _sender: Salvage) -> None:
-        await self.keep(rejection)
+        await self.put_aside(rejection, AlertKind.REJECTED)
 
     monkeypatch.setattr(Rejections, "order", keep)
     (violation,) = play(project, plan).violations

@@ -230,11 +230,13 @@ def test_the_command_names_the_step_that_is_not_idempotent_and_the_seed_that_sho
     )
     assert what in page.read_text()
     seed, command = again.split(", ")
-    assert command == f"sas sim --app {app} --agents own --seed {seed} --trace"
+    where = f"--project {directory} --agents own --seed {seed} --trace"
+    assert command == f"sas sim --app {app} {where}"
     example = re.search(r"^    (order: step pay .*\n.*--trace)$", RELIABILITY, re.MULTILINE)
     assert example, "docs/reliability.md has an example"
     example_line = re.sub(r"seed \d+", f"seed {seed}", " ".join(example[1].split()))
-    assert found.replace(app, "orders") == example_line
+    here = found.replace(app, "orders").replace(f" --project {directory}", "")
+    assert here == example_line
     shown = project_of(app, directory, own=True)
     story = play(shown, drawn(int(seed), shown.workflows), tell=True).story
     assert any(line.endswith(what) and "BROKEN: invariant 7" in line for line in story)

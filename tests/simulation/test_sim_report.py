@@ -20,7 +20,7 @@ from sas.cli.main import main
 from sas.domain.messages import Verb
 from sas.domain.workflow import ExtendedWait, OnFailure, Step, Undo, Workflow, Workflows
 from sas.ports import Call
-from sas.sim import reach
+from sas.sim import reach, run
 from sas.sim.plan import CONDITIONS, Chance, Deploy, Item, Plan, Press, Submit, drawn
 from sas.sim.play import Played, Project, play
 from sas.sim.stage import Stage, with_newer
@@ -117,6 +117,24 @@ def test_the_printed_command_repeats_the_broken_seed_with_its_orders_and_project
     assert again["Broken"] == broken["Broken"]
 
 
+@pytest.mark.usefixtures("forgetful_service")
+def test_a_broken_seed_is_told_before_the_next_one_is_played(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def drawn_later(seed: int, defined: Workflows, orders: int) -> Plan:
+        told.append(capsys.readouterr().err)
+        return drawn(seed, defined, orders)
+
+    monkeypatch.setattr(run, "drawn", drawn_later)
+    asked = ["--first", "6", "--seeds", "40", "--jobs", "1", "--json"]
+    assert main(["sim", "--app", APP, *asked]) == 1
+    first = next(text for text in told if "is broken" in text)
+    assert first.startswith("seed ")
+    assert ": invariant 7: " in first
+
+
 def test_the_report_of_one_seed_is_written(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -141,23 +159,23 @@ def test_an_interrupted_run_has_the_table_and_the_report_of_the_seeds_that_it_pl
         text=True,
         cwd=ROOT,
         start_new_session=True,
-    ) as run:
-        assert run.stderr is not None
-        assert " of 100,000 seeds" in run.stderr.readline(), "some were played"
+    ) as sim:
+        assert sim.stderr is not None
+        assert " of 100,000 seeds" in sim.stderr.readline(), "some were played"
         if number is signal.SIGINT:
-            os.killpg(run.pid, number)  # as a terminal does
+            os.killpg(sim.pid, number)  # as a terminal does
         else:
-            run.send_signal(number)
-        said, complained = run.communicate(timeout=120)
-    assert run.returncode == 130, complained
+            sim.send_signal(number)
+        said, complained = sim.communicate(timeout=120)
+    assert sim.returncode == 130, complained
     assert said.startswith("workflow")
     assert "interrupted after " in said.splitlines()[-1]
     assert "Traceback" not in complained
     assert "Interrupted before every seed was played" in page.read_text()
     deadline = time.monotonic() + 10
-    while any(_of_session(run.pid)) and time.monotonic() < deadline:
+    while any(_of_session(sim.pid)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not any(_of_session(run.pid)), "no process is left"
+    assert not any(_of_session(sim.pid)), "no process is left"
 
 
 def _of_session(session: int) -> Iterator[int]:

@@ -20,7 +20,7 @@ from sas.sim import __path__ as sim_folders
 from tests.simulation.domain_model_check import explored_line
 from tests.simulation.domain_protocol_check import Budget, Protocol
 from tests.simulation.outages import DURATIONS, Cost
-from tools import mutants, outages, queues
+from tools import edge_mutants, mutants, outages, queues
 
 ROOT = Path(__file__).parents[2]
 RELIABILITY = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
@@ -56,6 +56,19 @@ def test_a_mutant_that_breaks_no_invariant_has_a_row_too() -> None:
     assert mutants.row(mutants.Hunt(mutant, None, "not found")) == "| no ETag | **none** | - |"
     never = mutants.Hunt(mutant, 7, "it never ends")
     assert mutants.row(never) == "| no ETag | 7 | it never ends |"
+
+
+def test_the_table_of_mutants_of_the_edge_is_one_that_the_tool_prints() -> None:
+    rows = table_under(edge_mutants.HEAD, RELIABILITY)
+    found = dict(map(cells, rows))
+    assert rows == [edge_mutants.row(mutant, found[mutant.name]) for mutant in edge_mutants.EDGE]
+    for mutant in edge_mutants.EDGE:
+        file, _, test = found[mutant.name].partition("::")
+        files = [name.partition("::")[0] for name in mutant.tests]
+        (path,) = [path for path in files if Path(path).stem == file]
+        assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8")
+    said = f"**{len(rows)} of {len(rows)} were found** by a test"
+    assert said in " ".join(RELIABILITY.split())
 
 
 def test_the_table_of_outages_is_one_that_the_tool_prints() -> None:
