@@ -31,7 +31,7 @@ _INSTALL_S = 900
 _READY_S = 30.0
 _STOP_S = 4.0
 _SAVE_S = 60.0
-"""What a stop allows when the data are on disk: killed before it saved, Azurite forgets."""
+"""Time to stop if the data are on disk. If Azurite is killed before it has saved, data are lost."""
 _ATTEMPTS_MAX = 5
 
 

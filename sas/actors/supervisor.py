@@ -151,7 +151,7 @@ class Supervisor:
             if rows:
                 await asyncio.gather(*(self._guarded(row, found, gate) for row in rows))
         if found.shards_failed and not found.shards_read:
-            raise StoreUnavailableError("not one shard could be read: the next sweep does it")
+            raise StoreUnavailableError("no shard could be read: the next sweep tries again")
         for task in self._context.sweep_tasks:
             await task()
         metrics.swept((now - (found.oldest or now)).total_seconds())
@@ -237,7 +237,7 @@ class Supervisor:
             else:
                 await self._context.incidents.report(incident, *order_ids)
         except (UnavailableError, UndeliverableError) as down:
-            log.warning("what cannot be read is reported later: %s", down)
+            log.warning("the alert of a row that cannot be read is sent later: %s", down)
 
     def _leave(self, row: Due, lacks: OtherVersionError) -> None:
         """Leave a due row to an instance of another version."""

@@ -9,8 +9,8 @@ Reason: the start of an undo rewrites up to 30 step rows in one transaction of a
 the SDK writes up to 6 bytes for one unit (30 x 16,000 x 6 bytes fit).
 
 Versions run side by side. Columns that this version does not know are carried along
-(``Order.unknown``) and written back, so a newer version may add some; it must not need them to
-change with those that it found here.
+(``Order.unknown``) and written back unchanged. So a newer version may add columns, but they must
+stay right when this version changes the others.
 
 Large content is stored in rows outside of the order, in binary columns. The row that refers to it
 (``PayloadRef``) has its hash, its size and its number of chunks.
@@ -73,12 +73,12 @@ _TEXTS = frozenset(
 )
 _SHORT = _TEXTS - {"ErrorMessage", "Reason", "Changes", "Properties", "Edited"}
 NUMBER_MAX = 2**31 - 2
-"""Largest number of a row: one more still fits its 32 bits."""
+"""Largest number in a row. A column has 32 bits, and the number may still grow by one."""
 
 
 @contextmanager
 def reading(order_id: str, row: Row) -> Iterator[None]:
-    """Read a row of an order in this block, with the columns of the types that are written.
+    """Read a row of an order in this block, and check the type of each column.
 
     Raises:
         CorruptOrderError: it cannot be read. The text names the row and the column.

@@ -152,8 +152,8 @@ operator-alerts says when an incident begins, from time to time while it lasts, 
   queue-delay     steps ran out of time while their messages waited in a queue
   key-missing     a key that encrypted secret fields is not in SAS_ENCRYPTION_KEYS
 
-LastSeen is when an order last met the incident. State is active; or over, until the alert that
-says so is sent. Alerts counts the alerts sent.
+LastSeen is when the incident was last seen. State is active, or over until the alert that says so
+is sent. Alerts counts the alerts sent.
 
   sas incidents
   sas incidents --json

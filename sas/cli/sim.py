@@ -266,7 +266,9 @@ def _print(tally: Tally, arguments: argparse.Namespace) -> None:
     for seed, violations in tally.broken[:SHOWN]:
         _tell(f"seed {seed}: {violations[0]}")
         _tell(f"seed {seed} again: {again(seed)}")
-    held = "every invariant held" if not tally.broken else f"{len(tally.broken)} seeds broke one"
+    broken = len(tally.broken)
+    held = "1 seed broke one" if broken == 1 else f"{broken:,} seeds broke one"
+    held = held if broken else "every invariant held"
     if never := tally.never_processed():
         held += f", and no order of {', '.join(never)} ended Processed"
     ended = f"interrupted after {tally.seeds:,} of {arguments.seeds:,} seeds, "

@@ -26,6 +26,7 @@ ORDERS_MAX = 200
 """Example orders that are read."""
 SECONDS_MAX = 86_400.0
 """The longest time that a service may be given."""
+_MEMBERS = {"orders", "answers", "no_effect", "service_seconds"}
 _HOW = f"docs/your-own-workflow.md, section 11, says what {FILE} holds"
 
 
@@ -40,7 +41,7 @@ def given_of(app: str, directory: Path) -> Given:
     from sas.sim.own_agents import Given  # noqa: PLC0415  # slow to import
 
     make = functools.partial(_business, app if ":" in app else f"{app}:business")
-    said = _read(directory / FILE)
+    said = _given(directory / FILE)
     path, answers = said.get("orders"), said.get("answers", {})
     if not isinstance(path, str) or not isinstance(answers, dict):
         raise UsageError(f'{FILE}: give {{"orders": "FILE", "answers": {{...}}}}; {_HOW}')
@@ -67,7 +68,7 @@ def seconds_of(directory: Path, workflows: Workflows) -> dict[str, tuple[float, 
         UsageError: it cannot be used.
     """
     path = directory / FILE
-    said = _read(path).get("service_seconds", {}) if path.exists() else {}
+    said = _given(path).get("service_seconds", {}) if path.exists() else {}
     if not isinstance(said, dict):
         raise UsageError(f'{FILE}: "service_seconds" is an object: {{"STEP": SECONDS}}; {_HOW}')
     steps = {step.name for workflow in workflows for step in workflow.steps}
@@ -111,6 +112,15 @@ def _settings(path: Path) -> dict[str, str]:
     """Return the settings that the Functions host would set on this machine."""
     values = _read(path).get("Values") if path.exists() else None
     return {name: str(text) for name, text in values.items()} if isinstance(values, dict) else {}
+
+
+def _given(path: Path) -> dict[str, Any]:
+    said = _read(path)
+    unknown = sorted(set(said) - _MEMBERS)
+    if unknown:
+        members = ", ".join(sorted(_MEMBERS))
+        raise UsageError(f"{FILE} has the unknown member {unknown[0]!r}: give {members}; {_HOW}")
+    return said
 
 
 def _read(path: Path) -> dict[str, Any]:

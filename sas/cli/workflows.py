@@ -128,6 +128,8 @@ def made(app: str) -> Workflows | Business:
         UsageError: the application cannot be imported, or defines neither.
     """
     module, _, name = app.partition(":")
+    if "/" in module or module.startswith("."):
+        raise UsageError(f"--app {app!r} is a path: give a module, like orders.workflows:workflows")
     if not module or not name:
         raise UsageError(f"--app {app!r}: give MODULE:NAME, like orders.workflows:workflows")
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109  as sys.path has it

@@ -101,11 +101,18 @@ def _claimed(
     route = _route(step, rules) if doing else step.undo.routes[0]
     allowed = own.time_allowed if doing else own.undo_time
     until = now + allowed
-    turn = Dispatched(instance, until)
+    state, since, call = step.process_state, step.since, step.call
     if doing:
+        state, since = StepState.PROCESSING, now
         call = replace(step.call, route=route, called_until=until)
-        step = replace(step.moved(StepState.PROCESSING, now, turn=turn), call=call)
-    claimed = replace(step, turn=turn, epoch=step.epoch + 1)
+    claimed = replace(
+        step,
+        process_state=state,
+        since=since,
+        turn=Dispatched(instance, until),
+        epoch=step.epoch + 1,
+        call=call,
+    )
     direction = Direction.DO if doing else Direction.UNDO
     request = Request(step.number, direction, claimed.epoch, step.call.generation, until, route)
     return claimed, request

@@ -150,7 +150,7 @@ def fail(
     A scheduler passes its ``instance`` and sends the undo requests at once. The supervisor passes
     None and wakes a scheduler.
     """
-    failed = replace(step.attempted().moved(StepState.ERROR, now), error=fault)
+    failed = step.attempted().moved(StepState.ERROR, now, error=fault)
     steps = with_step(order.steps, failed)
     undo_all = rules.on_failure is OnFailure.UNDO
     notice = Notify(Notice.FAILED, step.number, fault, undoing=undo_all)

@@ -237,6 +237,9 @@ STEP_FORMS: Mapping[StepState, tuple[tuple[type, ...], tuple[UndoStatus, ...]]] 
     ),
 }
 """The turns and the states of the undo that a step may have in each ProcessState."""
+_NEVER_DISPATCHED = frozenset({_S.PENDING, _S.COMPENSATED})
+_AT_AGENTS = frozenset({UndoStatus.UNDOING, UndoStatus.FAILED, UndoStatus.FAILED_ELSEWHERE})
+"""An undo in one of these states names the agents where it is still to be done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +251,8 @@ class StepRecord:
     to a large one. ``last_error`` is read with the step and never written with it.
 
     Raises:
-        ValueError: ``STEP_FORMS`` has no such step, or it is to be undone at no agent.
+        ValueError: ``STEP_FORMS`` has no such step; it was never dispatched, and is not Pending nor
+            Compensated; it failed without an error; or its undo and ``undo.routes`` do not fit.
     """
 
     number: int
@@ -273,9 +277,15 @@ class StepRecord:
                 f"ProcessState {state.value} of step {self.name} does not fit LockedBy and "
                 f"CompleteBy ({held}), or Undo ({self.undo.status.value})"
             )
+        if not self.epoch and state not in _NEVER_DISPATCHED:
+            raise ValueError(f"step {self.name} is {state.value}, but Epoch is 0")
+        if state is StepState.ERROR and self.error is None:
+            raise ValueError(f"step {self.name} is in Error, but ErrorCode is missing")
         undoing = state is StepState.PROCESSED and turn is not None
-        if (undoing or state is StepState.COMPENSATING) and not self.undo.routes:
+        if (undoing or self.undo.status in _AT_AGENTS) and not self.undo.routes:
             raise ValueError(f"step {self.name} is to be undone, but UndoRoutes is empty")
+        if state is StepState.COMPENSATED and self.undo.routes:
+            raise ValueError(f"step {self.name} is Compensated, but UndoRoutes names agents")
 
     @property
     def locked_by(self) -> str | None:
@@ -332,9 +342,11 @@ class StepRecord:
         *,
         turn: Turn = None,
         undo: UndoLedger | None = None,
+        error: Fault | None = None,
     ) -> StepRecord:
-        """Return the step in another state, with this turn, and with its undo in another state."""
-        return replace(self, process_state=state, since=now, turn=turn, undo=undo or self.undo)
+        """Return the step in another state. Its undo and its error stay unless they are given."""
+        undo, error = undo or self.undo, error or self.error
+        return replace(self, process_state=state, since=now, turn=turn, undo=undo, error=error)
 
     def reset(self, now: datetime) -> StepRecord:
         """Return the step Pending again. The agent that was asked may have done it."""

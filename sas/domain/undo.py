@@ -97,7 +97,7 @@ def undo_failed(
     order: Order, step: StepRecord, fault: Fault, rules: Rules, now: datetime
 ) -> Decision:
     """Decide about an undo that failed: Error, and an alert with the state of every undo."""
-    failed = replace(step.moved(StepState.ERROR, now, undo=step.undo.failed()), error=fault)
+    failed = step.moved(StepState.ERROR, now, undo=step.undo.failed(), error=fault)
     steps = with_step(order.steps, failed)
     agents, left = rules.steps[step.number].agents, step.undo.routes
     where = f" at agent {agents[left[0]]}" if len(agents) > 1 and left else ""

@@ -309,7 +309,7 @@ def _effects(
         return  # the effect at another agent stays until an operator acts
     count = in_force(system, order, step)
     if not limited and any(effects.done > 1 for effects in known):
-        yield Violation(7, f"{where} had its effect twice under one key")
+        yield Violation(7, f"{where} had its effect twice: a repeated call did not find the first")
     if not limited and count > 1:
         yield Violation(7, f"{where} has {count} effects in force under several keys")
     if order.process_state is OrderState.PROCESSED and not skipped(step, journal):

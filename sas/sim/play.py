@@ -210,14 +210,14 @@ class Stopwatch:
         """Return the heartbeat of a call. One that waits for a store or a queue is a fault."""
         clock, disturbed = self._system.world.clock, self._system.ledger.disturbed
 
-        async def beat(note: str) -> None:
+        async def heartbeat(note: str) -> None:
             began, before = clock.now(), call.key in disturbed
             disturbed.add(call.key)
             await call.heartbeats(note)
             if clock.now() == began and not before:
                 disturbed.discard(call.key)
 
-        return beat
+        return heartbeat
 
     def _rule(self, call: Call) -> StepRules:
         order = self._system.store.orders[call.order_id].order

@@ -320,7 +320,11 @@ class Stage(System):
         members: dict[str, Any] = {}
         if failed and item.verb in {Verb.RESUBMIT, Verb.SKIP}:
             members["step"] = failed[0]
-            if item.edited:
+            if item.verb is Verb.SKIP and self.own is not None:
+                result = self._result(order.details.workflow, failed[0])
+                if result is not None:
+                    members["input"] = msgspec.Raw(result.encode())
+            elif item.edited:
                 content = self._content(order.order_id, order.details.workflow, edited=True)
                 members["input"] = msgspec.Raw(msgspec.json.encode(content))
         if item.verb is Verb.SKIP:
@@ -331,6 +335,18 @@ class Stage(System):
                 self.put_command(order.order_id, item.verb.value, order.seq - item.stale, **members)
             except BusUnavailableError:
                 self.tell("the operator sees that the command could not be sent")
+
+    def _result(self, workflow: str, name: str) -> str | None:
+        """Return a result that a step had in an order; None if it has had none so far."""
+        every = (stored.order for stored in self.store.orders.values())
+        results = (
+            step.result
+            for order in every
+            if order.details.workflow == workflow
+            for step in order.steps
+            if step.name == name and step.process_state is StepState.PROCESSED
+        )
+        return next((one for one in results if isinstance(one, str)), None)
 
     def _keep_dead_letters(self, item: Unforwarded) -> None:
         agents = sorted(self.workflows.agents())

@@ -276,6 +276,11 @@ def test_local_settings_reach_the_business_and_its_agents_and_stay_out_of_the_en
             "none.jsonl', which sim.json names",
         ),
         ("careful", r'{"orders": "\u0000"}', "embedded null byte"),
+        (
+            "careful",
+            '{"sevice_seconds": 1}',
+            "sim.json has the unknown member 'sevice_seconds': give",
+        ),
         ("in_threads", '{"orders": "orders.jsonl"}', "agent bank is Blocking"),
     ],
 )

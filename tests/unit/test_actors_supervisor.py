@@ -638,7 +638,7 @@ async def test_a_sweep_ends_with_its_functions_time_and_the_next_one_goes_on() -
     assert {made.order(f"O-{n}").steps[0].failure_count for n in range(64)} == {1}
 
 
-async def test_a_sweep_ends_early_when_the_bus_does_not_answer_and_starves_no_shard() -> None:
+async def test_a_sweep_ends_early_when_the_bus_does_not_answer_and_skips_no_shard() -> None:
     made = kit()
     await many(made, 64)
     answers = made.bus.send

@@ -133,7 +133,7 @@ def test_an_out_row_is_written_with_messages_only() -> None:
 
 def test_an_illegal_decision_is_not_turned_into_a_change() -> None:
     order = story("one")
-    done = order.order.steps[0].moved(StepState.PROCESSED, order.now)
+    done = replace(order.order.steps[0], process_state=StepState.PROCESSED, epoch=1, turn=None)
     with pytest.raises(IllegalMoveError):
         commit(order, Decision(JournalWord.CLAIMED, (done,), ()))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from sas.domain.order import (
     Direction,
     Dispatched,
     Failures,
+    Fault,
     Order,
     OrderState,
     Ready,
@@ -34,6 +36,7 @@ from sas.domain.order import (
 from tests.unit.domain_cases import T0, details_of
 
 PENDING, PROCESSING, PROCESSED, ERROR, COMPENSATING, COMPENSATED = StepState
+FAULT = Fault("declined", "no")
 STEP_LEGAL = {(move.before, move.after) for move in STEP_MOVES}
 ORDER_LEGAL = {(move.before, move.after) for move in ORDER_MOVES}
 
@@ -43,8 +46,17 @@ def step_of(number: int, state: StepState, *, undone: bool = False) -> StepRecor
     turns, undos = STEP_FORMS[state]
     turn = Dispatched("s", T0) if turns[0] is Dispatched else None
     undo = next((one for one in undos if undone is (one.direction is Direction.UNDO)), undos[0])
-    routes = (0,) if state is COMPENSATING else ()
-    return StepRecord(number, f"s{number}", state, T0, turn, undo=UndoLedger(undo, routes))
+    return formed(state, turn, undo, number, f"s{number}")
+
+
+def formed(
+    state: StepState, turn: Turn, undo: UndoStatus, number: int = 0, name: str = "pay"
+) -> StepRecord:
+    """Return a step with all else that its state needs."""
+    none = state is COMPENSATED or (state is PROCESSED and turn is None)
+    ledger = UndoLedger(undo, () if none else (0,))
+    error = FAULT if state is ERROR else None
+    return StepRecord(number, name, state, T0, turn, epoch=1, error=error, undo=ledger)
 
 
 def order_of(*states: StepState, **changes: object) -> Order:
@@ -171,18 +183,47 @@ def test_a_step_exists_only_in_a_form_that_its_state_allows(
     """A Pending step has no lock, a Compensated one is not to be undone, and so on."""
     turns, undos = STEP_FORMS[state]
     if type(turn) in turns and undo in undos:
-        assert StepRecord(0, "pay", state, T0, turn, undo=UndoLedger(undo, (0,))).turn is turn
+        assert formed(state, turn, undo).turn is turn
         return
     with pytest.raises(ValueError, match=f"ProcessState {state.value} of step pay does not fit"):
-        StepRecord(0, "pay", state, T0, turn, undo=UndoLedger(undo, (0,)))
+        formed(state, turn, undo)
 
 
-@pytest.mark.parametrize(("state", "turn"), [(COMPENSATING, None), (PROCESSED, Ready(T0))])
-def test_a_step_that_is_to_be_undone_has_an_agent_to_undo_it(state: StepState, turn: Turn) -> None:
-    undo = STEP_FORMS[state][1][0]
-    assert StepRecord(0, "pay", state, T0, turn, undo=UndoLedger(undo, (1,))).undo.routes
+@pytest.mark.parametrize(
+    ("state", "turn", "undo"),
+    [
+        (COMPENSATING, None, UndoStatus.UNDOING),
+        (PROCESSED, Ready(T0), UndoStatus.NOT_DECIDED),
+        (ERROR, None, UndoStatus.FAILED),
+        (ERROR, None, UndoStatus.FAILED_ELSEWHERE),
+    ],
+)
+def test_a_step_that_is_to_be_undone_has_an_agent_to_undo_it(
+    state: StepState, turn: Turn, undo: UndoStatus
+) -> None:
+    step = formed(state, turn, undo)
     with pytest.raises(ValueError, match="step pay is to be undone, but UndoRoutes is empty"):
-        StepRecord(0, "pay", state, T0, turn, undo=UndoLedger(undo))
+        replace(step, undo=UndoLedger(undo))
+
+
+@pytest.mark.parametrize(
+    ("state", "changes", "why"),
+    [
+        (PROCESSED, {"epoch": 0}, "step s0 is Processed, but Epoch is 0"),
+        (PROCESSING, {"epoch": 0}, "step s0 is Processing, but Epoch is 0"),
+        (ERROR, {"error": None}, "step s0 is in Error, but ErrorCode is missing"),
+        (
+            COMPENSATED,
+            {"undo": UndoLedger(UndoStatus.UNDONE, (0,))},
+            "step s0 is Compensated, but UndoRoutes names agents",
+        ),
+    ],
+)
+def test_a_step_has_all_that_its_state_needs_and_nothing_else(
+    state: StepState, changes: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        replace(step_of(0, state), **changes)
 
 
 def test_an_order_keeps_its_number_of_steps() -> None:
