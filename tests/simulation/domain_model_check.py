@@ -231,6 +231,9 @@ def noted(step: StepRecord) -> StepRecord:
     )
 
 
+SAME = Fault("same", "")
+
+
 def normal(order: Order) -> Order:
     steps = tuple(
         replace(
@@ -239,7 +242,7 @@ def normal(order: Order) -> Order:
             call=replace(s.call, called_until=T0 if s.call.called_until else None),
             epoch=min(s.epoch, EPOCH_MAX),
             result=None,
-            error=None,
+            error=SAME if s.process_state is StepState.ERROR else None,
         )
         for s in order.steps
     )

@@ -175,6 +175,7 @@ def test_an_undo_that_failed_elsewhere_takes_no_input_and_its_step_is_tried_ther
                 process_state=StepState.PROCESSED,
                 undo=UndoLedger(UndoStatus.NOT_DECIDED, step.undo.routes),
                 failures=Failures(),
+                error=None,
                 since=new.since,
                 turn=new.turn,
             )

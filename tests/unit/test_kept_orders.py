@@ -153,6 +153,6 @@ def test_a_finished_order_is_not_kept() -> None:
     kept = KeptOrders()
     order = _order("A")
     kept.keep(order)
-    done = replace(order.steps[0], process_state=StepState.PROCESSED)
+    done = replace(order.steps[0], process_state=StepState.PROCESSED, epoch=1)
     kept.keep(replace(order, seq=2, steps=(done,), settled_at=datetime.now(UTC)))
     assert kept.find("A", 0) is None
