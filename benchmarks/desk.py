@@ -34,7 +34,7 @@ from sas.domain.reply import answer
 from sas.domain.submit import submit
 from sas.domain.workflow import Step, Undo, Workflow, Workflows
 from sas.ports import Message, Move, Peeked
-from sas.simulation.store import MemoryStore
+from sas.testing.store import MemoryStore
 
 STEPS = (Step("reserve", "stock", undo=Undo()), Step("pay", "payment", undo=Undo()))
 FLOW = Workflow("order", 1, STEPS)

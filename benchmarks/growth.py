@@ -43,9 +43,9 @@ from sas.features.callbacks.codec import CallbackKeys
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import Business, StateStore
-from sas.simulation.bus import MemoryBus
-from sas.simulation.clock import VirtualClock
-from sas.simulation.store import MemoryStore
+from sas.testing.bus import MemoryBus
+from sas.testing.clock import VirtualClock
+from sas.testing.store import MemoryStore
 from tests.contract import cases
 from tests.unit.actors_kit import AGENTS, CHAIN, ScriptedAgent
 

@@ -35,8 +35,8 @@ import signal
 import sys
 from pathlib import Path
 from sas.cli.workflows import load
-from sas.sim.plan import drawn
-from sas.sim.play import Project, play
+from sas.testing.plan import drawn
+from sas.testing.play import Project, play
 project = Project.of(load(sys.argv[1]), Path())
 for seed in range(int(sys.argv[2])):
     print(seed, flush=True)
@@ -84,7 +84,7 @@ _CLAIM = "sas/domain/claim.py"
 _UNDO = "sas/domain/undo.py"
 _EXPIRE = "sas/domain/expire.py"
 _COMMAND = "sas/domain/command.py"
-_STORE = "sas/simulation/store.py"
+_STORE = "sas/testing/store.py"
 _AGENT = "sas/actors/agent.py"
 _DEAD = "sas/actors/dead_letters.py"
 _RECEIVER = "sas/engine/receiver.py"

@@ -22,10 +22,10 @@ from sas.operate.errors import UsageError
 
 if TYPE_CHECKING:
     from sas.domain.workflow import Workflows
-    from sas.sim.invariants import Violation
-    from sas.sim.plan import Plan
-    from sas.sim.play import Project
-    from sas.sim.tally import Tally
+    from sas.testing.invariants import Violation
+    from sas.testing.plan import Plan
+    from sas.testing.play import Project
+    from sas.testing.tally import Tally
 
 DESCRIPTION = """\
 Simulate the workflows of an application: the real scheduler, agents' retries, supervisor and
@@ -94,7 +94,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.trace and arguments.seed is None:
         raise UsageError("--trace tells one story: give its --seed")
-    from sas.sim.platform import ProjectError  # noqa: PLC0415  # slow to import
+    from sas.testing.platform import ProjectError  # noqa: PLC0415  # slow to import
 
     own = arguments.agents == "own"
     make = functools.partial(project_of, arguments.app, arguments.project, own=own)
@@ -122,7 +122,7 @@ def project_of(app: str, directory: Path, *, own: bool = False) -> Project:
         ProjectError: a file of the project cannot be used.
     """
     from sas.cli.sim_given import given_of, seconds_of  # noqa: PLC0415
-    from sas.sim.play import Project  # noqa: PLC0415
+    from sas.testing.play import Project  # noqa: PLC0415
 
     if own:
         given = given_of(app, directory)
@@ -146,9 +146,9 @@ def _workflows_of(app: str) -> Workflows:
 
 
 def _one(project: Project, arguments: argparse.Namespace) -> int:
-    from sas.sim.plan import drawn  # noqa: PLC0415
-    from sas.sim.play import play  # noqa: PLC0415
-    from sas.sim.tally import Tally  # noqa: PLC0415
+    from sas.testing.plan import drawn  # noqa: PLC0415
+    from sas.testing.play import play  # noqa: PLC0415
+    from sas.testing.tally import Tally  # noqa: PLC0415
 
     plan = drawn(arguments.seed, project.workflows, arguments.orders)
     played = play(project, plan, tell=arguments.trace)
@@ -180,8 +180,8 @@ def _one(project: Project, arguments: argparse.Namespace) -> int:
 def _many(
     make: functools.partial[Project], project: Project, arguments: argparse.Namespace
 ) -> Tally:
-    from sas.sim.run import jobs_here, played  # noqa: PLC0415
-    from sas.sim.tally import Tally  # noqa: PLC0415
+    from sas.testing.run import jobs_here, played  # noqa: PLC0415
+    from sas.testing.tally import Tally  # noqa: PLC0415
 
     tally = Tally(project.workflows)
     seeds = range(arguments.first, arguments.first + arguments.seeds)
@@ -321,9 +321,9 @@ def _again(arguments: argparse.Namespace, seed: int) -> str:
 
 def _shrink(project: Project, seed: int, arguments: argparse.Namespace) -> None:
     """Tell the shortest story of a seed that still breaks an invariant."""
-    from sas.sim.plan import drawn  # noqa: PLC0415
-    from sas.sim.play import play  # noqa: PLC0415
-    from sas.sim.shrink import shrunk  # noqa: PLC0415
+    from sas.testing.plan import drawn  # noqa: PLC0415
+    from sas.testing.play import play  # noqa: PLC0415
+    from sas.testing.shrink import shrunk  # noqa: PLC0415
 
     def fails(plan: Plan) -> bool:
         return bool(play(project, plan).violations)
@@ -337,7 +337,7 @@ def _shrink(project: Project, seed: int, arguments: argparse.Namespace) -> None:
 
 def _write(tally: Tally, arguments: argparse.Namespace) -> None:
     """Write the report, if one is asked for."""
-    from sas.sim.report import html  # noqa: PLC0415
+    from sas.testing.report import html  # noqa: PLC0415
 
     path: Path | None = arguments.html
     if path is None:

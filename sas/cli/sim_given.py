@@ -19,7 +19,7 @@ from sas.ports import Blocking, Business
 
 if TYPE_CHECKING:
     from sas.domain.workflow import Workflows
-    from sas.sim.own_agents import Given
+    from sas.testing.own_agents import Given
 
 FILE = "sim.json"
 ORDERS_MAX = 200
@@ -38,7 +38,7 @@ def given_of(app: str, directory: Path) -> Given:
     Raises:
         UsageError: something is missing or cannot be used.
     """
-    from sas.sim.own_agents import Given  # noqa: PLC0415  # slow to import
+    from sas.testing.own_agents import Given  # noqa: PLC0415  # slow to import
 
     make = functools.partial(_business, app if ":" in app else f"{app}:business")
     said = _given(directory / FILE)

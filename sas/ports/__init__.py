@@ -1,7 +1,7 @@
 """What the actors need of the outside: a state store, a message bus, a clock, agents.
 
 Store and bus each have two implementations that pass one contract suite: the real one in
-``sas.adapters`` and one in memory in ``sas.simulation``.
+``sas.adapters`` and one in memory in ``sas.testing``.
 """
 
 from sas.ports.business import (

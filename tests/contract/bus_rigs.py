@@ -14,8 +14,8 @@ from devstack.servicebus import Broker
 from sas.adapters.clock import SystemClock
 from sas.adapters.servicebus import ServiceBus
 from sas.ports import Clock, Message, MessageBus
-from sas.simulation.bus import BusFault, MemoryBus
-from sas.simulation.clock import VirtualClock
+from sas.testing.bus import BusFault, MemoryBus
+from sas.testing.clock import VirtualClock
 
 QUEUES = ("agent-a", "agent-b", "responses-shop")
 WITH_DETECTION = "scheduler"

@@ -15,7 +15,7 @@ from devstack.azurite import Azurite
 from sas.adapters.table import RetryBudget
 from sas.adapters.table_store import TableStore
 from sas.ports import StateStore
-from sas.simulation.store import MemoryStore
+from sas.testing.store import MemoryStore
 from tests.contract.proxy import FaultyProxy
 
 

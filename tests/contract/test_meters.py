@@ -16,10 +16,10 @@ from sas.domain.claim import claim
 from sas.domain.content import ref_of
 from sas.domain.ids import digest_id, shard_of
 from sas.ports import ConflictError, Message, StateStore
-from sas.simulation.bus import MemoryBus
-from sas.simulation.clock import VirtualClock
-from sas.simulation.store import MemoryStore
 from sas.telemetry.usage import Usage
+from sas.testing.bus import MemoryBus
+from sas.testing.clock import VirtualClock
+from sas.testing.store import MemoryStore
 from tests.contract import cases
 from tests.contract.bus_rigs import QUEUES
 from tests.contract.cases import NOW, SECOND

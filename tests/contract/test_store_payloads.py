@@ -13,7 +13,7 @@ from sas.domain.change import Change
 from sas.domain.content import CHUNK_BYTES, PayloadRef, ref_of
 from sas.domain.ids import shard_of
 from sas.ports import LostContentError, StateStore, StoreUnavailableError
-from sas.simulation.store import MemoryStore, StoreFault
+from sas.testing.store import MemoryStore, StoreFault
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
 from tests.contract.conftest import AZURITE, MEMORY, PAGES, Troubled

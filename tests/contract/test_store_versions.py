@@ -16,7 +16,7 @@ from sas.engine.context import Context
 from sas.engine.messages import Addresses
 from sas.features.version_check import Versions
 from sas.ports import StateStore, StoreMismatchError
-from sas.simulation.bus import MemoryBus
+from sas.testing.bus import MemoryBus
 from tests.contract import cases
 from tests.contract.conftest import new_table
 

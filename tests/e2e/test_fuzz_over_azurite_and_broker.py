@@ -8,7 +8,7 @@ from azure.servicebus import ServiceBusMessage
 from sas.codec.outward import RejectedMessage, rejected_body
 from sas.codec.strict import MalformedError
 from sas.domain.queues import lane
-from sas.sim.platform import QUEUES
+from sas.testing.platform import QUEUES
 from tests.business import AGENTS
 from tests.functions_rig import Rig, rig, until
 from tests.integration.broker_sdk_kit import short_pauses

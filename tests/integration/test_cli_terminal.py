@@ -33,7 +33,7 @@ from sas.features.incidents import rules
 from sas.features.incidents.board import active_incidents, name_of
 from sas.features.incidents.rules import Sightings
 from sas.ports import Peeked
-from sas.simulation.store import MemoryStore
+from sas.testing.store import MemoryStore
 from tests.contract import cases
 from tests.integration.broker_sdk_kit import short_pauses  # noqa: F401 (a fixture)
 from tests.integration.client_cases import REPLIES

@@ -14,7 +14,7 @@ from yarl import URL
 
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.ports import RefusedError
-from sas.simulation.store import StoreFault
+from sas.testing.store import StoreFault
 from tests.integration.desk_kit import desk_of, words
 from tests.unit import actors_kit
 from tests.unit.actors_kit import DECLINED, fail, night, order, submit

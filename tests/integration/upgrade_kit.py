@@ -34,8 +34,8 @@ from sas.domain.messages import Verb
 from sas.domain.queues import Queues
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.ports import AwaitCallback, Business, Call, Message, RefusedError, StillRunning
-from sas.simulation.bus import MemoryBus
-from sas.simulation.clock import VirtualClock
+from sas.testing.bus import MemoryBus
+from sas.testing.clock import VirtualClock
 from tests.unit.actors_kit import delivery
 
 RECORDED = Path(__file__).with_name("recorded")

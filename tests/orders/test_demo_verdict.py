@@ -19,7 +19,7 @@ from sas.domain.messages import Notify, Outcome, Reply
 from sas.domain.order import Details, Direction, Order
 from sas.domain.reply import answer
 from sas.domain.submit import submit
-from sas.simulation.store import MemoryStore
+from sas.testing.store import MemoryStore
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WORKFLOW = workflows().find("order")

@@ -8,8 +8,8 @@ import pytest
 
 from sas.cli.main import main
 from sas.cli.sim import project_of
-from sas.sim.plan import drawn
-from sas.sim.play import play
+from sas.testing.plan import drawn
+from sas.testing.play import play
 from tests.long import long
 
 ROOT = Path(__file__).parents[2]

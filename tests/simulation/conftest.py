@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from sas.simulation.loop import LeanLoop
+from sas.testing.loop import LeanLoop
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], LeanLoop]]:

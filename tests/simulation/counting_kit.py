@@ -16,10 +16,10 @@ from sas.config import read_config
 from sas.domain.queues import Queues
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.ports import Agent, Business, Message
-from sas.simulation.bus import MemoryBus, Queued, QueueRules
-from sas.simulation.clock import VirtualClock
-from sas.simulation.store import MemoryStore
 from sas.telemetry.usage import Usage
+from sas.testing.bus import MemoryBus, Queued, QueueRules
+from sas.testing.clock import VirtualClock
+from sas.testing.store import MemoryStore
 from tests.unit.actors_kit import ScriptedAgent, delivery
 
 QUEUES = Queues()

@@ -20,12 +20,12 @@ from sas.domain.messages import JournalWord, Notify
 from sas.domain.order import CLOCK_SKEW, Direction, Order, OrderState
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import BusUnavailableError, Call
-from sas.sim.platform import QUEUES, REPLIES_TO
-from sas.simulation.bus import Queue
-from sas.simulation.clock import START
-from sas.simulation.loop import run
-from sas.simulation.remote import RemoteFaults, SimulatedAgent
-from sas.simulation.world import Faults, of_no_host
+from sas.testing.bus import Queue
+from sas.testing.clock import START
+from sas.testing.loop import run
+from sas.testing.platform import QUEUES, REPLIES_TO
+from sas.testing.remote import RemoteFaults, SimulatedAgent
+from sas.testing.world import Faults, of_no_host
 from tests.simulation.system import System, build
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0

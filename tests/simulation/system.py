@@ -21,14 +21,14 @@ from sas.engine.context import Context
 from sas.engine.hooks import Encryption
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import Business
-from sas.sim import system as simulated
-from sas.sim.invariants import of_commands, of_orders, recorded
-from sas.sim.platform import QUEUES, REPLIES_TO, host_rules, queue_rules
-from sas.sim.services import ModelService
-from sas.sim.system import BREAKER, ClockApart, Host, world_of
-from sas.simulation.bus import QueueRules
-from sas.simulation.remote import RemoteFaults, SimulatedAgent
-from sas.simulation.world import Faults, HostRules
+from sas.testing import system as simulated
+from sas.testing.bus import QueueRules
+from sas.testing.invariants import of_commands, of_orders, recorded
+from sas.testing.platform import QUEUES, REPLIES_TO, host_rules, queue_rules
+from sas.testing.remote import RemoteFaults, SimulatedAgent
+from sas.testing.services import ModelService
+from sas.testing.system import BREAKER, ClockApart, Host, world_of
+from sas.testing.world import Faults, HostRules
 from tests.business import workflows
 
 PROJECT = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ from sas.domain.expire import EXCUSES_MAX
 from sas.domain.messages import JournalEntry, JournalWord
 from sas.domain.order import OrderState, StepRecord
 from sas.domain.workflow import OnFailure, Step, Workflow, Workflows
-from sas.sim.platform import QUEUES
-from sas.simulation.remote import RemoteFaults
-from sas.simulation.world import Faults, Handler
+from sas.testing.platform import QUEUES
+from sas.testing.remote import RemoteFaults
+from sas.testing.world import Faults, Handler
 from tests.simulation.system import System, build, check_end
 
 TIME = timedelta(seconds=10)

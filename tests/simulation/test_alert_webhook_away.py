@@ -10,11 +10,11 @@ import pytest
 from sas.bootstrap import actors
 from sas.domain.order import OrderState
 from sas.features.alert_webhook import AlertCopies, Webhook
-from sas.sim.platform import QUEUES
-from sas.sim.system import BREAKER, KEYS, delivery
-from sas.simulation.clock import START
-from sas.simulation.remote import RemoteFaults
-from sas.simulation.world import Faults
+from sas.testing.clock import START
+from sas.testing.platform import QUEUES
+from sas.testing.remote import RemoteFaults
+from sas.testing.system import BREAKER, KEYS, delivery
+from sas.testing.world import Faults
 from tests.long import seeds
 from tests.simulation.system import System, build, check_end
 

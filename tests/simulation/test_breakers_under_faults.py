@@ -15,9 +15,9 @@ from sas.domain.order import OrderState
 from sas.features.circuit_breaker.guard import breakers
 from sas.features.circuit_breaker.rules import BreakerPolicy, BreakerState
 from sas.ports import Call, TransientError
-from sas.sim.system import BREAKER
-from sas.simulation.remote import RemoteFaults, SimulatedAgent
-from sas.simulation.world import Faults
+from sas.testing.remote import RemoteFaults, SimulatedAgent
+from sas.testing.system import BREAKER
+from sas.testing.world import Faults
 from tests.long import seeds
 from tests.simulation.system import System, build, check_end
 from tests.simulation.test_operator_under_faults import defined

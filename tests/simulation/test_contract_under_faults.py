@@ -7,9 +7,9 @@ import json
 from sas.codec.outward import event_type
 from sas.domain.messages import Notice
 from sas.ports import Message
-from sas.sim.platform import QUEUES, REPLIES_TO
-from sas.simulation.remote import RemoteFaults
-from sas.simulation.world import Faults
+from sas.testing.platform import QUEUES, REPLIES_TO
+from sas.testing.remote import RemoteFaults
+from sas.testing.world import Faults
 from tests.simulation.system import System, build
 from tests.unit.codec_cases import BAD
 from tests.unit.contract_files import closed, errors

@@ -21,8 +21,8 @@ from sas.domain.ids import shard_of
 from sas.domain.order import OrderState
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.ports import AwaitCallback, Callback, Message, RefusedError, StillRunning, TransientError
-from sas.simulation.store import StoreFault
 from sas.telemetry.usage import Usage
+from sas.testing.store import StoreFault
 from tests.simulation.counting_kit import QUEUES, SHOP, KilledError, Spent, System
 from tests.unit.actors_kit import keep_breaker
 

@@ -14,8 +14,8 @@ import pytest
 from sas.domain.ids import idempotency_key
 from sas.domain.order import Order
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow, Workflows
-from sas.simulation.remote import RemoteFaults
-from sas.simulation.world import Faults
+from sas.testing.remote import RemoteFaults
+from sas.testing.world import Faults
 from tests.long import seeds
 from tests.simulation.system import (
     COURIED,

@@ -14,8 +14,8 @@ import pytest
 from sas.domain.order import OrderState
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.features.circuit_breaker.rules import BreakerPolicy
-from sas.simulation.remote import RemoteFaults
-from sas.simulation.world import Faults
+from sas.testing.remote import RemoteFaults
+from sas.testing.world import Faults
 from tests.long import seeds
 from tests.simulation.system import build, check_end
 

@@ -12,11 +12,11 @@ import pytest
 
 from sas.domain.order import OrderState
 from sas.features.callbacks.codec import read_message
-from sas.sim.invariants import at_end
-from sas.sim.platform import QUEUES
-from sas.sim.system import KEYS
-from sas.simulation.remote import RemoteFaults
-from sas.simulation.world import Faults
+from sas.testing.invariants import at_end
+from sas.testing.platform import QUEUES
+from sas.testing.remote import RemoteFaults
+from sas.testing.system import KEYS
+from sas.testing.world import Faults
 from tests.long import seeds
 from tests.simulation.system import System, build, check_end
 

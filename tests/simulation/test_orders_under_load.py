@@ -12,8 +12,8 @@ import pytest
 
 from sas.domain.order import OrderState
 from sas.features.queue_delay.excuses import QueueExcuses
-from sas.simulation.remote import RemoteFaults
-from sas.simulation.world import Faults
+from sas.testing.remote import RemoteFaults
+from sas.testing.world import Faults
 from tests.long import seeds
 from tests.simulation.system import System, build, check_end
 

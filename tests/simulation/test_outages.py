@@ -22,10 +22,10 @@ from sas.domain.queues import lane
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import Message
-from sas.sim.platform import QUEUES, REPLIES_TO
-from sas.simulation.bus import Queued
-from sas.simulation.remote import RemoteFaults
-from sas.simulation.world import TIMER_EVERY, Faults
+from sas.testing.bus import Queued
+from sas.testing.platform import QUEUES, REPLIES_TO
+from sas.testing.remote import RemoteFaults
+from sas.testing.world import TIMER_EVERY, Faults
 from tests.long import long, seeds
 from tests.simulation.outages import (
     DEPENDENCIES,

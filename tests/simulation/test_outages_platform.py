@@ -9,11 +9,11 @@ from datetime import timedelta
 import pytest
 
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
-from sas.sim.platform import QUEUES
-from sas.simulation.bus import DEAD_LETTERS, MemoryBus, Queued, QueueRules
-from sas.simulation.clock import VirtualClock
-from sas.simulation.store import MemoryStore
-from sas.simulation.world import Faults, Handler, HostRules, Instance, World
+from sas.testing.bus import DEAD_LETTERS, MemoryBus, Queued, QueueRules
+from sas.testing.clock import VirtualClock
+from sas.testing.platform import QUEUES
+from sas.testing.store import MemoryStore
+from sas.testing.world import Faults, Handler, HostRules, Instance, World
 from tests.simulation.system import AGENTS, deployed_host, deployed_queues
 
 MINUTE = timedelta(minutes=1)

@@ -13,9 +13,9 @@ from sas.domain.content import PayloadRef, matches
 from sas.domain.order import OrderState
 from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import Call, Message, RefusedError, TransientError
-from sas.sim.platform import QUEUES
-from sas.simulation.remote import RemoteFaults, SimulatedAgent
-from sas.simulation.world import Faults
+from sas.testing.platform import QUEUES
+from sas.testing.remote import RemoteFaults, SimulatedAgent
+from sas.testing.world import Faults
 from tests.long import seeds
 from tests.simulation.system import System, build, check_end
 from tests.telemetry_kit import recording

@@ -15,8 +15,8 @@ import pytest
 
 from sas.actors.purge import Purger
 from sas.domain.order import FINISHED, OrderState
-from sas.simulation.remote import RemoteFaults
-from sas.simulation.world import Faults
+from sas.testing.remote import RemoteFaults
+from sas.testing.world import Faults
 from tests.long import seeds
 from tests.simulation.system import System, build, check_end
 

@@ -16,8 +16,8 @@ from sas.domain.messages import Request
 from sas.domain.order import Direction, OrderState
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.ports import Call
-from sas.simulation.remote import RemoteFaults, SimulatedAgent
-from sas.simulation.world import Faults
+from sas.testing.remote import RemoteFaults, SimulatedAgent
+from sas.testing.world import Faults
 from tests.long import seeds
 from tests.simulation.system import System, build, check_end
 from tests.simulation.test_breakers_under_faults import FAULTS, Outages

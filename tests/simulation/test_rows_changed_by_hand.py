@@ -12,7 +12,7 @@ import pytest
 from sas.codec.outward import AlertMessage
 from sas.codec.strict import convert
 from sas.ports import CorruptOrderError, StoreMismatchError
-from sas.sim.platform import QUEUES
+from sas.testing.platform import QUEUES
 from tools.fuzz.rows import edited
 from tools.fuzz.scene import BESIDE, Scene, World, scene
 

@@ -27,9 +27,11 @@ from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.rejections import Rejections
 from sas.operate.redriving import Planned
 from sas.ports import Call, Message
-from sas.sim import redrives, stage
-from sas.sim.invariants import Violation
-from sas.sim.plan import (
+from sas.testing import redrives, stage
+from sas.testing.bus import MemoryBus
+from sas.testing.clock import START
+from sas.testing.invariants import Violation
+from sas.testing.plan import (
     CONDITIONS,
     NO_WORKFLOW,
     Away,
@@ -45,15 +47,13 @@ from sas.sim.plan import (
     dependencies,
     drawn,
 )
-from sas.sim.platform import ProjectError, host_rules, queue_rules
-from sas.sim.play import Played, Project, play
-from sas.sim.shrink import shrunk
-from sas.sim.stage import Stage
-from sas.sim.tally import Tally
-from sas.sim.watch import Watch
-from sas.simulation.bus import MemoryBus
-from sas.simulation.clock import START
-from sas.simulation.remote import SimulatedAgent
+from sas.testing.platform import ProjectError, host_rules, queue_rules
+from sas.testing.play import Played, Project, play
+from sas.testing.remote import SimulatedAgent
+from sas.testing.shrink import shrunk
+from sas.testing.stage import Stage
+from sas.testing.tally import Tally
+from sas.testing.watch import Watch
 from tests.business import workflows
 from tests.long import seeds
 

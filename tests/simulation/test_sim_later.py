@@ -13,8 +13,8 @@ from sas.domain import undo
 from sas.engine.rejections import Rejections
 from sas.features.callbacks.endpoint import Callbacks
 from sas.features.incidents.board import IncidentBoard
-from sas.sim.plan import drawn
-from sas.sim.play import Project, play
+from sas.testing.plan import drawn
+from sas.testing.play import Project, play
 from tests.simulation.test_everything_at_once import DEFINED
 
 PROJECT = Project.of(DEFINED, Path(__file__).parents[2])

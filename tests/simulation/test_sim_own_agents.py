@@ -17,10 +17,10 @@ from sas.cli.sim import project_of
 from sas.domain.messages import Verb
 from sas.domain.workflow import OnFailure, Workflows
 from sas.ports import Business
-from sas.sim.own_agents import Given
-from sas.sim.plan import Chance, Kill, Plan, Press, Submit, drawn
-from sas.sim.play import Played, Project, play
-from sas.sim.tally import Tally
+from sas.testing.own_agents import Given
+from sas.testing.plan import Chance, Kill, Plan, Press, Submit, drawn
+from sas.testing.play import Played, Project, play
+from sas.testing.tally import Tally
 from tests import own_businesses as own
 
 ROOT = Path(__file__).parents[2]

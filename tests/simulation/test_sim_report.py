@@ -20,12 +20,12 @@ from sas.cli.main import main
 from sas.domain.messages import Verb
 from sas.domain.workflow import ExtendedWait, OnFailure, Step, Undo, Workflow, Workflows
 from sas.ports import Call
-from sas.sim import reach, run
-from sas.sim.plan import CONDITIONS, Chance, Deploy, Item, Plan, Press, Submit, drawn
-from sas.sim.play import Played, Project, play
-from sas.sim.stage import Stage, with_newer
-from sas.sim.tally import Tally
-from sas.simulation.remote import SimulatedAgent
+from sas.testing import reach, run
+from sas.testing.plan import CONDITIONS, Chance, Deploy, Item, Plan, Press, Submit, drawn
+from sas.testing.play import Played, Project, play
+from sas.testing.remote import SimulatedAgent
+from sas.testing.stage import Stage, with_newer
+from sas.testing.tally import Tally
 from tests.business import workflows
 
 ROOT = Path(__file__).parents[2]

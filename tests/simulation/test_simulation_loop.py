@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from sas.sim import play as playing
-from sas.sim.plan import drawn
-from sas.sim.play import Project, play
-from sas.simulation import loop
-from sas.simulation.clock import START, VirtualClock
+from sas.testing import loop
+from sas.testing import play as playing
+from sas.testing.clock import START, VirtualClock
+from sas.testing.plan import drawn
+from sas.testing.play import Project, play
 from tests.simulation.test_everything_at_once import DEFINED
 
 RUNS: list[Callable[[Coroutine[Any, Any, Any]], Any]] = [asyncio.run, loop.run]

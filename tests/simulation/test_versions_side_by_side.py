@@ -32,13 +32,13 @@ from sas.domain.order import Order, OrderState
 from sas.domain.workflow import Workflows
 from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import Business, Message, MessageBus, Peeked
-from sas.sim.platform import QUEUES, REPLIES_TO
-from sas.sim.system import ClockApart, Host
-from sas.simulation.bus import MemoryBus, Queued
-from sas.simulation.clock import VirtualClock
-from sas.simulation.remote import RemoteFaults, RemoteLedger, SimulatedAgent
-from sas.simulation.store import MemoryStore
-from sas.simulation.world import Faults, Handler, Instance, World
+from sas.testing.bus import MemoryBus, Queued
+from sas.testing.clock import VirtualClock
+from sas.testing.platform import QUEUES, REPLIES_TO
+from sas.testing.remote import RemoteFaults, RemoteLedger, SimulatedAgent
+from sas.testing.store import MemoryStore
+from sas.testing.system import ClockApart, Host
+from sas.testing.world import Faults, Handler, Instance, World
 from tests.business import workflows
 from tests.long import seeds
 from tests.simulation.system import AGENTS, deployed_host, deployed_queues

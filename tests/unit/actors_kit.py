@@ -38,9 +38,9 @@ from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy
 from sas.features.field_encryption.encryption import FieldEncryption
 from sas.features.long_steps.steps import ContinuedSteps
 from sas.ports import Agent, Business, Call, Message, RefusedError, StateStore
-from sas.simulation.bus import MemoryBus
-from sas.simulation.clock import VirtualClock
-from sas.simulation.store import MemoryStore
+from sas.testing.bus import MemoryBus
+from sas.testing.clock import VirtualClock
+from sas.testing.store import MemoryStore
 
 T = TypeVar("T")
 QUEUES = Queues()

@@ -26,7 +26,7 @@ from sas.ports import (
     StoreUnavailableError,
     UndeliverableError,
 )
-from sas.simulation.store import MemoryStore
+from sas.testing.store import MemoryStore
 from tests.unit.actors_kit import CARE, CHAIN, Kit, kit, order
 
 NO_RIGHT = "queue {}: to read it you need the role Azure Service Bus Data Receiver on it."

@@ -28,9 +28,9 @@ from sas.ports import (
     Message,
     RefusedError,
 )
-from sas.simulation.bus import BusFault
-from sas.simulation.clock import START
-from sas.simulation.store import StoreFault
+from sas.testing.bus import BusFault
+from sas.testing.clock import START
+from sas.testing.store import StoreFault
 from tests.unit.actors_kit import ALLOWED, CHAIN, KEYS, QUEUES, Kit, command, kit, letter, order
 from tests.unit.test_field_encryption import encryption_of
 

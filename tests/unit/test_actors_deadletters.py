@@ -15,8 +15,8 @@ from sas.engine.delivery import Delivery
 from sas.engine.receiver import GivenUpError
 from sas.engine.transition import CONFLICTS_MAX, ContentionError
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
-from sas.simulation.bus import BusFault
-from sas.simulation.store import StoreFault
+from sas.testing.bus import BusFault
+from sas.testing.store import StoreFault
 from tests.unit.actors_kit import QUEUES, SHOP, Kit, command, delivery, done, kit, letter, order
 
 

@@ -19,9 +19,9 @@ from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.features.field_encryption.redaction import RedactingAgent
 from sas.features.long_steps.rules import heartbeat_interval
 from sas.ports import Call, Message, TransientError
-from sas.simulation.bus import BusFault
-from sas.simulation.clock import START
-from sas.simulation.store import StoreFault
+from sas.testing.bus import BusFault
+from sas.testing.clock import START
+from sas.testing.store import StoreFault
 from tests.unit.actors_kit import ALLOWED, QUEUES, Kit, agent_actor, command, delivery, kit
 
 STOCK = QUEUES.agent("stock")

@@ -15,8 +15,8 @@ from sas.domain.queues import lane
 from sas.domain.workflow import ExtendedWait, Step, Workflow
 from sas.features.incidents.board import IncidentBoard
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
-from sas.simulation.bus import BusFault
-from sas.simulation.store import StoreFault
+from sas.testing.bus import BusFault
+from sas.testing.store import StoreFault
 from tests.long import seeds
 from tests.unit.actors_kit import ALLOWED, QUEUES, UNDO, Kit, kit, order
 

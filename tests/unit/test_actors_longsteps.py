@@ -11,8 +11,8 @@ from sas.codec import internal
 from sas.codec.internal import RequestMessage
 from sas.domain.workflow import TIME_ALLOWED_MAX, OnFailure, Step, Undo, Workflow
 from sas.ports import AwaitCallback, BusUnavailableError, Message, RefusedError, StillRunning
-from sas.simulation.bus import BusFault
-from sas.simulation.clock import START
+from sas.testing.bus import BusFault
+from sas.testing.clock import START
 from tests.unit.actors_kit import ALLOWED, QUEUES, Kit, command, kit
 
 STOCK = QUEUES.agent("stock")

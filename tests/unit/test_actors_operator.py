@@ -24,8 +24,8 @@ from sas.ports import (
     StoreUnavailableError,
     TransientError,
 )
-from sas.simulation.bus import BusFault
-from sas.simulation.store import StoreFault
+from sas.testing.bus import BusFault
+from sas.testing.store import StoreFault
 from tests.unit.actors_kit import (
     ALLOWED,
     CARE,

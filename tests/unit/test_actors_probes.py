@@ -13,7 +13,7 @@ from sas.domain.order import Direction
 from sas.engine.hooks import CALLED
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.ports import Call, StoreUnavailableError, TransientError
-from sas.simulation.store import StoreFault
+from sas.testing.store import StoreFault
 from tests.unit.actors_kit import (
     QUEUES,
     Kit,

@@ -17,7 +17,7 @@ from sas.domain.change import Due, HeldDue
 from sas.domain.ids import shard_of
 from sas.domain.order import Order
 from sas.ports import Exporter, Message, StoreUnavailableError
-from sas.simulation.store import StoreFault
+from sas.testing.store import StoreFault
 from tests.contract import cases
 from tests.contract.cases import NOW
 from tests.telemetry_kit import recording

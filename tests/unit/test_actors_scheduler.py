@@ -22,9 +22,9 @@ from sas.ports import (
     RefusedError,
     StoreUnavailableError,
 )
-from sas.simulation.bus import BusFault
-from sas.simulation.clock import START
-from sas.simulation.store import StoreFault
+from sas.testing.bus import BusFault
+from sas.testing.clock import START
+from sas.testing.store import StoreFault
 from tests.unit.actors_kit import (
     ALLOWED,
     CHAIN,

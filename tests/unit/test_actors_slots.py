@@ -21,9 +21,9 @@ from sas.engine.context import Context
 from sas.engine.messages import Addresses
 from sas.features.call_limit import CALL_MAX, WAIT_HERE, lease_end, pauses, put_back_for
 from sas.ports import Call, StoreUnavailableError, TransientError
-from sas.simulation.bus import MemoryBus
-from sas.simulation.clock import START, VirtualClock
-from sas.simulation.store import MemoryStore, StoreFault
+from sas.testing.bus import MemoryBus
+from sas.testing.clock import START, VirtualClock
+from sas.testing.store import MemoryStore, StoreFault
 from tests.unit.actors_kit import QUEUES, agent_actor, received
 
 QUEUE, REPLIES = "agent-stock", "agent-replies"

@@ -13,9 +13,9 @@ from sas.domain.ids import cause_of
 from sas.engine.delivery import Delivery
 from sas.engine.transition import ContentionError
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
-from sas.simulation.bus import BusFault
-from sas.simulation.clock import START
-from sas.simulation.store import StoreFault
+from sas.testing.bus import BusFault
+from sas.testing.clock import START
+from sas.testing.store import StoreFault
 from tests.unit.actors_kit import QUEUES, SHOP, Kit, kit, letter, order, received
 
 

@@ -26,9 +26,9 @@ from sas.features.alert_webhook import (
     signed,
 )
 from sas.ports import BusUnavailableError, Message
-from sas.simulation.bus import MemoryBus
-from sas.simulation.clock import START, VirtualClock
-from sas.simulation.store import MemoryStore
+from sas.testing.bus import MemoryBus
+from sas.testing.clock import START, VirtualClock
+from sas.testing.store import MemoryStore
 
 QUEUES = Queues()
 KEY = bytes(range(200, 232))

@@ -30,9 +30,9 @@ from sas.ports import (
     StoreUnavailableError,
     TransientError,
 )
-from sas.simulation.bus import BusFault, MemoryBus
-from sas.simulation.clock import START, VirtualClock
-from sas.simulation.store import MemoryStore, StoreFault
+from sas.testing.bus import BusFault, MemoryBus
+from sas.testing.clock import START, VirtualClock
+from sas.testing.store import MemoryStore, StoreFault
 from tests.unit.actors_kit import (
     CHAIN,
     QUEUES,

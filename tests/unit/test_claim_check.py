@@ -15,7 +15,7 @@ from sas.config import SettingError, read_config
 from sas.domain.content import PayloadRef
 from sas.features.claim_check import ClaimCheck
 from sas.ports import RefusedError, StoreUnavailableError
-from sas.simulation.store import StoreFault
+from sas.testing.store import StoreFault
 from tests.unit.actors_kit import QUEUES, Kit, kit, letter, order
 
 LARGE = {"text": "é" * 20_000}

@@ -18,7 +18,7 @@ from sas.domain.ids import key_time
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, closed, opened, probe
 from sas.operate.errors import UNAVAILABLE
 from sas.ports import ConflictError, StoreUnavailableError
-from sas.simulation.store import MemoryStore
+from sas.testing.store import MemoryStore
 from tests.unit.actors_kit import breaker_of, keep_breaker
 from tests.unit.cli_kit import store
 

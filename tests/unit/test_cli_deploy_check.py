@@ -16,7 +16,7 @@ from sas.cli.main import main
 from sas.domain.workflow import Backoff, OnFailure, Step, Undo, Workflow, Workflows
 from sas.features.version_check import Versions
 from sas.ports import Business
-from sas.simulation.store import MemoryStore
+from sas.testing.store import MemoryStore
 from tests.unit.actors_kit import Kit, ScriptedAgent, command, kit, order
 from tests.unit.test_cli_workflows import run_in_thread
 from tests.unit.test_cli_workflows import store as store  # noqa: PLC0414  a fixture

@@ -16,7 +16,7 @@ from sas.codec.orders import salvage
 from sas.codec.outward import Rejection, encode, rejected_parts
 from sas.engine.receiver import FIRST_ID
 from sas.ports import BusUnavailableError, Message, Move, Peeked, RefusedError, UndeliverableError
-from sas.simulation.world import CrashError
+from sas.testing.world import CrashError
 from tests.unit.actors_kit import QUEUES, SHOP, Kit, done, order
 from tests.unit.cli_kit import Night, store_away
 from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture

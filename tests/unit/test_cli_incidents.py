@@ -14,7 +14,7 @@ from sas.domain.messages import AlertKind
 from sas.features.incidents import rules
 from sas.features.incidents.board import active_incidents, name_of
 from sas.features.incidents.rules import Sightings
-from sas.simulation.store import MemoryStore
+from sas.testing.store import MemoryStore
 from tests.unit.cli_kit import store
 
 __all__ = ["store"]  # a fixture of the tests here

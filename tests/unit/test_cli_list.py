@@ -12,7 +12,7 @@ from sas.domain.order import Order
 from sas.operate import finding
 from sas.operate.errors import UsageError
 from sas.operate.finding import Wanted, each, fingerprints, grouped, newest_finished
-from sas.simulation.store import MemoryStore
+from sas.testing.store import MemoryStore
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
 

@@ -21,7 +21,7 @@ from sas.domain.ids import cause_of
 from sas.domain.messages import Command
 from sas.operate import commands
 from sas.ports import BusUnavailableError, Message, MessageBus, Peeked, StateStore
-from sas.simulation.store import MemoryStore
+from sas.testing.store import MemoryStore
 from tests.contract import cases
 from tests.contract.cases import NOW
 from tests.unit.test_cli_workflows import run_in_thread

@@ -18,7 +18,7 @@ from sas.domain.messages import Command
 from sas.engine.refusals import REASON_LENGTH_MAX, REASONS_MAX, CommandRefusals, slot_of
 from sas.operate import commands, finding
 from sas.ports import Message
-from sas.simulation.store import MemoryStore, StoreFault
+from sas.testing.store import MemoryStore, StoreFault
 from tests.contract import cases
 from tests.unit.actors_kit import CARE, command, kit, order
 from tests.unit.test_cli_operator import Said, Scheduler, failed, sas

@@ -15,7 +15,7 @@ from sas.domain.change import Change
 from sas.domain.workflow import Step, Workflow, Workflows
 from sas.features.version_check import Versions
 from sas.ports import Business
-from sas.simulation.store import MemoryStore
+from sas.testing.store import MemoryStore
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
 from tests.unit.actors_kit import ScriptedAgent

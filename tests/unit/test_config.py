@@ -16,7 +16,7 @@ from sas.bootstrap import assemble, checked, closed_with_loop
 from sas.config import QUEUE_SETTINGS, SettingError, read_config, read_queues
 from sas.domain.queues import Queues
 from sas.domain.workflow import WorkflowError
-from sas.simulation.store import MemoryStore
+from sas.testing.store import MemoryStore
 from tests.unit.actors_kit import CHAIN, ScriptedAgent, kit
 
 BUS = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=k"

@@ -32,7 +32,7 @@ from sas.domain.messages import AlertKind, Notice
 from sas.domain.order import OrderState
 from sas.domain.queues import Queues
 from sas.engine.messages import Addresses, alert, notification
-from sas.sim.platform import QUEUES, REPLIES_TO
+from sas.testing.platform import QUEUES, REPLIES_TO
 from tests.unit.contract_files import closed, errors, load, validator
 
 AT = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)

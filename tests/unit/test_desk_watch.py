@@ -15,7 +15,7 @@ from sas.desk.rows import SORTS, Row
 from sas.desk.watch import Watch
 from sas.domain.order import OrderState
 from sas.ports import StoreUnavailableError
-from sas.simulation.store import StoreFault
+from sas.testing.store import StoreFault
 from tests.unit import actors_kit
 from tests.unit.actors_kit import CARE, Kit, fail, kit, night, submit
 

@@ -16,7 +16,7 @@ import pytest
 
 from sas.config import read_config
 from sas.domain.workflow import OnFailure
-from sas.sim import __path__ as sim_folders
+from sas.testing import __path__ as sim_folders
 from tests.simulation.domain_model_check import explored_line
 from tests.simulation.domain_protocol_check import Budget, Protocol
 from tests.simulation.outages import DURATIONS, Cost

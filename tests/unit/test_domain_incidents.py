@@ -11,7 +11,7 @@ from sas.domain.messages import AlertKind
 from sas.features.incidents import rules
 from sas.features.incidents.board import active_incidents, name_of
 from sas.features.incidents.rules import ActiveIncident, Sightings
-from sas.simulation.store import MemoryStore
+from sas.testing.store import MemoryStore
 
 T0 = datetime(2026, 3, 1, 3, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -20,7 +20,7 @@ from sas.cli.main import main
 from sas.codec.record import record_of, to_line
 from sas.domain.messages import JournalEntry
 from sas.ports import RefusedError, StateStore
-from sas.simulation.store import StoreFault
+from sas.testing.store import StoreFault
 from tests.unit.actors_kit import Kit, command, kit, letter, order
 from tests.unit.contract_files import errors, load, validator
 from tests.unit.test_cli_workflows import run_in_thread

@@ -22,7 +22,7 @@ from sas.engine.hooks import redact
 from sas.features.field_encryption.encryption import FieldEncryption
 from sas.features.field_encryption.redaction import WithheldError, redacted_error
 from sas.ports import AwaitCallback, Call, Message, RefusedError, TransientError
-from sas.simulation.clock import START
+from sas.testing.clock import START
 from tests.unit.actors_kit import QUEUES, Kit, command, done, kit, letter, order
 
 OLD, NEW = ("old", b"o" * 32), ("new", b"n" * 32)

@@ -16,8 +16,8 @@ import pytest
 from sas.engine.delivery import OUTSIDE_SENT
 from sas.engine.receiver import TIMES, Receiver
 from sas.ports import Call, Message, RefusedError, StillRunning, TransientError
-from sas.simulation.bus import BusFault
-from sas.simulation.store import StoreFault
+from sas.testing.bus import BusFault
+from sas.testing.store import StoreFault
 from tests.unit.actors_kit import QUEUES, SHOP, Kit, delivery, done, kit, order
 from tests.unit.test_actors_callbacks import CARE, awaiting, post
 

@@ -37,10 +37,10 @@ from sas.ports import (
     UndeliverableError,
 )
 from sas.profiles import CONNECTION
-from sas.sim.platform import host_rules
-from sas.simulation.bus import DEAD_LETTERS, BusFault, MemoryBus
-from sas.simulation.clock import START, VirtualClock
-from sas.simulation.store import MemoryStore, StoreFault
+from sas.testing.bus import DEAD_LETTERS, BusFault, MemoryBus
+from sas.testing.clock import START, VirtualClock
+from sas.testing.platform import host_rules
+from sas.testing.store import MemoryStore, StoreFault
 
 QUEUE = "scheduler"
 MINUTES = timedelta(minutes=9)

@@ -20,8 +20,8 @@ from sas.ports import (
     StoreUnavailableError,
     TransientError,
 )
-from sas.simulation.bus import BusFault
-from sas.simulation.store import StoreFault
+from sas.testing.bus import BusFault
+from sas.testing.store import StoreFault
 from tests.telemetry_kit import Recorded, recording
 from tests.unit.actors_kit import QUEUES, Kit, kit, letter, order
 from tests.unit.test_field_encryption import encryption_of

@@ -10,7 +10,7 @@ import pytest
 
 from sas.engine.shared_values import SharedValues
 from sas.ports import ConflictError, OtherVersionError
-from sas.simulation.store import MemoryStore
+from sas.testing.store import MemoryStore
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sas.sim.platform import ProjectError, host_rules, queue_rules
+from sas.testing.platform import ProjectError, host_rules, queue_rules
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ from sas.ports import (
     StoreUnavailableError,
     TransientError,
 )
-from sas.simulation.bus import BusFault
 from sas.telemetry import tracing
 from sas.telemetry.tracing import logger
+from sas.testing.bus import BusFault
 from tests.telemetry_kit import Recorded, recording
 from tests.unit.actors_kit import (
     CARE,

@@ -15,8 +15,8 @@ from opentelemetry.trace import StatusCode
 from sas.adapters.servicebus import to_sdk
 from sas.client import NewOrder, OrdersClient
 from sas.ports import Message, RefusedError, TransientError
-from sas.simulation.bus import BusFault
 from sas.telemetry import tracing
+from sas.testing.bus import BusFault
 from tests.telemetry_kit import Recorded, id_of, parent_of, recording, trace_of
 from tests.unit.actors_kit import (
     CARE,

@@ -31,7 +31,7 @@ from sas.codec.strict import parse
 from sas.config import SettingError, read_config
 from sas.operate.errors import CommandError, UsageError
 from sas.profiles import ProfileError, settings
-from sas.sim.platform import REPLIES_TO, ProjectError, host_rules, queue_rules
+from sas.testing.platform import REPLIES_TO, ProjectError, host_rules, queue_rules
 from tools.fuzz.mutation import ODD, body_of, broken
 from tools.fuzz.scene import AGENTS, ROOT
 

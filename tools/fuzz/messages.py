@@ -22,7 +22,7 @@ from sas.codec.strict import MalformedError, convert
 from sas.domain.queues import lane
 from sas.features.callbacks.codec import parse_body, parse_message, read_message
 from sas.ports import OtherVersionError
-from sas.sim.platform import QUEUES, REPLIES_TO
+from sas.testing.platform import QUEUES, REPLIES_TO
 from tools.fuzz.mutation import ODD, Raw, body_of, broken
 from tools.fuzz.scene import AGENTS, BESIDE, KEYS, Scene, World
 

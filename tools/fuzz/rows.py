@@ -19,7 +19,7 @@ from sas.cli.look import page
 from sas.codec.record import record_of, to_line
 from sas.operate.why import attempts, folded, story, waits_for
 from sas.ports import OtherVersionError, StoreMismatchError, StoreUnavailableError, UnreadableError
-from sas.sim.platform import QUEUES
+from sas.testing.platform import QUEUES
 from tools.fuzz.messages import order_of
 from tools.fuzz.mutation import ODD, Raw, body_of
 from tools.fuzz.scene import BESIDE, DOCUMENTED, Scene, World

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from sas.sim.platform import QUEUES
+from sas.testing.platform import QUEUES
 from tools.fuzz import mutation
 from tools.fuzz.files import file_doors
 from tools.fuzz.messages import check_http, check_message, http_parts, letter_parts, queue_parts

@@ -42,9 +42,9 @@ from sas.ports import (
     UnavailableError,
     UnreadableError,
 )
-from sas.sim.platform import QUEUES, REPLIES_TO, queue_rules
-from sas.simulation.bus import DEAD_LETTERS, MemoryBus, Queued
-from sas.simulation.clock import START, VirtualClock
+from sas.testing.bus import DEAD_LETTERS, MemoryBus, Queued
+from sas.testing.clock import START, VirtualClock
+from sas.testing.platform import QUEUES, REPLIES_TO, queue_rules
 from tools.fuzz.table import MemoryTable, Rows
 
 ROOT = Path(__file__).parents[2]

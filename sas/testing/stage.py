@@ -20,8 +20,9 @@ from sas.domain.messages import Verb
 from sas.domain.order import Direction, Order, OrderState, StepState
 from sas.domain.workflow import TIME_ALLOWED_MAX, Workflow, Workflows
 from sas.ports import Business, BusUnavailableError, Message
-from sas.sim.own_agents import Given, OwnAgents
-from sas.sim.plan import (
+from sas.testing.bus import DEAD_LETTERS, QueueRules
+from sas.testing.own_agents import Given, OwnAgents
+from sas.testing.plan import (
     NO_WORKFLOW,
     Apart,
     Away,
@@ -39,15 +40,14 @@ from sas.sim.plan import (
     away_as,
     faults_of,
 )
-from sas.sim.platform import QUEUES, STRANGE_QUEUE
-from sas.sim.redrives import AGAIN_S, Redriver
-from sas.sim.services import ModelService, drain_times, service_seconds
-from sas.sim.system import AT_REST, ClockApart, Host, System, world_of
-from sas.sim.watch import Ear
-from sas.sim.wire import SimulatedLoop
-from sas.simulation.bus import DEAD_LETTERS, QueueRules
-from sas.simulation.remote import RemoteFaults
-from sas.simulation.world import HostRules, of_no_host
+from sas.testing.platform import QUEUES, STRANGE_QUEUE
+from sas.testing.redrives import AGAIN_S, Redriver
+from sas.testing.remote import RemoteFaults
+from sas.testing.services import ModelService, drain_times, service_seconds
+from sas.testing.system import AT_REST, ClockApart, Host, System, world_of
+from sas.testing.watch import Ear
+from sas.testing.wire import SimulatedLoop
+from sas.testing.world import HostRules, of_no_host
 
 SEND_AGAIN_S = 30.0
 """How long an application waits before it sends again to a queue that takes nothing."""

@@ -26,8 +26,8 @@ from sas.domain.order import (
 )
 from sas.domain.workflow import OnFailure
 from sas.ports import Call, Callback, Message
-from sas.sim.platform import QUEUES
-from sas.sim.system import System
+from sas.testing.platform import QUEUES
+from sas.testing.system import System
 
 Say = Callable[[int, str], None]
 RESTS = timedelta(minutes=6)

@@ -35,11 +35,11 @@ from sas.ports import (
     TransientError,
     UnavailableError,
 )
-from sas.sim.invariants import Violation
-from sas.sim.services import Tell
-from sas.sim.wire import HttpAnswer, HttpRequest, NotSimulatedError
-from sas.simulation.remote import Effects, RemoteFaults, RemoteLedger, SimulatedAgent
-from sas.simulation.world import life_here, of_no_host
+from sas.testing.invariants import Violation
+from sas.testing.remote import Effects, RemoteFaults, RemoteLedger, SimulatedAgent
+from sas.testing.services import Tell
+from sas.testing.wire import HttpAnswer, HttpRequest, NotSimulatedError
+from sas.testing.world import life_here, of_no_host
 
 KEY_HEADER = "idempotency-key"
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})

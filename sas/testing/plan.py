@@ -1,7 +1,7 @@
 """What happens in one simulation: orders, operators and faults, all drawn from one seed.
 
 A plan is a list of items. Any part of it is a plan too, so a plan that fails can be made shorter
-until nothing can be left out (``sas.sim.shrink``).
+until nothing can be left out (``sas.testing.shrink``).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields
 
 from sas.domain.messages import Verb
 from sas.domain.workflow import Workflows
-from sas.sim.platform import QUEUES, REPLIES_TO
-from sas.simulation.remote import RemoteFaults
-from sas.simulation.world import Faults
+from sas.testing.platform import QUEUES, REPLIES_TO
+from sas.testing.remote import RemoteFaults
+from sas.testing.world import Faults
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 VERBS = (Verb.RESUBMIT, *Verb)

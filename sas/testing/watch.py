@@ -26,12 +26,12 @@ from sas.domain.order import (
 from sas.domain.queues import lane
 from sas.engine.receiver import FIRST_ID
 from sas.ports import Call, Clock, Message, MessageBus, Peeked, UnavailableError
-from sas.sim.invariants import Violation, keys_of, of_change
-from sas.sim.later import Later
-from sas.sim.platform import QUEUES
-from sas.sim.system import CALLBACKS, System
-from sas.simulation.bus import DEAD_LETTERS, Queued
-from sas.simulation.world import CrashError
+from sas.testing.bus import DEAD_LETTERS, Queued
+from sas.testing.invariants import Violation, keys_of, of_change
+from sas.testing.later import Later
+from sas.testing.platform import QUEUES
+from sas.testing.system import CALLBACKS, System
+from sas.testing.world import CrashError
 
 Broken = Callable[[Violation], None]
 _BASES = {

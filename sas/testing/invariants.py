@@ -20,8 +20,8 @@ from sas.domain.ids import cause_of, idempotency_key, message_id
 from sas.domain.messages import Alert, JournalEntry, JournalWord, Notice, Notify, Request, Wake
 from sas.domain.order import Direction, Order, OrderState, Ready, StepRecord, StepState, UndoStatus
 from sas.domain.workflow import Rules
-from sas.sim.platform import QUEUES, REPLIES_TO
-from sas.sim.system import AT_REST, System
+from sas.testing.platform import QUEUES, REPLIES_TO
+from sas.testing.system import AT_REST, System
 
 READ_BY_PEOPLE = frozenset({REPLIES_TO, QUEUES.alerts, QUEUES.rejected})
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from sas.domain.workflow import Workflows
 from sas.ports import AwaitCallback, Call, Callback, Clock, RefusedError, TransientError
-from sas.simulation.remote import RemoteFaults, RemoteLedger, SimulatedAgent
-from sas.simulation.world import of_no_host
+from sas.testing.remote import RemoteFaults, RemoteLedger, SimulatedAgent
+from sas.testing.world import of_no_host
 
 Tell = Callable[[Callback, bytes], Awaitable[bool]]
 """Hands the result of a callback over; False if it was not taken."""

@@ -13,7 +13,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from sas.simulation.clock import START, VirtualClock
+from sas.testing.clock import START, VirtualClock
 
 _NOWHERE = "192.0.2.1"
 """The address of every host: it is reserved for documentation (RFC 5737)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
-from sas.sim.tally import Tally, percentile
+from sas.testing.tally import Tally, percentile
 
 _STYLE = """
 :root{color-scheme:light dark;--fg:#1c2430;--soft:#667084;--bg:#fff;--line:#d8dde6;--bar:#3b6fd4;

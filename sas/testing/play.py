@@ -17,19 +17,19 @@ from sas.domain.messages import JournalEntry, JournalWord
 from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState, UndoStatus
 from sas.domain.workflow import StepRules, Workflow, Workflows
 from sas.ports import Call, RefusedError, TransientError
-from sas.sim.invariants import Violation, at_end, in_force, keys_of, skipped
-from sas.sim.own_agents import Given, alone
-from sas.sim.plan import DAY, HOUR, Away, Plan
-from sas.sim.platform import host_rules, queue_rules
-from sas.sim.reach import Pair
-from sas.sim.stage import Stage, seeded, with_newer
-from sas.sim.system import System
-from sas.sim.watch import Watch
-from sas.sim.wire import SimulatedLoop
-from sas.simulation.bus import QueueRules
-from sas.simulation.clock import START
-from sas.simulation.loop import run
-from sas.simulation.world import HostRules, is_killed
+from sas.testing.bus import QueueRules
+from sas.testing.clock import START
+from sas.testing.invariants import Violation, at_end, in_force, keys_of, skipped
+from sas.testing.loop import run
+from sas.testing.own_agents import Given, alone
+from sas.testing.plan import DAY, HOUR, Away, Plan
+from sas.testing.platform import host_rules, queue_rules
+from sas.testing.reach import Pair
+from sas.testing.stage import Stage, seeded, with_newer
+from sas.testing.system import System
+from sas.testing.watch import Watch
+from sas.testing.wire import SimulatedLoop
+from sas.testing.world import HostRules, is_killed
 
 QUIET_S = 12 * HOUR
 """How long orders may take after the last outage, beside the time that their steps are allowed: a

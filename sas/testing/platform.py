@@ -9,8 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from sas.domain.queues import Queues
-from sas.simulation.bus import DEAD_LETTERS, QueueRules
-from sas.simulation.world import HostRules
+from sas.testing.bus import DEAD_LETTERS, QueueRules
+from sas.testing.world import HostRules
 
 QUEUES = Queues()
 REPLIES_TO = "responses-web-shop"

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from sas.simulation.loop import LeanLoop, ready
+from sas.testing.loop import LeanLoop, ready
 
 T = TypeVar("T")
 

@@ -28,12 +28,12 @@ from sas.features.callbacks.codec import CallbackKeys, read_message
 from sas.features.callbacks.endpoint import AGAIN_MAX
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import Business, BusUnavailableError, Callback, Message, MessageBus, StateStore
-from sas.sim.platform import QUEUES, REPLIES_TO
-from sas.simulation.bus import DEAD_LETTERS, MemoryBus, Queued, QueueRules
-from sas.simulation.clock import VirtualClock
-from sas.simulation.remote import RemoteLedger, SimulatedAgent
-from sas.simulation.store import MemoryStore
-from sas.simulation.world import CrashError, Faults, Handler, HostRules, Instance, World
+from sas.testing.bus import DEAD_LETTERS, MemoryBus, Queued, QueueRules
+from sas.testing.clock import VirtualClock
+from sas.testing.platform import QUEUES, REPLIES_TO
+from sas.testing.remote import RemoteLedger, SimulatedAgent
+from sas.testing.store import MemoryStore
+from sas.testing.world import CrashError, Faults, Handler, HostRules, Instance, World
 
 KEYS = CallbackKeys(("a-key-for-the-simulation-of-callbacks",))
 BREAKER = BreakerPolicy(

@@ -19,10 +19,10 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from sas.ports import BusUnavailableError, Message, MessageBus, Peeked, StoreUnavailableError
-from sas.simulation.bus import BusFault, MemoryBus, Queue, Queued
-from sas.simulation.clock import VirtualClock
-from sas.simulation.loop import others_run
-from sas.simulation.store import MemoryStore, StoreFault
+from sas.testing.bus import BusFault, MemoryBus, Queue, Queued
+from sas.testing.clock import VirtualClock
+from sas.testing.loop import others_run
+from sas.testing.store import MemoryStore, StoreFault
 
 ABANDON_S = 0.02
 """How long the host takes to give a message back."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, fields
 
 from sas.domain.order import OrderState
 from sas.domain.workflow import Step, Workflow, Workflows
-from sas.sim import reach
-from sas.sim.invariants import Violation
-from sas.sim.plan import CONDITIONS
-from sas.sim.play import Played, StepTally
-from sas.sim.reach import Pair
+from sas.testing import reach
+from sas.testing.invariants import Violation
+from sas.testing.plan import CONDITIONS
+from sas.testing.play import Played, StepTally
+from sas.testing.reach import Pair
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from itertools import islice, takewhile
 from multiprocessing import active_children
 
-from sas.sim.plan import drawn
-from sas.sim.play import Played, Project, play
+from sas.testing.plan import drawn
+from sas.testing.play import Played, Project, play
 
 _project: Project | None = None
 _orders = 0

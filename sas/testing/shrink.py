@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from sas.sim.plan import Chance, Plan, Press, Submit
+from sas.testing.plan import Chance, Plan, Press, Submit
 
 PLAYS_MAX = 400
 

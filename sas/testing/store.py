@@ -35,8 +35,8 @@ from sas.ports import (
     StoreUnavailableError,
     Summary,
 )
-from sas.simulation.rows import aggregate_rows, changed_rows
 from sas.telemetry.usage import Usage
+from sas.testing.rows import aggregate_rows, changed_rows
 
 T = TypeVar("T")
 

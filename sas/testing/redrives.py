@@ -17,10 +17,10 @@ from sas.operate.letters import (
 )
 from sas.operate.redriving import Planned, redrive, redrive_safe
 from sas.ports import Peeked, StoreUnavailableError, UnavailableError
-from sas.sim.platform import QUEUES, REPLIES_TO
-from sas.sim.system import System
-from sas.simulation.bus import Queued
-from sas.simulation.world import CrashError, of_no_host
+from sas.testing.bus import Queued
+from sas.testing.platform import QUEUES, REPLIES_TO
+from sas.testing.system import System
+from sas.testing.world import CrashError, of_no_host
 
 AGAIN_S = 60.0
 """After this time an operator gives a command again that died, and looks for dead letters again."""

@@ -1,1 +1,0 @@
-"""Simulate a whole system with its own workflows: ``sas sim``."""

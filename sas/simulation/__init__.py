@@ -1,1 +1,0 @@
-"""The ports in memory, with a virtual clock and faults that a test asks for."""
