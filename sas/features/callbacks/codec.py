@@ -52,14 +52,6 @@ _SIGNED_AS = b"sas-callback-1."
 _BEARER = "bearer "
 
 
-class CallbackFault(FaultBody, forbid_unknown_fields=True, frozen=True):
-    """Why an outside system refused. A message from outside may have no unknown members."""
-
-
-class CallbackRef(PayloadRefBody, forbid_unknown_fields=True, frozen=True):
-    """A payload reference, in a message that may also come from outside."""
-
-
 class CallbackBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
     """The body that is POSTed to the callback endpoint: how a step ended.
 
@@ -68,7 +60,7 @@ class CallbackBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit
 
     outcome: Literal["done", "refused"]
     result: Part = msgspec.UNSET
-    error: CallbackFault | None = None
+    error: FaultBody | None = None
 
 
 class CallbackMessage(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
@@ -80,8 +72,8 @@ class CallbackMessage(msgspec.Struct, forbid_unknown_fields=True, frozen=True, o
     token: Annotated[str, msgspec.Meta(min_length=1, max_length=TOKEN_LENGTH_MAX)]
     outcome: Literal["done", "refused"]
     result: Part = msgspec.UNSET
-    error: CallbackFault | None = None
-    result_ref: CallbackRef | None = None
+    error: FaultBody | None = None
+    result_ref: PayloadRefBody | None = None
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -253,7 +245,7 @@ def to_callback_result(
     named = claims.alternative
     route = 0 if named is None else agents.index(named) if named in agents else -1
     refused = message.outcome == Outcome.REFUSED.value
-    error = message.error or CallbackFault(FaultCode.REFUSED, "the callback gave no reason")
+    error = message.error or FaultBody(FaultCode.REFUSED, "the callback gave no reason")
     return CallbackResult(
         claims.order_id,
         claims.step,

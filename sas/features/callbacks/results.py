@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import msgspec
 
-from sas.codec.internal import content_of, to_ref_body
+from sas.codec.internal import FaultBody, content_of, to_ref_body
 from sas.codec.outward import AlertMessage
 from sas.codec.strict import parse
 from sas.domain.content import PayloadRef
@@ -18,7 +18,7 @@ from sas.domain.messages import AlertKind
 from sas.domain.order import Fault, Order
 from sas.engine.context import Context
 from sas.engine.hooks import redact
-from sas.features.callbacks.codec import CallbackFault, CallbackMessage, Claims
+from sas.features.callbacks.codec import CallbackMessage, Claims
 from sas.ports import UnreadableError
 
 
@@ -38,7 +38,7 @@ async def redact_fault(
         for secrets in await _secrets(claims, order, context):
             code, text = redact(code, secrets), redact(text, secrets)
     fault = Fault(code, text)  # cut to the length that is kept
-    return msgspec.structs.replace(message, error=CallbackFault(fault.code, fault.message))
+    return msgspec.structs.replace(message, error=FaultBody(fault.code, fault.message))
 
 
 async def offload_result(
