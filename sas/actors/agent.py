@@ -288,7 +288,7 @@ class AgentActor:
             order, results, own_result = await self._content_of(request)
             value = await self._value(request, order)
             plain, secrets = self._context.encryption.decrypt(
-                request.workflow, request.order_id, request.submission or "", value
+                request.workflow, request.order_id, request.submission, value
             )
             return Call(
                 order_id=request.order_id,

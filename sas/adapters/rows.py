@@ -315,9 +315,8 @@ def _step_of(order_id: str, number: int, by_key: Mapping[str, Row], details: Row
     large = by_key.get(keys.result(order_id, number)) if row.get("ResultRow") else row
     if large is None:
         raise CorruptOrderError(order_id, f"the result row of step {number} is missing")
-    error = by_key.get(keys.error(order_id, number), {})
-    with reading(order_id, error):
-        last_error = _error_from(error, details) if error else None
+    error = by_key.get(keys.error(order_id, number))
+    last_error = None if error is None else _error_from(order_id, error, details)
     with reading(order_id, large):
         result = _content_of("Result", large)
         if result is None and row.get("ResultRow"):
@@ -349,17 +348,18 @@ def _details_from(order_id: str, row: Row) -> Details:
         )
 
 
-def _error_from(row: Row, details: Row) -> AttemptError | None:
+def _error_from(order_id: str, row: Row, details: Row) -> AttemptError | None:
     """Return the last error of a step. An agent of a purged order with this id may have left it."""
-    if row["At"] < details["SubmittedAt"]:
-        return None
-    return AttemptError(
-        epoch=row["Epoch"],
-        attempt=row["Attempt"],
-        kind=row["ErrorCode"],
-        message=row["ErrorMessage"],
-        at=parse_key_time(row["At"]),
-    )
+    with reading(order_id, row):
+        if row["At"] < details["SubmittedAt"]:
+            return None
+        return AttemptError(
+            epoch=row["Epoch"],
+            attempt=row["Attempt"],
+            kind=row["ErrorCode"],
+            message=row["ErrorMessage"],
+            at=parse_key_time(row["At"]),
+        )
 
 
 def _step_from(row: Row, result: Content | None, last_error: AttemptError | None) -> StepRecord:

@@ -79,7 +79,6 @@ class Operation:
         return self.verb == "delete"
 
 
-
 def deletion(row_key: str) -> Operation:
     """Return the operation that deletes a row."""
     return Operation("delete", {"RowKey": row_key})

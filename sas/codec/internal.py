@@ -80,7 +80,7 @@ class PayloadRefBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class WakeMessage(Envelope, tag=Kind.WAKE.value, frozen=True, kw_only=True):
     """To the scheduler: process this order. ``seq`` is the journal seq that it was sent at."""
 
-    seq: int = 0
+    seq: int
 
 
 class CommandMessage(
@@ -125,6 +125,9 @@ class RequestMessage(
     epoch: int
     complete_by: Annotated[datetime, msgspec.Meta(tz=True)]
     idempotency_key: str
+    submission: str
+    time_allowed: Annotated[float, msgspec.Meta(gt=0, le=TIME_ALLOWED_MAX.total_seconds())]
+    seq: int
     generation: int = 0
     order: Part = UNSET
     order_ref: PayloadRefBody | None = None
@@ -132,12 +135,9 @@ class RequestMessage(
     result_refs: dict[str, PayloadRefBody] = {}
     own_result: Part = UNSET
     own_result_ref: PayloadRefBody | None = None
-    time_allowed: Annotated[float, msgspec.Meta(gt=0, le=TIME_ALLOWED_MAX.total_seconds())] = 60.0
     checks: Annotated[int, msgspec.Meta(ge=0)] = 0
     alternative: str | None = None
     urgent: bool = False
-    submission: str | None = None
-    seq: int = 0
 
 
 class FaultBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -156,10 +156,10 @@ class ReplyMessage(Envelope, tag=Kind.REPLY.value, frozen=True, kw_only=True, om
     direction: Literal["do", "undo"]
     epoch: int
     outcome: Literal["done", "refused", "waited"]
+    seq: int
     result: Part = UNSET
     result_ref: PayloadRefBody | None = None
     error: FaultBody | None = None
-    seq: int = 0
 
 
 class ProgressMessage(
@@ -228,7 +228,7 @@ def to_reply(message: ReplyMessage) -> Reply:
     )
 
 
-def from_reply(reply: Reply, seq: int = 0) -> ReplyMessage:
+def from_reply(reply: Reply, seq: int) -> ReplyMessage:
     """Return the message of an agent's reply. Every repeat has the same id.
 
     ``seq`` is the journal seq that the request was sent at.

@@ -127,11 +127,16 @@ async def test_no_other_message_does(message: Message) -> None:
 
 async def test_a_message_that_only_a_newer_version_understands_excuses_its_order_alone() -> None:
     made = await expired(taken=True)
-    await made.bus.send([replace(done("O-2"), body=b'{"kind":"x","format":9,"order_id":"O-2"}')])
-    await made.bus.send([replace(done(), body=b'{"kind":"x","format":9,"order_id":"O-1","step":[]}')])
+    body = b'{"kind":"x","format":9,"order_id":"O-2"}'
+    await made.bus.send([replace(done("O-2"), body=body)])
+    await made.bus.send(
+        [replace(done(), body=b'{"kind":"x","format":9,"order_id":"O-1","step":[]}')]
+    )
     assert await made.sweep() == RESET
     made = await expired(taken=True)
-    await made.bus.send([replace(done(), body=b'{"kind":"x","format":9,"order_id":"O-1","more":{}}')])
+    await made.bus.send(
+        [replace(done(), body=b'{"kind":"x","format":9,"order_id":"O-1","more":{}}')]
+    )
     assert await made.sweep() == WAITS
 
 

@@ -71,7 +71,7 @@ async def in_error() -> Kit:
 
 
 def wake(order_id: str = "O-1", wake_id: str = "O-1/1/0") -> Message:
-    body = internal.encode(internal.WakeMessage(id=wake_id, order_id=order_id))
+    body = internal.encode(internal.WakeMessage(id=wake_id, order_id=order_id, seq=0))
     return Message(QUEUES.scheduler, wake_id, body)
 
 

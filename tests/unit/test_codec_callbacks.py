@@ -39,7 +39,9 @@ from tests.unit.contract_files import load, validator
 
 OLD, NEW, OTHER = "old-key-" * 5, "new-key-" * 5, "other-key-" * 4
 KEYS = CallbackKeys((NEW, OLD))
-CLAIMS = Claims(order_id="O-1é", step=3, direction="do", generation=2, expires=1_800_000_000)
+CLAIMS = Claims(
+    order_id="O-1é", step=3, direction="do", generation=2, expires=1_800_000_000, submission="s"
+)
 TOKEN = KEYS.issue(CLAIMS)
 REF: dict[str, Any] = {"sha256": "0a" * 32, "size": 50_000, "chunks": 1}
 

@@ -79,7 +79,7 @@ class CallbackMessage(msgspec.Struct, forbid_unknown_fields=True, frozen=True, o
 class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a token allows: to end this step, under this generation of its key.
 
-    ``submission`` differs from that of a later order under the same id; a very old token has none.
+    ``submission`` differs from that of a later order under the same id.
     ``alternative`` is the name of the agent if it is not the step's first one; it has its own keys.
     ``expires`` is in seconds since 1970.
     """
@@ -89,8 +89,8 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     direction: Literal["do", "undo"]
     generation: int
     expires: int
+    submission: str
     alternative: str | None = None
-    submission: str | None = None
 
     @property
     def expires_at(self) -> datetime:
@@ -105,17 +105,11 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """
         if order is None:
             raise MalformedError(Reason.UNKNOWN_ORDER, f"there is no order {self.order_id!r}")
-        if self.submission not in {None, order.details.submission}:
+        if self.submission != order.details.submission:
             raise MalformedError(
                 Reason.UNKNOWN_ORDER,
                 f"the order {self.order_id!r} of this token is gone, and another order has its id "
                 "now",
-            )
-        if self.submission is None and self.expires_at <= order.details.submitted_at:
-            raise MalformedError(
-                Reason.UNKNOWN_ORDER,
-                f"the token expired before this order {self.order_id!r} was submitted: it is of an "
-                "earlier one",
             )
         return order
 
