@@ -13,6 +13,7 @@ import pytest
 from sas.actors.agent import RetryPolicy
 from sas.actors.supervisor import LEASE_TIME
 from sas.bootstrap import Application, actors, wired
+from sas.domain.change import OtherDue
 from sas.domain.expire import DEPLOY_TIME
 from sas.domain.workflow import NO_TIME, Workflow, Workflows
 from sas.engine.delivery import DEPLOY_WAIT, LEFT_SINCE, Delivery
@@ -131,6 +132,20 @@ async def test_an_order_of_a_newer_format_is_left_alone_and_reported_if_that_las
     del made.store.formats["O-1"]
     await receive(made, await comes_again(made, QUEUES.replies))
     assert made.states()[0] == "Processed"
+
+
+@pytest.mark.parametrize(("number", "left"), [(FORMAT, 0), (FORMAT + 1, 1)])
+async def test_a_due_row_of_an_unknown_kind_is_left_with_its_order_or_is_broken(
+    number: int, left: int
+) -> None:
+    made = kit(CHAIN, CARE)
+    await made.submit(order())
+    made.store.formats["O-1"] = number
+    row = OtherDue(made.clock.now(), "O-1", "due|newly|O-1")
+    made.store._due[made.store.shards[0]]["newly"] = row
+    swept = await made.run(made.supervisor.sweep())
+    assert (swept.left, swept.failed) == (left, 1 - left)
+    assert [alert.kind for alert in made.alerts()] == ["unreadable"] * (1 - left)
 
 
 async def test_a_wake_of_a_finished_order_needs_no_workflow() -> None:
