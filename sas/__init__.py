@@ -14,7 +14,6 @@ change. A name is loaded when it is first used, so ``import sas`` alone costs no
 - An application: ``OrdersClient``, ``NewOrder``, ``Receipt``.
 """
 
-import gc
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -94,15 +93,10 @@ if not TYPE_CHECKING:  # a checker would take any name
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module 'sas' has no attribute {name!r}: see help(sas)")
-        collects = gc.isenabled()
-        gc.disable()  # an import leaves little garbage, and is a tenth slower if it is looked for
         try:
             found: object = getattr(import_module(_WHERE.get(name, _PORTS)), name)
         except ImportError as missing:
             raise lacking(missing, "functions") from missing
-        finally:
-            if collects:
-                gc.enable()
         globals()[name] = found
         return found
 
