@@ -7,8 +7,7 @@ change. A name is loaded when it is first used, so ``import sas`` alone costs no
 - A workflow: ``Workflow``, ``Workflows``, ``Step``, ``Undo``, ``OnFailure``, ``Backoff``,
   ``ExtendedWait``.
 - An agent: ``Agent``, ``Blocking``, ``Call``; it returns ``StillRunning``, ``AwaitCallback`` or
-  data, and raises ``TransientError`` or ``RefusedError``. ``HttpService`` calls a service, and
-  signs in with ``ApiKey``, ``ManagedIdentity`` or ``ClientCertificate``.
+  data, and raises ``TransientError`` or ``RefusedError``. ``HttpService`` calls a service.
 - The business: ``Business``, ``convert``, ``SettingError``.
 - The function app: ``function_app``.
 - An application: ``OrdersClient``, ``NewOrder``, ``Receipt``.
@@ -21,7 +20,6 @@ from sas.distribution import lacking
 
 if TYPE_CHECKING:
     from sas.adapters.remote import HttpService
-    from sas.adapters.sign_in import ApiKey, ClientCertificate, ManagedIdentity
     from sas.client import NewOrder, OrdersClient, Receipt
     from sas.codec.strict import convert
     from sas.config import SettingError
@@ -48,16 +46,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Agent",
-    "ApiKey",
     "AwaitCallback",
     "Backoff",
     "Blocking",
     "Business",
     "Call",
-    "ClientCertificate",
     "ExtendedWait",
     "HttpService",
-    "ManagedIdentity",
     "NewOrder",
     "OnFailure",
     "OrdersClient",
@@ -75,7 +70,6 @@ __all__ = [
 ]
 _MODULES = {
     "sas.adapters.remote": ("HttpService",),
-    "sas.adapters.sign_in": ("ApiKey", "ClientCertificate", "ManagedIdentity"),
     "sas.client": ("NewOrder", "OrdersClient", "Receipt"),
     "sas.codec.strict": ("convert",),
     "sas.config": ("SettingError",),

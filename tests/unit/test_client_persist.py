@@ -46,4 +46,4 @@ async def test_a_missing_queue_is_reported_at_once() -> None:
 
 async def test_without_the_private_method_of_the_sdk_a_message_is_not_given_back() -> None:
     """The client then keeps its lock. With the method: ``test_client_follows``."""
-    assert not await release(cast(ServiceBusReceiver, object()), cast(Any, object()))
+    assert not await release(cast("ServiceBusReceiver", object()), cast("Any", object()))
