@@ -142,7 +142,7 @@ class Table:
         self.retry_budget = retry_budget
         self.meter = meter
         self.client = client
-        self._transactions = transactions
+        self.transactions = transactions
 
     async def create(self) -> None:
         """Create the table. An existing one is not an error."""
@@ -257,7 +257,7 @@ class Table:
             StoreUnavailableError: no table, or no right to it; it was not written.
         """
         try:
-            etags = await self._transactions.submit(partition, operations)
+            etags = await self.transactions.submit(partition, operations)
         except LOST as error:
             raise UnknownOutcomeError(first_line(error)) from error
         except HttpResponseError as error:

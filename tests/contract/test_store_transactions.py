@@ -61,7 +61,7 @@ class BySdk(GroupTransactions):
 def a_table(direct: bool, where: str, name: str) -> TableStore:
     store = TableStore.connect(where, name, retry_budget=RetryBudget(attempts=1))
     if not direct:
-        store.table._transactions = BySdk(store.table.client)
+        store.table.transactions = BySdk(store.table.client)
     return store
 
 
