@@ -27,7 +27,7 @@ class FernetCodec:
     def decode(self, text: str) -> str:
         """See ``PayloadCodec.decode``."""
         try:
-            return self._keys.decrypt(text).decode()
+            return self._keys.decrypt(text.encode()).decode()
         except InvalidToken:
             raise DecodingError(
                 "no key of SAS_PAYLOAD_KEYS decrypts its content: add the key again, behind the "
