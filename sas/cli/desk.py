@@ -67,7 +67,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(args.open_bus(endpoint))
         store = await _opened(stack, storage)
-        office = Office(store, bus, queues, by, f"table {storage.table}", known, codec)
+        office = Office(store, bus, queues, by, f"table {storage.table}", known, codec=codec)
         try:
             desk = await stack.enter_async_context(serving(office, int(arguments.port)))
         except OSError as taken:

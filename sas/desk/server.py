@@ -52,8 +52,8 @@ class Office:
     by: str
     where: str = ""
     workflows: Workflows | None = None
-    codec: PayloadCodec | None = None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    codec: PayloadCodec | None = None
 
 
 @dataclass

@@ -31,7 +31,7 @@ from sas.ports import (
 from sas.testing.bus import BusFault
 from sas.testing.clock import START
 from sas.testing.store import StoreFault
-from tests.unit.actors_kit import ALLOWED, CHAIN, KEYS, QUEUES, Kit, command, kit, letter, order
+from tests.unit.actors_kit import ALLOWED, KEYS, QUEUES, Kit, command, kit, letter, order
 
 HOUR = timedelta(hours=1)
 CARE = Workflow(

@@ -18,7 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 from sas.actors.agent import RetryPolicy
-from sas.adapters.keyring import AesKeyRing
+from sas.adapters.payload_codec import FernetCodec
 from sas.adapters.table_store import TableStore
 from sas.bootstrap import Application, actors, wired
 from sas.codec import internal
@@ -31,7 +31,6 @@ from sas.engine.receiver import SOURCE
 from sas.features.alert_webhook import Webhook
 from sas.features.callbacks.codec import CallbackKeys
 from sas.features.circuit_breaker.rules import BreakerPolicy
-from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import (
     AwaitCallback,
     Business,
@@ -111,9 +110,8 @@ BUSINESS = Business(
     workflows(),
     {name: ScriptedAgent() for name in AGENTS},
     {"order": check},
-    secret_fields={"order-held": ("card", "lines[].note")},
 )
-ENCRYPTION = FieldEncryption(BUSINESS.secret_fields, AesKeyRing((("k1", bytes(range(7, 39))),)))
+CODEC = FernetCodec(["cGF5bG9hZC1rZXlzLWZvci10aGUtZnV6ei1vbmx5ISE="])
 RULES = queue_rules(ROOT, AGENTS)
 
 
@@ -141,7 +139,7 @@ class World:
             self.bus.declare(queue, rules=rules)
         store = TableStore(self.table, shards=SHARDS)
         to = Addresses(QUEUES, "/fuzz")
-        context = wired(store, self.bus, self.clock, to, "fuzz:1", BUSINESS.workflows, ENCRYPTION)
+        context = wired(store, self.bus, self.clock, to, "fuzz:1", BUSINESS.workflows, CODEC)
         self.app = actors(
             context,
             BUSINESS,
