@@ -1,0 +1,118 @@
+"""A payload codec over a real table, a real broker and the real functions: what rests there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+import pytest_asyncio
+from azure.data.tables.aio import TableServiceClient
+
+from sas.codec.payloads import decode_content
+from sas.config import read_payload_codec
+from sas.domain.content import PayloadRef
+from sas.ports import Agent, Business, Call
+from tests import business
+from tests.functions_rig import SHOP, Rig, body_of, northwind, rig, until
+from tests.integration.broker_sdk_kit import short_pauses
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+__all__ = ["short_pauses"]  # fixtures of every test here
+
+KEYS = {"SAS_PAYLOAD_KEYS": "pT4hO8C6m1uXw0k2vZ9sJd7rQf3yLb5nEgAiKcMeRtU="}
+PLAIN = ("VINET", "Vins et alcools", "Chevalier", "59 rue", "Queso", "Cabrales", "paid-by")
+
+
+class Watched:
+    """An agent that notes what it is given, and adds to its results."""
+
+    given: ClassVar[list[Call]] = []
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self.undo, self.close = agent.undo, agent.close
+
+    async def do(self, call: Call) -> Any:
+        self.given.append(call)
+        return {"paid-by": "VINET", **await self._agent.do(call)}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def made() -> AsyncIterator[Rig]:
+    real = business.business
+
+    def changed(environ: Mapping[str, str] | None = None) -> Business:
+        made = real(environ)
+        return replace(made, agents={name: Watched(agent) for name, agent in made.agents.items()})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(business, "business", changed)
+        async with rig(**KEYS) as running:
+            yield running
+            running.nothing_lost()
+
+
+async def raw_table(made: Rig) -> str:
+    """Return every column of every row of the table as text."""
+    said: list[str] = []
+    async with TableServiceClient.from_connection_string(made.azurite.connection_string) as tables:
+        table = tables.get_table_client(made.settings["SAS_TABLE"])
+        async for row in table.list_entities():
+            for name, value in row.items():
+                text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+                said.append(f"{name}={text}")
+    return "\n".join(said)
+
+
+async def waiting(made: Rig, queue: str) -> str:
+    """Return the bodies that lie on a queue, taking none."""
+
+    async def there() -> list[Any]:
+        return list(await receiver.peek_messages(20))
+
+    async with made.client.get_queue_receiver(queue) as receiver:
+        messages = await until(there, f"a message on {queue}")
+    return "\n".join(body_of(message).decode() for message in messages)
+
+
+def quoted(text: str) -> list[str]:
+    return [one for one in PLAIN if one in text]
+
+
+async def test_neither_the_table_nor_a_queue_between_the_functions_has_content(made: Rig) -> None:
+    async with made.host("submission", "scheduler"):
+        await made.submit("S-1")
+        request = await waiting(made, "agent-inventory")
+    assert '{"$encoded": "gAAAAA' in request
+    assert quoted(request) == []
+    async with made.host():
+        await made.ends("S-1", "Processed")
+        await made.quiet()
+    table = await raw_table(made)
+    assert table.count('{"$encoded": "gAAAAA') == 4  # what was ordered, and three results
+    assert quoted(table) == []
+    assert [call.order for call in Watched.given] == [northwind()] * 3
+    assert [len(call.results) for call in Watched.given] == [0, 1, 2]
+    answers = [body_of(message).decode() for message in await made.receive(SHOP)]
+    assert quoted("\n".join(answers)) == []
+    results = (await made.told("S-1"))[-1].data.results
+    assert results is not None
+    texts = [
+        decode_content(bytes(raw).decode(), read_payload_codec(KEYS)) for raw in results.values()
+    ]
+    assert {json.loads(text)["paid-by"] for text in texts} == {"VINET"}
+
+
+async def test_a_large_order_is_encoded_in_its_chunks_too(made: Rig) -> None:
+    (line, *_) = northwind()["lines"]
+    async with made.host():
+        await made.submit("S-2", order={**northwind(), "lines": [line] * 500, "freight": 0})
+        await made.ends("S-2", "Processed")
+        await made.quiet()
+    assert isinstance((await made.order("S-2")).details.payload, PayloadRef)
+    table = await raw_table(made)
+    assert "|d|payload|" in table
+    assert quoted(table) == []
