@@ -42,6 +42,8 @@ from sas.testing.bus import BusFault
 from sas.testing.store import StoreFault
 from tests.payload_codec_kit import MARK, CheapCodec
 from tests.unit.actors_kit import CARE, CHAIN, QUEUES, SHOP, Kit, kit, letter, order
+from tests.unit.cli_kit import Night
+from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
 
 CONTENT = {"card": f"4111-{MARK}", "lines": [{"note": MARK}]}
 LARGE = {**CONTENT, "more": [f"{MARK} {n}" for n in range(7_000)]}
@@ -430,3 +432,37 @@ async def test_an_order_is_decoded_for_people_as_far_as_the_keys_go() -> None:
     ref = PayloadRef("0" * 64, 1, 1)
     lost = replace(made.order(), details=replace(made.order().details, payload=ref))
     assert decode_order(lost, CheapCodec()).details.payload is ref
+
+
+# The command
+
+
+def show(night: Night) -> Any:
+    (record,) = night.sas("show", "A", "--json", "--content").json
+    return record
+
+
+def test_the_command_decodes_with_the_keys_and_without_them_shows_what_is_stored(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = Fernet.generate_key().decode()
+    night.made = kit(CARE, beside=night.made, codec=FernetCodec([key]))
+    night.fail("A", RefusedError("declined", "no"))
+    assert list(show(night)["Payload"]) == ["$encoded"]
+    monkeypatch.setenv("SAS_PAYLOAD_KEYS", key)
+    assert show(night)["Payload"] == {"amount": 12.50}
+    dry = night.sas("skip", "A", "--dry-run", "--input", f'"{MARK}"')
+    assert "count as done, with the result encrypted: pay" in dry.out
+    assert night.sas("resubmit", "A", "--yes", "--input", f'{{"card": "{MARK}"}}').code == 0
+    assert MARK not in repr(night.sent)
+    assert show(night)["Steps"][1]["Edited"] == {"card": MARK}
+    monkeypatch.setenv("SAS_PAYLOAD_KEYS", "no-key")
+    night.sas("show", "A", "--json", "--content").refused(2, "SAS_PAYLOAD_KEYS: give Fernet keys")
+
+
+def test_encoded_content_that_was_shown_is_taken_back_as_an_input(night: Night) -> None:
+    night.made = kit(CARE, beside=night.made, codec=CheapCodec())
+    night.fail("A", RefusedError("declined", "no"))
+    given = json.dumps(show(night)["Payload"])
+    assert night.sas("resubmit", "A", "--yes", "--input", given).code == 0
+    assert night.made.agents["payment"].calls[-1][1].order == {"amount": 12.50}
