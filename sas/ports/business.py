@@ -288,6 +288,11 @@ class Business:
         known = sorted({workflow.name for workflow in self.workflows})
         _check_names("checks", self.checks, "workflow", known)
         _check_names("limits", self.limits, "agent", sorted(self.agents))
+        if self.codec is not None and not {"encode", "decode"} <= set(dir(self.codec)):
+            raise WorkflowError(
+                f"codec is {self.codec!r}: it has the methods encode and decode (class "
+                "PayloadCodec in sas.ports)"
+            )
         for name, limit in self.limits.items():
             if not isinstance(limit, int) or not 0 <= limit <= LIMIT_MAX:
                 raise WorkflowError(

@@ -37,7 +37,7 @@ def test_the_page_names_the_files_and_commands_that_it_takes() -> None:
         "trips.jsonl",
         "sim.json",
     ]
-    assert len(COMMANDS) == 6
+    assert len(COMMANDS) == 5
 
 
 @pytest.fixture

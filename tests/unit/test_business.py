@@ -74,6 +74,7 @@ def test_an_object_that_is_not_an_agent_is_refused_before_any_order_needs_it(
     ("members", "why"),
     [
         ({"checks": {"trp": len}}, "checks names the workflow 'trp': there is trip"),
+        ({"codec": "a text"}, "codec is 'a text': it has the methods encode and decode"),
         ({"limits": {"motel": 1}}, "limits names the agent 'motel': there is hostel, hotel"),
         ({"limits": {"hotel": "4"}}, f"limits of 'hotel' is '4': .* from 0 to {LIMIT_MAX}"),
         ({"limits": {"hotel": LIMIT_MAX + 1}}, f"is {LIMIT_MAX + 1}: give a whole number"),
