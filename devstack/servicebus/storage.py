@@ -8,7 +8,7 @@ A power failure may lose the last commits, but never a part of one: only checkpo
 
 The key of a row is ``store << 44 | sequence``; each queue and sub-queue has a store. The lock,
 delivery count and state change often, so they have a small row of their own: a delivery does not
-rewrite the body. See docs/adr/devstack/0002-sqlite-in-wal-mode.md.
+rewrite the body. See docs/adr/0002-sqlite-in-wal-mode.md.
 """
 
 import json

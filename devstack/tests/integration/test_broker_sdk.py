@@ -1,0 +1,341 @@
+"""The real azure-servicebus, synchronous, against the broker on a thread."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from azure.servicebus import (
+    ServiceBusClient,
+    ServiceBusMessage,
+    ServiceBusReceivedMessage,
+    ServiceBusReceiveMode,
+    ServiceBusReceiver,
+    ServiceBusSubQueue,
+)
+from azure.servicebus.exceptions import (
+    MessageLockLostError,
+    MessageSizeExceededError,
+    MessagingEntityDisabledError,
+    ServiceBusAuthenticationError,
+    ServiceBusQuotaExceededError,
+)
+
+from devstack.servicebus import Broker, EntityStatus, QueueCounts
+from devstack.servicebus.amqp import encode
+from devstack.servicebus.core.message import parse_message
+from devstack.tests.broker_runners import BrokerThread
+from devstack.tests.integration.test_broker_tokens import Clock
+from devstack.tests.sdk_kit import (  # noqa: F401 (fixtures for every test here)
+    LEFTOVERS,
+    collect_leftovers,
+    short_pauses,
+)
+
+pytestmark = LEFTOVERS
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[BrokerThread]:
+    with BrokerThread(["graves"]) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def client(broker: BrokerThread) -> Iterator[ServiceBusClient]:
+    with ServiceBusClient.from_connection_string(
+        broker.connection_string, retry_total=1, retry_backoff_factor=0.05
+    ) as client:
+        yield client
+
+
+class Bench:
+    """A queue of one test, filled without the SDK if the test is not about sending."""
+
+    def __init__(self, broker: BrokerThread, client: ServiceBusClient) -> None:
+        self.broker = broker
+        self.client = client
+        self.name = ""
+
+    def create(self, name: str, *bodies: str, **properties: Any) -> None:
+        self.name = name
+        self.broker.call(lambda b: b.create_queue(name, **properties))
+        self.put(*bodies)
+
+    def put(self, *bodies: str, queue: str = "") -> None:
+        def work(broker: Broker) -> None:
+            data = [b"\x00\x53\x75" + encode.binary(body.encode()) for body in bodies]
+            messages = [parse_message(payload) for payload in data]
+            broker.namespace.queue(queue or self.name).enqueue(messages, broker.clock())
+            broker.context.touch()
+
+        self.broker.call(work)
+
+    def receiver(self, **options: Any) -> ServiceBusReceiver:
+        return self.client.get_queue_receiver(self.name, **options)
+
+    def dead_letters(self) -> ServiceBusReceiver:
+        return self.receiver(sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+
+    def send(self, message: ServiceBusMessage) -> None:
+        with self.client.get_queue_sender(self.name) as sender:
+            sender.send_messages(message)
+
+    @property
+    def counts(self) -> QueueCounts:
+        return self.broker.call(lambda b: b.counts(self.name))
+
+    def at(self, clock: Clock, ahead_s: float) -> None:
+        """Let the broker's time be so many seconds ahead."""
+        clock.ahead_s = ahead_s
+        self.broker.call(lambda b: b.namespace.tick(b.clock()))
+
+    def bodies(self) -> list[bytes]:
+        def work(broker: Broker) -> list[bytes]:
+            return [m.bare for m in broker.namespace.queue(self.name).messages.values()]
+
+        return self.broker.call(work)
+
+
+@pytest.fixture
+def bench(broker: BrokerThread, client: ServiceBusClient) -> Bench:
+    return Bench(broker, client)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def later(clock: Clock) -> Iterator[Bench]:
+    """A bench at a broker of its own, whose time the test pushes forward."""
+    with (
+        BrokerThread(clock=clock) as broker,
+        ServiceBusClient.from_connection_string(broker.connection_string) as client,
+    ):
+        yield Bench(broker, client)
+
+
+def receive(receiver: ServiceBusReceiver, count: int = 1) -> list[ServiceBusReceivedMessage]:
+    found: list[ServiceBusReceivedMessage] = []
+    while len(found) < count:
+        more = receiver.receive_messages(count - len(found), max_wait_time=60)
+        assert more, f"only {len(found)} of {count} messages came"
+        found += more
+    return found
+
+
+def test_a_message_arrives_as_it_was_sent(bench: Bench) -> None:
+    bench.create("as-sent")
+    began = datetime.now(UTC) - timedelta(seconds=1)  # the service rounds
+    bench.send(
+        ServiceBusMessage(
+            b"\x00\xffbody",
+            application_properties={"number": 7, "text": "ä", "flag": True},
+            message_id="id-1",
+            correlation_id="cor",
+            subject="sub",
+            reply_to="answers",
+            content_type="application/json",
+            time_to_live=timedelta(hours=1),
+        )
+    )
+    with bench.receiver() as receiver:
+        (got,) = receive(receiver)
+        locked_until = got.locked_until_utc
+        receiver.complete_message(got)
+    assert b"".join(got.body) == b"\x00\xffbody"
+    assert got.application_properties == {b"number": 7, b"text": "ä".encode(), b"flag": True}
+    assert (got.message_id, got.correlation_id, got.subject) == ("id-1", "cor", "sub")
+    assert (got.reply_to, got.content_type) == ("answers", "application/json")
+    assert got.time_to_live == timedelta(hours=1)
+    assert (got.delivery_count, got.sequence_number) == (0, 1)
+    assert got.enqueued_time_utc is not None
+    assert began < got.enqueued_time_utc < datetime.now(UTC)
+    assert locked_until is not None
+    assert began + timedelta(seconds=60) < locked_until < datetime.now(UTC) + timedelta(seconds=60)
+
+
+def test_a_batch_arrives_whole_and_in_order(bench: Bench) -> None:
+    bench.create("batches")
+    with bench.client.get_queue_sender("batches") as sender:
+        batch = sender.create_message_batch()
+        for number in range(50):
+            batch.add_message(ServiceBusMessage(str(number)))
+        sender.send_messages(batch)
+    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+    with bench.receiver(receive_mode=mode) as receiver:
+        assert [str(m) for m in receive(receiver, 50)] == [str(number) for number in range(50)]
+    assert bench.counts.total == 0
+
+
+def test_complete_abandon_defer_and_dead_letter(bench: Bench) -> None:
+    bench.create("verbs", "complete", "abandon", "defer", "bury")
+    with bench.receiver() as receiver:
+        completed, abandoned, deferred, buried = receive(receiver, 4)
+        receiver.complete_message(completed)
+        receiver.defer_message(deferred)
+        receiver.dead_letter_message(buried, reason="R", error_description="D")
+        receiver.abandon_message(abandoned)
+        (again,) = receive(receiver)
+        assert (str(again), again.delivery_count) == ("abandon", 1)
+        receiver.complete_message(again)
+        (later,) = receiver.receive_deferred_messages([deferred.sequence_number or 0])
+        assert str(later) == "defer"
+        receiver.complete_message(later)
+    with bench.dead_letters() as receiver:
+        (letter,) = receive(receiver)
+        told = (str(letter), letter.dead_letter_reason, letter.dead_letter_error_description)
+        assert told == ("bury", "R", "D")
+        receiver.complete_message(letter)
+    assert bench.counts.total == 0
+
+
+def test_a_lost_lock_is_reported_and_two_failures_make_a_dead_letter(bench: Bench) -> None:
+    bench.create("brief", "poison", max_delivery_count=2)
+    with bench.receiver() as receiver:
+        (first,) = receive(receiver)
+        bench.broker.call(lambda b: b.expire_locks("brief"))
+        (second,) = receive(receiver)
+        assert second.delivery_count == 1
+        with pytest.raises(MessageLockLostError):
+            receiver.complete_message(first)
+        receiver.abandon_message(second)
+    assert bench.counts.dead_letter == 1
+
+
+def test_a_renewed_lock_outlasts_its_first_end(later: Bench, clock: Clock) -> None:
+    later.create("renewed", "slow", lock_duration_s=300)
+    with later.receiver() as receiver:
+        (message,) = receive(receiver)
+        for _ in range(2):
+            later.at(clock, clock.ahead_s + 200)
+            receiver.renew_message_lock(message)
+        assert not receiver.receive_messages(1, max_wait_time=0.2)
+        receiver.complete_message(message)
+    assert later.counts.total == 0
+
+
+def test_a_duplicate_is_dropped(bench: Bench) -> None:
+    bench.create("unique", requires_duplicate_detection=True)
+    with bench.client.get_queue_sender("unique") as sender:
+        sender.send_messages(ServiceBusMessage("1", message_id="same"))
+        sender.send_messages(ServiceBusMessage("2", message_id="same"))
+        sender.send_messages([ServiceBusMessage(n, message_id=n) for n in ("same", "other")])
+    assert bench.counts.active == 2
+
+
+def test_a_scheduled_message_comes_at_its_time_unless_it_is_cancelled(
+    later: Bench, clock: Clock
+) -> None:
+    later.create("scheduled")
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    with later.client.get_queue_sender("scheduled") as sender:
+        numbers = sender.schedule_messages(
+            [ServiceBusMessage("kept"), ServiceBusMessage("cancelled")], soon
+        )
+        sender.cancel_scheduled_messages(numbers[1])
+        sender.send_messages(ServiceBusMessage("sent", scheduled_enqueue_time_utc=soon))
+        assert later.counts.scheduled == 2
+    with later.receiver() as receiver:
+        assert receiver.receive_messages(1, max_wait_time=0.2) == []
+        later.at(clock, 3600)
+        assert sorted(str(message) for message in receive(receiver, 2)) == ["kept", "sent"]
+
+
+def test_peek_shows_without_taking(bench: Bench) -> None:
+    bench.create("peeked", "1", "2", "3")
+    with bench.receiver() as receiver:
+        assert [str(message) for message in receiver.peek_messages(2)] == ["1", "2"]
+        found = receiver.peek_messages(9, sequence_number=3)
+        assert [(str(m), m.sequence_number, m.state.name) for m in found] == [("3", 3, "ACTIVE")]
+    assert (bench.counts.active, bench.counts.locked) == (3, 0)
+
+
+def test_a_message_past_its_time_to_live_becomes_a_dead_letter(bench: Bench) -> None:
+    bench.create("short", "late", default_ttl_s=0.2, dead_letter_on_expiration=True)
+    with bench.dead_letters() as receiver:
+        assert receive(receiver)[0].dead_letter_reason == "TTLExpiredException"
+
+
+def test_dead_letters_are_forwarded_with_their_source_and_reason(bench: Bench) -> None:
+    bench.create("orders", forward_dead_letters_to="graves")
+    bench.send(ServiceBusMessage("bad", application_properties={"own": "kept"}))
+    with bench.receiver() as receiver:
+        receiver.dead_letter_message(receive(receiver)[0], reason="R", error_description="D")
+    with bench.client.get_queue_receiver("graves") as receiver:
+        (letter,) = receive(receiver)
+        assert letter.dead_letter_source == "orders"
+        assert letter.application_properties == {
+            b"own": b"kept",
+            b"DeadLetterReason": b"R",
+            b"DeadLetterErrorDescription": b"D",
+        }
+        receiver.complete_message(letter)
+
+
+def test_an_unknown_queue_is_refused_with_its_token_as_in_azure(client: ServiceBusClient) -> None:
+    """The same as Microsoft's own test_sb_client_bad_entity, which runs against Azure."""
+    with (
+        pytest.raises(ServiceBusAuthenticationError) as told,
+        client.get_queue_sender("grave") as sender,
+    ):
+        sender.send_messages(ServiceBusMessage("1"))
+    assert "'grave' could not be found" in str(told.value.inner_exception)
+    with (
+        pytest.raises(ServiceBusAuthenticationError),
+        client.get_queue_receiver("grave") as receiver,
+    ):
+        receiver.receive_messages(1, max_wait_time=1)
+
+
+def test_full_disabled_and_oversized_have_different_errors(bench: Bench) -> None:
+    bench.create("small", max_message_kilobytes=1024, max_size_megabytes=1)
+    with bench.client.get_queue_sender("small") as sender:
+        sender.send_messages(ServiceBusMessage("x" * 700_000))
+        with pytest.raises(ServiceBusQuotaExceededError, match="MaxSizeInMegabytes"):
+            sender.send_messages(ServiceBusMessage("x" * 700_000))
+        with pytest.raises(MessageSizeExceededError):
+            sender.send_messages(ServiceBusMessage("x" * 1_100_000))
+        bench.broker.call(lambda b: b.update_queue("small", status=EntityStatus.SEND_DISABLED))
+        with pytest.raises(MessagingEntityDisabledError, match="SendDisabled"):
+            sender.send_messages(ServiceBusMessage("1"))
+
+
+def test_a_message_of_many_frames_arrives_whole(bench: Bench) -> None:
+    bench.create("large", max_message_kilobytes=102400)
+    body = "".join(str(number % 10) for number in range(3_000_000))
+    bench.send(ServiceBusMessage(body))
+    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+    with bench.receiver(receive_mode=mode) as receiver:
+        assert str(receive(receiver)[0]) == body
+
+
+def test_prefetched_messages_of_a_closed_receiver_come_again_uncounted(bench: Bench) -> None:
+    bench.create("prefetched", *[str(number) for number in range(10)])
+    with bench.receiver(prefetch_count=10) as receiver:
+        receiver.complete_message(receive(receiver)[0])
+    assert (bench.counts.active, bench.counts.locked) == (9, 0)
+    with bench.receiver() as receiver:
+        rest = receive(receiver, 9)
+    assert {(str(message), message.delivery_count) for message in rest} == {
+        (str(number), 0) for number in range(1, 10)
+    }
+
+
+def test_a_receiver_gets_a_message_sent_while_it_waits(bench: Bench) -> None:
+    bench.create("waiting")
+    with bench.receiver() as receiver:
+        assert receiver.receive_messages(1, max_wait_time=0.2) == []
+        bench.put("now")
+        assert [str(message) for message in receive(receiver)] == ["now"]
+
+
+def test_an_operation_of_topics_is_refused_with_a_sentence(client: ServiceBusClient) -> None:
+    with (
+        pytest.raises(ServiceBusAuthenticationError) as told,
+        client.get_subscription_receiver("topic", "subscription") as receiver,
+    ):
+        receiver.receive_messages(1, max_wait_time=1)
+    assert "could not be found" in str(told.value.inner_exception)
