@@ -25,7 +25,7 @@ from devstack.servicebus.core.properties import QueueProperties
 from devstack.servicebus.core.queue import Journal, Queue
 
 FILE_NAME = "broker.sqlite3"
-FORMAT = 5
+FORMAT = 6
 #: Sequence numbers are reserved in steps, so that a message does not write the counter.
 _RESERVE = 1000
 #: Old message-ids are deleted once for so many new ones.

@@ -1,11 +1,9 @@
 """`python -m devstack up`: its screen, its ends, its sentences."""
 
-import json
 import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +11,6 @@ import pytest
 
 from devstack.__main__ import main
 from devstack.children import Child
-from devstack.tests.fake_func import put_func_on_path
 from devstack.tests.stack_kit import (
     is_running,
     make_app,
@@ -25,13 +22,6 @@ from devstack.tests.stack_kit import (
     until,
     up_of,
 )
-from tests.functions_rig import ROOT, own_app
-
-OTHERS = [
-    pytest.param(*one, marks=pytest.mark.long)
-    for one in (("broker", "servicebus"), ("azurite table", "azurite"))
-]
-SERVICES = ("STOCK", "PAYMENT", "SHIPPING", "MAIL", "CARRIER")
 
 
 @pytest.fixture
@@ -59,37 +49,6 @@ async def test_up_says_what_runs_where_and_one_ctrl_c_stops_it(
     assert not any(is_running(pid) for pid in pids_in(screen))
 
 
-async def test_work_that_never_ends_does_not_hold_ctrl_c_up(app_dir: Path) -> None:
-    up = up_of(app_dir, "--ports", "free", "--processes", "2", "-v")
-    up.start()
-    try:
-        screen = await screen_of(up)
-        await send(setting_in(screen, "MyBus"), "stuck", "stuck")
-        await until(lambda: said(up).count("Executing 'Functions.first'") == 2, up)
-        await ctrl_c(up)
-    finally:
-        await up.stop_async()
-    assert up.exit_code == 0
-    assert not any(is_running(pid) for pid in pids_in(screen))
-
-
-async def test_a_stop_at_once_waits_for_no_function(app_dir: Path) -> None:
-    up = up_of(app_dir, "--ports", "free", "--stop", "at-once", "-v")
-    up.start()
-    try:
-        screen = await screen_of(up)
-        await send(setting_in(screen, "MyBus"), "stuck")
-        await until(lambda: "Executing 'Functions.first'" in said(up), up)
-        [log] = app_dir.glob("devstack-*/host-host.log")  # noqa: ASYNC240  # a small directory
-        with log.open() as kept:  # the directory is removed at the end
-            await ctrl_c(up)
-            assert "Stopping: " not in kept.read()  # a drain begins with this word
-    finally:
-        await up.stop_async()
-    assert up.exit_code == 0
-    assert not any(is_running(pid) for pid in pids_in(screen))
-
-
 async def test_a_failed_function_and_what_a_command_beside_says_are_shown_without_asking_for_logs(
     app_dir: Path,
 ) -> None:
@@ -111,81 +70,9 @@ async def test_a_failed_function_and_what_a_command_beside_says_are_shown_withou
     assert not any(is_running(pid) for pid in pids_in(screen))
 
 
-@pytest.mark.long  # test_make_up starts a desk too
-async def test_up_with_a_desk_starts_it_with_the_hosts_settings_and_ends_it(tmp_path: Path) -> None:
-    folder = own_app(tmp_path / "app")
-    urls = [f"TESTS_{name}_URL=http://127.0.0.1:9" for name in SERVICES]
-    options = ["--ports", "free", "--desk", *(w for url in urls for w in ("--setting", url))]
-    # A timer would make the table: on a slow machine before the desk looks for it.
-    options += ["--except", "supervisor,purge"]
-    argv = [sys.executable, "-m", "devstack", "up", str(folder), *options]
-    env = {**os.environ, "TMPDIR": str(tmp_path), "SAS_OPERATOR": "ann", "PYTHONPATH": str(ROOT)}
-    up = Child("up", argv, logs=tmp_path, env=env)
-    up.start()
-    try:
-        await screen_of(up)
-        await until(lambda: "The desk waits for it." in said(up), up)
-        assert "[beside-1] no order yet: there is no table 'orders'" in said(up)
-        await ctrl_c(up)
-    finally:
-        await up.stop_async()
-    assert up.exit_code == 0
-
-
-def test_up_with_a_desk_that_is_not_installed_says_what_to_install(
-    app_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("devstack.__main__.find_spec", lambda name: None)
-    assert main(["up", str(app_dir), "--ports", "free", "--desk"]) == 1
-    assert "pip install 'scheduler-agent-supervisor[desk]'" in capsys.readouterr().err
-
-
 async def ctrl_c(up: Child) -> None:
     up.send_signal(signal.SIGINT)
     await until(lambda: not up.alive, up)
-
-
-async def test_up_runs_the_core_tools_where_they_are_asked_for(
-    app_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_func_on_path(app_dir / "bin", monkeypatch)
-    chosen = ["--only", "first,other", "--except", "other"]
-    data = ["--data", str(app_dir / "data")]
-    up = up_of(app_dir, "--ports", "free", "--func", *chosen, *data, "-v")
-    up.start()
-    try:
-        screen = await screen_of(up)
-        assert "func, with every function" in screen
-        await until(lambda: "[host-host] told " in said(up), up)
-        [told] = re.findall(r"^\[host-host\] told (.*)$", said(up), re.MULTILINE)
-        found = json.loads(told)
-        assert setting_in(screen, "MyBus") in found["env"]
-        assert found["env"][1] == "true"  # what --except names is disabled
-        assert found["argv"][:2] == ["start", "--port"]
-        assert found["argv"][3:] == ["--functions", "first", "other"]
-        assert found["cwd"] == str(app_dir)
-        await ctrl_c(up)
-    finally:
-        await up.stop_async()
-    assert not any(is_running(pid) for pid in pids_in(screen))
-
-
-@pytest.mark.parametrize(
-    ("how", "sentence"),
-    [
-        ("ends at once", "host-host ended with exit code 3 before it was ready"),
-        ("ends later", "host-host died with exit code 0"),
-    ],
-)
-async def test_core_tools_that_end_by_themselves_are_reported(
-    app_dir: Path, monkeypatch: pytest.MonkeyPatch, how: str, sentence: str
-) -> None:
-    put_func_on_path(app_dir / "bin", monkeypatch)
-    up = up_of(app_dir, "--ports", "free", "--func", "--setting", f"SB={how}")
-    up.start()
-    await until(lambda: not up.alive, up)
-    assert up.exit_code == 1
-    assert sentence in up.log_path.read_text()
 
 
 @pytest.fixture
@@ -268,25 +155,19 @@ def children_of(pid: int) -> list[int]:
     return [int(number) for number in listed.stdout.split()]
 
 
-@pytest.mark.parametrize(
-    ("component", "name"),
-    [("host", "host-host"), *OTHERS],
-)
-async def test_up_says_who_died_and_ends_with_a_code(
-    app_dir: Path, component: str, name: str
-) -> None:
+async def test_up_says_who_died_and_ends_with_a_code(app_dir: Path) -> None:
     up = up_of(app_dir, "--ports", "free")
     up.start()
     try:
         screen = await screen_of(up)
-        [line] = re.findall(rf"^  {component} .*$", screen, re.MULTILINE)
+        [line] = re.findall(r"^  host .*$", screen, re.MULTILINE)
         [victim] = pids_in(line)
         os.kill(victim, signal.SIGKILL)
         await until(lambda: not up.alive, up)
     finally:
         await up.stop_async()
     assert up.exit_code == 1
-    assert f"{name} died with signal SIGKILL" in up.log_path.read_text()
+    assert "host-host died with signal SIGKILL" in up.log_path.read_text()
     assert not any(is_running(pid) for pid in pids_in(screen))
 
 
@@ -296,7 +177,6 @@ async def test_up_says_who_died_and_ends_with_a_code(
         (["up", "/nowhere-at-all"], "has no function_app.py"),
         (["up", "{app}", "--processes", "0"], "--processes must be at least 1"),
         (["up", "{app}", "--processes", "65"], "at least 1 and at most 64"),
-        (["up", "{app}", "--func", "--processes", "2"], "leave processes at 1"),
         (["up", "{app}", "--setting", "x"], "must have the form NAME=VALUE"),
         (["up", "{app}"], "'NEXT': set it in local.settings.json or the environment."),
         (["up", "{app}", "--config", "none.json"], "none.json cannot be read"),

@@ -48,19 +48,6 @@ async def test_many_senders_and_receivers_share_one_loop_with_the_broker(broker:
     assert broker.counts("a").total == broker.counts("b").total == 0
 
 
-async def test_a_client_recovers_when_its_connection_is_cut(broker: Broker) -> None:
-    async with (
-        ServiceBusClient.from_connection_string(
-            broker.connection_string, retry_backoff_factor=0.05
-        ) as client,
-        client.get_queue_sender("a") as sender,
-    ):
-        await sender.send_messages(ServiceBusMessage("before"))
-        assert broker.drop_connections("a") == 1
-        await sender.send_messages(ServiceBusMessage("after"))
-    assert broker.counts("a").active == 2
-
-
 async def test_a_stopped_broker_leaves_its_port_and_no_connection() -> None:
     port = free_port()
     async with Broker(["a"], port=port):

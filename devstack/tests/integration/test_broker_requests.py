@@ -20,8 +20,7 @@ from devstack.servicebus.amqp.sections import (
     pairs,
     sections,
 )
-from devstack.servicebus.core import operations
-from devstack.servicebus.core.message import Message, encode_message, parse_message
+from devstack.servicebus.core.message import Message, encode_message
 from devstack.tests.integration.test_broker_tokens import request
 from devstack.tests.integration.test_broker_wire import Peer, peer_of, put
 from devstack.tests.sdk_kit import (  # noqa: F401 (fixtures for every test here)
@@ -29,7 +28,6 @@ from devstack.tests.sdk_kit import (  # noqa: F401 (fixtures for every test here
     collect_leftovers,
     short_pauses,
 )
-from devstack.tests.unit.test_broker_queue import raw
 
 pytestmark = LEFTOVERS
 
@@ -214,66 +212,6 @@ async def test_a_peek_shows_scheduled_and_deferred_messages_with_their_state(
     )
     assert annotations["x-opt-message-state"] == encode.int32(2)
     assert annotations["x-opt-scheduled-enqueue-time"] == encode.timestamp(at.timestamp())
-
-
-# -- deletion in batches -----------------------------------------------------------------------
-
-
-async def test_the_oldest_messages_are_deleted_and_locked_deferred_and_scheduled_ones_stay(
-    broker: Broker,
-) -> None:
-    queue, now = broker.namespace.queue("q"), broker.clock()
-    for ago in (50, 40, 30, 20, 10):
-        queue.enqueue([parse_message(raw(str(ago).encode()))], now - ago)
-    queue.enqueue([parse_message(raw(b"later", scheduled_at=now + 99))], now - 60)
-    async with peer_of(broker) as peer:
-        await peer.open()
-        await peer.attach("q", receives=True)
-        peer.credit(2)
-        tags = [(await peer.expect(frames.TRANSFER))[2] for _ in range(2)]
-        operations.defer(queue, tags[1], now)
-        requests = await Requests.attach(peer, "q/$management")
-
-        async def delete(count: int, before: float) -> Answer:
-            at = encode.timestamp(before)
-            body = named(message_count=encode.int32(count), enqueued_time_utc=at)
-            return await requests.ask("com.microsoft:batch-delete-messages", body)
-
-        assert await delete(1, now - 15) == (200, None, {"message-count": 1})
-        assert await delete(500, now - 15) == (200, None, {"message-count": 1})
-        assert (await delete(500, now - 15)).status == 204
-        assert (await delete(0, now)).status == 400
-        operations.complete(queue, tags[0], now)
-    left = sorted(message.enqueued_at - now for message in queue.messages.values())
-    assert left == [-60, -40, -10]
-
-
-async def test_messages_of_a_session_are_deleted_by_the_receiver_that_holds_it(
-    broker: Broker,
-) -> None:
-    queue, now = broker.namespace.queue("lanes"), broker.clock()
-    for lane in ("a", "b", "a"):
-        queue.enqueue([parse_message(raw(b"1", session_id=lane))], now - 9)
-    async with peer_of(broker) as peer:
-        await peer.open()
-        wanted = encode.map_([(encode.symbol("com.microsoft:session-filter"), encode.string("a"))])
-        source = encode.composite(
-            frames.SOURCE, [encode.string("lanes"), *[encode.NULL] * 6, wanted]
-        )
-        requests = await Requests.attach(peer, "lanes/$management")
-        body = named(
-            message_count=encode.int32(9),
-            enqueued_time_utc=encode.timestamp(now),
-            session_id=encode.string("a"),
-        )
-        early = await requests.ask("com.microsoft:batch-delete-messages", body)
-        assert early.condition == "com.microsoft:session-lock-lost"
-        await peer.attach("lanes", receives=True, source=source)
-        answer = await requests.ask("com.microsoft:batch-delete-messages", body)
-        assert answer.body == {"message-count": 2}
-        peer.send(frames.DETACH, b"\x43", b"\x41")
-        await peer.expect(frames.DETACH)
-    assert [message.session_id for message in queue.messages.values()] == ["b"]
 
 
 # -- tokens ------------------------------------------------------------------------------------

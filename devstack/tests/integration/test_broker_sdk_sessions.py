@@ -148,25 +148,3 @@ async def test_a_lost_acknowledgement_makes_the_client_send_twice(
         await sender.send_messages(ServiceBusMessage("twice", message_id="same"))
     ids = [m.message_id for m in broker.namespace.queue("plain").messages.values()]
     assert ids == ["same", "same"]
-
-
-async def test_a_duplicate_delivery_brings_a_completed_message_again(
-    broker: Broker, client: ServiceBusClient
-) -> None:
-    put(broker, "plain", None, b"again")
-    broker.arm("duplicate-delivery", "plain")
-    async with client.get_queue_receiver("plain") as receiver:
-        (first,) = await receiver.receive_messages(1, max_wait_time=60)
-        await receiver.complete_message(first)
-        (second,) = await receiver.receive_messages(1, max_wait_time=60)
-        assert (second.sequence_number, second.delivery_count) == (first.sequence_number, 1)
-        await receiver.complete_message(second)
-    assert broker.counts("plain").total == 0
-
-
-async def test_a_delay_holds_the_answer_back(broker: Broker, client: ServiceBusClient) -> None:
-    async with client.get_queue_sender("plain") as sender:
-        broker.arm("delay", "plain", operation="send", seconds=0.5)
-        started = time.monotonic()
-        await sender.send_messages(ServiceBusMessage("slow"))
-        assert time.monotonic() - started >= 0.5

@@ -8,25 +8,21 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-from azure.servicebus import TransportType
 
 from devstack.functions.host import Host
 from devstack.functions.hostjson import parse_host_json
 from devstack.functions.service_bus import Clients
-from devstack.functions.settings import ServiceBusConnection
 from devstack.servicebus import Broker
 from devstack.servicebus.core.message import parse_message
 from devstack.tests.unit.test_broker_queue import raw
 
 APP = """
-import asyncio, typing
+import typing
 import azure.functions as func
 app = func.FunctionApp(http_auth_level=func.AuthLevel.ANONYMOUS)
 Msg = func.ServiceBusMessage
 seen = []
-gate = asyncio.Event()
 
 @app.service_bus_queue_trigger(arg_name="msg", connection="SB", queue_name="one")
 async def one(msg: Msg) -> None:
@@ -41,12 +37,6 @@ async def own(msg: Msg) -> None:
                                cardinality=func.Cardinality.MANY)
 async def batch(msg: typing.List[Msg]) -> None:
     seen.append(len(msg))
-
-@app.route("wait")
-async def wait(req: func.HttpRequest) -> str:
-    seen.append("in")
-    await gate.wait()
-    return "done"
 """
 
 
@@ -114,28 +104,6 @@ async def test_a_batch_waits_for_its_least_size_up_to_its_time(
         assert max(seen()) == 4
 
 
-async def test_more_requests_than_may_be_outstanding_are_turned_away(
-    tmp_path: Path, broker: Broker
-) -> None:
-    options = {"maxConcurrentRequests": 1, "maxOutstandingRequests": 2, "routePrefix": ""}
-    async with (
-        host_of(tmp_path, broker, "wait", http=options) as host,
-        aiohttp.ClientSession(f"http://127.0.0.1:{host.http_port}") as session,
-    ):
-        asked = [asyncio.create_task(status_of(session, "/wait")) for _ in range(3)]
-        [away], waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-        assert away.result() == 429
-        await until(lambda: bool(seen()))
-        assert seen() == ["in"]  # one runs, one stands in line
-        sys.modules["function_app"].gate.set()
-        assert await asyncio.gather(*waiting) == [200, 200]
-
-
-async def status_of(session: aiohttp.ClientSession, path: str) -> int:
-    async with session.get(path) as response:
-        return response.status
-
-
 async def test_the_retry_options_reach_the_client() -> None:
     retry = {
         "mode": "fixed",
@@ -144,13 +112,12 @@ async def test_the_retry_options_reach_the_client() -> None:
         "maxDelay": "00:00:09",
         "maxRetries": 5,
     }
-    bus = {"clientRetryOptions": retry, "transportType": "amqpWebSockets"}
+    bus = {"clientRetryOptions": retry}
     config = parse_host_json({"version": "2.0", "extensions": {"serviceBus": bus}})
     text = "Endpoint=sb://localhost:1;SharedAccessKeyName=n;SharedAccessKey=k;"
     clients = Clients(config.service_bus)
-    told = clients.client(ServiceBusConnection("SB", text))._config
+    told = clients.client(text)._config
     assert told.try_timeout == 7
     assert (told.retry_total, told.retry_backoff_factor, told.retry_backoff_max) == (5, 2, 9)
     assert str(told.retry_mode).lower().endswith("fixed")
-    assert told.transport_type is TransportType.AmqpOverWebsocket
     await clients.close()

@@ -5,7 +5,6 @@ import json
 import re
 import sys
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -59,22 +58,10 @@ WEB = """
 def part(req: func.HttpRequest, context: func.Context) -> str:
     return str([*req.route_params.values(), context.trace_context.trace_parent])
 """
-RETRIES = """
-@app.timer_trigger(arg_name="timer", schedule="* * * * * *")
-@app.retry({retry})
-def beats(timer: func.TimerRequest, context: func.Context) -> None:
-    retry = context.retry_context
-    error = retry.exception.message if retry.exception else None
-    seen.append((time.monotonic(), retry.retry_count, retry.max_retry_count, error))
-    if retry.retry_count < 2:
-        raise ValueError(f"failure {{retry.retry_count}}")
-"""
 REMOTE = (
     "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=R;SharedAccessKey=s3cret"
 )
 STORAGE = "DefaultEndpointsProtocol=https;AccountName=contoso;AccountKey=s3cret"
-EXPONENTIAL = """strategy="exponential_backoff", max_retry_count="-1",
-    minimum_interval="00:00:00.2", maximum_interval="00:00:10\""""
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-00"
 
@@ -145,24 +132,6 @@ async def test_an_output_carries_the_content_type_of_its_kind(
         assert found == {"a text": "text/plain", "some bytes": "application/octet-stream"}
 
 
-@pytest.mark.parametrize("queue", ["in", "other"])
-async def test_a_timestamp_in_the_application_properties_arrives_as_iso_text(
-    tmp_path: Path, broker: Broker, queue: str
-) -> None:
-    moments: Any = {
-        "at": datetime(2026, 3, 14, 12, 0, 0, 120_000, tzinfo=UTC),
-        "whole": datetime(2026, 3, 14, 12, 0, 10, tzinfo=UTC),
-        "number": 7,
-    }
-    async with host_of(tmp_path, READS, broker):
-        await send(broker, queue, ServiceBusMessage("x", application_properties=moments))
-        await until(lambda: bool(seen()))
-        [(properties, _)] = seen()
-    assert properties == {
-        "at": "2026-03-14T12:00:00.12Z", "whole": "2026-03-14T12:00:10Z", "number": 7
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("name", ["traceparent", "Diagnostic-Id"])
 async def test_a_function_gets_a_span_of_its_own_in_the_trace_of_its_message(
     tmp_path: Path, broker: Broker, name: str
@@ -187,38 +156,6 @@ async def test_an_encoded_slash_in_a_route_parameter_stays_a_part_of_it(tmp_path
             assert answer.status == 200
             text = await answer.text()
     assert text.startswith(f"['a%2Fb c', 'd/e%2Ff', '00-{TRACE}-")
-
-
-@pytest.mark.parametrize(
-    ("retry", "gaps"),
-    [
-        ('strategy="fixed_delay", max_retry_count="2", delay_interval="00:00:00.2"', (0.2, 0.2)),
-        (
-            EXPONENTIAL,
-            (0.2, 0.4),
-        ),
-    ],
-)
-async def test_a_timer_that_failed_runs_again_as_its_retry_policy_says(
-    tmp_path: Path, retry: str, gaps: tuple[float, float]
-) -> None:
-    most = -1 if "-1" in retry else 2
-    async with host_of(tmp_path, RETRIES.format(retry=retry)):
-        await until(lambda: len(seen()) >= 4)
-        times, *rest = zip(*seen()[:4], strict=True)
-    counts, mosts, errors = rest
-    assert counts == (0, 1, 2, 0)  # after success the schedule goes on
-    assert set(mosts) == {most}
-    assert errors == (None, "failure 0", "failure 1", None)
-    assert times[1] - times[0] >= gaps[0]
-    assert times[2] - times[1] >= gaps[1]
-
-
-async def test_a_timer_without_retries_left_waits_for_its_schedule(tmp_path: Path) -> None:
-    retry = 'strategy="fixed_delay", max_retry_count="1", delay_interval="00:00:00"'
-    async with host_of(tmp_path, RETRIES.format(retry=retry)):
-        await until(lambda: len(seen()) >= 4)
-        assert [count for _, count, *_ in seen()[:4]] == [0, 1, 0, 1]
 
 
 async def test_all_functions_that_cannot_run_are_named_at_once(tmp_path: Path) -> None:

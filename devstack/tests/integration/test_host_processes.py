@@ -324,20 +324,6 @@ async def test_the_ready_line_says_what_runs_and_logs_name_the_invocation(
         assert len(command.child.out_lines()) == 1
 
 
-async def test_sigterm_lets_work_in_hand_finish_and_ends_with_zero(
-    app_dir: Path, broker: Broker
-) -> None:
-    arguments = ["--except", "other,pid", "--drain", "60"]
-    async with Command(app_dir, *arguments, broker=broker) as command:
-        await command.ready()
-        put(broker, "in", "1.5")
-        await until(lambda: "Executing" in command.said)
-        command.child.send_signal(signal.SIGTERM)
-        assert await command.ended() == 0
-        assert "Succeeded" in command.said
-        assert broker.counts("in").active == 0
-
-
 @pytest.mark.parametrize(("drain", "wait"), [("600", "2.5"), ("0.3", "600")])
 async def test_sigterm_lets_requests_in_hand_be_answered_within_the_drain(
     app_dir: Path, drain: str, wait: str
@@ -383,39 +369,6 @@ async def test_connections_that_break_are_opened_again(app_dir: Path, broker: Br
         assert command.child.alive
 
 
-async def test_a_dead_worker_is_reported_and_stops_all_with_a_code(
-    app_dir: Path, broker: Broker
-) -> None:
-    arguments = ["--only", "work,pid", "--processes", "2", "--drain", "1"]
-    async with Command(app_dir, *arguments, broker=broker) as command:
-        first, second = (await command.ready())["pids"]
-        os.kill(second, signal.SIGKILL)
-        assert await command.ended() == 1
-        assert f"(pid {second}) died with signal SIGKILL" in command.said
-        assert not is_running(first)
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-async def test_with_respawn_a_dead_worker_comes_back_and_messages_go_on(
-    app_dir: Path, broker: Broker, processes: int
-) -> None:
-    arguments = ["--only", "work", "--processes", str(processes), "--respawn", "--drain", "1"]
-    async with Command(app_dir, *arguments, broker=broker) as command:
-        pids = (await command.ready())["pids"]
-        assert len(pids) == processes
-        os.kill(pids[0], signal.SIGKILL)
-        await until(lambda: "runs again" in command.said)
-        put(broker, "in", "0")
-        await until(lambda: broker.counts("in").active == 0)
-
-
-async def test_workers_die_with_their_parent_even_by_kill_9(app_dir: Path, broker: Broker) -> None:
-    async with Command(app_dir, "--only", "work", "--processes", "2", broker=broker) as command:
-        pids = (await command.ready())["pids"]
-        command.child.kill()
-        await until(lambda: not any(is_running(pid) for pid in pids))
-
-
 async def test_a_taken_port_is_said_with_the_way_out(app_dir: Path, unused_tcp_port: int) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", unused_tcp_port))
@@ -437,8 +390,7 @@ async def test_a_taken_port_is_said_with_the_way_out(app_dir: Path, unused_tcp_p
             "this is not on this machine",
         ),
         (["--only", "pid", "--data", "{app}/host.json"], 1, "cannot be a directory for data"),
-        (["--processes", "0"], 2, "--processes is at least 1"),
-        (["--drain", "nan"], 2, "--drain between 0 and 86400 seconds"),
+        (["--drain", "nan"], 2, "--drain is between 0 and 86400 seconds"),
         (["--http-port", "70000"], 2, "--http-port between 0 and 65535"),
         (["--http-port", "x"], 2, "--http-port: invalid int value: 'x'"),
         (["--setting", "X"], 2, "must have the form NAME=VALUE"),

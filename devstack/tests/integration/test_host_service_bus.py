@@ -423,17 +423,6 @@ async def test_without_renewal_the_lock_is_lost_and_the_message_comes_again(
 
 
 @pytest.mark.usefixtures("last")
-async def test_a_function_past_its_timeout_is_given_up(
-    tmp_path: Path, bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with host_of(tmp_path, bench, "slow", timeout="00:00:00.200") as host:
-        await bench.send("slow", "9")
-        await until(lambda: succeeded(host, "slow") == 1)  # the second delivery is quick
-        assert host.counts["slow"].failed == 1
-    assert any("functionTimeout" in record.getMessage() for record in caplog.records)
-
-
-@pytest.mark.usefixtures("last")
 async def test_a_function_past_its_timeout_costs_all_in_flight_a_delivery(
     tmp_path: Path, bench: Bench
 ) -> None:

@@ -61,7 +61,6 @@ def test_the_emulators_file_is_read_with_its_comments() -> None:
     queue = config.queues["queue.1"]
     assert (queue.lock_duration_s, queue.max_delivery_count) == (60.0, 3)
     assert (queue.default_ttl_s, queue.duplicate_window_s) == (3600.0, 20.0)
-    assert queue.user_metadata == "see // this /* too */ ,]"
     assert config.not_served == ("topic 'topic.1'",)
 
 
@@ -109,11 +108,6 @@ def test_the_emulators_file_is_read_with_its_comments() -> None:
                 {"Name": "a", "Properties": {"LockDuration": "PT1M", "lockduration": "PT2M"}}
             ),
             "lockduration is there twice",
-        ),
-        (config_with({"Name": "a", "Properties": {"UserMetadata": 5}}), "UserMetadata is text"),
-        (
-            config_with({"Name": "a", "Properties": {"UserMetadata": "x" * 1025}}),
-            "at most 1024 characters",
         ),
         ("[" * 100_000, "nests too deep"),
     ],

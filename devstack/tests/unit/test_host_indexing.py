@@ -23,7 +23,7 @@ QUEUE = '@app.service_bus_queue_trigger(arg_name="msg", connection="SB", queue_n
 TOPIC = '@app.service_bus_topic_trigger(arg_name="m", connection="SB", topic_name="t", '
 TOPIC += 'subscription_name="s")\n'
 TIMER = '@app.timer_trigger(arg_name="t", schedule="0 0 * * * *")\n'
-RETRY = '@app.retry(strategy="fixed_delay", max_retry_count="{}", delay_interval="00:00:05")\n'
+RETRY = '@app.retry(strategy="fixed_delay", max_retry_count="3", delay_interval="00:00:05")\n'
 OUTPUT = '@app.service_bus_queue_output(arg_name="out", connection="SB", queue_name="o")\n'
 
 
@@ -127,11 +127,6 @@ def test_a_wrong_setting_is_reported_in_the_sentence_of_the_app(tmp_path: Path) 
         ),
         (HEAD + QUEUE + "def f(msg: 'Missing'): ...\n", "something that is not defined"),
         (HEAD + QUEUE + "def f(msg, context: str): ...\n", "must be an azure.functions.Context"),
-        (HEAD + TIMER + RETRY.format("often") + "def f(t): ...\n", "needs a whole max_retry_count"),
-        (
-            HEAD + TIMER + RETRY.format("3").replace("00:00:05", "5 s") + "def f(t): ...\n",
-            r"each as hh:mm:ss: '5 s' is not a time",
-        ),
     ],
 )
 def test_an_app_that_azure_would_refuse_is_refused(
@@ -193,11 +188,10 @@ def test_a_binding_that_cannot_run_is_refused_by_name(
         bound_in(tmp_path, HEAD + decorators + f"def f({parameters}): ...\n")
 
 
-def test_a_retry_policy_of_a_queue_is_named_and_has_no_effect(
+def test_a_retry_policy_is_named_and_has_no_effect(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    [found] = found_in(tmp_path, HEAD + QUEUE + RETRY.format("3") + "def f(msg): ...\n")
-    assert found.retry is None
+    found_in(tmp_path, HEAD + QUEUE + RETRY + "def f(msg): ...\n")
     assert "@app.retry has no effect here" in caplog.text
 
 

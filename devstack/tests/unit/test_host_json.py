@@ -58,6 +58,7 @@ def test_the_service_bus_part_of_the_file_is_applied() -> None:
         (with_service_bus(minMessageBatchSize=20, maxMessageBatchSize=10), "make it smaller"),
         (with_service_bus(maxBatchWaitTime="00:05:00"), "at most 00:02:30"),
         ({"version": "2.0", "extensions": {"serviceBuss": {}}}, r"did you mean serviceBus\?"),
+        ({"version": "2.0", "extensions": {"http": {"routePrefix": 1}}}, "must be a string"),
         ({"version": "2.0", "functionTimeout": "soon"}, "functionTimeout"),
         ({"version": "2.0", "functions": "f"}, "must be a list"),
         ({"version": "2.0", "logging": {"logLevel": {"default": "Loud"}}}, "must be one of"),
@@ -76,13 +77,13 @@ def test_sections_for_other_bindings_are_named_as_not_applied() -> None:
 
 
 def test_keys_that_have_no_meaning_here_are_named_as_not_applied() -> None:
-    bus = {"enableCrossEntityTransactions": True}
-    http = {"dynamicThrottlesEnabled": True, "hsts": {"isEnabled": True}}
+    bus = {"enableCrossEntityTransactions": True, "transportType": "amqpWebSockets"}
+    http = {"routePrefix": "", "hsts": {"isEnabled": True}}
     config = parse_host_json({"version": "2.0", "extensions": {"serviceBus": bus, "http": http}})
     assert config.not_applied == (
-        "extensions.http.dynamicThrottlesEnabled",
         "extensions.http.hsts",
         "extensions.serviceBus.enableCrossEntityTransactions",
+        "extensions.serviceBus.transportType",
     )
 
 
@@ -120,7 +121,7 @@ def test_a_setting_overrides_the_file_as_in_azure(tmp_path: Path) -> None:
         }
     )
     config = load_host_json(tmp_path, settings)
-    assert (config.service_bus.max_concurrent_calls, config.http.route_prefix) == (2, "v1")
+    assert (config.service_bus.max_concurrent_calls, config.route_prefix) == (2, "v1")
 
 
 def test_an_override_that_does_not_exist_is_refused_like_a_key(tmp_path: Path) -> None:

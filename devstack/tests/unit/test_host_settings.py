@@ -84,28 +84,15 @@ def test_an_unknown_percent_name_is_fatal_and_the_near_one_is_named() -> None:
 
 def test_a_connection_is_found_under_its_name_before_the_prefixed_one() -> None:
     both = Settings({"SB": EMULATOR, "AzureWebJobsSB": EMULATOR + ";EntityPath=x"})
-    assert both.service_bus("SB", where="f").connection_string == EMULATOR
+    assert both.service_bus("SB", where="f") == EMULATOR
     prefixed = Settings({"AzureWebJobsSB": EMULATOR})
-    assert prefixed.service_bus("SB", where="f").setting == "AzureWebJobsSB"
+    assert prefixed.service_bus("SB", where="f") == EMULATOR
 
 
-def test_an_identity_connection_needs_no_string() -> None:
-    settings = Settings(
-        {
-            "SB__fullyQualifiedNamespace": "n.servicebus.windows.net",
-            "SB__credential": "managedidentity",
-            "SB__clientId": "c",
-        }
-    )
-    found = settings.service_bus("SB", where="f")
-    assert found.fully_qualified_namespace == "n.servicebus.windows.net"
-    assert (found.managed_identity, found.client_id) == (True, "c")
-
-
-def test_a_missing_connection_says_both_ways_to_set_it() -> None:
+def test_a_missing_connection_is_named() -> None:
     with pytest.raises(
         SettingsError,
-        match=r"a Service Bus connection string or SB__fullyQualifiedNamespace: set it in",
+        match=r"the connection 'SB', a Service Bus connection string: set it in",
     ):
         Settings({}).service_bus("SB", where="The trigger of function f")
 
