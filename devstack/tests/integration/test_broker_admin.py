@@ -293,15 +293,11 @@ def test_with_a_required_key_only_its_bearers_come_in() -> None:
                 admin.get_queue("first")
 
 
-def test_the_example_of_the_page_runs(
-    broker: BrokerThread, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_example_of_the_page_runs(broker: BrokerThread) -> None:
     page = (Path(__file__).parents[2] / "docs" / "devstack.md").read_text("utf-8")
     (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     names: dict[str, Any] = {"management_port": broker.management_port}
     exec(code, names)  # noqa: S102  what the page shows
     with names["admin"] as admin:
-        assert capsys.readouterr().out == "0\n"
         assert admin.get_queue("invoices").max_delivery_count == 3
-        assert admin.get_queue("invoices").status == "Disabled"
         admin.delete_queue("invoices")

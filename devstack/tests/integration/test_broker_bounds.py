@@ -1,4 +1,4 @@
-"""The cost of many idle connections, of closed ones, and of a very large message."""
+"""The cost of many idle connections, and of closed ones."""
 
 import asyncio
 import gc
@@ -13,7 +13,6 @@ from devstack.servicebus.amqp import encode, frames
 from devstack.servicebus.wire.connection import AmqpConnection
 from devstack.servicebus.wire.session import AmqpSession, Link
 from devstack.tests.integration.test_broker_wire import BODY, Peer, peer_of, put, settled, works
-from devstack.tests.unit.test_broker_queue import raw
 
 IDLE = 200
 
@@ -70,21 +69,3 @@ async def test_a_connection_that_is_gone_leaves_nothing_in_memory(broker: Broker
     left = [one for one in gc.get_objects() if isinstance(one, AmqpConnection | AmqpSession | Link)]
     assert left == []
     assert broker.counts("q").active == 3
-
-
-async def test_a_message_of_100_megabytes_goes_through_where_the_queue_allows_it() -> None:
-    async with Broker({"q": QueueProperties(max_message_kilobytes=102_400)}) as broker:
-        body = raw(bytes(100 << 20)[: (100 << 20) - 200])
-        async with peer_of(broker) as peer:
-            await peer.open()
-            await peer.attach("q", receives=False)
-            for start in range(0, len(body), 60_000):
-                piece = body[start : start + 60_000]
-                peer.transfer(0, piece, more=start + 60_000 < len(body))
-                await peer.writer.drain()
-            fields = await peer.expect(frames.DISPOSITION)
-            assert fields[4].descriptor == frames.ACCEPTED
-            await peer.attach("q", receives=True, handle=1)
-            peer.send(frames.FLOW, *[encode.uint(n) for n in (1, 9999, 1, 9999, 1, 0, 1)])
-            while (await peer.expect(frames.TRANSFER))[5]:
-                pass

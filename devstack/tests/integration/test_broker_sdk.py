@@ -25,7 +25,6 @@ from devstack.servicebus import Broker, EntityStatus, QueueCounts
 from devstack.servicebus.amqp import encode
 from devstack.servicebus.core.message import parse_message
 from devstack.tests.broker_runners import BrokerThread
-from devstack.tests.integration.test_broker_tokens import Clock
 from devstack.tests.sdk_kit import (  # noqa: F401 (fixtures for every test here)
     LEFTOVERS,
     collect_leftovers,
@@ -85,36 +84,10 @@ class Bench:
     def counts(self) -> QueueCounts:
         return self.broker.call(lambda b: b.counts(self.name))
 
-    def at(self, clock: Clock, ahead_s: float) -> None:
-        """Let the broker's time be so many seconds ahead."""
-        clock.ahead_s = ahead_s
-        self.broker.call(lambda b: b.namespace.tick(b.clock()))
-
-    def bodies(self) -> list[bytes]:
-        def work(broker: Broker) -> list[bytes]:
-            return [m.bare for m in broker.namespace.queue(self.name).messages.values()]
-
-        return self.broker.call(work)
-
 
 @pytest.fixture
 def bench(broker: BrokerThread, client: ServiceBusClient) -> Bench:
     return Bench(broker, client)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def later(clock: Clock) -> Iterator[Bench]:
-    """A bench at a broker of its own, whose time the test pushes forward."""
-    with (
-        BrokerThread(clock=clock) as broker,
-        ServiceBusClient.from_connection_string(broker.connection_string) as client,
-    ):
-        yield Bench(broker, client)
 
 
 def receive(receiver: ServiceBusReceiver, count: int = 1) -> list[ServiceBusReceivedMessage]:
@@ -203,60 +176,6 @@ def test_a_lost_lock_is_reported_and_two_failures_make_a_dead_letter(bench: Benc
             receiver.complete_message(first)
         receiver.abandon_message(second)
     assert bench.counts.dead_letter == 1
-
-
-def test_a_renewed_lock_outlasts_its_first_end(later: Bench, clock: Clock) -> None:
-    later.create("renewed", "slow", lock_duration_s=300)
-    with later.receiver() as receiver:
-        (message,) = receive(receiver)
-        for _ in range(2):
-            later.at(clock, clock.ahead_s + 200)
-            receiver.renew_message_lock(message)
-        assert not receiver.receive_messages(1, max_wait_time=0.2)
-        receiver.complete_message(message)
-    assert later.counts.total == 0
-
-
-def test_a_duplicate_is_dropped(bench: Bench) -> None:
-    bench.create("unique", requires_duplicate_detection=True)
-    with bench.client.get_queue_sender("unique") as sender:
-        sender.send_messages(ServiceBusMessage("1", message_id="same"))
-        sender.send_messages(ServiceBusMessage("2", message_id="same"))
-        sender.send_messages([ServiceBusMessage(n, message_id=n) for n in ("same", "other")])
-    assert bench.counts.active == 2
-
-
-def test_a_scheduled_message_comes_at_its_time_unless_it_is_cancelled(
-    later: Bench, clock: Clock
-) -> None:
-    later.create("scheduled")
-    soon = datetime.now(UTC) + timedelta(hours=1)
-    with later.client.get_queue_sender("scheduled") as sender:
-        numbers = sender.schedule_messages(
-            [ServiceBusMessage("kept"), ServiceBusMessage("cancelled")], soon
-        )
-        sender.cancel_scheduled_messages(numbers[1])
-        sender.send_messages(ServiceBusMessage("sent", scheduled_enqueue_time_utc=soon))
-        assert later.counts.scheduled == 2
-    with later.receiver() as receiver:
-        assert receiver.receive_messages(1, max_wait_time=0.2) == []
-        later.at(clock, 3600)
-        assert sorted(str(message) for message in receive(receiver, 2)) == ["kept", "sent"]
-
-
-def test_peek_shows_without_taking(bench: Bench) -> None:
-    bench.create("peeked", "1", "2", "3")
-    with bench.receiver() as receiver:
-        assert [str(message) for message in receiver.peek_messages(2)] == ["1", "2"]
-        found = receiver.peek_messages(9, sequence_number=3)
-        assert [(str(m), m.sequence_number, m.state.name) for m in found] == [("3", 3, "ACTIVE")]
-    assert (bench.counts.active, bench.counts.locked) == (3, 0)
-
-
-def test_a_message_past_its_time_to_live_becomes_a_dead_letter(bench: Bench) -> None:
-    bench.create("short", "late", default_ttl_s=0.2, dead_letter_on_expiration=True)
-    with bench.dead_letters() as receiver:
-        assert receive(receiver)[0].dead_letter_reason == "TTLExpiredException"
 
 
 def test_dead_letters_are_forwarded_with_their_source_and_reason(bench: Bench) -> None:

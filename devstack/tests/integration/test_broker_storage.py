@@ -102,14 +102,6 @@ def test_messages_come_back_in_order_with_all_they_had(owner: Owner, cleanly: bo
         assert (old.message_id, old.size) == (new.message_id, new.size)
 
 
-def test_what_was_completed_does_not_come_back(owner: Owner, cleanly: bool) -> None:
-    owner.send("plain", b"1", b"2")
-    ((_, token),) = owner.receive("plain")
-    operations.complete(owner.broker.namespace.queue("plain"), token, owner.clock.now)
-    owner.reopen(cleanly=cleanly)
-    assert [body_of(message) for message, _ in owner.receive("plain", 5)] == [b"2"]
-
-
 def test_a_lock_goes_on_and_its_token_still_settles(owner: Owner, cleanly: bool) -> None:
     owner.send("plain", b"1")
     ((_, token),) = owner.receive("plain")
@@ -157,14 +149,6 @@ def test_deferred_scheduled_and_dead_messages_stay_what_they_were(
     assert [body_of(message) for message, _ in owner.receive("plain")] == [b"later"]
 
 
-def test_forwarded_dead_letters_keep_their_source(owner: Owner, cleanly: bool) -> None:
-    owner.send("buried", b"1")
-    queue = owner.broker.namespace.queue("buried")
-    operations.dead_letter(queue, owner.receive("buried")[0][1], owner.clock.now, "R", "D")
-    owner.reopen(cleanly=cleanly)
-    assert [message.dead_letter_source for message, _ in owner.receive("graves")] == ["buried"]
-
-
 def test_a_duplicate_is_known_after_a_restart(owner: Owner, cleanly: bool) -> None:
     first = owner.send("unique", b"1", message_id="same")
     owner.reopen(cleanly=cleanly)
@@ -187,16 +171,6 @@ def test_an_id_that_came_again_after_its_window_is_forgotten_once_after_a_restar
     owner.clock.now += window + 1
     owner.send("unique", b"5", message_id="same")
     assert owner.broker.counts("unique").active == 4
-
-
-def test_sequence_numbers_never_fall(owner: Owner, cleanly: bool) -> None:
-    numbers = []
-    for _ in range(3):
-        numbers += owner.send("plain", b"1")
-        queue = owner.broker.namespace.queue("plain")
-        operations.complete(queue, owner.receive("plain")[0][1], owner.clock.now)
-        owner.reopen(cleanly=cleanly)
-    assert numbers == sorted(set(numbers))
 
 
 def test_session_state_and_order_come_back_and_the_session_is_free(

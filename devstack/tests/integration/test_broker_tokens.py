@@ -1,4 +1,4 @@
-"""Tokens that expire while a link is open, and answers on management links, by frame."""
+"""Tokens where a key is required, and answers on management links, by frame."""
 
 import time
 from collections.abc import AsyncIterator
@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from devstack.servicebus import Broker, Limits
+from devstack.servicebus import Broker
 from devstack.servicebus.amqp import encode, frames
 from devstack.servicebus.tokens import KEY_NAME, signature
 from devstack.tests.integration.test_broker_wire import Peer, peer_of
@@ -21,24 +21,9 @@ pytestmark = LEFTOVERS
 KEY = "r1ght="
 
 
-class Clock:
-    """The broker's time, which a test may push forward."""
-
-    ahead_s = 0.0
-
-    def __call__(self) -> float:
-        return time.time() + self.ahead_s
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-async def broker(clock: Clock) -> AsyncIterator[Broker]:
-    limits = Limits(idle_s=1e6, handshake_s=1e6)
-    async with Broker(["q", "other"], require_key=KEY, clock=clock, limits=limits) as broker:
+async def broker() -> AsyncIterator[Broker]:
+    async with Broker(["q", "other"], require_key=KEY) as broker:
         yield broker
 
 
