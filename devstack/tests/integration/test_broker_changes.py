@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceBusReceiveMode
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import (
     MessagingEntityDisabledError,
@@ -112,18 +112,6 @@ async def test_a_forward_target_that_is_missing_is_refused_as_the_service_does(
         with pytest.raises(ValueError, match=r"SubCode=40400.*'nowhere' does not exist"):
             broker.update_queue("q", **{name: "nowhere"})
     assert len(broker.namespace) == 2
-
-
-async def test_what_waits_when_a_queue_begins_to_forward_is_received_at_its_target(
-    broker: Broker, client: ServiceBusClient
-) -> None:
-    put(broker, 3)
-    broker.create_queue("target")
-    broker.update_queue("q", forward_to="target")
-    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
-    async with client.get_queue_receiver("target", receive_mode=mode) as receiver:
-        assert len(await receiver.receive_messages(3, max_wait_time=60)) == 3
-    assert broker.counts("q").total == 0
 
 
 # -- disabled queues ----------------------------------------------------------------------------
