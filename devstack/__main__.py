@@ -140,8 +140,8 @@ async def _run(stack: Stack, env_file: EnvFile, *, verbose: bool) -> None:
     try:
         env_file.write(stack.host_settings())
         found = (
-            f"Programs that read {env_file.path} find them by themselves. Only others need these "
-            "lines."
+            f"They are in {env_file.path}, where programs may look. Only other programs need "
+            "these lines."
         )
     except DevstackError as error:
         found = str(error)

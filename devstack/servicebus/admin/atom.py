@@ -79,6 +79,7 @@ def _description(queue: Queue, counts: QueueCounts) -> str:
         "AccessedAt": moment(queue.accessed_at),
         "EntityAvailabilityStatus": "Available",
         "AutoDeleteOnIdle": "P10675199DT2H48M5.4775807S",
+        "EnableBatchedOperations": True,
         "EnablePartitioning": False,
         "EnableExpress": False,
     }
