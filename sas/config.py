@@ -28,10 +28,10 @@ from sas.codec.orders import (
 )
 from sas.domain.ids import URGENT_SUFFIX
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, QUEUE_NAME, Queues
+from sas.environment import CONNECTION
 from sas.features.alert_webhook import Webhook
 from sas.features.callbacks.codec import CallbackKeys
 from sas.ports import LIMIT_MAX
-from sas.profiles import CONNECTION
 
 QUEUE_SETTINGS: Mapping[str, str] = {
     "orders": "SAS_QUEUE_ORDERS",

@@ -20,8 +20,8 @@ import azure.functions as func
 from sas.bootstrap import Application, bootstrap, checked, closed_with_loop, load_ahead
 from sas.config import queue_named, read_applications, read_functions
 from sas.engine.delivery import Delivery
+from sas.environment import CONNECTION
 from sas.ports import Business
-from sas.profiles import CONNECTION
 
 # What is loaded by now stays. A full garbage collection would go through it for some 50 ms.
 gc.freeze()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from sas.adapters.endpoints import Endpoint
+from sas.cli import output
 from sas.config import (
     SettingError,
     read_order_bytes_max,
@@ -18,6 +20,7 @@ from sas.config import (
     read_tables,
 )
 from sas.domain.queues import ForbiddenReplyQueueError, Queues
+from sas.environment import CONNECTION, NOTHING, StackError, here, names_a_system, service_bus
 from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
 from sas.ports import (
     OperatorBus,
@@ -26,7 +29,6 @@ from sas.ports import (
     StoreMismatchError,
     StoreUnavailableError,
 )
-from sas.profiles import CONNECTION, nothing_here, service_bus
 
 Work = Callable[[StateStore], Awaitable[int]]
 """What a verb does with the store; it returns the exit code."""
@@ -71,6 +73,37 @@ class Verb:
 async def _with_store(where: Storage, work: Work) -> int:
     async with open_store(where) as store:
         return await work(store)
+
+
+@contextmanager
+def found_here(arguments: argparse.Namespace) -> Iterator[None]:
+    """Let the process's environment be that of the system to work on, as long as this lasts.
+
+    Raises:
+        UsageError: the file of the stack that runs here cannot be used.
+    """
+    named = [getattr(arguments, name) for name in _CONNECTS if hasattr(arguments, name)]
+    if not named or any(named):
+        yield  # it connects to nothing, or to what its own arguments say
+        return
+    try:
+        found = here()
+    except StackError as error:
+        raise UsageError(str(error)) from None
+    if found.stack and output.columns(sys.stderr):
+        output.complain(f"sas: using {found.stack}")
+    before = dict(os.environ)
+    os.environ.update(found.settings)
+    try:
+        yield
+    finally:
+        for name in found.settings.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+_CONNECTS = ("storage", "connection")
+"""Arguments of the verbs that reach a system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +177,9 @@ def read_storage(arguments: argparse.Namespace, env: Mapping[str, str]) -> Stora
     try:
         return Storage(read_tables(said), read_table_name(said))
     except SettingError as wrong:
-        nothing = _nothing_here(arguments, said)
-        if nothing is not None:
-            raise UsageError(f"{nothing} --storage or SAS_TABLES") from None
-        raise UsageError(f"{wrong} (or give --env or --storage)") from None
-
-
-def _nothing_here(arguments: argparse.Namespace, env: Mapping[str, str]) -> str | None:
-    """Return the begin of a sentence for a directory in which nothing runs; None elsewhere."""
-    nothing = None if arguments.env else nothing_here(env)
-    return nothing and f"{nothing} --env (see `sas env`),"
+        if not names_a_system(said):
+            raise UsageError(f"{NOTHING}; or give --storage or set SAS_TABLES") from None
+        raise UsageError(f"{wrong} (or give --storage)") from None
 
 
 @asynccontextmanager
@@ -229,12 +255,11 @@ def read_bus(arguments: argparse.Namespace, env: Mapping[str, str]) -> Endpoint:
     if namespace and "=" in namespace:
         return Endpoint(connection_string=namespace)
     if not namespace:
-        nothing = _nothing_here(arguments, env)
-        if nothing is not None:
-            raise UsageError(f"{nothing} --connection or {CONNECTION}")
+        if not names_a_system(env):
+            raise UsageError(f"{NOTHING}; or give --connection or set {CONNECTION}")
         raise UsageError(
-            f"no connection: name an environment with --env, give --connection or set {CONNECTION} "
-            "to a Service Bus connection string (the portal shows it under Shared access policies)"
+            f"no connection: give --connection or set {CONNECTION} to a Service Bus connection "
+            "string (the portal shows it under Shared access policies)"
         )
     if "." not in namespace or "/" in namespace:
         raise UsageError(

@@ -5,19 +5,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any
 
 from sas.cli import act, output, workflows
 from sas.cli import arguments as args
-from sas.cli.arguments import Storage, Verb
+from sas.cli.arguments import Verb
 from sas.codec.record import to_line
 from sas.config import SettingError, read_queues
-from sas.domain.order import CLOCK_SKEW
 from sas.domain.queues import Queues
 from sas.operate import letters
 from sas.operate.errors import CommandError
@@ -30,8 +26,7 @@ from sas.ports import (
 
 DESCRIPTION = """\
 Check the settings of this machine, and what they lead to: whether the table and every queue answer,
-which rights you have, whether the queues have the properties that infra/queues.json of this
-directory says, and whether the clocks agree. Nothing is sent or changed.
+and which rights you have. Nothing is sent or changed.
 
   ok        as it should be
   wrong     the line says what to do
@@ -43,9 +38,6 @@ Exit code 0: nothing is wrong. 1: something is.
   sas doctor --app orders.workflows:workflows --json
 """
 OK, WRONG, UNKNOWN = "ok", "wrong", "unknown"
-_DURATION = re.compile(
-    r"P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+)S)?)?"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,24 +127,6 @@ async def _table(arguments: argparse.Namespace) -> list[Finding]:
     return [Finding(what, OK, f"it answers; {len(in_error):,}{more} orders in Error")]
 
 
-async def _clock(arguments: argparse.Namespace) -> list[Finding]:
-    """Compare this machine's clock with that of Storage: ours decides about CompleteBy."""
-    from sas.adapters.queue_properties import clock_of, tables_address  # noqa: PLC0415  # slow
-
-    what = "clock"
-    try:
-        where: Storage = args.read_storage(arguments, os.environ)
-        theirs, ours = await asyncio.to_thread(clock_of, tables_address(where.endpoint))
-    except (CommandError, SettingError, OSError, ValueError) as wrong:
-        return [Finding(what, UNKNOWN, f"not compared with that of Storage: {wrong}")]
-    apart = abs((ours - theirs).total_seconds())
-    said = f"{apart:.0f} s from that of Storage"
-    # A date has whole seconds.
-    if apart <= CLOCK_SKEW.total_seconds() + 1:
-        return [Finding(what, OK, said)]
-    return [Finding(what, WRONG, f"{said}: set this machine's clock (times shown here are wrong)")]
-
-
 # -- The queues -------------------------------------------------------------------------------
 
 
@@ -203,63 +177,6 @@ def _shortened(findings: list[Finding]) -> list[Finding]:
     return [Finding("queues", OK, said), *rest] if good else rest
 
 
-async def _properties(arguments: argparse.Namespace) -> list[Finding]:
-    """Compare the properties of the queues with what ``infra/queues.json`` says."""
-    from sas.adapters.queue_properties import (  # noqa: PLC0415  # slow to import
-        UnreadablePropertiesError,
-        read_properties,
-    )
+CHECKS: tuple[Check, ...] = (_settings, _table, _queues)
 
-    what, expected = "properties of the queues", letters.expected_queues()
-    if not expected:
-        return [Finding(what, UNKNOWN, "there is no infra/queues.json in this directory")]
-    if not args.has_bus(arguments, os.environ):
-        return []
-    try:
-        endpoint = args.read_bus(arguments, os.environ)
-        if "UseDevelopmentEmulator=true" in (endpoint.connection_string or ""):
-            return [Finding(what, UNKNOWN, "an emulator has bounds of its own: not compared")]
-        found = await asyncio.to_thread(read_properties, endpoint, list(expected))
-    except (CommandError, UnreadablePropertiesError, ValueError) as wrong:
-        return [Finding(what, UNKNOWN, str(wrong))]
-    return compared(expected, found)
-
-
-def compared(
-    expected: Mapping[str, Mapping[str, Any]], found: Mapping[str, Mapping[str, Any] | None]
-) -> list[Finding]:
-    """Return what differs between the queues as they should be, and as they are."""
-    wrong: list[Finding] = []
-    for name, should in expected.items():
-        own = found.get(name)
-        if own is None:
-            wrong.append(Finding(f"queue {name}", WRONG, "it is missing: deploy infra again"))
-            continue
-        differ = [
-            f"{key} is {own[key]} and should be {_value(value)}"
-            for key, value in should.items()
-            if key in own and own[key] != _value(value)
-        ]
-        if differ:
-            said = f"{'; '.join(differ)}: deploy infra again"
-            wrong.append(Finding(f"queue {name}", WRONG, said))
-    if wrong:
-        return wrong
-    return [Finding("properties of the queues", OK, f"{len(expected):,} queues are as they should")]
-
-
-def _value(text: Any) -> Any:
-    """Return a property as the SDK gives it: a duration as a span of time."""
-    match = _DURATION.fullmatch(text) if isinstance(text, str) and len(text) > 1 else None
-    if match is None:
-        return text
-    return timedelta(**{unit: int(number) for unit, number in match.groupdict("0").items()})
-
-
-CHECKS: tuple[Check, ...] = (_settings, _table, _queues, _properties, _clock)
-
-VERBS = (
-    Verb(
-        "doctor", "check settings, reach, rights, queues, clock", DESCRIPTION, _add_arguments, _run
-    ),
-)
+VERBS = (Verb("doctor", "check settings, reach and rights", DESCRIPTION, _add_arguments, _run),)

@@ -9,7 +9,7 @@ import pytest
 
 from sas.bounds import SHARDS_MAX
 from sas.config import FUNCTIONS, SettingError, read_config
-from sas.profiles import CONNECTION
+from sas.environment import CONNECTION
 from tests.indexed_functions import bindings
 from tests.infra.kit import INFRA, ROOT
 

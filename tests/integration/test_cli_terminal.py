@@ -249,22 +249,6 @@ async def acknowledge(at: At) -> None:
     assert "?" not in at.screen.raw  # it does not ask
 
 
-async def cost(at: At) -> None:
-    prices = json.loads((Path(__file__).parents[2] / "samples" / "prices.json").read_text())
-    del prices["items"]["key-vault"]
-    file = at.folder / "prices.json"
-    file.write_text(json.dumps(prices))
-    assert await at.sas("cost", "--orders", "1000", "--prices", str(file)) == 1
-    at.fits()
-    shown = at.screen.lines
-    assert any(line.startswith("functions-time") for line in shown)
-    assert "key-vault" in shown[-1]
-    if at.narrow:
-        assert any(line.startswith("    Unit: GB s; Idling: ") for line in shown)
-    assert await at.sas("cost", "--counts") == 0
-    at.fits()
-
-
 async def sim(at: At) -> None:
     asked = ("sim", "--app", "orders.workflows:workflows")
     assert await at.sas(*asked, "--seeds", "4", "--first", "9", "--jobs", "1") == 0
@@ -353,14 +337,6 @@ async def doctor(at: At) -> None:
     at.fits()
 
 
-async def env(at: At) -> None:
-    assert await at.sas("env", "list") == 0
-    assert "without --env: " in " ".join(at.screen.last)
-    assert await at.sas("env", "show") == 0
-    assert await at.sas("env", "show", "nosuch") == 2
-    assert "there is no profile 'nosuch'" in at.screen.raw
-
-
 async def desk(at: At) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -380,18 +356,6 @@ async def new(at: At) -> None:
     assert await at.sas("new", str(folder)) == 0
     assert (folder / "function_app.py").is_file()
     assert "is a project of your own." in at.screen.raw
-
-
-async def upgrade(at: At) -> None:
-    folder = at.folder / "mine"
-    assert await at.sas("new", str(folder)) == 0
-    assert await at.sas("upgrade", str(folder)) == 0
-    assert at.screen.last[-1] == "The template changed nothing since 0.1.0."
-
-
-async def completion(at: At) -> None:
-    assert await at.sas("completion", "bash") == 0
-    assert "complete -o default -F _sas sas" in at.screen.raw
 
 
 CASES: dict[str, Callable[[At], Awaitable[None]]] = {
@@ -431,11 +395,7 @@ CASES: dict[str, Callable[[At], Awaitable[None]]] = {
     "watch": watch,
     "doctor": doctor,
     "desk": desk,
-    "env": env,
-    "cost": cost,
-    "completion": completion,
     "new": new,
-    "upgrade": upgrade,
     "sim": sim,
 }
 
