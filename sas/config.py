@@ -126,7 +126,6 @@ class Config:
     agent_limits: Mapping[str, int]
     retention: timedelta
     purge_shards: int
-    purge_export: str | None
     callback_keys: CallbackKeys
     alert_webhook: Webhook = field(default_factory=Webhook)
     encryption_keys: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
@@ -162,7 +161,6 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         agent_limits=_limits(env, "SAS_AGENT_LIMITS"),
         retention=timedelta(days=_whole(env, "SAS_RETENTION_DAYS", 30, 1, 36_500)),
         purge_shards=_whole(env, "SAS_PURGE_SHARDS", SHARDS_MAX, 1, SHARDS_MAX),
-        purge_export=env.get("SAS_PURGE_EXPORT") or None,
         callback_keys=_callback_keys(env),
         alert_webhook=_alert_webhook(env),
         encryption_keys=_keys(env.get("SAS_ENCRYPTION_KEYS") or ""),

@@ -79,7 +79,6 @@ ELSEWHERE = {
             *("SAS_BREAKER_OPEN_SECONDS", "SAS_FUNCTION_SECONDS", "SAS_DEPLOY_WAIT_SECONDS"),
             *(
                 "SAS_TABLE_TRANSACTIONS",
-                "SAS_PURGE_EXPORT",
                 "ORDERS_ATTEMPT_SECONDS",
                 "ORDERS_CARRIER_TELLS_SECONDS",
             ),
