@@ -4,7 +4,7 @@
 became of them, ``why`` explains one, ``act`` changes them, ``desk`` starts the page, ``watch``
 shows the system, ``doctor`` checks this machine, ``health`` shows faults of the system,
 ``inboxes`` and ``dlq`` show the queues for an operator, ``queues`` any queue
-(``moving`` sends messages again), ``workflows`` checks a deploy, ``sim`` simulates, ``project``
+(``moving`` sends messages again), ``workflows`` checks a deploy, ``sim`` simulates, ``new``
 writes a new project. They share ``arguments`` (the namespace, the table), ``selection`` (which
 orders), ``output``.
 """
@@ -28,7 +28,7 @@ from sas.cli import (
     inboxes,
     listing,
     look,
-    project,
+    new,
     queues,
     sim,
     submit,
@@ -45,7 +45,7 @@ from sas.operate.errors import UNAVAILABLE, USAGE, CommandError, UsageError
 VERBS: Sequence[Verb] = (
     *(*submit.VERBS, *listing.VERBS, *look.VERBS, *why.VERBS, *act.VERBS),
     *(*watch.VERBS, *doctor.VERBS, *health.VERBS, *inboxes.VERBS, *dlq.VERBS, *queues.VERBS),
-    *(*workflows.VERBS, *sim.VERBS, *desk.VERBS, *project.VERBS),
+    *(*workflows.VERBS, *sim.VERBS, *desk.VERBS, *new.VERBS),
 )
 EPILOG = f"""\
 exit codes:
