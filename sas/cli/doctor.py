@@ -6,8 +6,9 @@ import argparse
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from sas.cli import act, output, workflows
 from sas.cli import arguments as args
@@ -49,13 +50,8 @@ class Finding:
     said: str
 
 
-Check = Callable[[argparse.Namespace], Awaitable[list[Finding]]]
-
-
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--app", metavar="MODULE:NAME", help="the workflows: they name the agents")
-    args.add_storage(parser)
-    args.add_connection(parser)
     act.add_name(parser)
     args.add_json(parser)
 
@@ -66,8 +62,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 async def _examine(arguments: argparse.Namespace) -> int:
     findings: list[Finding] = []
-    for check in CHECKS:
-        for one in await check(arguments):
+    for check in (partial(_settings, arguments), _table, partial(_queues, arguments)):
+        for one in await check():
             findings.append(one)
             if arguments.json:
                 output.say(to_line({"Check": one.what, "State": one.state, "Said": one.said}))
@@ -84,12 +80,12 @@ async def _examine(arguments: argparse.Namespace) -> int:
 
 async def _settings(arguments: argparse.Namespace) -> list[Finding]:
     def table() -> str:
-        where = args.read_storage(arguments, os.environ)
+        where = args.read_storage(os.environ)
         how = "a connection string" if where.endpoint.connection_string else "your sign-in"
         return f"table {where.table}, with {how}"
 
     def bus() -> str:
-        endpoint = args.read_bus(arguments, os.environ)
+        endpoint = args.read_bus(os.environ)
         return "a connection string" if endpoint.connection_string else str(endpoint.address)
 
     def queues() -> str:
@@ -115,10 +111,10 @@ def _read(what: str, reader: Callable[[], str]) -> Finding:
 # -- The table --------------------------------------------------------------------------------
 
 
-async def _table(arguments: argparse.Namespace) -> list[Finding]:
+async def _table() -> list[Finding]:
     what = "reading the table"
     try:
-        where = args.read_storage(arguments, os.environ)
+        where = args.read_storage(os.environ)
         async with args.open_store(where) as store:
             in_error = await store.attention(1000)
     except (CommandError, SettingError, StoreUnavailableError) as wrong:
@@ -141,7 +137,7 @@ async def _queues(arguments: argparse.Namespace) -> list[Finding]:
     try:
         own = read_queues(os.environ)
         names = _names(arguments, own)
-        async with args.open_bus_if_any(arguments) as bus:
+        async with args.open_bus_if_any() as bus:
             if bus is None:
                 return []
             read = await letters.read(bus, names, 1)
@@ -176,7 +172,5 @@ def _shortened(findings: list[Finding]) -> list[Finding]:
     said = f"{len(good):,} of {len(findings) - 2:,} can be read"
     return [Finding("queues", OK, said), *rest] if good else rest
 
-
-CHECKS: tuple[Check, ...] = (_settings, _table, _queues)
 
 VERBS = (Verb("doctor", "check settings, reach and rights", DESCRIPTION, _add_arguments, _run),)

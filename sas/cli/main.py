@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.print_help()
             return 0
         verb: Verb = arguments.verb
-        with found_here(arguments):
+        with found_here(verb):
             code = _ran(verb, arguments)
         sys.stdout.flush()
     except CommandError as wrong:

@@ -55,4 +55,4 @@ def _new(arguments: argparse.Namespace) -> int:
     return 0
 
 
-VERBS = (Verb("new", "write a project of your own", NEW, _add_new, _new),)
+VERBS = (Verb("new", "write a project of your own", NEW, _add_new, _new, connects=False),)

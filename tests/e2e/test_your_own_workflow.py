@@ -126,11 +126,11 @@ def test_the_page_s_secret_field_rests_encrypted_and_reaches_the_services(
     made = run(command("urandom"), project)
     assert made.returncode == 0, made.stderr
     assert run(command("tools.queues"), project).returncode == 0
-    with started(project, service, SAS_ENCRYPTION_KEYS=made.stdout.strip()) as said:
+    with started(project, service, SAS_ENCRYPTION_KEYS=made.stdout.strip()):
         words = command("sas submit")
         followed = run([*words, "--patience", "240"], project)
         show = [sys.executable, "-m", "sas.cli", "show", "T-1", "--json", "--content"]
-        shown = run([*show, "--storage", said["AzureWebJobsStorage"]], project)
+        shown = run(show, project)
     assert shown.returncode == 0, shown.stderr + followed.stderr
     record = json.loads(shown.stdout)
     assert record["ProcessState"] == "Processed"

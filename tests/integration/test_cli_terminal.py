@@ -80,8 +80,9 @@ async def submit(at: At) -> None:
     file = at.folder / "orders.jsonl"
     file.write_text(lines("A-1", "F-2", "A-3"))
     async with Broker(["orders", REPLIES]) as broker, system(broker):
-        to = ("--connection", broker.connection_string, "--reply-queue", REPLIES)
-        assert await at.sas("submit", str(file), "--follow", *to) == 1
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("ServiceBus", broker.connection_string)
+            assert await at.sas("submit", str(file), "--follow", "--reply-queue", REPLIES) == 1
     live = [line for line in at.screen.lines if line.startswith("submitted ")]
     assert live[0] == "submitted 0, ended 0, 0 s"
     assert any(line.startswith("submitted 3, ended ") for line in live[:-1])
@@ -169,20 +170,20 @@ async def incidents(at: At) -> None:
 
 async def queues(at: At) -> None:
     dead = REPLIES + "/$DeadLetterQueue"
-    patch = pytest.MonkeyPatch.context()
     named = Queues()
     there = {REPLIES, *named.on_the_way(()), named.alerts, named.rejected, named.dead_letters}
     missing = "callbacks-urgent"
     async with Broker(sorted(there - {missing})) as broker, AsyncExitStack() as stack:
-        stack.enter_context(patch).setattr(args, "open_bus", OPEN_BUS)
-        to = ("--connection", broker.connection_string)
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(args, "open_bus", OPEN_BUS)
+        patch.setenv("ServiceBus", broker.connection_string)
         client = ServiceBusClient.from_connection_string(broker.connection_string)
         async with client, client.get_queue_sender(REPLIES) as sender:
             await sender.send_messages([ServiceBusMessage("x" * 60) for _ in range(11)])
             async with client.get_queue_receiver(REPLIES) as receiver:
                 for message in await receiver.receive_messages(11, max_wait_time=30):
                     await receiver.dead_letter_message(message, reason="nobody-read-it")
-        assert await at.sas("queues", "--queue", REPLIES, *to) == 1  # one is missing
+        assert await at.sas("queues", "--queue", REPLIES) == 1  # one is missing
         shown = at.screen.last
         if at.narrow:
             place = shown.index(REPLIES)
@@ -193,10 +194,10 @@ async def queues(at: At) -> None:
         said = " ".join(line.strip() for line in shown)
         assert said.count("There is no such queue") == 1
         assert f"queue {missing}: " in said
-        assert await at.sas("queues", "peek", REPLIES, "--dead-letter", "--limit", "1", *to) == 0
+        assert await at.sas("queues", "peek", REPLIES, "--dead-letter", "--limit", "1") == 0
         assert "nobody-read-it" in at.screen.last[-3] + at.screen.last[-2]
         at.fits()
-        redrive = ("queues", "redrive", REPLIES, "--dead-letter", "--all", *to)
+        redrive = ("queues", "redrive", REPLIES, "--dead-letter", "--all")
         for answer, code, dead_letters in (("n", 1, 11), ("y", 0, 0)):
             running = asyncio.ensure_future(at.sas(*redrive))
             await at.screen.answer("send 11 messages again? [y/N] ", f"{answer}\n")

@@ -276,7 +276,6 @@ async def test_many_orders_with_one_kind_of_failure_are_skipped_together_once_co
         (["show", "nowhere"], "there is no order 'nowhere' here"),
         (["resubmit", "nowhere", "--yes"], "there is no order 'nowhere' here"),
         (["resubmit", "R-1", "--yes"], "only an order in Error can be resubmitted"),
-        (["list", "--table", "elsewhere"], "there is no table 'elsewhere' with orders at http"),
     ],
 )
 async def test_what_is_not_there_or_cannot_be_is_one_sentence_and_changes_nothing(
@@ -286,6 +285,12 @@ async def test_what_is_not_there_or_cannot_be_is_one_sentence_and_changes_nothin
     assert (failed.code, failed.out) == (1, "")
     assert said in failed.err
     assert len(failed.err.splitlines()) == 1
+
+
+async def test_a_table_that_is_not_there_is_named(made: Rig) -> None:
+    failed = await sas(made, "list", SAS_TABLE="elsewhere")
+    assert (failed.code, failed.out) == (1, "")
+    assert "there is no table 'elsewhere' with orders at http" in failed.err
 
 
 async def test_without_waiting_the_commands_id_is_printed_and_it_is_carried_out(made: Rig) -> None:

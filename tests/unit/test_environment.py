@@ -13,8 +13,7 @@ import pytest
 from devstack.env_file import EnvFile
 from devstack.inputs import DevstackError
 from sas import environment
-from sas.cli.arguments import read_bus
-from sas.cli.main import build_parser, main
+from sas.cli.main import VERBS, main
 from sas.client import OrdersClient
 from sas.environment import Here, StackError
 from sas.operate.errors import USAGE
@@ -48,8 +47,8 @@ def stack(**settings: str) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        (["list"], "--storage or set SAS_TABLES"),
-        (["submit", "x.json"], "--connection or set ServiceBus"),
+        (["list"], "SAS_TABLES or SAS_TABLES__endpoint"),
+        (["submit", "x.json"], "ServiceBus to a Service Bus"),
     ],
 )
 def test_where_nothing_runs_the_first_sentence_says_what_to_start(
@@ -59,7 +58,7 @@ def test_where_nothing_runs_the_first_sentence_says_what_to_start(
     assert main([*words, *(["--reply-queue", "responses-a"] if "submit" in words else [])]) == USAGE
     error = capsys.readouterr().err
     assert error.startswith("sas: nothing runs here (no .devstack/env in this directory or above)")
-    assert f"start `make up` or `devstack up`; or give {names}" in error
+    assert f"start `make up` or `devstack up`; or set {names}" in error
 
 
 def test_a_stack_above_this_directory_is_found() -> None:
@@ -136,17 +135,12 @@ def test_the_environment_of_the_process_is_as_before_when_the_command_ends(
     assert "must begin with 'responses-'" in capsys.readouterr().err
 
 
-def test_arguments_win_over_what_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verb_that_connects_to_nothing_looks_for_no_stack(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("sas.cli.arguments.here", lambda: pytest.fail("it was looked for"))
-    assert main(["list", "--storage", "x=1"]) == USAGE
-
-
-def test_the_verbs_that_connect_have_the_arguments_by_which_they_are_known() -> None:
-    parsed = build_parser().parse_args(["submit", "x"])
-    assert hasattr(parsed, "connection")
-    assert read_bus(parsed, {"ServiceBus": BUS}).connection_string == BUS
-    assert hasattr(build_parser().parse_args(["list"]), "storage")
-    assert hasattr(build_parser().parse_args(["desk"]), "storage")
+    assert main(["new", "a b"]) == USAGE
+    assert [verb.name for verb in VERBS if not verb.connects] == ["sim", "new"]
 
 
 def test_a_terminal_is_told_which_stack_is_used() -> None:
