@@ -53,11 +53,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the workflow of bare orders (default: order)",
     )
     parser.add_argument(
-        "--correlation-prefix",
-        metavar="TEXT",
-        help="give TEXT and the order id as correlation id to each order that has none",
-    )
-    parser.add_argument(
         "--reply-queue",
         metavar="QUEUE",
         help="your application's own response queue "
@@ -71,7 +66,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from sas.cli.submission import Plan, submit_and_follow  # noqa: PLC0415
 
     where = args.read_connection(arguments.reply_queue, os.environ)
-    defaults = Defaults(where.reply_queue, arguments.workflow, arguments.correlation_prefix)
+    defaults = Defaults(where.reply_queue, arguments.workflow)
     with _opened(arguments.file) as source:
         plan = Plan(
             connection=where,

@@ -47,7 +47,6 @@ COMMANDS = [
     ["queues", "redrive", "orders", "--dead-letter", "--all", "--dry-run"],
     ["queues", "remove", "orders-rejected", "--id", "m-1", "--yes"],
     ["workflows", "check", "--app", APP],
-    ["workflows", "check", "--app", APP, "--record"],
     ["sim", "--app", APP, "--seeds", "2", "--jobs", "1"],
     ["sim", "--app", APP, "--seed", "3"],
     ["sim", "--app", APP, "--seed", "3", "--trace"],
