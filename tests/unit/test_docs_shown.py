@@ -1,7 +1,6 @@
 """What pages show is what our tools print: the outputs of long runs by their form.
 
-tests/orders/test_docs_operating.py and test_cli_cost.py run the commands of docs/operating.md and
-docs/cost.md.
+tests/orders/test_docs_operating.py runs the commands of docs/operating.md.
 """
 
 from __future__ import annotations

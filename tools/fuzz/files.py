@@ -1,4 +1,4 @@
-"""The entry points of files: orders of ``sas submit``, prices, settings, host.json, queues.
+"""The entry points of files: orders of ``sas submit``, settings, host.json, queues.
 
 Each file is read as its command reads it. It is used, or refused with the error of its reader, in
 a sentence. What ``sas submit`` sends, submission accepts.
@@ -22,15 +22,14 @@ from devstack.inputs import DevstackError
 from devstack.servicebus.config import ConfigError
 from devstack.servicebus.config import read_config as read_broker_config
 from sas.cli import act
-from sas.cli.main import build_parser
 from sas.cli.reading import Defaults, InputError, read_items
 from sas.cli.sim_given import given_of
 from sas.client import InvalidOrderError, OrdersClient
 from sas.codec.orders import parse_order
 from sas.codec.strict import parse
 from sas.config import SettingError, read_config
+from sas.environment import StackError, here
 from sas.operate.errors import CommandError, UsageError
-from sas.profiles import ProfileError, settings
 from sas.testing.platform import REPLIES_TO, ProjectError, host_rules, queue_rules
 from tools.fuzz.mutation import ODD, body_of, broken
 from tools.fuzz.scene import AGENTS, ROOT
@@ -116,22 +115,6 @@ def json_parts(path: str) -> Callable[[random.Random], Parts]:
     return lambda rng: {"file": body_of(valid, rng)}
 
 
-def check_prices(parts: Parts) -> None:
-    """Have ``sas cost`` read prices and print the bill."""
-    path = place() / "prices.json"
-    path.write_bytes(parts["file"])
-    arguments = _parser().parse_args(["cost", "--orders", "1000", "--prices", str(path)])
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(CommandError):
-        arguments.verb.run(arguments)
-        arguments.json = True
-        arguments.verb.run(arguments)
-
-
-@cache
-def _parser() -> Any:
-    return build_parser()
-
-
 def settings_parts(rng: random.Random) -> Parts:
     """Return settings, some of them changed."""
     names = rng.sample(list(SETTINGS), rng.choice([2, 5, len(SETTINGS)]))
@@ -188,36 +171,27 @@ def check_broker(parts: Parts) -> None:
         read_broker_config(path)
 
 
-PROFILES = b"""[prod]
-namespace = "NAME.servicebus.windows.net"
-tables = "https://ACCOUNT.table.core.windows.net"
-[prod.settings]
-SAS_SHARDS = "16"
-"""
 STACK = b"""# devstack up (pid 1)
 export ServiceBus='Endpoint=sb://localhost'
 export SAS_TABLES='UseDevelopmentStorage=true'
 """
 
 
-def profile_parts(rng: random.Random) -> Parts:
-    """Return a file of profiles, or the one that ``devstack up`` writes."""
-    name = rng.choice([".sas.toml", ".devstack/env"])
-    found = PROFILES if name == ".sas.toml" else STACK
-    odd = str(rng.choice(ODD)).encode("utf-8", "replace")
+def stack_parts(rng: random.Random) -> Parts:
+    """Return the file that ``devstack up`` writes, broken."""
+    found, odd = STACK, str(rng.choice(ODD)).encode("utf-8", "replace")
     for _ in range(rng.choice([0, 1, 2])):
-        found = broken(found, rng) if rng.random() < 0.7 else found.replace(b'"', odd, 1)
-    return {"name": name, "file": found}
+        found = broken(found, rng) if rng.random() < 0.7 else found.replace(b"'", odd, 1)
+    return {"file": found}
 
 
-def check_profiles(parts: Parts) -> None:
+def check_stack(parts: Parts) -> None:
     """Find the system as the command does."""
-    path = place() / "project" / parts.get("name", ".sas.toml")
+    path = place() / "project" / ".devstack" / "env"
     path.parent.mkdir(exist_ok=True, parents=True)
     path.write_bytes(parts["file"])
-    for name in ("prod", None):
-        with contextlib.suppress(ProfileError, SettingError):
-            read_config(settings(name, {"XDG_CONFIG_HOME": str(place())}, path.parent).settings)
+    with contextlib.suppress(StackError, SettingError):
+        read_config(here({}, path.parent).settings)
 
 
 @cache
@@ -255,10 +229,9 @@ def check_input(parts: Parts) -> None:
 def file_doors() -> Iterator[tuple[str, Callable[[random.Random], Parts], Callable[[Parts], None]]]:
     """Yield each door of files and settings: its name, what makes inputs, and what reads them."""
     yield "sas submit FILE", orders_parts, check_orders
-    yield "sas cost --prices", json_parts("samples/prices.json"), check_prices
     yield "settings", settings_parts, check_settings
     yield "local.settings.json", json_parts("local.settings.json"), check_local_settings
-    yield "profiles", profile_parts, check_profiles
+    yield ".devstack/env", stack_parts, check_stack
     yield "host.json", json_parts("host.json"), check_host_json
     yield "infra/queues.json", json_parts("infra/queues.json"), check_queues
     yield "sim.json", json_parts("sim.json"), check_simulated
