@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.picture import Curve, picture
+from samples.demo.picture import Curve, picture
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _PLACES_MAX = 60

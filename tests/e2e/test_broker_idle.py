@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.metering import cpu_of, memory_of
 from devstack.servicebus import Broker, Limits
 from devstack.servicebus.amqp import frames
-from tests.broker_runners import BrokerProcess, start_broker
+from tests.broker_runners import BrokerProcess, cpu_of, memory_of, start_broker
 from tests.integration.test_broker_wire import BODY, Clock, Peer
 
 IDLE = 200

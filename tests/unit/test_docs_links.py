@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("docs", "infra", "samples", "benchmarks", "devstack", "sas", "orders", "tools")
+FOLDERS = ("docs", "infra", "samples", "lab", "devstack", "sas", "orders", "tools")
 PAGES = sorted(
     page.relative_to(ROOT)
     for pages in (ROOT.glob("*.md"), *((ROOT / folder).rglob("*.md") for folder in FOLDERS))
@@ -18,11 +18,11 @@ PAGES = sorted(
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"^(```|~~~).*?^\1", re.DOTALL | re.MULTILINE)
 PATH = re.compile(
-    r"`((?:sas|orders|devstack|samples|infra|tests|tools|docs|benchmarks)/[\w./-]+?)(?:::\w+)?`"
+    r"`((?:sas|orders|devstack|samples|infra|tests|tools|docs|lab)/[\w./-]+?)(?:::\w+)?`"
 )
 DEFINED = re.compile(r"((?:`\w+`(?:, | and )?)+) in `(sas/[\w/]+\.py)`")
 MAKE = re.compile(r"(?:`| {4})make ([a-z-]+)\b")
-MODULE = re.compile(r"python -m ((?:sas|devstack|samples|tools|benchmarks|orders)[\w.]*)")
+MODULE = re.compile(r"python -m ((?:sas|devstack|samples|tools|lab|orders)[\w.]*)")
 
 
 def prose(page: Path) -> str:
