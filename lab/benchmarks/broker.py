@@ -1,131 +1,138 @@
-"""What the broker costs, as ratios to the real SDK client that drives it in the same run.
+"""The CPU of the broker beside that of the real SDK client: ``python -m lab.benchmarks.broker``.
 
-    python -m lab.benchmarks.broker [--quick]
-
-The broker and every client are separate processes. CPU is what the operating system charges to
-each. Bodies are 256 bytes. All traffic is on loopback.
+Broker and client are processes of their own; CPU is what the kernel charges to each. Plain and
+``--data`` take turns in short rounds, and the figures are medians, so ratios say more than times.
+Bodies have 256 bytes, all traffic is on loopback.
 """
 
+from __future__ import annotations
+
 import argparse
-import functools
-import subprocess
-import sys
+import json
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from lab.benchmarks.broker_cost import measure_cost
-from lab.benchmarks.broker_latency import bare_round_trip, latency
-from lab.benchmarks.broker_parallel import Parallel, parallel
-from lab.benchmarks.broker_work import Driver, write_config
-from lab.benchmarks.metering import BODY, Cost, memory_of
-from tests.broker_runners import BrokerProcess, start_broker
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
 
+from tests.broker_runners import BrokerProcess, cpu_of, memory_of, start_broker
 
-def memory_per_message(count: int) -> tuple[float, float]:
-    """Idle memory in MB, and bytes for each queued message above its body."""
-    script = (
-        "import sys, time\n"
-        "from lab.benchmarks.metering import BODY, memory_of\n"
-        "from devstack.servicebus import Broker\n"
-        "from devstack.servicebus.amqp import encode\n"
-        "from devstack.servicebus.core.message import parse_message\n"
-        "import os\n"
-        "broker = Broker(); queue = broker.create_queue('q', max_size_megabytes=81920)\n"
-        "before = memory_of(os.getpid())\n"
-        "for n in range(int(sys.argv[1])):\n"
-        "    properties = encode.composite(0x73, [encode.string(f'{n:036}')])\n"
-        "    payload = properties + b'\\x00\\x53\\x75' + encode.binary(BODY)\n"
-        "    queue.enqueue([parse_message(payload)], time.time())\n"
-        "print(memory_of(os.getpid()) - before)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(count)], capture_output=True, text=True, check=True
-    )
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        start_broker(write_config(Path(folder), 11)) as broker,
-    ):
-        idle = memory_of(broker.process.pid)
-    return idle, float(done.stdout) * (1 << 20) / count - len(BODY)
+BODY = b"x" * 256
+QUEUES = 11
+SINGLES, BATCHED = 250, 2000
 
 
-def ready_within(folder: Path) -> float:
-    start = time.perf_counter()
-    with start_broker(write_config(folder, 11)):
-        return time.perf_counter() - start
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """CPU of client and broker for one message, in microseconds, and messages a second."""
+
+    client_us: float
+    broker_us: float
+    rate: float
 
 
-def with_broker(folder: Path, work: Callable[[BrokerProcess], Any], **options: Any) -> Any:
-    queues = options.pop("queues", 4)
-    with start_broker(write_config(folder, queues), **options) as broker:
-        return work(broker)
+class Driver:
+    """A client with a sender and a receiver of one queue, and of another one for batches."""
 
-
-def measure_ready(folder: Path, _: int) -> None:
-    print(f"ready within {ready_within(folder):.2f} s (goal 0.5)")
-
-
-def measure_queues(folder: Path, scale: int) -> None:
-    def cycle(broker: BrokerProcess) -> Cost:
-        with Driver(broker) as driver:
-            return driver.singles(20 * scale)
-
-    for queues in (1, 100, 1000):
-        cost = with_broker(folder, cycle, queues=queues)
-        print(f"with {queues:4} queues: {cost.count / cost.seconds:5.0f} cycles/s, {cost}")
-
-
-def measure_parallel(folder: Path, scale: int) -> None:
-    rates = {}
-    for clients in (1, 2, 4):
-        work = functools.partial(parallel, clients=clients, count=10 * scale)
-        found: Parallel = with_broker(folder, work)
-        rates[clients] = found.rate
-        print(
-            f"{clients} client processes: {found.rate:.0f} cycles/s, broker {found.broker_us:.0f} "
-            f"us a cycle, on {found.cores:.2f} cores together"
+    def __init__(self, broker: BrokerProcess) -> None:
+        self._pid = broker.process.pid
+        self._client = ServiceBusClient.from_connection_string(broker.connection_string)
+        self._sender = self._client.get_queue_sender("q0")
+        self._receiver = self._client.get_queue_receiver("q0")
+        self._batch_sender = self._client.get_queue_sender("q1")
+        self._taker = self._client.get_queue_receiver(
+            "q1", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE
         )
-    print(f"4 over 1: {rates[4] / rates[1]:.2f}")
+
+    def singles(self, count: int) -> None:
+        """Send, receive and complete one message at a time."""
+        for _ in range(count):
+            self._sender.send_messages(message())
+        while count:
+            for received in self._receiver.receive_messages(min(50, count), max_wait_time=5):
+                self._receiver.complete_message(received)
+                count -= 1
+
+    def batches(self, count: int) -> None:
+        """Send in batches of 100; receive and delete 100 at a time."""
+        for _ in range(count // 100):
+            self._batch_sender.send_messages([message() for _ in range(100)])
+        while count:
+            count -= len(self._taker.receive_messages(min(100, count), max_wait_time=5))
+
+    def cost(self, work: Callable[[Driver, int], None], count: int) -> Cost:
+        """Return what the work costs."""
+        broker, client, began = cpu_of(self._pid), time.process_time(), time.perf_counter()
+        work(self, count)
+        seconds = time.perf_counter() - began
+        spent = time.process_time() - client, cpu_of(self._pid) - broker
+        return Cost(1e6 * spent[0] / count, 1e6 * spent[1] / count, count / seconds)
+
+    def close(self) -> None:
+        """Close the client."""
+        for part in (self._sender, self._receiver, self._batch_sender, self._taker, self._client):
+            part.close()
 
 
-def measure_latency(folder: Path, scale: int) -> None:
-    whole, outside = with_broker(folder, lambda b: latency(b, 3 * scale))
-    here, there = (bare_round_trip(3 * scale, own_process=own) for own in (False, True))
-    print(
-        f"send to receive p50 {whole:.2f} ms: SDK {whole - outside:.2f}, broker and loopback "
-        f"{outside:.2f}; bare TCP and codec, two round trips: {here:.2f} ms, and {there:.2f} with "
-        "the echo in a process of its own"
-    )
+def message() -> ServiceBusMessage:
+    """Return the message that every measurement sends."""
+    return ServiceBusMessage(BODY, message_id="m")
 
 
-def measure_memory(_: Path, scale: int) -> None:
-    idle, each = memory_per_message(10_000 * scale)
-    print(f"idle {idle:.0f} MB; {each:.0f} bytes a queued message above its body")
+def config(folder: Path) -> Path:
+    """Write the broker's configuration and return its path."""
+    queues = [{"Name": f"q{n}", "Properties": {"LockDuration": "PT5M"}} for n in range(QUEUES)]
+    path = folder / "config.json"
+    path.write_text(json.dumps({"UserConfig": {"Namespaces": [{"Name": "n", "Queues": queues}]}}))
+    return path
 
 
-MEASURES = {
-    "ready": measure_ready,
-    "cost": measure_cost,
-    "queues": measure_queues,
-    "parallel": measure_parallel,
-    "latency": measure_latency,
-    "memory": measure_memory,
-}
+def measure(folder: Path, rounds: int) -> None:
+    """Print how soon the broker is ready, its memory, and a line for each kind of work."""
+    rows = {
+        ("single", False): (Driver.singles, SINGLES),
+        ("single, --data", True): (Driver.singles, SINGLES),
+        ("batches of 100", False): (Driver.batches, BATCHED),
+        ("batches of 100, --data", True): (Driver.batches, BATCHED),
+    }
+    costs: dict[str, list[Cost]] = {name: [] for name, _ in rows}
+    with ExitStack() as stack:
+        drivers = {}
+        for lasts in (False, True):
+            began = time.perf_counter()
+            data = folder / "data" if lasts else None
+            broker = stack.enter_context(start_broker(config(folder), data=data))
+            seconds, idle = time.perf_counter() - began, memory_of(broker.process.pid)
+            print(f"ready with {QUEUES} queues after {seconds:.2f} s; idle memory {idle:.0f} MB")
+            drivers[lasts] = Driver(broker)
+            stack.callback(drivers[lasts].close)
+            drivers[lasts].singles(1)
+        for _ in range(rounds):
+            for (name, lasts), (work, count) in rows.items():
+                costs[name].append(drivers[lasts].cost(work, count))
+    for name, found in costs.items():
+        ratio = statistics.median(one.broker_us / one.client_us for one in found)
+        client, broker_us, rate = (
+            statistics.median(getattr(one, field) for one in found)
+            for field in ("client_us", "broker_us", "rate")
+        )
+        print(
+            f"{name:24} broker over client {ratio:.2f} ({broker_us:.0f} over {client:.0f} us), "
+            f"{rate:.0f} messages/s"
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--only", default="", help="comma-separated: ready,cost,queues,parallel,latency,memory"
-    )
-    parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
-    options = parser.parse_args()
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as folder:
-        for name in options.only.split(",") if options.only else MEASURES:
-            MEASURES[name](Path(folder), 10 if options.quick else 100)
+        measure(Path(folder), rounds)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,8 @@
 
 *Import* is ``import function_app`` in a fresh interpreter, compared with the Azure SDK modules that
 it needs. The imports run in turns, so that a busy machine slows all of them alike. CPU is that of
-the importing thread. ``sas/__init__.py`` imports without garbage collections, so the SDK modules
-are measured with them, as they are by themselves, and without. *First messages* are those of an
-order in a fresh host process; the table exists already.
+the importing thread. *First messages* are those of an order in a fresh host process; the table
+exists already.
 """
 
 from __future__ import annotations
@@ -68,7 +67,6 @@ def imports(rounds: int) -> None:
         compiled = deployed(Path(one), bytecode=True)
         cases = {
             "the SDK modules": (f"import {SDK}", compiled),
-            "the SDK modules, collector off": (f"import gc; gc.disable(); import {SDK}", compiled),
             "function_app": ("import function_app", compiled),
             "function_app, without its bytecode": (
                 "import function_app",

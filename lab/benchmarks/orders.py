@@ -2,7 +2,8 @@
 
 Everything runs on this machine (broker, Azurite, one host process, services without
 faults), so absolute figures depend on the machine as much as on the code. Compare only
-ratios within one run. ``--memory 10000`` measures how the memory of a host process grows.
+ratios within one run. ``--memory 10000`` measures how the memory of a host process grows;
+``--processes 2`` starts more host processes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from typing import Any
 
 from devstack.functions.host import Host
 from devstack.stack import Stack
-from lab.benchmarks.floor import bare_storage_cpu_ms
 from samples.services.remote import RemoteServices
 from sas.adapters.servicebus import ServiceBus
 from sas.adapters.table_store import TableStore
@@ -84,14 +84,16 @@ async def closed_loop(client: OrdersClient, run: Run, orders: int, prefix: str) 
     run.seconds = time.perf_counter() - begun
 
 
-async def speed(orders: int) -> None:
+async def speed(orders: int, processes: int) -> None:
     """Print orders a second and latency at several numbers in flight, and CPU per order."""
     async with (
         RemoteServices() as remote,
-        Stack(PROJECT, settings=settings_of(remote), groups={"app": []}) as stack,
+        Stack(
+            PROJECT, settings=settings_of(remote), groups={"app": []}, processes=processes
+        ) as stack,
         OrdersClient(stack.servicebus_connection, reply_queue=REPLY_QUEUE) as client,
     ):
-        await closed_loop(client, Run(4), 20, "warm")
+        await closed_loop(client, Run(8), 20 * processes, "warm")
         print("in flight   orders/s   done p50, p99 ms   notified p50, p99 ms   orders")
         for in_flight in IN_FLIGHT:
             run = Run(in_flight)
@@ -104,12 +106,7 @@ async def speed(orders: int) -> None:
             )
             print(f"{in_flight:9} {count / run.seconds:10.1f}{shown} {count:8}")
         spent = {c.name: 1000 * (cpu_s(c.pid) - cpu[c.name]) / count for c in stack.children()}
-        bare = await bare_storage_cpu_ms(stack.storage_connection)
     print("CPU ms per order at 100 in flight: " + _listed(spent, "{:.1f}"))
-    host = next(value for name, value in spent.items() if name.startswith("host"))
-    print(
-        f"5 transactions, 4 queries by the bare SDK: {bare:.1f} ms; host / bare = {host / bare:.2f}"
-    )
 
 
 async def counts() -> None:
@@ -187,13 +184,14 @@ def main() -> int:
     """Run the measurements."""
     parser = argparse.ArgumentParser(prog="python -m lab.benchmarks.orders", description=__doc__)
     parser.add_argument("--orders", type=int, default=300, help="orders at 100 in flight")
+    parser.add_argument("--processes", type=int, default=1, help="host processes (1)")
     parser.add_argument("--memory", type=int, help="watch memory over this many orders instead")
     options = parser.parse_args()
     if options.memory:
         asyncio.run(memory(options.memory))
         return 0
     asyncio.run(counts())
-    asyncio.run(speed(options.orders))
+    asyncio.run(speed(options.orders, options.processes))
     return 0
 
 

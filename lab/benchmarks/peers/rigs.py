@@ -173,8 +173,7 @@ class Restate(Rig):
 class Dbos(Rig):
     """PostgreSQL as Debian configures it, and one process that runs workflow and steps."""
 
-    name, title, installed_as = "dbos", "DBOS 3.4.0 on PostgreSQL, steps inline", "dbos"
-    kind = "inline"
+    name, title, installed_as = "dbos", "DBOS 3.4.0 on PostgreSQL", "dbos"
 
     async def start(self) -> None:
         postgres, self._port = free_port(), free_port()
@@ -202,47 +201,28 @@ class Dbos(Rig):
         await server.until(lambda: _says(server.log_path, ready), timeout_s=READY_S)
 
     async def start_workers(self) -> None:
-        app = self.app("dbos_app", self.kind, self._database, str(self._port))
+        app = self.app("dbos_app", self._database, str(self._port))
         await app.until(lambda: _listens(self._port), timeout_s=READY_S)
 
 
-class DbosQueued(Dbos):
-    """The same, each step over a queue."""
-
-    name, title = "dbos-queued", "DBOS 3.4.0, each step over a queue"
-    kind = "queued"
-
-
 class Temporal(Rig):
-    """Temporal's development server as it comes, state in memory, and one worker process."""
+    """Temporal's development server with its state in an SQLite file, and one worker process."""
 
-    name, title, installed_as = "temporal", "Temporal 1.32 dev server, in memory", "temporal"
+    name, title, installed_as = "temporal", "Temporal 1.32 dev server, in a file", "temporal"
 
     async def start(self) -> None:
         port = free_port()
         argv = [command_of("temporal", "temporal"), "server", "start-dev", "--headless"]
         argv += ["--ip", LOCAL, "--port", str(port), "--log-level", "error"]
-        argv += self._kept_in()
+        argv += ["--db-filename", str(self.folder / "temporal.db")]
         server = self.child("temporal", argv)
         self._servers.append(server)
         self.address = f"{LOCAL}:{port}"
         await server.until(lambda: _listens(port), timeout_s=READY_S)
         await self.start_workers()
 
-    def _kept_in(self) -> list[str]:
-        return []
-
     async def start_workers(self) -> None:
         self.app("temporal_app", self.address)
-
-
-class TemporalFile(Temporal):
-    """The same, state in an SQLite file, as the server's own help advises for durability."""
-
-    name, title = "temporal-file", "Temporal 1.32 dev server, in a file"
-
-    def _kept_in(self) -> list[str]:
-        return ["--db-filename", str(self.folder / "temporal.db")]
 
 
 class Celery(Rig):
@@ -270,9 +250,7 @@ class Celery(Rig):
         return {**super().environment(), "REDIS_URL": self.address}
 
 
-RIGS: dict[str, type[Rig]] = {
-    one.name: one for one in (Ours, Restate, Dbos, DbosQueued, Temporal, TemporalFile, Celery)
-}
+RIGS: dict[str, type[Rig]] = {one.name: one for one in (Ours, Restate, Dbos, Temporal, Celery)}
 
 
 def cpu_s(pids: list[int]) -> float:

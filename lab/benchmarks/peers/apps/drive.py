@@ -136,9 +136,7 @@ class Ours:
 CLIENTS: dict[str, type[Any]] = {
     "restate": Http,
     "dbos": Http,
-    "dbos-queued": Http,
     "temporal": Temporal,
-    "temporal-file": Temporal,
     "celery": Celery,
     "ours": Ours,
 }
