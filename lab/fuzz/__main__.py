@@ -1,98 +1,65 @@
-"""Command line of the fuzz."""
+"""Fuzz every entry point: ``python -m lab.fuzz --inputs 200000 --seed 1``.
+
+Each input is a valid one that was changed by a seed. It must be accepted, or refused with a clear
+error; nothing is lost, and no other order is harmed. Exit code 1: an input failed. What failed is
+printed with the number that repeats it: ``python -m lab.fuzz --seed 1 --input 4711``.
+"""
 
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import pprint
 import sys
-import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
-from lab.fuzz.run import Found, Fuzz, fuzzed
-from sas.cli.output import Progress, complain, say
+from lab.fuzz.run import BLOCK, Failed, Fuzz, block
 
-DESCRIPTION = """\
-Fuzz every entry point: queue messages, HTTP callbacks, rows of the table, files, settings. Each
-input is a valid one that was changed by a seed. It must be accepted, or refused with a clear error;
-nothing is lost, and no other order is harmed. Exit code 1: an input failed. It is printed as short
-as it can be made, with the command that repeats it.
-
-  python -m lab.fuzz --inputs 200000 --seed 1
-  python -m lab.fuzz --seed 1 --input 4711
-"""
 SHOWN = 5
 """Most different problems that are printed."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = argparse.ArgumentParser(
-        "python -m lab.fuzz",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--inputs", type=int, default=2000, metavar="N")
+    parser = argparse.ArgumentParser(prog="python -m lab.fuzz", description=__doc__)
+    parser.add_argument("--inputs", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--first", type=int, default=0, metavar="NUMBER", help="the first input")
-    parser.add_argument("--input", type=int, metavar="NUMBER", help="try and print this one alone")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="J")
+    parser.add_argument("--first", type=int, default=0, help="number of the first input")
+    parser.add_argument("--input", type=int, help="try and print this one alone")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args(argv)
     if arguments.input is not None:
-        return _one(arguments.seed, arguments.input)
-    return _many(arguments)
+        door, parts = Fuzz(arguments.seed).drawn(arguments.input)
+        print(f"input {arguments.input} of seed {arguments.seed}, door {door}:")
+        pprint.pp(parts, width=100)
+        arguments.first, arguments.inputs = arguments.input, 1
+    return many(arguments.seed, arguments.first, arguments.inputs, arguments.jobs)
 
 
-def _one(seed: int, number: int) -> int:
-    fuzz = _fuzz(seed)
-    door, parts = fuzz.drawn(number)
-    say(f"input {number} of seed {seed}, door {door}:")
-    say(pprint.pformat(parts, width=100))
-    found = fuzz.found(number)
-    if found is None:
-        say("it is accepted, or refused with a clear error")
-        return 0
-    _tell(fuzz, found)
-    return 1
-
-
-def _many(arguments: argparse.Namespace) -> int:
-    began = time.monotonic()
-    tried, by_door, wrong = 0, Counter[str](), list[Found]()
-    numbers = range(arguments.first, arguments.first + arguments.inputs)
-    progress = Progress(lambda: f"{tried:,} of {len(numbers):,} inputs, {len(wrong)} went wrong")
-    with progress.shown():
-        for count, doors, found in fuzzed(arguments.seed, numbers, arguments.jobs):
-            tried += count
-            by_door += doors
-            wrong += found
-            progress()
-    for door, count in sorted(by_door.items()):
-        say(f"{count:>9,}  {door}")
-    rate = tried / max(time.monotonic() - began, 0.001)
-    say(f"{tried:,} inputs of seed {arguments.seed}, {rate:,.0f} a second: {len(wrong)} went wrong")
-    if not wrong:
-        return 0
-    kinds = {(one.door, one.problem[:40]): one for one in reversed(wrong)}
-    fuzz = _fuzz(arguments.seed)
+def many(seed: int, first: int, count: int, jobs: int) -> int:
+    """Try inputs, several blocks of them at once; print how many of each door, and what failed."""
+    numbers = range(first, first + count)
+    blocks = [numbers[start : start + BLOCK] for start in range(0, count, BLOCK)]
+    tried, failed = Counter[str](), list[Failed]()
+    with ProcessPoolExecutor(jobs) as pool:
+        results = (
+            map(partial(block, seed), blocks)
+            if jobs == 1
+            else pool.map(partial(block, seed), blocks)
+        )
+        for doors, wrong in results:
+            tried += doors
+            failed += wrong
+    for door, times in sorted(tried.items()):
+        print(f"{times:>9,}  {door}")
+    print(f"{tried.total():,} inputs of seed {seed}: {len(failed)} went wrong")
+    kinds = {(one.door, one.problem[:40]): one for one in reversed(failed)}
     for one in sorted(kinds.values(), key=lambda one: one.number)[:SHOWN]:
-        _tell(fuzz, one)
-    return 1
-
-
-def _fuzz(seed: int) -> Fuzz:
-    logging.disable(logging.CRITICAL)
-    return Fuzz(seed)
-
-
-def _tell(fuzz: Fuzz, found: Found) -> None:
-    """Tell what went wrong with the shortest such input, and how to repeat it."""
-    complain(f"input {found.number} is made shorter")
-    short = fuzz.shrunk(found)
-    say(f"door {short.door}: {short.problem}")
-    say(pprint.pformat(short.parts, width=100))
-    say(f"repeat it: python -m lab.fuzz --seed {found.seed} --input {found.number}")
+        print(f"door {one.door}: {one.problem}")
+        print(f"repeat it: python -m lab.fuzz --seed {seed} --input {one.number}")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def queue_parts(queue: str, scene: Scene, rng: random.Random) -> Parts:
         kinds = list(scene.valid)
     bodies = scene.valid[rng.choice(kinds)]
     body = body_of(json.loads(rng.choice(bodies)), rng)
-    urgent = rng.random() < 0.2 and queue != QUEUES.alert_copies
+    urgent = rng.random() < 0.2
     parts: Parts = {"queue": lane(queue, urgent=urgent), "body": body}
     if rng.random() < 0.2:
         names = rng.sample(PROPERTIES, rng.choice([1, 1, 3]))
@@ -266,8 +266,6 @@ def _must(queue: str, body: bytes, properties: Parts) -> set[str] | None:
     letter = queue.startswith(QUEUES.dead_letters)
     if letter:
         queue = str(properties.get("sas_dead_letter_source"))
-    if queue == QUEUES.alert_copies and not letter:  # any body is posted, or put back
-        return None
     ordinary = queue.removesuffix("-urgent")
     reader = READERS.get(ordinary, _request)
     try:

@@ -1,14 +1,11 @@
-"""Make inputs of valid ones: change a value, a member, the nesting or the bytes of one."""
+"""Make inputs of valid ones: change a token, a member, the nesting or the bytes of a JSON text."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+import re
 from typing import Any
-
-Path = tuple[Any, ...]
-Tree = Any
 
 
 class Raw(str):
@@ -17,7 +14,7 @@ class Raw(str):
     __slots__ = ()
 
 
-ODD: tuple[Tree, ...] = (
+ODD: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2, 99, 1.5, -0.0, 2**31, 2**53 + 1, 2**63, -(2**64),
     Raw("1" + "0" * 400), Raw("1" + "0" * 5000), Raw("1e999"), Raw("1e-999"), Raw("NaN"),
     Raw("-Infinity"), Raw("01"), Raw("+1"), Raw("{"), Raw("]"), Raw("'x'"), Raw(""), Raw("nul"),
@@ -38,148 +35,71 @@ BYTES = (
     b"{", b"}", b"]", b'"', b"\\", b"\\u", b",", b":", b"\n", b"\r\n", b"1e999", b"NaN", b"//",
     b"%",
 )  # fmt: skip
-NAMES = ("", "id", "v", "kind", "order_id", "DeadLetterSource", "message_id", "__class__", "x", "É")
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_TOKEN = re.compile(rf"{_STRING}|[-\w.+]+")
+"""The name of a member, or a value that is no object and no array."""
+_MEMBER = re.compile(rf"{_STRING}:(?:{_STRING}|[-\w.+]+)")
 
 
-def written(tree: Tree) -> str:
-    """Return a tree as JSON text, with the raw parts in it as they are."""
-    match tree:
-        case Raw():
-            return str(tree)
-        case dict():
-            members = (f"{json.dumps(name)}:{written(one)}" for name, one in tree.items())
-            return "{" + ",".join(members) + "}"
-        case list():
-            return "[" + ",".join(map(written, tree)) + "]"
-        case _:
-            return json.dumps(tree)
+def written(value: Any) -> str:
+    """Return a value as JSON text, or as it is if it is raw."""
+    return str(value) if isinstance(value, Raw) else json.dumps(value, separators=(",", ":"))
 
 
-def places(tree: Tree, path: Path = ()) -> Iterator[Path]:
-    """Yield the path of every value of a tree, the tree itself first."""
-    yield path
-    inner = (
-        tree.items()
-        if isinstance(tree, dict)
-        else enumerate(tree)
-        if isinstance(tree, list)
-        else ()
-    )
-    for name, one in inner:
-        yield from places(one, (*path, name))
+def mutated(text: str, rng: random.Random) -> str:
+    """Return a JSON text with one change: of a member as a whole, or of one token."""
+    members = list(_MEMBER.finditer(text)) if rng.random() < 0.3 else []
+    found = rng.choice(members or list(_TOKEN.finditer(text)) or [re.match("", text)])
+    if found is None:  # an empty pattern matches any text
+        return text
+    new = _member(found[0], rng) if members else _token(found[0], rng)
+    return text[: found.start()] + new + text[found.end() :]
 
 
-def at(tree: Tree, path: Path) -> Tree:
-    """Return the value at a path."""
-    for name in path:
-        tree = tree[name]
-    return tree
+def _member(member: str, rng: random.Random) -> str:
+    """Return a member that is missing, is there twice, or has another one beside it."""
+    name, odd = member[: member.index('":') + 1], written(rng.choice(ODD))
+    return rng.choice(['"":0', f"{member},{name}:{odd}", f'{member},"x":{odd}', f"{name}:{odd}"])
 
 
-def put(tree: Tree, path: Path, value: Tree) -> Tree:
-    """Return a tree with another value at a path."""
-    if not path:
-        return value
-    name, *rest = path
-    copy = dict(tree) if isinstance(tree, dict) else list(tree)
-    copy[name] = put(copy[name], tuple(rest), value)
-    return copy
+def _token(token: str, rng: random.Random) -> str:
+    """Return another token: an odd value, a similar one, or the same one nested."""
+    kind = rng.random()
+    if kind < 0.35:
+        return written(rng.choice(ODD))
+    if kind < 0.5:
+        depth = rng.choice([1, 2, 28, 31, 33, 400])
+        return "[" * depth + token + "]" * depth
+    if token.startswith('"'):
+        try:
+            return json.dumps(_similar(json.loads(token), rng))
+        except ValueError:  # an earlier change broke it
+            return token[:-1]
+    return rng.choice([f"{token}0", f"-{token}", f'"{token}"', "null", "true", "7"])
 
 
-def without(tree: Tree, path: Path) -> Tree:
-    """Return a tree without the value at a path, which is not the tree itself."""
-    *before, name = path
-    inner = at(tree, tuple(before))
-    copy = dict(inner) if isinstance(inner, dict) else list(inner)
-    del copy[name]
-    return put(tree, tuple(before), copy)
-
-
-def mutated(tree: Tree, rng: random.Random) -> Tree:
-    """Return a tree with one change."""
-    path = rng.choice(list(places(tree)))
-    found = at(tree, path)
-    change = rng.choice(_CHANGES)
-    if change is _removed and path:
-        return without(tree, path)
-    return put(tree, path, change(found, rng))
-
-
-def _odd(_value: Tree, rng: random.Random) -> Tree:
-    return rng.choice(ODD)
-
-
-def _removed(_value: Tree, _rng: random.Random) -> Tree:
-    return {}
-
-
-def _similar(value: Tree, rng: random.Random) -> Tree:
-    """Return a value of the same type, and another one."""
-    match value:
-        case Raw() | None:
-            return rng.choice(ODD)
-        case bool():
-            return not value
-        case int() | float():
-            return rng.choice([value + 1, value - 1, -value, value * 1000, str(value), value + 0.5])
-        case str():
-            return _text(value, rng)
-        case dict() | list():
-            return _grown(value, rng)
-        case _:
-            return value
-
-
-def _text(value: str, rng: random.Random) -> str:
+def _similar(text: str, rng: random.Random) -> str:
     odd = rng.choice([one for one in ODD if isinstance(one, str) and not isinstance(one, Raw)])
-    where = rng.randint(0, len(value))
+    where = rng.randint(0, len(text))
+    letter = chr(rng.randint(0, 0xD7FF))
     return rng.choice(
         [
-            value[:where],
-            value[:where] + odd + value[where:],
-            value + value,
-            value.upper(),
-            value[::-1],
-            f" {value} ",
-            value[:where] + chr(rng.randint(0, 0xD7FF)) + value[where + 1 :],
+            text[:where],
+            text[:where] + odd + text[where:],
+            text + text,
+            text.upper(),
+            f" {text} ",
+            text[:where] + letter + text[where + 1 :],
         ]
     )
 
 
-def _grown(value: Tree, rng: random.Random) -> Tree:
-    """Return an object or an array with one thing more, or one of its members twice."""
-    if isinstance(value, list):
-        return [*value, rng.choice([*value, *ODD])]
-    if value and rng.random() < 0.3:
-        name = rng.choice(list(value))
-        return Raw(written(value)[:-1] + f",{json.dumps(name)}:{written(rng.choice(ODD))}" + "}")
-    if value and rng.random() < 0.5:
-        old = rng.choice(list(value))
-        name = rng.choice([old.upper(), old + "_", *NAMES])
-        return {name if key == old else key: one for key, one in value.items()}
-    return {**value, rng.choice(NAMES): rng.choice([*value.values(), *ODD])}
-
-
-def _nested(value: Tree, rng: random.Random) -> Tree:
-    depth = rng.choice([1, 2, 28, 31, 33, 400])
-    text = written(value)
-    return Raw(
-        "[" * depth + text + "]" * depth
-        if rng.random() < 0.5
-        else '{"a":' * depth + text + "}" * depth
-    )
-
-
-_CHANGES: tuple[Callable[[Tree, random.Random], Tree], ...] = (
-    _odd, _odd, _similar, _similar, _similar, _removed, _nested,
-)  # fmt: skip
-
-
-def body_of(tree: Tree, rng: random.Random) -> bytes:
-    """Return a valid JSON tree as bytes, with up to three changes of its values or its bytes."""
+def body_of(tree: Any, rng: random.Random) -> bytes:
+    """Return a valid JSON tree as bytes, with up to three changes of its text or its bytes."""
+    text = written(tree)
     for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
-        tree = mutated(tree, rng)
-    body = written(tree).encode("utf-8", "surrogatepass")
+        text = mutated(text, rng)
+    body = text.encode("utf-8", "surrogatepass")
     return broken(body, rng) if rng.random() < 0.2 else body
 
 
@@ -199,54 +119,3 @@ def broken(data: bytes, rng: random.Random) -> bytes:
             b"",
         ]
     )
-
-
-def shrunk(parts: Tree, fails: Callable[[Tree], bool], tries_max: int = 400) -> Tree:
-    """Return the shortest parts that were found to fail still."""
-    left = tries_max
-
-    def still(candidate: Tree) -> bool:
-        nonlocal left
-        left -= 1
-        return left >= 0 and fails(candidate)
-
-    while left > 0:
-        for candidate in _shorter(parts):
-            if still(candidate):
-                parts = candidate
-                break
-        else:
-            return parts
-    return parts
-
-
-def _shorter(parts: Tree) -> Iterator[Tree]:
-    """Yield parts that are shorter in one place, the largest cuts first."""
-    for path in list(places(parts)):
-        found = at(parts, path)
-        if path:
-            yield without(parts, path)
-        if isinstance(found, bytes):
-            yield from (put(parts, path, one) for one in _shorter_bytes(found))
-        elif isinstance(found, str) and found:
-            yield from (put(parts, path, one) for one in {found[: len(found) // 2], found[:-1], ""})
-
-
-def _shorter_bytes(data: bytes) -> Iterator[bytes]:
-    size = len(data) // 2
-    while size > len(data) // 16:
-        yield from (data[:at] + data[at + size :] for at in range(0, len(data), size))
-        size //= 2
-    try:
-        tree = json.loads(data, parse_constant=Raw, parse_float=Raw, parse_int=Raw)
-    except (ValueError, RecursionError):
-        tree = None
-    if isinstance(tree, dict | list):
-        for path in places(tree):
-            for one in (without(tree, path) if path else None, put(tree, path, 0)):
-                text = written(one).encode()
-                if one is not None and len(text) < len(data):
-                    yield text
-    while size:
-        yield from (data[:at] + data[at + size :] for at in range(0, len(data), size))
-        size //= 2

@@ -19,7 +19,6 @@ from unittest.mock import patch
 
 from lab.fuzz.table import MemoryTable, Rows
 from sas.actors.agent import RetryPolicy
-from sas.adapters.keyring import AesKeyRing
 from sas.adapters.table_store import TableStore
 from sas.bootstrap import Application, actors, wired
 from sas.codec import internal
@@ -29,7 +28,6 @@ from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.delivery import Delivery
 from sas.engine.messages import Addresses
 from sas.engine.receiver import SOURCE
-from sas.features.alert_webhook import Webhook
 from sas.features.callbacks.codec import CallbackKeys
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.features.field_encryption.encryption import FieldEncryption
@@ -111,9 +109,7 @@ BUSINESS = Business(
     workflows(),
     {name: ScriptedAgent() for name in AGENTS},
     {"order": check},
-    secret_fields={"order-held": ("card", "lines[].note")},
 )
-ENCRYPTION = FieldEncryption(BUSINESS.secret_fields, AesKeyRing((("k1", bytes(range(7, 39))),)))
 RULES = queue_rules(ROOT, AGENTS)
 
 
@@ -141,15 +137,15 @@ class World:
             self.bus.declare(queue, rules=rules)
         store = TableStore(self.table, shards=SHARDS)
         to = Addresses(QUEUES, "/fuzz")
-        context = wired(store, self.bus, self.clock, to, "fuzz:1", BUSINESS.workflows, ENCRYPTION)
+        context = wired(
+            store, self.bus, self.clock, to, "fuzz:1", BUSINESS.workflows, FieldEncryption()
+        )
         self.app = actors(
             context,
             BUSINESS,
             policy=RetryPolicy(0.2, 2.0),
             circuit=BreakerPolicy(10),
             callback_keys=KEYS,
-            webhook=Webhook("https://example.com/alerts", (bytes(32),)),
-            post_alert=_posted,
         )
         self.handlers = _handlers(self.app)
 
@@ -227,11 +223,6 @@ class World:
         return None
 
 
-async def _posted(_url: str, _headers: Mapping[str, str], body: bytes) -> str:
-    """Take every other alert, by its length."""
-    return "answered 503" if len(body) % 2 else ""
-
-
 def _handlers(app: Application) -> dict[str, Callable[[Delivery], Awaitable[object]]]:
     letters = app.dead_letters
     found: dict[str, Callable[[Delivery], Awaitable[object]]] = {}
@@ -241,7 +232,6 @@ def _handlers(app: Application) -> dict[str, Callable[[Delivery], Awaitable[obje
         found[lane(QUEUES.replies, urgent=urgent)] = app.scheduler.handle_reply
         found[lane(QUEUES.callbacks, urgent=urgent)] = app.callbacks.handle
         found |= {QUEUES.agent(name, urgent=urgent): app.agents[name].handle for name in AGENTS}
-    found[QUEUES.alert_copies] = app.alert_webhook.handle
     found[QUEUES.dead_letters] = letters.handle
     found[QUEUES.dead_letters + DEAD_LETTERS] = letters.handle_given_up
     return found
@@ -273,7 +263,7 @@ async def _scene() -> Scene:
     made: Iterable[tuple[str, str, tuple[str, ...], dict[str, Any]]] = (
         ("O-asked", "order", asked, {}),
         ("O-urgent", "order", asked, {"urgent": True}),
-        ("O-secret", "order-held", asked, {"card": "4111", "lines": [{"note": "ring twice"}]}),
+        ("O-held", "order-held", asked, {"lines": [{"note": "ring twice"}]}),
         ("O-answered", "order", (*asked, "agent-stock"), {}),
         ("O-refused", "order-held", (*asked, "agent-payment"), {"pay": "refuse"}),
         ("O-outside", "order", (), {"reserve": "outside"}),
@@ -301,7 +291,6 @@ async def _scene() -> Scene:
             valid[queued.message.queue].append(body)
     for queue in (QUEUES.alerts, QUEUES.rejected):
         valid[queue] = [message.body for message in world.bus.messages(queue)]
-    valid[QUEUES.alert_copies] = valid[QUEUES.alerts]
     valid[QUEUES.scheduler] += list(_commands(world))
     tokens = _tokens(world)
     valid[QUEUES.callbacks] = [_callback(token, one) for token in tokens for one in _ENDS]

@@ -1,4 +1,4 @@
-"""The fuzz itself: its inputs repeat, it finds defects, and shortens them."""
+"""The fuzz itself: its inputs repeat, and it finds defects."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ def test_most_inputs_differ_from_the_valid_one_they_are_made_of() -> None:
     assert 100 < refused < 490
 
 
-def test_an_undocumented_exception_is_found_and_made_short(
-    fuzz: Fuzz, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_undocumented_exception_is_found(fuzz: Fuzz, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(text: bytes) -> object:
         value = json.loads(text)
         if isinstance(value, dict) and value.get("seq") == 7:
@@ -78,14 +76,9 @@ def test_an_undocumented_exception_is_found_and_made_short(
         return value
 
     monkeypatch.setattr("sas.codec.internal.parse", broken)
-    body = b'{"v":1,"kind":"wake","id":"m","order_id":"O-done","seq":7,"more":[1,2,{"a":"b"}]}'
+    body = b'{"v":1,"kind":"wake","id":"m","order_id":"O-done","seq":7}'
     parts = {"queue": "scheduler", "body": body, "properties": {"x": "y"}}
-    problem = fuzz.tried("queue scheduler", parts)
-    assert problem == "ZeroDivisionError: seven"
-    short = mutation.shrunk(
-        parts, lambda one: fuzz.tried("queue scheduler", one) == "ZeroDivisionError: seven"
-    )
-    assert short == {"queue": "scheduler", "body": b'{"seq":7}'}
+    assert fuzz.tried("queue scheduler", parts) == "ZeroDivisionError: seven"
 
 
 def test_a_message_that_is_dropped_is_found(fuzz: Fuzz, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,4 +136,4 @@ def test_one_input_is_printed_with_its_door_and_what_became_of_it(
     assert main(["--seed", "1", "--input", "4"]) == 0
     said = capsys.readouterr().out
     assert "input 4 of seed 1, door " in said
-    assert "accepted, or refused with a clear error" in said
+    assert "1 inputs of seed 1: 0 went wrong" in said
