@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import AsyncIterator, Container, Sequence
+from collections.abc import Container
 
-from azure.data.tables import TableEntity
-
+from lab.fuzz.table import MemoryTable, Rows
 from samples.demo.verdict import ids_of
 from sas.adapters import keys
-from sas.adapters.table import Table
 from sas.adapters.table_store import TableStore
 from sas.domain.ids import shard_of
-from sas.domain.messages import Notify
-from sas.domain.order import FINISHED
-
-ALL_KEYS = ("", "\uffff")
+from sas.domain.messages import JournalEntry, Notify
+from sas.domain.order import FINISHED, Order
+from sas.ports import StateStore
 
 
 class Archive:
-    """Orders and journals as they were read once. ``store`` reads from here only."""
+    """Orders and journals, each as it was read last."""
 
     def __init__(self, store: TableStore) -> None:
-        self._table, self._copy = store, _Copy(store.table)
-        self.store = TableStore(self._copy, shards=len(store.shards))
+        self._table = store
+        self._rows: dict[str, Rows] = {}
 
-    async def read(self) -> None:
-        """Read all rows that are still in the table. Nothing may be at work on it."""
-        for shard in self._table.shards:
-            await self._copy.read(shard, ALL_KEYS)
+    async def read(self, order_id: str) -> StateStore:
+        """Read the rows of an order, if they were not moved; return a store that has only them."""
+        shard = shard_of(order_id, len(self._table.shards))
+        if order_id not in self._rows:
+            rows = await self._table.table.rows(shard, keys.whole(order_id))
+            self._rows[order_id] = {(shard, str(row["RowKey"])): row for row in rows}
+        held = MemoryTable(self._rows[order_id])
+        return TableStore(held, shards=len(self._table.shards))
+
+    async def load(self, order_id: str) -> Order | None:
+        """See ``StateStore.load``."""
+        return await (await self.read(order_id)).load(order_id)
+
+    async def journal(self, order_id: str) -> list[JournalEntry]:
+        """See ``StateStore.journal``."""
+        return await (await self.read(order_id)).journal(order_id)
 
     async def move(self, order_id: str, seen: Container[str]) -> bool:
         """Move one order from the table to here; return whether it was moved.
@@ -38,44 +46,10 @@ class Archive:
         Raises:
             StoreUnavailableError: no answer.
         """
-        shard = shard_of(order_id, len(self._table.shards))
-        await self._copy.read(shard, keys.whole(order_id))
-        order = await self.store.load(order_id)
-        if order is None or order.process_state not in FINISHED:
-            return False
-        journal = await self.store.journal(order_id)
-        if not all(own_id in seen for own_id in ids_of(Notify, order_id, journal)):
-            return False
-        return order_id in await self._table.purge(order)
-
-
-class _Copy(Table):
-    """Rows that were read from a table."""
-
-    def __init__(self, table: Table) -> None:
-        super().__init__(table.client, table.retry_budget, table.meter)
-        self._real = table
-        self._rows: dict[str, dict[str, TableEntity]] = {}
-        self._sorted: dict[str, list[str]] = {}
-
-    async def read(self, partition: str, span: tuple[str, str]) -> None:
-        rows = self._rows.setdefault(partition, {})
-        rows.update({str(row["RowKey"]): row for row in await self._real.rows(partition, span)})
-        self._sorted.pop(partition, None)
-
-    async def pages(
-        self,
-        partition: str,
-        span: tuple[str, str],
-        *,
-        limit: int | None = None,
-        select: Sequence[str] | None = None,
-    ) -> AsyncIterator[list[TableEntity]]:
-        """See ``Table.pages``."""
-        rows = self._rows.get(partition, {})
-        names = self._sorted.get(partition)
-        if names is None:
-            names = self._sorted[partition] = sorted(rows)
-        low, high = (bisect_left(names, key) for key in span)
-        if found := names[low:high][:limit]:
-            yield [rows[name] for name in found]
+        order, journal = await self.load(order_id), await self.journal(order_id)
+        if order is not None and order.process_state in FINISHED:
+            notices = ids_of(Notify, order_id, journal)
+            if all(own_id in seen for own_id in notices):
+                return order_id in await self._table.purge(order)
+        del self._rows[order_id]
+        return False

@@ -15,7 +15,6 @@ from azure.servicebus.aio import ServiceBusClient
 
 from lab.chaos.archive import Archive
 from lab.chaos.faults import Fault
-from lab.chaos.screen import Screen
 from lab.chaos.soak import RESTS
 from lab.chaos.system import System
 from samples.demo import scenario
@@ -30,6 +29,7 @@ SHOP, WHOLESALE = "responses-web-shop", "responses-wholesale"
 READ_MAX = 50
 READ_S_MAX = 30.0
 SUBMIT_S_MAX = 3.0
+LINE_EVERY_S = 5.0
 ENDED_KEPT = 300
 """Orders that ended last and stay in the table."""
 WINDOW_S = 300.0
@@ -68,7 +68,6 @@ class Run:
     """What a run does and has seen."""
 
     system: System
-    screen: Screen
     orders: Sequence[NewOrder]
     faults: Sequence[Fault]
     pace: float
@@ -82,7 +81,6 @@ class Run:
     """Whether finished orders are moved out of the table, so that Azurite stays fast."""
     tally: Tally = field(init=False)
     archive: Archive = field(init=False)
-    moved: int = 0
     happened: list[Happened] = field(default_factory=list)
     submitted: dict[str, NewOrder] = field(default_factory=dict)
     submitted_at: list[float] = field(default_factory=list)
@@ -95,10 +93,15 @@ class Run:
     redelivered: int = 0
     gave_up: bool = False
     begun: float = field(default_factory=time.time)
+    _told: float = 0.0
 
     def __post_init__(self) -> None:
         self.tally = Tally(len(self.orders))
         self.archive = Archive(self.system.store)
+
+    def say(self, text: str) -> None:
+        """Print a line with its time."""
+        print(f"{time.time() - self.begun:6.1f} s  {text}", flush=True)
 
     async def play(self) -> None:
         """Run until all is at rest, or until nothing has moved for ``quiet_s_max`` seconds."""
@@ -123,7 +126,11 @@ class Run:
             if task.done():
                 task.result()
         self.system.stack.check()
-        self.screen.update(len(self.submitted), len(self.tally.ended))
+        if time.time() - self._told >= LINE_EVERY_S:
+            self._told = time.time()
+            self.say(
+                f"{len(self.submitted)} of {len(self.orders)} in, {len(self.tally.ended)} ended"
+            )
         await asyncio.sleep(0.25)
 
     async def _settle(self, tasks: Sequence[asyncio.Task[None]]) -> None:
@@ -179,11 +186,10 @@ class Run:
                 if loading.done():
                     return  # the time is over
                 await asyncio.sleep(0.1)
-            self.screen.fault(number + 1, fault)
+            self.say(f"fault {number + 1} of {len(self.faults)}: {fault}")
             begun = time.time()
             await self.system.inflict(fault)
             self.happened.append(Happened(fault, begun, time.time()))
-            self.screen.fault_over()
             await asyncio.sleep(fault.pause_s)
 
     async def _move(self) -> None:
@@ -193,7 +199,7 @@ class Run:
             old = list(self.tally.ended)[looked_at:-ENDED_KEPT]
             for order_id in old:
                 with suppress(StoreUnavailableError):
-                    self.moved += await self.archive.move(order_id, self.tally.seen)
+                    await self.archive.move(order_id, self.tally.seen)
                 looked_at += 1
             await asyncio.sleep(1.0)
 

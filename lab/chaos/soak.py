@@ -13,14 +13,11 @@ import os
 import re
 import signal
 import statistics
-import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lab.chaos.screen import Screen
 from samples.demo.tally import Tally
 
-EVERY_S = 5.0
 RESTS_MIN = 3
 RESTS = 10
 """How often a run stops, and waits until no order is under way."""
@@ -30,7 +27,6 @@ FLAT_SHARE = 0.10
 JUDGED = ("in_use_mib", "files", "sockets")
 TOLD_S = 60.0
 """How long a worker may take to write how much memory it uses."""
-SHOWN_EVERY = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +37,6 @@ class Sample:
     memory_mib: float
     files: int
     sockets: int
-    at: float = 0.0
     in_use_mib: float = 0.0
 
 
@@ -56,23 +51,13 @@ class Samples:
     pid: int
     memory: Path
     tally: Tally
-    screen: Screen
-    taken: list[Sample] = field(default_factory=list)
     at_rest: list[Sample] = field(default_factory=list)
 
     async def rest(self) -> None:
         """Take a sample once idle connections are closed. No order is under way."""
         await asyncio.sleep(REST_S)
         self.at_rest.append(replace(self._take(), in_use_mib=await self._in_use_mib()))
-        self.screen.say(f"at rest: {self.at_rest[-1]}")
-
-    async def watch(self) -> None:
-        """Take a sample every few seconds until cancelled. Show one of them each minute."""
-        while True:
-            self.taken.append(self._take())
-            if len(self.taken) % SHOWN_EVERY == 1:
-                self.screen.say(str(self.taken[-1]))
-            await asyncio.sleep(EVERY_S)
+        print(f"at rest: {self.at_rest[-1]}", flush=True)
 
     async def _in_use_mib(self) -> float:
         self.memory.unlink(missing_ok=True)
@@ -92,7 +77,7 @@ class Samples:
             except OSError:
                 continue  # closed in the meantime
         sockets = sum(target.startswith("socket:") for target in targets)
-        return Sample(len(self.tally.ended), int(kib) / 1024, len(targets), sockets, time.time())
+        return Sample(len(self.tally.ended), int(kib) / 1024, len(targets), sockets)
 
     def _trend(self, name: str) -> tuple[float, float]:
         """Return the mean after the first third, and by how much the line through it rises.

@@ -54,6 +54,25 @@ GROUPS: Mapping[str, Sequence[str]] = {
 ONE_WORKER: Mapping[str, Sequence[str]] = {"worker": (*CORE, *AGENTS)}
 WORKED = (*Queues().on_the_way(orders.AGENTS), "dead-letters")
 
+STATUSES = {
+    Kind.QUEUE_DISABLED: "Disabled",
+    Kind.QUEUE_SEND_DISABLED: "SendDisabled",
+    Kind.QUEUE_RECEIVE_DISABLED: "ReceiveDisabled",
+}
+WEATHERS = {
+    Kind.STORE_REFUSED: Weather.REFUSED,
+    Kind.STORE_BUSY: Weather.BUSY,
+    Kind.STORE_ANSWERS_LOST: Weather.ANSWERS_LOST,
+    Kind.STORE_SILENT: Weather.SILENT,
+}
+ARMED = {
+    Kind.CONNECTIONS_CUT: "drop-connections",
+    Kind.LOCKS_EXPIRED: "expire-locks",
+    Kind.ACKNOWLEDGEMENTS_LOST: "lose-acknowledgement",
+    Kind.BROKER_BUSY: "server-busy",
+    Kind.DELIVERED_TWICE: "duplicate-delivery",
+}
+"""What the broker is asked to do, once or the next times."""
 SERVICES = Faults(transient=0.08, permanent=0.02, latency=0.05, delivery=6.0, retry_after_seconds=1)
 
 
@@ -88,7 +107,23 @@ class System:
 
     async def inflict(self, fault: Fault) -> None:
         """Do the fault, and return when it is over."""
-        await _ACTS[fault.kind](self, fault)
+        if fault.kind in STATUSES:
+            await self._close_queue(fault)
+        elif fault.kind in WEATHERS:
+            await self._spoil_store(fault)
+        elif fault.kind in ARMED:
+            await self._arm_broker(fault)
+        else:
+            acts: Mapping[Kind, Callable[[Fault], Awaitable[None]]] = {
+                Kind.KILL_HOST: self._kill_host,
+                Kind.KILL_HOSTS: self._kill_hosts,
+                Kind.KILL_BROKER: self._kill_broker,
+                Kind.KILL_AZURITE: self._kill_azurite,
+                Kind.KILL_ALL: self._kill_all,
+                Kind.PAUSE_HOST: self._pause_host,
+                Kind.CLOCK: self._jump,
+            }
+            await acts[fault.kind](fault)
 
     def set_clock(self, group: str, shift_s: float) -> None:
         """Shift the wall clock of a group's process, now and after each of its starts."""
@@ -115,20 +150,20 @@ class System:
         """Start the processes of all groups."""
         await asyncio.gather(*map(self.start_host, self.groups))
 
-    async def kill_host(self, fault: Fault) -> None:
+    async def _kill_host(self, fault: Fault) -> None:
         """``kill -9`` a host; start it again."""
         self.stack.kill(fault.target)
         await asyncio.sleep(fault.seconds)
         await self.start_host(fault.target)
 
-    async def kill_hosts(self, fault: Fault) -> None:
+    async def _kill_hosts(self, fault: Fault) -> None:
         """``kill -9`` all hosts; start them again."""
         for group in self.groups:
             self.stack.kill(group)
         await asyncio.sleep(fault.seconds)
         await self.start_hosts()
 
-    async def kill_broker(self, fault: Fault) -> None:
+    async def _kill_broker(self, fault: Fault) -> None:
         """``kill -9`` the broker; start it again on its ports with what it kept."""
         broker = self.stack.broker
         assert broker is not None
@@ -147,7 +182,7 @@ class System:
 
         await _persist(start)
 
-    async def kill_azurite(self, fault: Fault) -> None:
+    async def _kill_azurite(self, fault: Fault) -> None:
         """``kill -9`` Azurite; start it again on its port with its tables.
 
         It saves its tables every five seconds. Table Storage has what it answered, so Azurite is
@@ -174,14 +209,14 @@ class System:
                 return
             await asyncio.sleep(0.1)
 
-    async def kill_all(self, fault: Fault) -> None:
+    async def _kill_all(self, fault: Fault) -> None:
         """``kill -9`` everything, and start it again."""
         for group in self.groups:
             self.stack.kill(group)
-        await asyncio.gather(self.kill_broker(fault), self.kill_azurite(fault))
+        await asyncio.gather(self._kill_broker(fault), self._kill_azurite(fault))
         await self.start_hosts()
 
-    async def pause_host(self, fault: Fault) -> None:
+    async def _pause_host(self, fault: Fault) -> None:
         """SIGSTOP a host for longer than its locks and leases, then SIGCONT."""
         [host] = self.stack.group(fault.target)
         host.send_signal(signal.SIGSTOP)
@@ -190,18 +225,13 @@ class System:
         finally:
             host.send_signal(signal.SIGCONT)
 
-    async def jump(self, fault: Fault) -> None:
+    async def _jump(self, fault: Fault) -> None:
         """Let a host's clock jump."""
         self.set_clock(fault.target, fault.shift_s)
 
-    async def close_queue(self, fault: Fault) -> None:
+    async def _close_queue(self, fault: Fault) -> None:
         """Disable a queue for a while."""
-        status = {
-            Kind.QUEUE_DISABLED: "Disabled",
-            Kind.QUEUE_SEND_DISABLED: "SendDisabled",
-            Kind.QUEUE_RECEIVE_DISABLED: "ReceiveDisabled",
-        }[fault.kind]
-        await asyncio.to_thread(self._set_status, fault.target, status)
+        await asyncio.to_thread(self._set_status, fault.target, STATUSES[fault.kind])
         await asyncio.sleep(fault.seconds)
         await asyncio.to_thread(self._set_status, fault.target, "Active")
 
@@ -221,28 +251,15 @@ class System:
         with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
             return str(answer.read().decode())
 
-    async def spoil_store(self, fault: Fault) -> None:
+    async def _spoil_store(self, fault: Fault) -> None:
         """Let requests to the table fail for a while."""
-        weather = {
-            Kind.STORE_REFUSED: Weather.REFUSED,
-            Kind.STORE_BUSY: Weather.BUSY,
-            Kind.STORE_ANSWERS_LOST: Weather.ANSWERS_LOST,
-            Kind.STORE_SILENT: Weather.SILENT,
-        }[fault.kind]
-        await self.proxy.change(weather)
+        await self.proxy.change(WEATHERS[fault.kind])
         await asyncio.sleep(fault.seconds)
         await self.proxy.change(Weather.FINE)
 
-    async def arm_broker(self, fault: Fault) -> None:
+    async def _arm_broker(self, fault: Fault) -> None:
         """Let the broker fail at once, or the next times."""
-        kind = {
-            Kind.CONNECTIONS_CUT: "drop-connections",
-            Kind.LOCKS_EXPIRED: "expire-locks",
-            Kind.ACKNOWLEDGEMENTS_LOST: "lose-acknowledgement",
-            Kind.BROKER_BUSY: "server-busy",
-            Kind.DELIVERED_TWICE: "duplicate-delivery",
-        }[fault.kind]
-        asked = {"kind": kind} | ({"count": fault.count} if fault.count else {})
+        asked = {"kind": ARMED[fault.kind]} | ({"count": fault.count} if fault.count else {})
         await asyncio.to_thread(self._ask, "POST", "$faults", json.dumps(asked).encode())
 
     async def calm(self) -> None:
@@ -265,29 +282,6 @@ class System:
         if any(counts[queue, kind] for queue in WORKED for kind in ("Active", "Scheduled")):
             return False
         return not any([await self.store.oldest_due(shard) for shard in self.store.shards])
-
-
-_ACTS: Mapping[Kind, Callable[[System, Fault], Awaitable[None]]] = {
-    Kind.KILL_HOST: System.kill_host,
-    Kind.KILL_HOSTS: System.kill_hosts,
-    Kind.KILL_BROKER: System.kill_broker,
-    Kind.KILL_AZURITE: System.kill_azurite,
-    Kind.KILL_ALL: System.kill_all,
-    Kind.PAUSE_HOST: System.pause_host,
-    Kind.QUEUE_DISABLED: System.close_queue,
-    Kind.QUEUE_SEND_DISABLED: System.close_queue,
-    Kind.QUEUE_RECEIVE_DISABLED: System.close_queue,
-    Kind.STORE_REFUSED: System.spoil_store,
-    Kind.STORE_BUSY: System.spoil_store,
-    Kind.STORE_ANSWERS_LOST: System.spoil_store,
-    Kind.STORE_SILENT: System.spoil_store,
-    Kind.CONNECTIONS_CUT: System.arm_broker,
-    Kind.LOCKS_EXPIRED: System.arm_broker,
-    Kind.ACKNOWLEDGEMENTS_LOST: System.arm_broker,
-    Kind.BROKER_BUSY: System.arm_broker,
-    Kind.DELIVERED_TWICE: System.arm_broker,
-    Kind.CLOCK: System.jump,
-}
 
 
 async def _persist(start: Callable[[], Awaitable[None]]) -> None:
