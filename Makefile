@@ -1,5 +1,5 @@
 # Two commands: `make demo` and `make test`. Each does all the set-up it needs on a fresh machine.
-.PHONY: help setup demo up docs chaos soak test test-all test-unit test-infra test-sdk check lint types contracts format bench bench-peers bench-growth dist clean
+.PHONY: help setup demo up docs chaos soak test test-all test-unit test-infra test-sdk check lint types contracts format bench bench-peers weight dist clean
 SHELL := /bin/bash
 VENV := .venv
 # Tests start hundreds of processes. Without bytecode on disk each of them compiles every module.
@@ -102,8 +102,8 @@ bench: setup ## orders a second, latency, requests per order
 bench-peers: setup ## the same saga on Restate, DBOS, Temporal and Celery, in turns (10 minutes; QUICK=1)
 	@$(PY) -m lab.benchmarks.peers $(if $(QUICK),--quick)
 
-bench-growth: setup ## sweeps, lists, purge and more processes as orders grow, with pictures (QUICK=1)
-	@$(PY) -m lab.benchmarks.growth $(if $(QUICK),--quick)
+weight: setup ## lines, words, settings, verbs: the table of ARCHITECTURE.md
+	@$(PY) -m lab.weight
 
 clean: ## remove what setup made
 	rm -rf $(VENV) devstack/azurite/node_modules .mypy_cache .ruff_cache .pytest_cache
