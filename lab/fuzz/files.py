@@ -29,15 +29,11 @@ ORDERS: tuple[Any, ...] = (
 
 
 def orders_parts(_scene: Scene, rng: random.Random) -> Parts:
-    """Return a file for ``sas submit``: an object, an array, or JSON Lines."""
+    """Return a file for ``sas submit``: an object over several lines, or JSON Lines."""
     orders = [rng.choice(ORDERS) for _ in range(rng.choice([1, 1, 2, 3]))]
-    form = rng.random()
-    if form < 0.3:
-        return {"file": body_of(orders, rng)}
-    if form < 0.5:
-        text = json.dumps(orders[0] if len(orders) == 1 else orders, indent=1).encode()
-        return {"file": broken(text, rng)}
-    return {"file": b"\n".join(body_of(one, rng) for one in orders)}
+    if rng.random() < 0.2:
+        return {"file": broken(json.dumps(orders[0], indent=1).encode(), rng)}
+    return {"file": b"\n".join(body_of(order, rng) for order in orders)}
 
 
 async def check_orders(parts: Parts, _scene: Scene) -> None:

@@ -30,7 +30,6 @@ from sas.engine.messages import Addresses
 from sas.engine.receiver import SOURCE
 from sas.features.callbacks.codec import CallbackKeys
 from sas.features.circuit_breaker.rules import BreakerPolicy
-from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import (
     AwaitCallback,
     Business,
@@ -137,9 +136,7 @@ class World:
             self.bus.declare(queue, rules=rules)
         store = TableStore(self.table, shards=SHARDS)
         to = Addresses(QUEUES, "/fuzz")
-        context = wired(
-            store, self.bus, self.clock, to, "fuzz:1", BUSINESS.workflows, FieldEncryption()
-        )
+        context = wired(store, self.bus, self.clock, to, "fuzz:1", BUSINESS.workflows)
         self.app = actors(
             context,
             BUSINESS,
@@ -253,7 +250,7 @@ class Scene:
 
 async def scene() -> Scene:
     """Return the scene. It is the same in every process."""
-    with patch.object(os, "urandom", random.Random(0).randbytes):  # ids and nonces are made of it
+    with patch.object(os, "urandom", random.Random(0).randbytes):  # ids are made of it
         return await _scene()
 
 
