@@ -19,7 +19,7 @@ from pathlib import Path
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
 
-from tests.broker_runners import BrokerProcess, cpu_of, memory_of, start_broker
+from devstack.tests.broker_runners import BrokerProcess, cpu_of, memory_of, start_broker
 
 BODY = b"x" * 256
 QUEUES = 11

@@ -135,6 +135,6 @@ def test_a_page_holds_no_merge_conflict() -> None:
 
 def test_a_decision_is_at_most_a_page() -> None:
     decisions = [page for page in PAGES if re.match(r"\d{4}-", page.name)]
-    assert len(decisions) > 30
+    assert decisions
     lengths = {str(page): len((ROOT / page).read_text("utf-8").split()) for page in decisions}
     assert {page: words for page, words in lengths.items() if words > 450} == {}
