@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -127,16 +126,3 @@ def start_broker(config: Path, *, port: int = 0, data: Path | None = None) -> Br
         code = broker.kill()
         raise RuntimeError(f"the broker did not start (exit code {code}); the reason is on stderr")
     return broker
-
-
-def cpu_of(pid: int) -> float:
-    """CPU seconds of a process and all its threads, to the nanosecond."""
-    clock = ~pid << 3 | 2  # Linux: CPUCLOCK_SCHED of a process, as clock_getcpuclockid(3) makes it
-    return time.clock_gettime(clock)
-
-
-def memory_of(pid: int) -> float:
-    """Resident memory in MB."""
-    text = Path(f"/proc/{pid}/status").read_text()
-    line = next(line for line in text.splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) / 1024

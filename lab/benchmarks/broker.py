@@ -19,7 +19,7 @@ from pathlib import Path
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
 
-from devstack.tests.broker_runners import BrokerProcess, cpu_of, memory_of, start_broker
+from devstack.tests.broker_runners import BrokerProcess, start_broker
 
 BODY = b"x" * 256
 QUEUES = 11
@@ -76,6 +76,19 @@ class Driver:
         """Close the client."""
         for part in (self._sender, self._receiver, self._batch_sender, self._taker, self._client):
             part.close()
+
+
+def cpu_of(pid: int) -> float:
+    """CPU seconds of a process and all its threads, to the nanosecond."""
+    clock = ~pid << 3 | 2  # Linux: CPUCLOCK_SCHED of a process, as clock_getcpuclockid(3) makes it
+    return time.clock_gettime(clock)
+
+
+def memory_of(pid: int) -> float:
+    """Resident memory in MB."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    line = next(line for line in text.splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
 
 
 def message() -> ServiceBusMessage:
