@@ -33,9 +33,7 @@ NAMED = sorted(
 OF_TOOLS = sorted(
     (page, module, option)
     for page, text in TEXTS.items()
-    for module, rest in re.findall(
-        r"python -m ((?:devstack|samples|tools|benchmarks)[\w.]*)(.*)", text
-    )
+    for module, rest in re.findall(r"python -m ((?:devstack|samples|tools|lab)[\w.]*)(.*)", text)
     for option in re.findall(r"(?<=[\s\[])--[a-z-]+", rest.partition("`")[0])
     if option != "--help"
 )
