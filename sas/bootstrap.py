@@ -20,7 +20,6 @@ from sas.adapters import telemetry
 from sas.adapters.clock import SystemClock
 from sas.adapters.export import JsonLines
 from sas.adapters.servicebus import ServiceBus, tls
-from sas.adapters.webhook import post
 from sas.bounds import SHARDS_MAX
 from sas.codec.orders import ORDER_BYTES_MAX
 from sas.config import Config, SettingError, read_config
@@ -31,9 +30,8 @@ from sas.engine.delivery import DEPLOY_WAIT, Delivery
 from sas.engine.hooks import CallGuard, Encryption, RuntimeRules, no_callbacks
 from sas.engine.messages import Addresses
 from sas.engine.receiver import Handler, Receiver
-from sas.features.alert_webhook import AlertCopies, AlertWebhook, Post, Webhook
 from sas.features.call_limit import CallLimit
-from sas.features.callbacks.codec import CallbackKeys, read_message
+from sas.features.callbacks.codec import CallbackKeys
 from sas.features.callbacks.endpoint import Callbacks
 from sas.features.circuit_breaker.guard import CircuitBreaker, OpenCircuits, open_circuits
 from sas.features.circuit_breaker.rules import BreakerPolicy
@@ -70,7 +68,6 @@ class Application:
     dead_letters: DeadLetters
     purger: Purger
     callbacks: Callbacks
-    alert_webhook: AlertWebhook
 
     async def receive(self, handler: Handler, delivery: Delivery) -> object:
         """Hand a message to its handler; see ``Receiver.receive``."""
@@ -194,8 +191,6 @@ def assemble(
     to = Addresses(settings.queues, settings.source)
     encryption = _encryption(business, settings)
     directory = settings.purge_export
-    if settings.alert_webhook:
-        bus = AlertCopies(store, bus, clock, settings.queues)
     context = wired(store, bus, clock, to, settings.instance, business.workflows, encryption)
     return actors(
         context,
@@ -209,7 +204,6 @@ def assemble(
         exporter=JsonLines(Path(directory), settings.instance) if directory else None,
         function_time=settings.function_time,
         deploy_wait=settings.deploy_wait,
-        webhook=settings.alert_webhook,
     )
 
 
@@ -250,20 +244,9 @@ def actors(  # noqa: PLR0913  one value for each setting
     exporter: Exporter | None = None,
     function_time: timedelta = timedelta(minutes=9),
     deploy_wait: timedelta = DEPLOY_WAIT,
-    webhook: Webhook = Webhook(),  # noqa: B008  immutable
-    post_alert: Post = post,
 ) -> Application:
     """Return the actors of one instance. The simulation calls this too."""
     business = redacted(business, context.encryption)
-    callbacks = Callbacks(context, business, callback_keys)
-
-    def order_of_callback(body: bytes) -> str:
-        return read_message(body, callback_keys)[1].order_id
-
-    excuses = QueueExcuses(
-        context, business.workflows, order_of_callback if callback_keys else None
-    )
-
     return Application(
         context=context,
         receiver=Receiver(
@@ -277,17 +260,14 @@ def actors(  # noqa: PLR0913  one value for each setting
             for name in business.agents
         },
         supervisor=Supervisor(
-            context, business.workflows.rules, excuses, min(SWEEP_TIME, function_time)
-        ),
-        dead_letters=DeadLetters(
             context,
-            business,
-            order_bytes_max,
-            {context.queues.callbacks: callbacks.identify},
+            business.workflows.rules,
+            QueueExcuses(context, business.workflows),
+            min(SWEEP_TIME, function_time),
         ),
+        dead_letters=DeadLetters(context, business, order_bytes_max),
         purger=Purger(context, retention, exporter, function_time, purge_shards),
-        callbacks=callbacks,
-        alert_webhook=AlertWebhook(context.clock, webhook, post_alert),
+        callbacks=Callbacks(context, business, callback_keys),
     )
 
 
@@ -335,13 +315,8 @@ def _limits(business: Business, settings: Config) -> Mapping[str, int]:
 
 
 def _encryption(business: Business, settings: Config) -> Encryption:
-    """Return the field encryption; one that does nothing where no field is or was secret.
-
-    An app that has only the callback endpoint needs no keys: it reads no secret field, and the
-    engine redacts what it accepted.
-    """
-    needed = business.secret_fields and "engine" in settings.functions
-    if not needed and not settings.encryption_keys:
+    """Return the field encryption; one that does nothing where no field is or was secret."""
+    if not business.secret_fields and not settings.encryption_keys:
         return Encryption()
     ring: KeyRing | None = None
     if settings.encryption_keys:

@@ -28,7 +28,6 @@ from sas.codec.orders import (
 )
 from sas.domain.ids import URGENT_SUFFIX
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, QUEUE_NAME, Queues
-from sas.features.alert_webhook import Webhook
 from sas.features.callbacks.codec import CallbackKeys
 from sas.ports import LIMIT_MAX
 from sas.profiles import CONNECTION
@@ -49,9 +48,6 @@ QUEUE_SETTINGS: Mapping[str, str] = {
 QUEUE_SETTING_LENGTH_MAX = 100
 """Longest name or prefix of a queue. An agent's name and the suffix of a lane still fit behind."""
 KEY_BYTES = 32
-WEBHOOK_KEY_BYTES = range(24, 65)
-"""Lengths of a key of https://www.standardwebhooks.com."""
-_WEBHOOK_KEY_PREFIX = "whsec_"
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _CALLBACK_KEY = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9+/=_-]{32,}")
 """The alphabets of base64 and hex. A random key has letters and digits."""
@@ -89,13 +85,6 @@ MESSAGE_BYTES_LIMIT = 100 * 1024 * 1024
 TELEMETRY = ("off", "console", "otlp", "azuremonitor")
 """Targets of spans, metrics and log lines: see docs/telemetry.md."""
 
-FUNCTIONS: Mapping[str, tuple[str, ...]] = {
-    "all": ("engine", "callbacks"),
-    "engine": ("engine",),
-    "callbacks": ("callbacks",),
-}
-"""The groups of functions that an app has, for each value of SAS_FUNCTIONS."""
-
 
 class SettingError(ValueError):
     """A setting is missing or wrong. The message names it and says what it should be."""
@@ -110,7 +99,6 @@ class Config:
     table: str
     shards: int
     direct_transactions: bool
-    functions: tuple[str, ...]
     queues: Queues
     source: str
     instance: str
@@ -128,7 +116,6 @@ class Config:
     purge_shards: int
     purge_export: str | None
     callback_keys: CallbackKeys
-    alert_webhook: Webhook = field(default_factory=Webhook)
     encryption_keys: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
 
 
@@ -146,7 +133,6 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         table=read_table_name(env),
         shards=_whole(env, "SAS_SHARDS", 16, 1, SHARDS_MAX),
         direct_transactions=_direct_transactions(env),
-        functions=read_functions(env),
         queues=read_queues(env),
         source=_source(env),
         instance=_instance(env),
@@ -164,7 +150,6 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         purge_shards=_whole(env, "SAS_PURGE_SHARDS", SHARDS_MAX, 1, SHARDS_MAX),
         purge_export=env.get("SAS_PURGE_EXPORT") or None,
         callback_keys=_callback_keys(env),
-        alert_webhook=_alert_webhook(env),
         encryption_keys=_keys(env.get("SAS_ENCRYPTION_KEYS") or ""),
     )
 
@@ -211,19 +196,6 @@ def read_applications(environ: Mapping[str, str] | None = None) -> tuple[str, ..
                 f"of {name!r} too: rename one"
             )
     return names
-
-
-def read_functions(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return the groups of functions that this app has: engine, callbacks, or both.
-
-    Raises:
-        SettingError: it is not in ``FUNCTIONS``.
-    """
-    env = os.environ if environ is None else environ
-    text = env.get("SAS_FUNCTIONS", "all")
-    if text not in FUNCTIONS:
-        raise SettingError(f"SAS_FUNCTIONS={text[:80]!r}: give one of {', '.join(FUNCTIONS)}")
-    return FUNCTIONS[text]
 
 
 def _check_queue_name(field_name: str, text: str) -> None:
@@ -403,46 +375,6 @@ def _callback_keys(env: Mapping[str, str]) -> CallbackKeys:
                 "`openssl rand -base64 32` prints it; commas between keys"
             )
     return CallbackKeys(keys, url)
-
-
-def _alert_webhook(env: Mapping[str, str]) -> Webhook:
-    """Return where alerts are posted; a false value if nowhere."""
-    url, text = env.get("SAS_ALERT_WEBHOOK_URL"), env.get("SAS_ALERT_WEBHOOK_SECRET")
-    if not url and not text:
-        return Webhook()
-    if not url or not _is_safe_address(url):  # without the value, which may hold a secret
-        raise SettingError(
-            "SAS_ALERT_WEBHOOK_URL: give an address that begins with https://, as "
-            "https://alerts.example.com/sas (http:// on this machine only)"
-        )
-    keys = tuple(map(_webhook_key, (text or "").split(",")))
-    if not all(keys):
-        raise SettingError(
-            "SAS_ALERT_WEBHOOK_SECRET: give 24 to 64 random bytes in base64, as "
-            "`openssl rand -base64 32` prints them, also with whsec_ before; commas between keys"
-        )
-    return Webhook(url, keys)
-
-
-def _is_safe_address(url: str) -> bool:
-    """Return whether a post to an address is safe from readers on the network."""
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        return False
-    is_here = parts.scheme == "http" and host in {"127.0.0.1", "::1", "localhost"}
-    return bool(_URI_REFERENCE.fullmatch(url) and host and (parts.scheme == "https" or is_here))
-
-
-def _webhook_key(text: str) -> bytes:
-    """Return the bytes of a key; none if it is not random, or not base64."""
-    try:
-        key = base64.b64decode(text.strip().removeprefix(_WEBHOOK_KEY_PREFIX), validate=True)
-    except ValueError:
-        return b""
-    is_random = not _has_pattern(key) and not key.isascii()
-    return key if len(key) in WEBHOOK_KEY_BYTES and is_random else b""
 
 
 def _check_references(env: Mapping[str, str]) -> None:

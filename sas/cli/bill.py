@@ -218,8 +218,8 @@ def metric_series(steps: int) -> int:
 
 
 def queue_functions(steps: int) -> int:
-    """Return the functions of queues: one a lane, two of dead letters, the alert webhook."""
-    return len(Queues().on_the_way([str(number) for number in range(steps)])) + 3
+    """Return the functions of queues: one a lane, and two of dead letters."""
+    return len(Queues().on_the_way([str(number) for number in range(steps)])) + 2
 
 
 def _without_orders(load: Load) -> Load:

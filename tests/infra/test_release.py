@@ -6,7 +6,6 @@ import re
 import shutil
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -72,31 +71,6 @@ def test_what_the_changelog_calls_not_released_is_not_released(project: Path) ->
     assert "without a remark" in problem
 
 
-# -- Templates --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["bug.yml", "feature.yml"])
-def test_a_form_for_issues_has_what_github_asks_for(name: str) -> None:
-    form: Any = read_yaml(GITHUB / "ISSUE_TEMPLATE" / name)
-    assert {"name", "description", "body"} <= form.keys()
-    fields = [field for field in form["body"] if field["type"] != "markdown"]
-    assert len({field["id"] for field in fields}) == len(fields) >= 3
-    for field in fields:
-        assert field["type"] in {"textarea", "dropdown"}
-        assert field["attributes"]["label"]
-        assert field["type"] != "dropdown" or len(field["attributes"]["options"]) > 1
-
-
-def test_the_forms_name_commands_and_files_that_are_there() -> None:
-    texts = [path.read_text() for path in (GITHUB / "ISSUE_TEMPLATE").iterdir()]
-    text = " ".join([*texts, (GITHUB / "pull_request_template.md").read_text()])
-    for name in set(re.findall(r"\b[A-Z]+\.md\b", text)):
-        assert (ROOT / name).exists(), name
-    makefile = (ROOT / "Makefile").read_text()
-    for target in set(re.findall(r"`make ([a-z-]+)`", text)):
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-
-
 # -- The site ---------------------------------------------------------------------------------
 
 
@@ -115,13 +89,3 @@ def test_the_pages_are_copied_with_the_files_that_they_link_to(tmp_path: Path) -
     assert (tmp_path / "docs" / "images" / "desk-overview.png").exists()
     assert (tmp_path / "samples" / "prices.json").exists()
     assert not list(tmp_path.rglob("*.py"))
-
-
-def test_the_packages_of_the_site_are_locked_without_addresses_and_not_part_of_setup() -> None:
-    lock = (ROOT / "requirements-docs.txt").read_text()
-    assert "mkdocs-material==" in lock
-    assert "--hash=sha256:" in lock
-    assert "://" not in lock
-    assert "mkdocs" not in (ROOT / "requirements-dev.txt").read_text()
-    recipe = (ROOT / "Makefile").read_text()
-    assert "--require-hashes -r requirements-docs.txt" in recipe

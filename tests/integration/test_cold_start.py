@@ -1,6 +1,5 @@
 """What an import of ``function_app`` loads, in a fresh interpreter. A cold start waits for it."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,7 +7,6 @@ import sys
 import pytest
 
 from tests.indexed_functions import ROOT, local_settings
-from tests.unit.test_function_app import QUEUES
 
 SDK = {"azure.functions", "azure.servicebus.aio"}
 OURS = {"function_app", "msgspec", "opentelemetry", "orders", "sas"}
@@ -100,20 +98,3 @@ def test_after_an_import_the_collector_is_as_it_was(lacks: str, collects: bool) 
     tried = "try:\n    import function_app\nexcept ImportError:\n    print('failed')\n"
     said = words_of(f"{given}{tried}print(gc.isenabled())")
     assert said == [*(["failed"] if lacks else []), str(collects)]
-
-
-def test_an_app_has_the_functions_of_its_setting() -> None:
-    script = (
-        "import json, os, sys\n"
-        "for value in ('all', 'engine', 'callbacks'):\n"
-        "    os.environ['SAS_FUNCTIONS'] = value\n"
-        "    import function_app\n"
-        "    found = function_app.app.get_functions()\n"
-        "    print(json.dumps([one.get_function_name() for one in found]))\n"
-        "    del sys.modules['function_app']"
-    )
-    lines = printed_by(script).splitlines()
-    everything, engine, callbacks = (set(json.loads(line)) for line in lines)
-    assert everything == {*QUEUES, "callback", "supervisor", "purge"}
-    assert engine == {*QUEUES, "supervisor", "purge"}
-    assert callbacks == {"callback"}

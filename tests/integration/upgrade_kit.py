@@ -33,6 +33,7 @@ from sas.distribution import version
 from sas.domain.messages import Verb
 from sas.domain.queues import Queues
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
+from sas.features.callbacks.codec import message_of, parse_body
 from sas.ports import AwaitCallback, Business, Call, Message, RefusedError, StillRunning
 from sas.testing.bus import MemoryBus
 from sas.testing.clock import VirtualClock
@@ -226,8 +227,11 @@ async def _commanded(system: System) -> Message:
 
 def _called_back(system: System) -> Message:
     """Return a callback that no function has read."""
-    body = {"token": system.remote.tokens["asking"], "outcome": "done", "result": {"by": "hand"}}
-    return Message(QUEUES.callbacks, "b-1", json.dumps(body).encode())
+    keys = read_config(SETTINGS).callback_keys
+    token = system.remote.tokens["asking"]
+    body = parse_body(b'{"outcome": "done", "result": {"by": "hand"}}')
+    message = message_of(token, keys.read(token), body)
+    return Message(QUEUES.callbacks, message.id, internal.encode(message))
 
 
 async def play(storage: str, recording: Mapping[str, Any]) -> System:

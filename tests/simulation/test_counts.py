@@ -7,7 +7,6 @@ memory; ``tests/contract/test_meters.py`` holds its meters to the real ones, and
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -17,13 +16,16 @@ import pytest
 
 from sas.cli import counts
 from sas.cli.counts import AGENT, Count
+from sas.codec import internal
+from sas.config import read_config
 from sas.domain.ids import shard_of
 from sas.domain.order import OrderState
+from sas.features.callbacks.codec import message_of, parse_body
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.ports import AwaitCallback, Callback, Message, RefusedError, StillRunning, TransientError
 from sas.telemetry.usage import Usage
 from sas.testing.store import StoreFault
-from tests.simulation.counting_kit import QUEUES, SHOP, KilledError, Spent, System
+from tests.simulation.counting_kit import QUEUES, SETTINGS, SHOP, KilledError, Spent, System
 from tests.unit.actors_kit import keep_breaker
 
 LAST = "agent-2"
@@ -242,8 +244,10 @@ async def callback(made: System) -> None:
 
     made.agents[LAST].then(ask)
     await made.submit("O-1")
-    body = json.dumps({"token": given[0].token, "outcome": "done"}).encode()
-    await made.bus.send([Message(QUEUES.callbacks, "c-1", body)])
+    keys = read_config(SETTINGS).callback_keys
+    token = given[0].token
+    message = message_of(token, keys.read(token), parse_body(b'{"outcome": "done"}'))
+    await made.bus.send([Message(QUEUES.callbacks, message.id, internal.encode(message))])
     await made.work()
 
 

@@ -109,7 +109,6 @@ def test_a_storage_account_of_its_own_goes_before_the_hosts() -> None:
         ({"SAS_SHARDS": "²"}, "SAS_SHARDS"),
         ({"SAS_SHARDS": ""}, "SAS_SHARDS"),
         ({"SAS_PURGE_SHARDS": "0"}, "SAS_PURGE_SHARDS"),
-        ({"SAS_FUNCTIONS": "callback"}, "SAS_FUNCTIONS=.callback.: give one of all, engine"),
         ({"SAS_TABLE_TRANSACTIONS": ""}, "SAS_TABLE_TRANSACTIONS"),
         (
             {"SAS_TABLE_TRANSACTIONS": "SDK"},
@@ -331,19 +330,6 @@ def test_secret_fields_without_a_key_are_reported_before_any_message_is_taken() 
     business = replace(kit(CHAIN).business, secret_fields={"chain": ("card",)})
     with pytest.raises(SettingError, match="SAS_ENCRYPTION_KEYS is missing"):
         checked(business, ("stock", "payment"))
-
-
-@pytest.mark.parametrize("functions", ["all", "engine", "callbacks"])
-def test_only_an_app_with_the_callback_endpoint_alone_needs_no_key_of_secret_fields(
-    least: pytest.MonkeyPatch, functions: str
-) -> None:
-    least.setenv("SAS_FUNCTIONS", functions)
-    business = replace(kit(CHAIN).business, secret_fields={"chain": ("card",)})
-    if functions == "callbacks":
-        assert checked(business, ("stock", "payment")) is business
-    else:
-        with pytest.raises(SettingError, match="SAS_ENCRYPTION_KEYS is missing"):
-            checked(business, ("stock", "payment"))
 
 
 @pytest.mark.usefixtures("least")

@@ -14,17 +14,23 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sas.codec import internal
-from sas.codec.internal import CommandMessage, ProgressMessage, ReplyMessage, RequestMessage
+from sas.codec.internal import (
+    CallbackMessage,
+    CommandMessage,
+    ProgressMessage,
+    ReplyMessage,
+    RequestMessage,
+)
 from sas.codec.internal import WakeMessage as Wake
 from sas.codec.orders import parse_order
 from sas.codec.outward import RejectedMessage, rejected_body
 from sas.codec.strict import MalformedError, convert
 from sas.domain.queues import lane
-from sas.features.callbacks.codec import parse_body, parse_message, read_message
+from sas.features.callbacks.codec import parse_body
 from sas.ports import OtherVersionError
 from sas.testing.platform import QUEUES, REPLIES_TO
 from tools.fuzz.mutation import ODD, Raw, body_of, broken
-from tools.fuzz.scene import AGENTS, BESIDE, KEYS, Scene, World
+from tools.fuzz.scene import AGENTS, BESIDE, ENDS, KEYS, Scene, World
 
 Parts = dict[str, Any]
 STATUS = frozenset({200, 202, 400, 401, 404, 409, 410, 429, 503})
@@ -47,7 +53,7 @@ def queue_parts(queue: str, scene: Scene, rng: random.Random) -> Parts:
         kinds = list(scene.valid)
     bodies = scene.valid[rng.choice(kinds)]
     body = body_of(json.loads(rng.choice(bodies)), rng)
-    urgent = rng.random() < 0.2 and queue != QUEUES.alert_copies
+    urgent = rng.random() < 0.2
     parts: Parts = {"queue": lane(queue, urgent=urgent), "body": body}
     if rng.random() < 0.2:
         names = rng.sample(PROPERTIES, rng.choice([1, 1, 3]))
@@ -75,12 +81,11 @@ def _property(rng: random.Random) -> object:
 
 def http_parts(scene: Scene, rng: random.Random) -> Parts:
     """Return a request to the callback endpoint."""
-    message = json.loads(rng.choice(scene.valid[QUEUES.callbacks]))
-    token = message.pop("token")
-    body = body_of(message, rng)
+    token: str | None = rng.choice(scene.tokens)
+    body = body_of(dict(rng.choice(ENDS)), rng)
     if rng.random() < 0.4:
-        data = broken(token.encode(), rng).decode("utf-8", "replace")
-        token = rng.choice([data, None, "", token.upper(), token + ".x", "." * 3000])
+        data = broken(str(token).encode(), rng).decode("utf-8", "replace")
+        token = rng.choice([data, None, "", f"{token}".upper(), f"{token}.x", "." * 3000])
     parts: Parts = {"body": body, "token": token}
     if rng.random() < 0.3:
         parts["authorization"] = rng.choice(
@@ -256,7 +261,7 @@ READERS: dict[str, Callable[[bytes], object]] = {
     QUEUES.scheduler: lambda body: _command(internal.decode(body, Wake | CommandMessage)),  # type: ignore[arg-type]
     QUEUES.replies: lambda body: _reply(internal.decode(body, ReplyMessage | ProgressMessage)),  # type: ignore[arg-type]
     **{QUEUES.agent(name): _request for name in AGENTS},
-    QUEUES.callbacks: lambda body: (parse_message(body), read_message(body, KEYS)),
+    QUEUES.callbacks: lambda body: internal.decode(body, CallbackMessage),
 }
 """What reads a message of each queue, and raises MalformedError."""
 
@@ -266,8 +271,6 @@ def _must(queue: str, body: bytes, properties: Parts) -> set[str] | None:
     letter = queue.startswith(QUEUES.dead_letters)
     if letter:
         queue = str(properties.get("sas_dead_letter_source"))
-    if queue == QUEUES.alert_copies and not letter:  # any body is posted, or put back
-        return None
     ordinary = queue.removesuffix("-urgent")
     reader = READERS.get(ordinary, _request)
     try:

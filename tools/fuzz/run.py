@@ -24,7 +24,7 @@ BLOCK = 200
 """Inputs that a process tries at once."""
 QUEUES_OF_DOORS = (
     QUEUES.orders, QUEUES.scheduler, QUEUES.replies, QUEUES.callbacks, QUEUES.agent("stock"),
-    QUEUES.agent("payment"), QUEUES.alert_copies,
+    QUEUES.agent("payment"),
 )  # fmt: skip
 
 

@@ -28,8 +28,7 @@ from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.delivery import Delivery
 from sas.engine.messages import Addresses
 from sas.engine.receiver import SOURCE
-from sas.features.alert_webhook import Webhook
-from sas.features.callbacks.codec import CallbackKeys
+from sas.features.callbacks.codec import CallbackKeys, message_of, parse_body
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import (
@@ -148,8 +147,6 @@ class World:
             policy=RetryPolicy(0.2, 2.0),
             circuit=BreakerPolicy(10),
             callback_keys=KEYS,
-            webhook=Webhook("https://example.com/alerts", (bytes(32),)),
-            post_alert=_posted,
         )
         self.handlers = _handlers(self.app)
 
@@ -227,11 +224,6 @@ class World:
         return None
 
 
-async def _posted(_url: str, _headers: Mapping[str, str], body: bytes) -> str:
-    """Take every other alert, by its length."""
-    return "answered 503" if len(body) % 2 else ""
-
-
 def _handlers(app: Application) -> dict[str, Callable[[Delivery], Awaitable[object]]]:
     letters = app.dead_letters
     found: dict[str, Callable[[Delivery], Awaitable[object]]] = {}
@@ -241,7 +233,6 @@ def _handlers(app: Application) -> dict[str, Callable[[Delivery], Awaitable[obje
         found[lane(QUEUES.replies, urgent=urgent)] = app.scheduler.handle_reply
         found[lane(QUEUES.callbacks, urgent=urgent)] = app.callbacks.handle
         found |= {QUEUES.agent(name, urgent=urgent): app.agents[name].handle for name in AGENTS}
-    found[QUEUES.alert_copies] = app.alert_webhook.handle
     found[QUEUES.dead_letters] = letters.handle
     found[QUEUES.dead_letters + DEAD_LETTERS] = letters.handle_given_up
     return found
@@ -301,10 +292,9 @@ async def _scene() -> Scene:
             valid[queued.message.queue].append(body)
     for queue in (QUEUES.alerts, QUEUES.rejected):
         valid[queue] = [message.body for message in world.bus.messages(queue)]
-    valid[QUEUES.alert_copies] = valid[QUEUES.alerts]
     valid[QUEUES.scheduler] += list(_commands(world))
     tokens = _tokens(world)
-    valid[QUEUES.callbacks] = [_callback(token, one) for token in tokens for one in _ENDS]
+    valid[QUEUES.callbacks] = [_callback(token, one) for token in tokens for one in ENDS]
     return Scene(
         world.table.held,
         world.clock.now(),
@@ -313,14 +303,15 @@ async def _scene() -> Scene:
     )
 
 
-_ENDS: tuple[Mapping[str, Any], ...] = (
+ENDS: tuple[Mapping[str, Any], ...] = (
     {"outcome": "done", "result": {"tracking": "T-1"}},
     {"outcome": "refused", "error": {"code": "lost", "message": "the parcel is lost"}},
 )
 
 
 def _callback(token: str, end: Mapping[str, Any]) -> bytes:
-    return json.dumps({"token": token, **end}).encode()
+    body = parse_body(json.dumps(end).encode())
+    return internal.encode(message_of(token, KEYS.read(token), body))
 
 
 def _tokens(world: World) -> tuple[str, ...]:
