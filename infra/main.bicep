@@ -176,7 +176,7 @@ param telemetryShare string = '1'
 param operatorMail string = ''
 
 @secure()
-@description('https addresses that alerts are posted to, in the common alert schema, with commas between: PagerDuty, a workflow of Teams. Secure, because such an address is often a secret.')
+@description('https addresses that alerts are posted to, in the common alert schema, with commas between: PagerDuty, a workflow that posts to Teams. Secure, because such an address is often a secret.')
 @maxLength(4000)
 param operatorWebhooks string = ''
 
