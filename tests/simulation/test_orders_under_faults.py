@@ -141,7 +141,7 @@ async def test_a_callback_of_an_order_in_error_waits_for_its_operator_as_the_ord
     faults = Faults(crash=0.01, lock_lost=0.03, duplicate=0.03)
     remote = RemoteFaults(later=0.4, hangs=0.2, refused=0.05)
     apart = (0.0, 4.0, -4.0)
-    system = await run(build(12, faults, remote, clocks_apart=apart, outside=("payment",)))
+    system = await run(build(62, faults, remote, clocks_apart=apart, outside=("payment",)))
     assert system.states()["O-2"] is OrderState.ERROR
     waiting = [one.message.body for one in system.bus.queues[QUEUES.callbacks].waiting]
     assert waiting
