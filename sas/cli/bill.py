@@ -213,7 +213,7 @@ def metric_series(steps: int) -> int:
     """
     agents = [str(number) for number in range(steps)]
     queues = Queues()
-    every, worked = len(queues.own(agents)) + 1, len(queues.on_the_way(agents)) + 2
+    every, worked = len(queues.own(agents)) + 1, len(queues.on_the_way(agents)) + 1
     return every + worked + 3 + 1 + 3 + 1
 
 
