@@ -61,13 +61,16 @@ DOCUMENTED = (UnavailableError, UnreadableError)
 class ScriptedAgent:
     """Does what the order's content says of a step: refuse, call back, or go on later."""
 
+    def __init__(self) -> None:
+        self.tokens: list[str] = []
+
     async def do(self, call: Call) -> Any:
         """See ``Agent.do``."""
         match call.order.get(call.step) if isinstance(call.order, dict) else None:
             case "refuse":
                 raise RefusedError("no-stock", "there is none left")
             case "outside":
-                return AwaitCallback(timedelta(hours=1), call.callback(timedelta(hours=1)).token)
+                return self._awaits(call)
             case "later":
                 return StillRunning(timedelta(minutes=1), "going on")
             case "large":
@@ -77,11 +80,15 @@ class ScriptedAgent:
     async def undo(self, call: Call) -> Any:
         """See ``Agent.undo``."""
         if isinstance(call.order, dict) and call.order.get("undo") == call.step:
-            return AwaitCallback(timedelta(hours=1), call.callback(timedelta(hours=1)).token)
+            return self._awaits(call)
         return None
 
     async def close(self) -> None:
         """Do nothing: there are no connections."""
+
+    def _awaits(self, call: Call) -> AwaitCallback:
+        self.tokens.append(call.callback(timedelta(hours=1)).token)
+        return AwaitCallback(timedelta(hours=1), "waits for somebody outside")
 
 
 def workflows() -> Workflows:
@@ -106,9 +113,10 @@ def check(payload: bytes) -> None:
         raise ValueError("give lines")  # noqa: TRY004  a check raises ValueError
 
 
+SERVICES = {name: ScriptedAgent() for name in AGENTS}
 BUSINESS = Business(
     workflows(),
-    {name: ScriptedAgent() for name in AGENTS},
+    SERVICES,
     {"order": check},
     secret_fields={"order-held": ("card", "lines[].note")},
 )
@@ -259,6 +267,8 @@ async def scene() -> Scene:
 
 
 async def _scene() -> Scene:
+    for service in SERVICES.values():
+        service.tokens.clear()
     world = World({})
     asked = (QUEUES.orders, QUEUES.scheduler)
     made: Iterable[tuple[str, str, tuple[str, ...], dict[str, Any]]] = (
@@ -293,7 +303,7 @@ async def _scene() -> Scene:
     for queue in (QUEUES.alerts, QUEUES.rejected):
         valid[queue] = [message.body for message in world.bus.messages(queue)]
     valid[QUEUES.scheduler] += list(_commands(world))
-    tokens = _tokens(world)
+    tokens = tuple(sorted(token for service in SERVICES.values() for token in service.tokens))
     valid[QUEUES.callbacks] = [_callback(token, one) for token in tokens for one in ENDS]
     return Scene(
         world.table.held,
@@ -312,12 +322,6 @@ ENDS: tuple[Mapping[str, Any], ...] = (
 def _callback(token: str, end: Mapping[str, Any]) -> bytes:
     body = parse_body(json.dumps(end).encode())
     return internal.encode(message_of(token, KEYS.read(token), body))
-
-
-def _tokens(world: World) -> tuple[str, ...]:
-    """Return the tokens that steps told as their note."""
-    notes = {row["Note"] for row in world.table.held.values() if "." in (row.get("Note") or "")}
-    return tuple(sorted(notes))
 
 
 def _commands(world: World) -> Iterable[bytes]:
