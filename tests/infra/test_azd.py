@@ -9,8 +9,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from sas.cli import desk
 from tests.infra.kit import INFRA, ROOT, parameters
 
@@ -105,21 +103,6 @@ def test_every_tool_that_a_workflow_downloads_is_pinned() -> None:
         assert unpinned(path.read_text()) == [], path.name
 
 
-@pytest.mark.parametrize(
-    ("name", "pinned", "loose"),
-    [
-        ("ci.yml", " --version v0.47.16", ""),
-        ("ci.yml", "pip-audit==2.10.1", "pip-audit"),
-        ("deploy.yml", "version: 1.28.2", "version: latest"),
-        ("deploy.yml", "with:\n          version: 1.28.2", "env:\n          version: 1.28.2"),
-    ],
-)
-def test_a_tool_in_its_newest_version_is_noticed(name: str, pinned: str, loose: str) -> None:
-    text = (ROOT / ".github" / "workflows" / name).read_text()
-    assert pinned in text
-    assert unpinned(text.replace(pinned, loose, 1))
-
-
 def test_the_workflow_has_an_azd_that_azure_yaml_accepts() -> None:
     least = read_yaml(AZURE_YAML)["requiredVersions"]["azd"].removeprefix(">= ")
     deploy = (ROOT / ".github" / "workflows" / "deploy.yml").read_text()
@@ -142,13 +125,6 @@ def test_the_workflow_lints_tests_builds_and_audits() -> None:
     for step in ("make check", "make test", "make docs", "az bicep lint", "az bicep build",
                  "checkov==", "pip-audit", "npm audit"):  # fmt: skip
         assert step in text
-
-
-def test_make_targets_of_the_workflow_exist() -> None:
-    text = "".join(path.read_text() for path in WORKFLOWS)
-    makefile = (ROOT / "Makefile").read_text()
-    for target in set(re.findall(r"make ([a-z-]+)", text)):
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
 def test_the_devcontainer_runs_make_up_and_forwards_what_it_serves() -> None:
