@@ -57,7 +57,7 @@ def test_every_local_setting_is_given_in_azure_too() -> None:
 ELSEWHERE = {
     **dict.fromkeys(("ServiceBus", "SAS_TABLES", "AzureWebJobsStorage"), "by identity"),
     **dict.fromkeys(
-        ("SAS_CALLBACK_KEY", "SAS_ENCRYPTION_KEYS"),
+        ("SAS_CALLBACK_KEY", "SAS_PAYLOAD_KEYS"),
         "settingsInVault",
     ),
     **dict.fromkeys(("SAS_INSTANCE", "WEBSITE_INSTANCE_ID"), "Azure names instances"),
@@ -96,7 +96,7 @@ def test_no_setting_is_given_twice() -> None:
     """Azure refuses a list of settings that has a name twice."""
     fixed = re.findall(r"\{ name: '([^']+)', value:", APP)
     listed = [each["name"] for each in json.loads((INFRA / "queues.json").read_text())["settings"]]
-    names = [*fixed, *listed, *business(), "SAS_CALLBACK_KEY", "SAS_ENCRYPTION_KEYS"]
+    names = [*fixed, *listed, *business(), "SAS_CALLBACK_KEY", "SAS_PAYLOAD_KEYS"]
     assert sorted(names) == sorted(set(names))
 
 
@@ -136,7 +136,7 @@ def test_a_secret_setting_is_a_reference_to_the_vault() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["SAS_CALLBACK_KEY", "SAS_ALERT_WEBHOOK_SECRET", "PAYMENT_API_KEY"]
+    "name", ["SAS_CALLBACK_KEY", "PAYMENT_API_KEY"]
 )
 def test_the_app_refuses_a_secret_setting_that_was_not_resolved(name: str) -> None:
     with pytest.raises(SettingError, match=f"{name} is a Key Vault reference"):

@@ -41,7 +41,6 @@ from tests.unit.actors_kit import (
     letter,
     order,
 )
-from tests.unit.test_field_encryption import encryption_of
 
 HOUR = timedelta(hours=1)
 CARE = Workflow(
@@ -624,44 +623,6 @@ async def test_a_long_reason_by_http_is_cut_to_what_is_kept_so_that_any_queue_ta
     assert len(waiting(made)[0].body) < 3000
     await made.drain()
     assert made.order().steps[0].error == Fault("c" * 100, "m" * 1000)
-
-
-SECRET = {"chain": ("card",)}
-CARD = "4111-1111-1111-1111"
-
-
-async def secretly(*keys: tuple[str, bytes], workflow: Workflow = CARE) -> tuple[Kit, Callback]:
-    """Return a kit that awaits a callback of an order with a secret field."""
-    made = kit(workflow, encryption=encryption_of(*keys, secret=SECRET))
-    given = Given()
-    await made.submit(order(order={"card": CARD}))
-    made.agents["stock"].then(given.awaits())
-    await made.drain()
-    return made, given[0]
-
-
-async def test_a_refusal_that_quotes_a_secret_field_is_recorded_and_sent_without_it() -> None:
-    made, callback = await secretly()
-    error = {"code": CARD, "message": "x" * 995 + CARD}
-    assert (await post(made, callback.token, {"outcome": "refused", "error": error})).status == 202
-    posted = waiting(made)
-    await made.drain()
-    assert made.state() == "Error"
-    sent = [m for q in made.bus.queues if q != QUEUES.orders for m in made.bus.messages(q)]
-    assert CARD[:5] not in repr([*posted, *made.store.orders.values(), *sent])
-    fault = made.order().steps[0].error
-    assert fault == Fault("(secret)", "x" * 995 + "(secret)"[:5])
-    again = await post(made, callback.token, {"outcome": "refused", "error": error})
-    assert (again.status, again.code) == (200, "already")
-
-
-async def test_while_the_key_of_a_secret_field_is_missing_a_refusal_is_not_accepted() -> None:
-    made, callback = await secretly(("old", b"o" * 32))
-    gone = kit(CARE, beside=made, encryption=encryption_of(("new", b"n" * 32), secret=SECRET))
-    error = {"code": "declined", "message": f"card {CARD} declined"}
-    answer = await post(gone, callback.token, {"outcome": "refused", "error": error})
-    assert (answer.status, answer.code) == (503, "unavailable")
-    assert waiting(made) == []
 
 
 # An order id that is used again once its order was purged

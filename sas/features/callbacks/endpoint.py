@@ -143,10 +143,11 @@ class Callbacks:
             order = check_order(message, await self._context.load(message.order_id))
         except MalformedError as gone:
             return _answer(404, gone.reason, gone.description)
-        message = await results.redact_fault(message, order, self._context)
+        message = results.cut_fault(message)
         status = decisions.status_of(order, self._result_of(message, order))
         http_status, code, sentence = _ANSWERS[status]
         if status in {StepStatus.OUT, StepStatus.WAITS}:
+            message = results.encode_result(message, self._context.codec)
             if not await self._is_the_one(message, token or ""):
                 return _answer(409, "other-result", f"order {order.order_id}: {_OTHER}")
             message = await results.offload_result(message, self._context)

@@ -1,34 +1,40 @@
 """What a callback says, before it goes on the queue.
 
-A large result is offloaded. A refusal quotes no secret field of its order.
+Its result is encoded where there is a codec, and offloaded where it is large.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from sas.codec.internal import CallbackMessage, FaultBody, text_of, to_ref_body
-from sas.codec.strict import parse
-from sas.domain.order import Fault, Order
+from sas.bounds import RESULT_BYTES_MAX
+from sas.codec.internal import CallbackMessage, FaultBody, check_result, raw, text_of, to_ref_body
+from sas.codec.payloads import encode_content
+from sas.domain.order import Fault
 from sas.engine.context import Context
-from sas.engine.hooks import redact
+from sas.ports import PayloadCodec
 
 
-async def redact_fault(message: CallbackMessage, order: Order, context: Context) -> CallbackMessage:
-    """Return a callback whose refusal quotes no secret field of its order.
-
-    Raises:
-        UnreadableError: those fields cannot be read, so the refusal may quote them.
-        StoreUnavailableError: the order's content could not be read.
-    """
+def cut_fault(message: CallbackMessage) -> CallbackMessage:
+    """Return a callback whose refusal has the length that is kept."""
     if message.error is None:
         return message
-    code, text = message.error.code, message.error.message
-    if context.encryption.has_secrets(order.details.workflow):
-        for secrets in await _secrets(message.step, order, context):
-            code, text = redact(code, secrets), redact(text, secrets)
-    fault = Fault(code, text)  # cut to the length that is kept
+    fault = Fault(message.error.code, message.error.message)
     return msgspec.structs.replace(message, error=FaultBody(fault.code, fault.message))
+
+
+def encode_result(message: CallbackMessage, codec: PayloadCodec | None) -> CallbackMessage:
+    """Return a callback with its result encoded. Its id stays that of the plain result.
+
+    Raises:
+        MalformedError: its result says that it is encoded already, or is too large as it is stored.
+    """
+    text = text_of(message.result)
+    if text is None:
+        return message
+    stored = encode_content(text, codec)
+    check_result(stored, RESULT_BYTES_MAX)
+    return msgspec.structs.replace(message, result=raw(stored))
 
 
 async def offload_result(message: CallbackMessage, context: Context) -> CallbackMessage:
@@ -44,12 +50,3 @@ async def offload_result(message: CallbackMessage, context: Context) -> Callback
     if isinstance(content, str):
         return message
     return msgspec.structs.replace(message, result=msgspec.UNSET, result_ref=to_ref_body(content))
-
-
-async def _secrets(number: int, order: Order, context: Context) -> list[tuple[str, ...]]:
-    details = order.details
-    given = [await context.content.fetch(order.order_id, details.payload)]
-    if 0 <= number < len(order.steps) and (edited := order.steps[number].call.edited):
-        given.append(edited)
-    of = (details.workflow, order.order_id, details.submission)
-    return [context.encryption.decrypt(*of, parse(text.encode()))[1] for text in given]
