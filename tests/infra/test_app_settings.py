@@ -135,9 +135,7 @@ def test_a_secret_setting_is_a_reference_to_the_vault() -> None:
     assert "keyVaultReferenceIdentity: identityId" in APP
 
 
-@pytest.mark.parametrize(
-    "name", ["SAS_CALLBACK_KEY", "PAYMENT_API_KEY"]
-)
+@pytest.mark.parametrize("name", ["SAS_CALLBACK_KEY", "PAYMENT_API_KEY"])
 def test_the_app_refuses_a_secret_setting_that_was_not_resolved(name: str) -> None:
     with pytest.raises(SettingError, match=f"{name} is a Key Vault reference"):
         read_config(in_azure() | {name: reference(name)})
