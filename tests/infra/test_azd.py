@@ -51,7 +51,7 @@ def test_all_that_is_pinned_is_looked_at_every_week() -> None:
         places = one.get("directories") or [one["directory"]]
         looked_at |= {(one["package-ecosystem"], place) for place in places}
     locks = list(ROOT.glob("*/*/package-lock.json"))
-    locks += ROOT.glob("*/*/*/package-lock.json")
+    locks += [*ROOT.glob("*/*/*/package-lock.json"), *ROOT.glob("*/*/*/*/package-lock.json")]
     npm = {
         ("npm", f"/{path.parent.relative_to(ROOT).as_posix()}")
         for path in locks
