@@ -51,10 +51,6 @@ _SIGNED_AS = b"sas-callback-1."
 _BEARER = "bearer "
 
 
-class CallbackFault(FaultBody, forbid_unknown_fields=True, frozen=True):
-    """Why an outside system refused. A message from outside may have no unknown members."""
-
-
 class CallbackBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
     """The body that is POSTed to the callback endpoint: how a step ended.
 
@@ -63,7 +59,7 @@ class CallbackBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit
 
     outcome: Literal["done", "refused"]
     result: Part = msgspec.UNSET
-    error: CallbackFault | None = None
+    error: FaultBody | None = None
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -128,7 +124,7 @@ class CallbackKeys:
                     generation=generation,
                     expires=math.ceil((clock.now() + within).timestamp()),
                     alternative=request.alternative,
-                    submission=request.submission or "",
+                    submission=request.submission,
                 )
                 token = self.issue(claims)
                 url = f"{self.url.rstrip('/')}/{token}" if self.url else None

@@ -33,7 +33,7 @@ SCAN_MAX = 1_000
 
 
 class _Envelope(msgspec.Struct):
-    """What an internal message of any version belongs to. Other members are ignored."""
+    """What an internal message belongs to. Its other members do not matter here."""
 
     kind: str
     order_id: str
