@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from importlib import import_module
-from pathlib import Path
 from threading import Thread
 
 from sas.actors.agent import AgentActor, RetryPolicy
@@ -18,7 +17,6 @@ from sas.actors.submission import Submitter
 from sas.actors.supervisor import Supervisor
 from sas.adapters import telemetry
 from sas.adapters.clock import SystemClock
-from sas.adapters.export import JsonLines
 from sas.adapters.servicebus import ServiceBus, tls
 from sas.bounds import SHARDS_MAX
 from sas.codec.orders import ORDER_BYTES_MAX
@@ -41,7 +39,7 @@ from sas.features.long_steps.steps import ContinuedSteps
 from sas.features.queue_delay.excuses import QueueExcuses
 from sas.features.routing import Routing
 from sas.features.version_check import Versions
-from sas.ports import Business, Clock, Exporter, MessageBus, PayloadCodec, StateStore
+from sas.ports import Business, Clock, MessageBus, PayloadCodec, StateStore
 
 STORE_RETRY_S = 10.0
 """Longest time of a storage request with its retries. After that the message is put back
@@ -185,7 +183,6 @@ def assemble(
     """
     _check_queues(settings.queues, business)
     to = Addresses(settings.queues, settings.source)
-    directory = settings.purge_export
     codec = _codec(business, settings)
     context = wired(store, bus, clock, to, settings.instance, business.workflows, codec)
     return actors(
@@ -197,7 +194,6 @@ def assemble(
         order_bytes_max=settings.order_bytes_max,
         retention=settings.retention,
         purge_shards=settings.purge_shards,
-        exporter=JsonLines(Path(directory), settings.instance) if directory else None,
         function_time=settings.function_time,
         deploy_wait=settings.deploy_wait,
     )
@@ -237,7 +233,6 @@ def actors(  # noqa: PLR0913  one value for each setting
     order_bytes_max: int = ORDER_BYTES_MAX,
     retention: timedelta = timedelta(days=30),
     purge_shards: int = SHARDS_MAX,
-    exporter: Exporter | None = None,
     function_time: timedelta = timedelta(minutes=9),
     deploy_wait: timedelta = DEPLOY_WAIT,
 ) -> Application:
@@ -261,7 +256,7 @@ def actors(  # noqa: PLR0913  one value for each setting
             min(SWEEP_TIME, function_time),
         ),
         dead_letters=DeadLetters(context, business, order_bytes_max),
-        purger=Purger(context, retention, exporter, function_time, purge_shards),
+        purger=Purger(context, retention, function_time, purge_shards),
         callbacks=Callbacks(context, business, callback_keys),
     )
 

@@ -27,9 +27,9 @@ from sas.codec.orders import (
 )
 from sas.domain.ids import URGENT_SUFFIX
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, QUEUE_NAME, Queues
+from sas.environment import CONNECTION
 from sas.features.callbacks.codec import CallbackKeys
 from sas.ports import LIMIT_MAX, PayloadCodec
-from sas.profiles import CONNECTION
 
 QUEUE_SETTINGS: Mapping[str, str] = {
     "orders": "SAS_QUEUE_ORDERS",
@@ -100,7 +100,6 @@ class Config:
     agent_limits: Mapping[str, int]
     retention: timedelta
     purge_shards: int
-    purge_export: str | None
     callback_keys: CallbackKeys
     payload_codec: PayloadCodec | None = field(default=None, repr=False)
 
@@ -133,7 +132,6 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         agent_limits=_limits(env, "SAS_AGENT_LIMITS"),
         retention=timedelta(days=_whole(env, "SAS_RETENTION_DAYS", 30, 1, 36_500)),
         purge_shards=_whole(env, "SAS_PURGE_SHARDS", SHARDS_MAX, 1, SHARDS_MAX),
-        purge_export=env.get("SAS_PURGE_EXPORT") or None,
         callback_keys=_callback_keys(env),
         payload_codec=read_payload_codec(env),
     )

@@ -342,8 +342,7 @@ def advice(error: BaseException) -> str:
             "Without a connection string, `az login` first. "
             "Check the key in the connection string, if you use one, or the role on "
             "the account: the app's identity needs Storage Table Data Contributor, an "
-            "operator's Storage Table Data Reader, and for circuits --probe "
-            "Storage Table Data Contributor."
+            "operator's Storage Table Data Reader."
         )
     if code_of(error) in _TABLE_IS_GONE:
         return "The table is gone: restart the app, which creates it, or restore it."

@@ -363,5 +363,6 @@ VERBS = (
         DESCRIPTION,
         _add_arguments,
         _run,
+        connects=False,
     ),
 )

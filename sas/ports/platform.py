@@ -258,19 +258,6 @@ class StateStore(Protocol):
         """Close connections."""
 
 
-class Exporter(Protocol):
-    """Keeps orders that are removed from the state store."""
-
-    async def export(self, lines: Sequence[str]) -> None:
-        """Write orders to durable storage, one line of JSON each.
-
-        After a crash between this and its removal an order is exported again.
-
-        Raises:
-            OSError: they could not be written.
-        """
-
-
 class BusUnavailableError(UnavailableError):
     """The bus did not accept a message in time (busy, throttled, disconnected). Send it later."""
 

@@ -89,7 +89,7 @@ def test_without_the_right_or_the_namespace_it_is_one_sentence(
         night.sas(*verb).refused(3, "you need the role Azure Service Bus Data Receiver")
     monkeypatch.delenv("ServiceBus")
     for verb in (["alerts"], ["rejected"], ["dlq"]):
-        night.sas(*verb).refused(2, "no connection: name an environment with --env")
+        night.sas(*verb).refused(2, "no connection: set ServiceBus to")
 
 
 @pytest.mark.parametrize(
