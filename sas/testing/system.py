@@ -13,7 +13,7 @@ from typing import Any
 from sas.actors.agent import RetryPolicy
 from sas.bootstrap import Application, actors, wired
 from sas.codec import internal
-from sas.codec.internal import CommandMessage
+from sas.codec.internal import CallbackMessage, CommandMessage
 from sas.codec.strict import MalformedError
 from sas.domain.ids import digest_id
 from sas.domain.order import Order, OrderState
@@ -23,12 +23,11 @@ from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.kept_orders import KeptOrders
 from sas.engine.messages import Addresses
-from sas.features.callbacks.codec import CallbackKeys, read_message
+from sas.features.callbacks.codec import CallbackKeys
 from sas.features.callbacks.endpoint import AGAIN_MAX
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import (
     Business,
-    BusUnavailableError,
     Callback,
     Message,
     MessageBus,
@@ -222,10 +221,10 @@ class System:
         if queued.visible_at - queued.enqueued_at < AGAIN_MAX:
             return False
         try:
-            _, claims = read_message(queued.message.body, KEYS)
+            callback = internal.decode(queued.message.body, CallbackMessage)
         except MalformedError:
             return False
-        stored = self.store.orders.get(claims.order_id)
+        stored = self.store.orders.get(callback.order_id)
         return stored is not None and stored.order.process_state is OrderState.ERROR
 
     def put_order(
@@ -264,18 +263,12 @@ class System:
         return True
 
     async def call_back(self, callback: Callback, body: bytes) -> bool:
-        """Hand over the result of a callback: by HTTP to any instance, or on the queue."""
-        rng = self.world.rng
+        """Hand over the result of a callback by HTTP, to any instance."""
         self.world.strikes("callback")
-        if rng.random() < 0.5:
-            said = json.dumps(json.loads(body) | {"token": callback.token}).encode()
-            try:
-                self._put(QUEUES.callbacks, f"{rng.random()}", said)
-            except BusUnavailableError:
-                return False
-            return True
         try:
-            answer = await rng.choice(self.hosts).callbacks.answer(callback.token, None, body)
+            answer = await self.world.rng.choice(self.hosts).callbacks.answer(
+                callback.token, None, body
+            )
         except CrashError:  # the connection is cut
             return False
         self.on_answered(callback, answer.status)
