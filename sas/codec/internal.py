@@ -110,8 +110,7 @@ class RequestMessage(
     """To an agent: do or undo one step.
 
     ``generation`` counts the inputs that an operator edited; an undo covers all of them.
-    ``alternative`` is the agent's name, if it is not the step's first agent. ``urgent`` is the
-    lane. Large content travels as a reference (``order_ref``, ``result_refs``,
+    ``urgent`` is the lane. Large content travels as a reference (``order_ref``, ``result_refs``,
     ``own_result_ref``). If ``order`` and ``order_ref`` are both absent, all of it together was too
     large: then the agent reads the order from the store, and the results of the steps that
     ``results`` names. ``submission`` differs from that of a later order with the same id, and
@@ -136,7 +135,6 @@ class RequestMessage(
     own_result_ref: PayloadRefBody | None = None
     time_allowed: Annotated[float, msgspec.Meta(gt=0, le=TIME_ALLOWED_MAX.total_seconds())] = 60.0
     checks: Annotated[int, msgspec.Meta(ge=0)] = 0
-    alternative: str | None = None
     urgent: bool = False
     submission: str | None = None
     seq: int = 0

@@ -267,12 +267,8 @@ def _of_untouched(
 
 def keys_of(system: System, order: Order, step: StepRecord) -> list[str]:
     """Return every key under which a step may have had its effect."""
-    agents = system.rules_of(order).steps[step.number].agents
-    return [
-        idempotency_key(order.order_id, step.name, number, other)
-        for number in range(step.call.generation + 1)
-        for other in (None, *agents)
-    ]
+    generations = range(step.call.generation + 1)
+    return [idempotency_key(order.order_id, step.name, number) for number in generations]
 
 
 def in_force(system: System, order: Order, step: StepRecord) -> int:
@@ -282,12 +278,8 @@ def in_force(system: System, order: Order, step: StepRecord) -> int:
 
 
 def skipped(step: StepRecord, journal: Sequence[JournalEntry]) -> bool:
-    """Return whether a step is Processed because an operator skipped it.
-
-    If a model service did it, only its undo at another agent was skipped.
-    """
-    done = isinstance(step.result, str) and "done_by" in step.result
-    return not done and any(
+    """Return whether a step is Processed because an operator skipped it."""
+    return any(
         entry.what is JournalWord.SKIPPED and step.number in {one.step for one in entry.changes}
         for entry in journal
     )
@@ -305,8 +297,6 @@ def _effects(
     limited = system.rules_of(order).steps[step.number].drain_time is not None
     keys = keys_of(system, order, step)
     known = [system.ledger.by_key[key] for key in keys if key in system.ledger.by_key]
-    if order.process_state is OrderState.ERROR and {*step.undo.routes} - {step.call.route}:
-        return  # the effect at another agent stays until an operator acts
     count = in_force(system, order, step)
     if not limited and any(effects.done > 1 for effects in known):
         yield Violation(7, f"{where} had its effect twice: a repeated call did not find the first")
@@ -329,8 +319,8 @@ def _effects(
 
 def _left(step: StepRecord) -> bool:
     """Return whether the effect of a step may stay: it has no undo, or it was undone by hand."""
-    no_undo = step.undo.status is UndoStatus.NOT_NEEDED and step.epoch > 0
-    return no_undo or step.undo.status is UndoStatus.BY_HAND
+    no_undo = step.undo is UndoStatus.NOT_NEEDED and step.epoch > 0
+    return no_undo or step.undo is UndoStatus.BY_HAND
 
 
 def of_commands(system: System) -> Iterator[Violation]:

@@ -149,7 +149,9 @@ class Watch:
                 if not isinstance(item, Request):
                     continue
                 if (item.step, item.epoch) == (step.number, step.epoch):
-                    queue = QUEUES.agent(agents[item.route], urgent=stored.order.details.urgent)
+                    queue = QUEUES.agent(
+                        agents[step.call.route], urgent=stored.order.details.urgent
+                    )
                     unsent = message_id(order_id, entry.seq, index) not in self._sent_ids
                     yield unsent and not bus.reachable(bus.queues[queue])
 

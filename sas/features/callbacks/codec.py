@@ -11,7 +11,7 @@ import base64
 import hashlib
 import hmac
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal, TypeVar
@@ -88,7 +88,6 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a token allows: to end this step, under this generation of its key.
 
     ``submission`` differs from that of a later order under the same id; a very old token has none.
-    ``alternative`` is the name of the agent if it is not the step's first one; it has its own keys.
     ``expires`` is in seconds since 1970.
     """
 
@@ -97,7 +96,6 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     direction: Literal["do", "undo"]
     generation: int
     expires: int
-    alternative: str | None = None
     submission: str | None = None
 
     @property
@@ -167,7 +165,6 @@ class CallbackKeys:
                     direction=request.direction,
                     generation=generation,
                     expires=math.ceil((clock.now() + within).timestamp()),
-                    alternative=request.alternative,
                     submission=request.submission,
                 )
                 token = self.issue(claims)
@@ -246,12 +243,8 @@ def own_id(message: CallbackMessage) -> str:
     return f"callback/{digest_id(text)}"
 
 
-def to_callback_result(
-    message: CallbackMessage, claims: Claims, agents: Sequence[str]
-) -> CallbackResult:
-    """Return what a callback says, for a decision. ``agents`` are those of the step, by route."""
-    named = claims.alternative
-    route = 0 if named is None else agents.index(named) if named in agents else -1
+def to_callback_result(message: CallbackMessage, claims: Claims) -> CallbackResult:
+    """Return what a callback says, for a decision."""
     refused = message.outcome == Outcome.REFUSED.value
     error = message.error or CallbackFault(FaultCode.REFUSED, "the callback gave no reason")
     return CallbackResult(
@@ -262,7 +255,6 @@ def to_callback_result(
         Outcome(message.outcome),
         None if refused else (content_of(message.result, message.result_ref) or "null"),
         Fault(error.code, error.message) if refused else None,
-        route,
     )
 
 

@@ -14,7 +14,7 @@ step still waits for a result under that key.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import uuid4
@@ -60,7 +60,7 @@ _ANSWERS = {
     StepStatus.CLOSED: (
         410,
         Reason.TOO_LATE.value,
-        "the step is being undone, or goes on with another input or agent: undo what you did",
+        "the step is being undone, or goes on with another input: undo what you did",
     ),
 }
 
@@ -143,7 +143,7 @@ class Callbacks:
             return _answer(404, gone.reason, gone.description)
         message = CallbackMessage(token or "", said.outcome, said.result, said.error)
         message = await results.redact_fault(message, claims, order, self._context)
-        status = decisions.status_of(order, self._result_of(message, claims, order))
+        status = decisions.status_of(order, codec.to_callback_result(message, claims))
         http_status, code, sentence = _ANSWERS[status]
         if status in {StepStatus.OUT, StepStatus.WAITS}:
             own_id = codec.own_id(message)
@@ -256,17 +256,11 @@ class Callbacks:
     ) -> CallbackResult:
         """Return a callback's result, redacted and offloaded; raises as ``results`` does."""
         message = await results.redact_fault(message, claims, order, self._context)
-        said = self._result_of(message, claims, order)
+        said = codec.to_callback_result(message, claims)
         if decisions.status_of(order, said) is not StepStatus.OUT:  # it is not kept while it waits
             return said
         message = await results.offload_result(message, order, self._context)
-        return self._result_of(message, claims, order)
-
-    def _result_of(self, message: CallbackMessage, claims: Claims, order: Order) -> CallbackResult:
-        agents: Sequence[str] = ()
-        if claims.alternative is not None and not order.rejected:
-            agents = self._business.workflow_of(order).steps[claims.step].agents
-        return codec.to_callback_result(message, claims, agents)
+        return codec.to_callback_result(message, claims)
 
     async def _apply(
         self, said: CallbackResult, claims: Claims, own_id: str, delivery: Delivery

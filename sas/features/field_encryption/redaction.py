@@ -53,12 +53,8 @@ class RedactingAgent:
     async def _redacted(self, attempt: Callable[[Call], Awaitable[Any]], call: Call) -> Any:
         if not call.secrets:
             return await attempt(call)
-
-        async def heartbeat(note: str) -> None:
-            await call.heartbeats(redact(note, call.secrets))
-
         try:
-            result = await attempt(replace(call, heartbeats=heartbeat))
+            result = await attempt(call)
         except Exception as error:  # noqa: BLE001  raised again, redacted
             failed = redacted_error(error, f"agent {self._name}", call.secrets)
         else:
