@@ -265,7 +265,7 @@ def _of_untouched(
         yield Violation(4, f"{where} got a notification 'failed'")
 
 
-def keys_of(system: System, order: Order, step: StepRecord) -> list[str]:
+def keys_of(order: Order, step: StepRecord) -> list[str]:
     """Return every key under which a step may have had its effect."""
     generations = range(step.call.generation + 1)
     return [idempotency_key(order.order_id, step.name, number) for number in generations]
@@ -274,7 +274,7 @@ def keys_of(system: System, order: Order, step: StepRecord) -> list[str]:
 def in_force(system: System, order: Order, step: StepRecord) -> int:
     """Return how many effects of a step are in force at its services."""
     by_key = system.ledger.by_key
-    return sum(by_key[key].in_force for key in keys_of(system, order, step) if key in by_key)
+    return sum(by_key[key].in_force for key in keys_of(order, step) if key in by_key)
 
 
 def skipped(step: StepRecord, journal: Sequence[JournalEntry]) -> bool:
@@ -295,7 +295,7 @@ def _effects(
     """
     where = f"{where}: {step.name}"
     limited = system.rules_of(order).steps[step.number].drain_time is not None
-    keys = keys_of(system, order, step)
+    keys = keys_of(order, step)
     known = [system.ledger.by_key[key] for key in keys if key in system.ledger.by_key]
     count = in_force(system, order, step)
     if not limited and any(effects.done > 1 for effects in known):

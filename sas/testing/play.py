@@ -439,7 +439,7 @@ class _Play:
                 if order.process_state is not OrderState.PROCESSED:
                     continue
                 if not (skipped(step, stored.journal) or step.name in self._no_effect):
-                    owed = system.owes_effect(step.name, keys_of(system, order, step))
+                    owed = system.owes_effect(step.name, keys_of(order, step))
                     tally.processed += 1
                     tally.without_effect += not (found or owed)
         self._stopwatch.count(self._played.steps)
