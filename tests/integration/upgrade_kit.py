@@ -91,8 +91,6 @@ class Service:
         if way == "asks at ship":
             self._remote.tokens[call.order_id] = call.callback(timedelta(days=7)).token
             return AwaitCallback(timedelta(days=7), "waits for the courier")
-        if way == "beats at reserve":
-            await call.heartbeat("half of it")
         self._remote.effects[key] = "done"
         return {"by": key, "size": "x" * (20_000 if way == "large at reserve" else 1)}
 
@@ -172,7 +170,6 @@ CASES: Mapping[str, Case] = {
     "replied": Case("plain", at(QUEUES.replies)),
     "lost": Case("plain", at(QUEUES.agent("payment")), lost=True),
     "large": Case("large", at(QUEUES.agent("payment"))),
-    "beating": Case("beats", at(QUEUES.replies)),
     "long": Case("long"),
     "asking": Case("asks"),
     "undoing": Case("refused", at(QUEUES.agent("stock"), direction="undo"), ends="Compensated"),

@@ -103,16 +103,6 @@ def test_a_signature_of_the_bare_claims_is_not_a_token() -> None:
         KEYS.read(f"{told}.{base64.urlsafe_b64encode(bare).decode().rstrip('=')}")
 
 
-@pytest.mark.parametrize(
-    ("agents", "route"), [(("van", "truck", "ship"), 2), (("van", "truck"), -1), ((), -1)]
-)
-def test_a_token_of_an_alternative_agent_is_about_that_agents_key(
-    agents: tuple[str, ...], route: int
-) -> None:
-    claims = KEYS.read(KEYS.issue(msgspec.structs.replace(CLAIMS, alternative="ship")))
-    assert to_callback_result(parse_message(message()), claims, agents).route == route
-
-
 def test_the_longest_order_id_has_a_token_within_bounds() -> None:
     claims = msgspec.structs.replace(CLAIMS, order_id="\U0001f6d2" * 50, direction="undo")
     assert len(KEYS.issue(claims)) < TOKEN_LENGTH_MAX
@@ -155,11 +145,11 @@ def test_a_message_reads_back_as_it_was_sent() -> None:
 
 def test_a_callback_becomes_a_message_of_the_domain() -> None:
     read, claims = read_message(message(), KEYS)
-    assert to_callback_result(read, claims, ()) == CallbackResult(
+    assert to_callback_result(read, claims) == CallbackResult(
         "O-1é", 3, Direction.DO, 2, Outcome.DONE, '{"signed_by": "Ann"}'
     )
     bare = parse_message(message(result=None))
-    assert to_callback_result(bare, claims, ()).result == "null"
+    assert to_callback_result(bare, claims).result == "null"
 
 
 def test_a_large_result_has_the_same_id_whether_it_comes_itself_or_is_offloaded() -> None:
@@ -168,14 +158,14 @@ def test_a_large_result_has_the_same_id_whether_it_comes_itself_or_is_offloaded(
     ref = PayloadRefBody(hashlib.sha256(text).hexdigest(), len(text), 1)
     apart = msgspec.structs.replace(large, result=msgspec.UNSET, result_ref=ref)
     assert own_id(parse_message(encode_message(apart))) == own_id(large)
-    said = to_callback_result(apart, CLAIMS, ())
+    said = to_callback_result(apart, CLAIMS)
     assert said.result == PayloadRef(ref.sha256, ref.size, ref.chunks)
 
 
 @pytest.mark.parametrize("error", [None, {"code": "refused", "message": "no"}])
 def test_a_refusal_has_a_reason_and_no_result(error: dict[str, str] | None) -> None:
     read, claims = read_message(message(outcome="refused", error=error), KEYS)
-    said = to_callback_result(read, claims, ())
+    said = to_callback_result(read, claims)
     assert said.result is None
     assert said.fault in {Fault("refused", "no"), Fault("refused", "the callback gave no reason")}
 
