@@ -129,7 +129,7 @@ def is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:
     step = order.steps[number]
     doing = direction is Direction.DO
     expected = StepState.PROCESSING if doing else StepState.COMPENSATING
-    return step.process_state is expected and step.epoch == epoch and step.dispatched
+    return step.process_state is expected and step.dispatched and step.epoch == epoch
 
 
 def is_cancelled(step: StepRecord) -> bool:

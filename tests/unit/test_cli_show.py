@@ -153,7 +153,6 @@ def test_the_record_keeps_the_patterns_names_and_leaves_the_content_out_unless_a
         "epoch": 3,
         "generation": 0,
         "complete_by": NOW.isoformat().replace("+00:00", "Z"),
-        "route": 0,
     }
     line = to_line(record)
     assert "\n" not in line

@@ -40,8 +40,8 @@ def out(left: float) -> StepRecord:
 @pytest.mark.parametrize(
     ("request_", "enough"),
     [
-        (received(20), True),
-        (received(19), False),
+        (received(40), True),
+        (received(39), False),
         (received(10, first=False), True),
         (received(9, first=False), False),
         (received(60, is_look=True), False),  # only the granted CompleteBy counts
