@@ -1,7 +1,8 @@
 """Feature: alternative agents. A step with several goes to the first one whose circuit is closed.
 
-A scheduler reads the circuits before it chooses a route. They may be a second old. The agent reads
-its circuit again, and the request waits there if the circuit has opened meanwhile.
+A scheduler reads the circuits before it chooses the route of a step, at its first request. They may
+be a second old. The agent reads its circuit again, and the request waits there if the circuit has
+opened meanwhile.
 """
 
 from __future__ import annotations
