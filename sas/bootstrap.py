@@ -28,7 +28,7 @@ from sas.domain.queues import Queues
 from sas.domain.workflow import WorkflowError, Workflows
 from sas.engine.context import Context
 from sas.engine.delivery import DEPLOY_WAIT, Delivery
-from sas.engine.hooks import CallGuard, Encryption, RuntimeRules, no_callbacks
+from sas.engine.hooks import CallGuard, Encryption, no_callbacks
 from sas.engine.messages import Addresses
 from sas.engine.receiver import Handler, Receiver
 from sas.features.alert_webhook import AlertCopies, AlertWebhook, Post, Webhook
@@ -232,7 +232,7 @@ def wired(
         encryption=encryption,
         versions=Versions(store, workflows),
         incidents=incidents,
-        rules=RuntimeRules(routing),
+        rules=routing,
         sweep_tasks=(incidents.check_health,),
     )
 

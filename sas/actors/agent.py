@@ -83,7 +83,11 @@ class NotBegunError(UnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Exponential backoff with full jitter, within CompleteBy. In seconds."""
+    """Exponential backoff with full jitter, within CompleteBy. In seconds.
+
+    The loop is our own, because retries end at CompleteBy: a moment on the clock port, which the
+    simulation moves. Retry libraries use the process's clock.
+    """
 
     first_delay: float = 0.2
     delay_max: float = 10.0

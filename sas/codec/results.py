@@ -7,7 +7,7 @@ from typing import Any
 
 from sas.bounds import RESULT_BYTES_MAX
 from sas.codec.strict import CONTENT_DEPTH_MAX, MalformedError, canonical, check_depth
-from sas.domain.order import Fault
+from sas.domain.order import Fault, FaultCode
 
 
 def encode_result(value: Any, agent: str) -> str | Fault:
@@ -16,20 +16,20 @@ def encode_result(value: Any, agent: str) -> str | Fault:
         text = _whole_json(value)
         if len(text.encode()) > RESULT_BYTES_MAX:
             return Fault(
-                "result-too-large",
+                FaultCode.RESULT_TOO_LARGE,
                 f"agent {agent} returned {len(text):,} bytes, at most {RESULT_BYTES_MAX:,} "
                 "are kept: return a reference instead",
             )
         check_depth(text, CONTENT_DEPTH_MAX)
     except (RecursionError, MalformedError):
         return Fault(
-            "result-too-deep",
+            FaultCode.RESULT_TOO_DEEP,
             f"agent {agent} returned JSON that nests deeper than {CONTENT_DEPTH_MAX} "
             "levels, and no queue would carry it: flatten it",
         )
     except (TypeError, ValueError) as wrong:  # the errors name types and quote no value
         return Fault(
-            "result-no-json",
+            FaultCode.RESULT_NO_JSON,
             f"agent {agent} returned what JSON cannot hold ({wrong}): return text, numbers, "
             "true, false, null, lists, and mappings whose keys are text",
         )

@@ -4,7 +4,7 @@
 Place in the flow                Hooks
 ===============================  ==========================================================
 Around an agent's call           ``CallGuard``, ``LongSteps``, ``CallbackIssuer``
-Rules for a claim                ``RuleSource``, ``RuntimeRules``
+Rules for a claim                ``RuntimeRules``
 Expiry of a step                 ``Excuses``
 The supervisor's sweep           ``SweepTask``, ``Incidents``
 Content and secrets of an order  ``ContentStore``, ``Encryption``
@@ -187,39 +187,21 @@ def no_callbacks(_request: RequestMessage, _generation: int) -> Callable[[timede
 # Rules for a claim
 
 
-class RuleSource(Protocol):
-    """Adjusts the rules of a workflow at run time."""
+class RuntimeRules:
+    """Rules that change at run time: unavailable routes. By default every route is available."""
 
     async def refresh(self) -> None:
         """Read the state that the rules depend on, at most every second or so.
 
+        Call it before the order is loaded.
+
         Raises:
             StoreUnavailableError: put the message back.
         """
-        ...
 
-    def adjust(self, rules: Rules, workflow: Workflow, now: datetime) -> Rules:
-        """Return the current rules."""
-        ...
-
-
-class RuntimeRules:
-    """Rules that change at run time: unavailable routes."""
-
-    def __init__(self, *sources: RuleSource) -> None:
-        self._sources = sources
-
-    async def refresh(self) -> None:
-        """Read the state that the rules depend on. Call it before the order is loaded."""
-        for source in self._sources:
-            await source.refresh()
-
-    def of(self, workflow: Workflow, now: datetime) -> Rules:
+    def of(self, workflow: Workflow, now: datetime) -> Rules:  # noqa: ARG002
         """Return the current rules of a workflow."""
-        rules = workflow.rules
-        for source in self._sources:
-            rules = source.adjust(rules, workflow, now)
-        return rules
+        return workflow.rules
 
 
 # Expiry of a step

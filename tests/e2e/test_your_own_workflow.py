@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import sas
-from sas.adapters.sign_in import SignIn
 from tests.e2e.workflow_page import (
     COMMANDS,
     FILES,
@@ -91,14 +89,6 @@ def test_what_the_page_deploys_asks_for_its_own_settings_and_none_of_the_sample_
     assert "SAS_PRINCIPAL_TRAVEL_DESK" in parameters
     for of_the_sample in ("{ORDERS_", "WEB_SHOP", "WHOLESALE"):
         assert of_the_sample not in parameters
-
-
-def test_the_page_signs_in_as_http_service_can() -> None:
-    table = PAGE.partition("**Sign in**")[2]
-    named = re.findall(r"^\| .* \| `(\w+)\(", table, re.MULTILINE)
-    assert set(named) == {"ManagedIdentity", "ApiKey", "ClientCertificate"}
-    for name in named:
-        assert issubclass(getattr(sas, name), SignIn)
 
 
 def test_a_trip_that_ends_before_it_begins_is_refused_with_a_sentence(project: Path) -> None:
