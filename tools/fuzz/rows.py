@@ -72,7 +72,6 @@ def _edit(scene: Scene, key: tuple[str, str], rng: random.Random) -> list[Any]:
             "PayloadSha256",
             "ResultRow",
             "ResultSha256",
-            "UndoRoutes",
             "Route",
             "Resting",
             "Excused",
