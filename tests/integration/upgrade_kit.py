@@ -171,6 +171,7 @@ CASES: Mapping[str, Case] = {
     "lost": Case("plain", at(QUEUES.agent("payment")), lost=True),
     "large": Case("large", at(QUEUES.agent("payment"))),
     "long": Case("long"),
+    "going on": Case("long", at(QUEUES.replies, kind="progress")),
     "asking": Case("asks"),
     "undoing": Case("refused", at(QUEUES.agent("stock"), direction="undo"), ends="Compensated"),
     "held": Case("refused once", workflow="order-with-care"),
