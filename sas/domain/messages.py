@@ -94,7 +94,6 @@ class AlertKind(Enum):
     OVERDUE = "overdue"
     BREAKER_OPEN = "breaker-open"
     UNREADABLE = "unreadable"
-    KEY_MISSING = "key-missing"
     QUEUE_DELAY = "queue-delay"
     CLEARED = "cleared"
 

@@ -70,6 +70,7 @@ class FaultCode(StrEnum):
     RESULT_TOO_LARGE = "result-too-large"
     RESULT_TOO_DEEP = "result-too-deep"
     RESULT_NO_JSON = "result-no-json"
+    RESULT_NOT_PLAIN = "result-not-plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,11 +304,6 @@ class StepRecord:
         return replace(self, failures=Failures(), error=None)
 
 
-def submission_of(order_id: str, submitted_at: datetime) -> str:
-    """Return the name of a submission: see ``Details.submission``."""
-    return digest_id(order_id, key_time(submitted_at))[:16]
-
-
 @dataclass(frozen=True, slots=True)
 class Details:
     """What was ordered and by whom. It is written once and never changes.
@@ -334,7 +330,7 @@ class Details:
 
         The id is free again once an order is purged.
         """
-        return submission_of(self.order_id, self.submitted_at)
+        return digest_id(self.order_id, key_time(self.submitted_at))[:16]
 
 
 @dataclass(frozen=True, slots=True)

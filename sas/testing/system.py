@@ -21,13 +21,20 @@ from sas.domain.queues import lane
 from sas.domain.workflow import Rules, Workflows
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
-from sas.engine.hooks import Encryption
 from sas.engine.kept_orders import KeptOrders
 from sas.engine.messages import Addresses
 from sas.features.callbacks.codec import CallbackKeys, read_message
 from sas.features.callbacks.endpoint import AGAIN_MAX
 from sas.features.circuit_breaker.rules import BreakerPolicy
-from sas.ports import Business, BusUnavailableError, Callback, Message, MessageBus, StateStore
+from sas.ports import (
+    Business,
+    BusUnavailableError,
+    Callback,
+    Message,
+    MessageBus,
+    PayloadCodec,
+    StateStore,
+)
 from sas.testing.bus import DEAD_LETTERS, MemoryBus, Queued, QueueRules
 from sas.testing.clock import VirtualClock
 from sas.testing.platform import QUEUES, REPLIES_TO
@@ -83,13 +90,13 @@ class Host:
         name: str,
         business: Business,
         *,
-        encryption: Encryption | None = None,
+        codec: PayloadCodec | None = None,
         breaker: BreakerPolicy = BREAKER,
         ports: tuple[StateStore, MessageBus] | None = None,
     ) -> None:
         self.business, self.clock = business, clock
         self._store, self._bus = ports or (world.store, world.bus)
-        self._encryption, self._breaker = encryption or Encryption(), breaker
+        self._codec, self._breaker = codec, breaker
         self._name, self._starts = name, 0
         self._reads_all = int(digest_id(str(world.seed), name), 16) % 4 == 0
         self.start()
@@ -100,7 +107,7 @@ class Host:
         name = f"{self._name}.{self._starts}"
         to, business = Addresses(QUEUES, "/simulation"), self.business
         context = wired(
-            self._store, self._bus, self.clock, to, name, business.workflows, self._encryption
+            self._store, self._bus, self.clock, to, name, business.workflows, self._codec
         )
         if self._reads_all:
             context = replace(context, kept=KeptOrders(0))

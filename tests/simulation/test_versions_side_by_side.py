@@ -30,7 +30,6 @@ from sas.codec.strict import convert
 from sas.domain.ids import key_time
 from sas.domain.order import Order, OrderState
 from sas.domain.workflow import Workflows
-from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import Business, Message, MessageBus, Peeked
 from sas.testing.bus import MemoryBus, Queued
 from sas.testing.clock import VirtualClock
@@ -275,7 +274,6 @@ class SideBySide:
             ClockApart(self.clock),
             name,
             business,
-            encryption=FieldEncryption(),
             ports=(store, bus),
         )
         self.ran[name] = 0
