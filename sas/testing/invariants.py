@@ -19,7 +19,7 @@ from sas.domain.change import Change
 from sas.domain.ids import cause_of, idempotency_key, message_id
 from sas.domain.messages import Alert, JournalEntry, JournalWord, Notice, Notify, Request, Wake
 from sas.domain.order import Direction, Order, OrderState, Ready, StepRecord, StepState, UndoStatus
-from sas.domain.workflow import Rules
+from sas.domain.workflow import Rules, StepRules
 from sas.testing.platform import QUEUES, REPLIES_TO
 from sas.testing.system import AT_REST, System
 
@@ -294,7 +294,8 @@ def _effects(
     an operator skipped or undid by hand, and steps without an undo, are left out.
     """
     where = f"{where}: {step.name}"
-    limited = system.rules_of(order).steps[step.number].drain_time is not None
+    rules = system.rules_of(order).steps[step.number]
+    limited = rules.drain_time is not None
     keys = keys_of(order, step)
     known = [system.ledger.by_key[key] for key in keys if key in system.ledger.by_key]
     count = in_force(system, order, step)
@@ -312,15 +313,14 @@ def _effects(
         contents = [effects.content for effects in known if effects.in_force]
         if count and step.call.edited and contents != [json.loads(step.call.edited)]:
             yield Violation(7, f"{where} was done with an older input")
-    if order.process_state is OrderState.COMPENSATED and count and not _left(step):
+    if order.process_state is OrderState.COMPENSATED and count and not _left(step, rules):
         about = f"{order.details.workflow}: the undo of step {step.name} leaves its effect in force"
         yield Violation(10, f"{where} is still in force", about)
 
 
-def _left(step: StepRecord) -> bool:
+def _left(step: StepRecord, rules: StepRules) -> bool:
     """Return whether the effect of a step may stay: it has no undo, or it was undone by hand."""
-    no_undo = step.undo is UndoStatus.NOT_NEEDED and step.epoch > 0
-    return no_undo or step.undo is UndoStatus.BY_HAND
+    return rules.undo_time_allowed is None or step.undo is UndoStatus.BY_HAND
 
 
 def of_commands(system: System) -> Iterator[Violation]:
