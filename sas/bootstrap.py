@@ -136,7 +136,6 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
         settings.table,
         settings.shards,
         retry_budget=budget,
-        direct_transactions=settings.direct_transactions,
     )
     bus = ServiceBus.connect(settings.service_bus)
     return assemble(store, bus, SystemClock(), business, settings)

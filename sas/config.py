@@ -97,7 +97,6 @@ class Config:
     tables: Endpoint
     table: str
     shards: int
-    direct_transactions: bool
     functions: tuple[str, ...]
     queues: Queues
     source: str
@@ -133,7 +132,6 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         tables=_tables(env),
         table=read_table_name(env),
         shards=_whole(env, "SAS_SHARDS", 16, 1, SHARDS_MAX),
-        direct_transactions=_direct_transactions(env),
         functions=read_functions(env),
         queues=read_queues(env),
         source=_source(env),
@@ -303,13 +301,6 @@ def read_table_name(env: Mapping[str, str]) -> str:
             f"SAS_TABLE={name!r}: use 3 to 63 letters and digits, the first one a letter"
         )
     return name
-
-
-def _direct_transactions(env: Mapping[str, str]) -> bool:
-    text = env.get("SAS_TABLE_TRANSACTIONS", "direct")
-    if text not in {"direct", "sdk"}:
-        raise SettingError(f"SAS_TABLE_TRANSACTIONS={text[:80]!r}: give direct or sdk")
-    return text == "direct"
 
 
 def _instance(env: Mapping[str, str]) -> str:

@@ -162,7 +162,7 @@ def feature_names() -> list[str]:
     return sorted(names - {"__init__", "__pycache__"})
 
 
-TOOLS = {"cli", "desk", "operate", "sim"}
+TOOLS = {"cli", "desk", "operate", "testing"}
 """The rooms of ``sas`` that people use beside the running system."""
 
 

@@ -53,7 +53,7 @@ class _Copy(Table):
     """Rows that were read from a table."""
 
     def __init__(self, table: Table) -> None:
-        super().__init__(table.client, table.retry_budget, table.meter)
+        super().__init__(table.client, table.retry_budget, table.meter, table.transactions)
         self._real = table
         self._rows: dict[str, dict[str, TableEntity]] = {}
         self._sorted: dict[str, list[str]] = {}

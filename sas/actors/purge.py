@@ -21,7 +21,7 @@ from sas.domain.content import PayloadRef
 from sas.domain.order import FINISHED, Order
 from sas.engine.context import Context
 from sas.engine.outbox import OUT_AGAIN_AFTER
-from sas.ports import Exporter, StoreUnavailableError, Summary
+from sas.ports import Exporter, OtherVersionError, StoreUnavailableError, Summary
 from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
 
@@ -228,7 +228,7 @@ class Purger:
                 return None
             try:
                 return await work(order)
-            except StoreUnavailableError as down:
+            except (StoreUnavailableError, OtherVersionError) as down:
                 log.warning("order %s waits for the next purge: %s", order.order_id, down)
             except Exception:  # one broken order must not keep all others
                 log.exception("order %s could not be purged", order.order_id)

@@ -20,6 +20,7 @@ from sas.ports.business import (
     TransientError,
 )
 from sas.ports.platform import (
+    FORMAT,
     PEEK_BYTES_MAX,
     BusUnavailableError,
     Clock,
@@ -44,9 +45,11 @@ from sas.ports.platform import (
     UnavailableError,
     UndeliverableError,
     UnreadableError,
+    check_format,
 )
 
 __all__ = [
+    "FORMAT",
     "LIMIT_MAX",
     "PEEK_BYTES_MAX",
     "Agent",
@@ -84,4 +87,5 @@ __all__ = [
     "UnavailableError",
     "UndeliverableError",
     "UnreadableError",
+    "check_format",
 ]

@@ -269,7 +269,7 @@ class Stage(System):
                 direction = (Direction.DO if doing else Direction.UNDO).value
                 own_id = reply_id(item.order_id, step.number, direction, step.epoch)
                 members = {"id": own_id, "order_id": item.order_id, "step": step.number}
-                body = {"kind": Kind.REPLY.value, "v": 1, **members, "direction": direction}
+                body = {"kind": Kind.REPLY.value, "format": 1, **members, "direction": direction}
                 body |= {"epoch": step.epoch, "outcome": "done"}
                 forged = Message(STRANGE_QUEUE, own_id, json.dumps(body).encode())
                 with suppress(BusUnavailableError):

@@ -58,7 +58,7 @@ async def test_a_command_that_is_not_carried_out_is_reported_as_open(alone: Rig)
     (sent,) = [json.loads(body_of(one)) for one in await alone.receive("scheduler")]
     assert f"refused/{sent['id']}" in waited.err
     assert sent == {
-        "v": 1,
+        "format": 1,
         "kind": "command",
         "id": sent["id"],
         "order_id": "W-1",

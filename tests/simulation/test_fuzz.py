@@ -55,7 +55,7 @@ def test_a_seed_draws_the_same_inputs_again(fuzz: Fuzz) -> None:
 
 
 def test_most_inputs_differ_from_the_valid_one_they_are_made_of() -> None:
-    valid = {"v": 1, "id": "m", "kind": "wake", "order_id": "O-1", "seq": 4}
+    valid = {"format": 1, "id": "m", "kind": "wake", "order_id": "O-1", "seq": 4}
     rng = random.Random(3)  # noqa: S311  it repeats itself
     bodies = [mutation.body_of(valid, rng) for _ in range(500)]
     refused = 0
@@ -78,7 +78,7 @@ def test_an_undocumented_exception_is_found_and_made_short(
         return value
 
     monkeypatch.setattr("sas.codec.internal.parse", broken)
-    body = b'{"v":1,"kind":"wake","id":"m","order_id":"O-done","seq":7,"more":[1,2,{"a":"b"}]}'
+    body = b'{"format":1,"kind":"wake","id":"m","order_id":"O-done","seq":7,"more":[1,2,{"a":"b"}]}'
     parts = {"queue": "scheduler", "body": body, "properties": {"x": "y"}}
     problem = fuzz.tried("queue scheduler", parts)
     assert problem == "ZeroDivisionError: seven"
@@ -101,7 +101,7 @@ def test_a_row_of_another_order_that_changes_is_found(
     fuzz: Fuzz, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wake of one order acts on another one, because its id is read wrongly."""
-    body = b'{"v":1,"kind":"command","id":"w","order_id":"O-asked","verb":"cancel","by":"ann"}'
+    body = b'{"format":1,"kind":"command","id":"w","order_id":"O-asked","verb":"cancel","by":"ann"}'
     parts = {"queue": "scheduler", "body": body}
     assert fuzz.tried("queue scheduler", parts) is None
     monkeypatch.setattr("tools.fuzz.messages._named", lambda _parts: set())
@@ -124,7 +124,7 @@ def test_a_rejected_message_that_nests_deep_or_is_not_text_is_kept_when_it_expir
 
 def test_a_request_with_more_time_than_any_step_may_have_is_put_aside(fuzz: Fuzz) -> None:
     body = (
-        b'{"kind":"request","v":1,"id":"O-failed/2/1","order_id":"O-failed","workflow":"order-held"'
+        b'{"kind":"request","format":1,"id":"O-failed/2/1","order_id":"O-failed","workflow":"order-held"'
         b',"step":1,"step_name":"pay","direction":"do","epoch":1,"time_allowed":1e300'
         b',"complete_by":"2026-01-01T00:10:00Z","idempotency_key":"O-failed/pay","order":{}}'
     )

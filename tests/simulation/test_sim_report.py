@@ -248,8 +248,6 @@ FULL = Workflow(
 
 def test_what_a_workflow_cannot_do_is_not_named_as_never_reached() -> None:
     own = {
-        "another agent asked",
-        "undone at one agent",
         "extended wait",
         "overdue",
         "step failed",

@@ -231,7 +231,7 @@ def lake(night: Night) -> Kit:
     dead(night, "agent-replies", done("done", 0).body, "recorded-reply")
     dead(night, "agent-replies", done("open", 0).body, "new-reply")
     dead(night, "agent-replies", done("gone", 0).body, "gone-reply")
-    wake = internal.encode(WakeMessage(id="w-9", order_id="open"))
+    wake = internal.encode(WakeMessage(id="w-9", order_id="open", seq=1))
     dead(night, "scheduler", wake, "wake")
     dead(night, "scheduler", b"\x00poison", "poison")
     dead(night, "orders", order("done"), "repeat")

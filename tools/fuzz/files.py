@@ -53,7 +53,6 @@ SETTINGS: Mapping[str, str] = {
     "ServiceBus__clientId": "00000000-0000-0000-0000-000000000000",
     "SAS_TABLE": "orders",
     "SAS_SHARDS": "16",
-    "SAS_TABLE_TRANSACTIONS": "sdk",
     "SAS_QUEUE_ORDERS": "orders",
     "SAS_QUEUE_AGENT_PREFIX": "agent-",
     "SAS_QUEUE_RESPONSE_PREFIX": "responses-",

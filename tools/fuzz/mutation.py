@@ -38,7 +38,18 @@ BYTES = (
     b"{", b"}", b"]", b'"', b"\\", b"\\u", b",", b":", b"\n", b"\r\n", b"1e999", b"NaN", b"//",
     b"%",
 )  # fmt: skip
-NAMES = ("", "id", "v", "kind", "order_id", "DeadLetterSource", "message_id", "__class__", "x", "É")
+NAMES = (
+    "",
+    "id",
+    "format",
+    "kind",
+    "order_id",
+    "DeadLetterSource",
+    "message_id",
+    "__class__",
+    "x",
+    "É",
+)
 
 
 def written(tree: Tree) -> str:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from azure.data.tables import EntityProperty, TableEntity
 from azure.data.tables.aio import TableClient
 
-from sas.adapters.rows import Entity
+from sas.adapters.rows import Entity, stored
 from sas.adapters.table import Meter, RefusedTransactionError, RetryBudget, Table
 from sas.adapters.transaction import Operation
 
@@ -28,7 +28,7 @@ class MemoryTable(Table):
     """Rows in memory. A value that Table Storage would not take raises ValueError."""
 
     def __init__(self, rows: Mapping[tuple[str, str], TableEntity] | None = None) -> None:
-        super().__init__(cast("TableClient", None), RetryBudget(), Meter())
+        super().__init__(cast("TableClient", None), RetryBudget(), Meter(), cast("Any", None))
         self.held: Rows = dict(rows or {})
 
     async def create(self) -> None:
@@ -100,7 +100,7 @@ class MemoryTable(Table):
     def write(self, partition: str, row: Mapping[str, Any]) -> None:
         """Write a whole row, with a new ETag."""
         _check(row)
-        self.write_by_hand(partition, row)
+        self.write_by_hand(partition, stored(partition, dict(row)))
 
     def write_by_hand(self, partition: str, row: Mapping[str, Any]) -> None:
         """Write a whole row with any content, as an operator's tool does."""
