@@ -89,7 +89,7 @@ async def test_a_step_with_more_inputs_than_transitions_is_not_acted_on() -> Non
 
 async def test_a_journal_row_whose_request_has_a_time_without_zone_is_named() -> None:
     request = '[{"k":"request","step":0,"direction":"do","epoch":1,"generation":0'
-    messages = f'{request},"complete_by":"2026-01-01T00:10:00","route":0}}]'
+    messages = f'{request},"complete_by":"2026-01-01T00:10:00"}}]'
     _, world = await changed(JOURNAL, "Messages00", messages)
     with pytest.raises(CorruptOrderError, match="has no time zone"):
         await world.app.context.store.journal(ORDER)
