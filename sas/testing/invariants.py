@@ -19,7 +19,7 @@ from sas.domain.change import Change
 from sas.domain.ids import cause_of, idempotency_key, message_id
 from sas.domain.messages import Alert, JournalEntry, JournalWord, Notice, Notify, Request, Wake
 from sas.domain.order import Direction, Order, OrderState, Ready, StepRecord, StepState, UndoStatus
-from sas.domain.workflow import Rules
+from sas.domain.workflow import Rules, StepRules
 from sas.testing.platform import QUEUES, REPLIES_TO
 from sas.testing.system import AT_REST, System
 
@@ -265,29 +265,21 @@ def _of_untouched(
         yield Violation(4, f"{where} got a notification 'failed'")
 
 
-def keys_of(system: System, order: Order, step: StepRecord) -> list[str]:
+def keys_of(order: Order, step: StepRecord) -> list[str]:
     """Return every key under which a step may have had its effect."""
-    agents = system.rules_of(order).steps[step.number].agents
-    return [
-        idempotency_key(order.order_id, step.name, number, other)
-        for number in range(step.call.generation + 1)
-        for other in (None, *agents)
-    ]
+    generations = range(step.call.generation + 1)
+    return [idempotency_key(order.order_id, step.name, number) for number in generations]
 
 
 def in_force(system: System, order: Order, step: StepRecord) -> int:
     """Return how many effects of a step are in force at its services."""
     by_key = system.ledger.by_key
-    return sum(by_key[key].in_force for key in keys_of(system, order, step) if key in by_key)
+    return sum(by_key[key].in_force for key in keys_of(order, step) if key in by_key)
 
 
 def skipped(step: StepRecord, journal: Sequence[JournalEntry]) -> bool:
-    """Return whether a step is Processed because an operator skipped it.
-
-    If a model service did it, only its undo at another agent was skipped.
-    """
-    done = isinstance(step.result, str) and "done_by" in step.result
-    return not done and any(
+    """Return whether a step is Processed because an operator skipped it."""
+    return any(
         entry.what is JournalWord.SKIPPED and step.number in {one.step for one in entry.changes}
         for entry in journal
     )
@@ -302,11 +294,10 @@ def _effects(
     an operator skipped or undid by hand, and steps without an undo, are left out.
     """
     where = f"{where}: {step.name}"
-    limited = system.rules_of(order).steps[step.number].drain_time is not None
-    keys = keys_of(system, order, step)
+    rules = system.rules_of(order).steps[step.number]
+    limited = rules.drain_time is not None
+    keys = keys_of(order, step)
     known = [system.ledger.by_key[key] for key in keys if key in system.ledger.by_key]
-    if order.process_state is OrderState.ERROR and {*step.undo.routes} - {step.call.route}:
-        return  # the effect at another agent stays until an operator acts
     count = in_force(system, order, step)
     if not limited and any(effects.done > 1 for effects in known):
         yield Violation(7, f"{where} had its effect twice: a repeated call did not find the first")
@@ -322,15 +313,14 @@ def _effects(
         contents = [effects.content for effects in known if effects.in_force]
         if count and step.call.edited and contents != [json.loads(step.call.edited)]:
             yield Violation(7, f"{where} was done with an older input")
-    if order.process_state is OrderState.COMPENSATED and count and not _left(step):
+    if order.process_state is OrderState.COMPENSATED and count and not _left(step, rules):
         about = f"{order.details.workflow}: the undo of step {step.name} leaves its effect in force"
         yield Violation(10, f"{where} is still in force", about)
 
 
-def _left(step: StepRecord) -> bool:
+def _left(step: StepRecord, rules: StepRules) -> bool:
     """Return whether the effect of a step may stay: it has no undo, or it was undone by hand."""
-    no_undo = step.undo.status is UndoStatus.NOT_NEEDED and step.epoch > 0
-    return no_undo or step.undo.status is UndoStatus.BY_HAND
+    return rules.undo_time_allowed is None or step.undo is UndoStatus.BY_HAND
 
 
 def of_commands(system: System) -> Iterator[Violation]:

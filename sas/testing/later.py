@@ -42,7 +42,7 @@ class Later:
 
     def __init__(self, system: System, say: Say) -> None:
         self._system, self._say = system, say
-        self._ended: set[tuple[str, int, int, StepState]] = set()
+        self._ended: set[tuple[str, int, StepState]] = set()
         self._accepted: set[tuple[Any, ...]] = set()
         self._deadlines: dict[str, datetime] = {}
         self._swept_at = self._rests_until = system.world.clock.now()
@@ -98,12 +98,8 @@ class Later:
         return any(_key(msgspec.json.decode(body)) == _key(claims) for body in callbacks)
 
     def _is(self, claims: dict[str, Any], ends: StepState) -> bool:
-        """Return whether the step of a callback ever ended so, at the agent of its key."""
-        order_id, step = claims["order_id"], claims["step"]
-        rules = self._system.rules_of(self._system.store.orders[order_id].order)
-        named = claims.get("alternative")
-        route = rules.steps[step].agents.index(named) if named else 0
-        return (order_id, step, route, ends) in self._ended
+        """Return whether the step of a callback ever ended so."""
+        return (claims["order_id"], claims["step"], ends) in self._ended
 
     # --- transitions ---
 
@@ -120,7 +116,7 @@ class Later:
             of_callback = (entry.cause or "").startswith(f"{QUEUES.callbacks}:")
             left = old.process_state is StepState.PROCESSING is not new.process_state
             ends = _ENDS if of_callback and left else _ENDS & {new.process_state}
-            self._ended |= {(order.order_id, new.number, new.call.route, end) for end in ends}
+            self._ended |= {(order.order_id, new.number, end) for end in ends}
             fails = new.process_state is StepState.ERROR is not old.process_state
             if fails and not any(alert.step == new.number for alert in alerts):
                 self._say(12, f"{where}: {new.name} failed, and no alert is sent")
@@ -240,7 +236,7 @@ def _claims(token: str) -> dict[str, Any]:
 
 def _key(claims: dict[str, Any]) -> tuple[Any, ...]:
     """Return what a callback ends: a token and its message on the queue have the same."""
-    names = ("order_id", "submission", "step", "direction", "generation", "alternative")
+    names = ("order_id", "submission", "step", "direction", "generation")
     return tuple(claims.get(name) for name in names)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -186,7 +186,7 @@ class Stopwatch:
                 disturbed.discard(call.key)
             began = self._began[dispatch]
             try:
-                result = await act(replace(call, heartbeats=self._beats(call)))
+                result = await act(call)
             except (asyncio.CancelledError, TransientError, RefusedError) as end:
                 whole = clock.now() - began >= WHOLE * self._allowed(call, verb)
                 if is_killed():
@@ -205,19 +205,6 @@ class Stopwatch:
             return result
 
         return timed
-
-    def _beats(self, call: Call) -> Callable[[str], Awaitable[None]]:
-        """Return the heartbeat of a call. One that waits for a store or a queue is a fault."""
-        clock, disturbed = self._system.world.clock, self._system.ledger.disturbed
-
-        async def heartbeat(note: str) -> None:
-            began, before = clock.now(), call.key in disturbed
-            disturbed.add(call.key)
-            await call.heartbeats(note)
-            if clock.now() == began and not before:
-                disturbed.discard(call.key)
-
-        return heartbeat
 
     def _rule(self, call: Call) -> StepRules:
         order = self._system.store.orders[call.order_id].order
@@ -384,7 +371,7 @@ class _Play:
         for old, new in zip(before, order.steps, strict=False):
             if old is new:
                 continue
-            state = new.process_state.value, new.undo.status.value
+            state = new.process_state.value, new.undo.value
             self._played.states.add((workflow, new.name, *state))
             if old is not None:
                 tally = self._played.steps[workflow, new.name]
@@ -448,11 +435,11 @@ class _Play:
                 tally = self._played.steps[workflow, step.name]
                 found = in_force(system, order, step) > 0
                 if order.process_state is OrderState.COMPENSATED:
-                    tally.left_in_force += found and step.undo.status is UndoStatus.NOT_NEEDED
+                    tally.left_in_force += found and step.undo is UndoStatus.NOT_NEEDED
                 if order.process_state is not OrderState.PROCESSED:
                     continue
                 if not (skipped(step, stored.journal) or step.name in self._no_effect):
-                    owed = system.owes_effect(step.name, keys_of(system, order, step))
+                    owed = system.owes_effect(step.name, keys_of(order, step))
                     tally.processed += 1
                     tally.without_effect += not (found or owed)
         self._stopwatch.count(self._played.steps)
@@ -466,10 +453,10 @@ def _way_back(order: Order, journal: Sequence[JournalEntry]) -> str:
             step = order.steps[one.step]
             if entry.what is JournalWord.SKIPPED and one.after is StepState.PROCESSED:
                 skipped.add(one.step)
-            if one.after is not StepState.COMPENSATED or step.undo.status is UndoStatus.NOT_NEEDED:
+            if one.after is not StepState.COMPENSATED or step.undo is UndoStatus.NOT_NEEDED:
                 continue
             marks = ["skipped"] * (one.step in skipped)
-            marks += ["by hand"] * (step.undo.status is UndoStatus.BY_HAND)
+            marks += ["by hand"] * (step.undo is UndoStatus.BY_HAND)
             way.append(step.name + (f" ({', '.join(marks)})" if marks else ""))
     way += [f"{one.name} (undo failed)" for one in order.steps if one.undo_failed]
     return ", ".join(way) or "nothing to undo"

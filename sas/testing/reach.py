@@ -41,8 +41,6 @@ def step_states(workflow: Workflow) -> list[tuple[str, str, str]]:
             barred |= {(StepState.COMPENSATING, UndoStatus.UNDOING)}
             done = UndoStatus.UNDONE, UndoStatus.BY_HAND
             barred |= {(StepState.COMPENSATED, one) for one in done}
-        if step.undo is None or not step.alternatives:
-            barred.add((StepState.ERROR, UndoStatus.FAILED_ELSEWHERE))
         forms = [(state, undo) for state, (_, undos) in STEP_FORMS.items() for undo in undos]
         found += [
             (step.name, one.value, undo.value) for one, undo in forms if (one, undo) not in barred
@@ -67,18 +65,16 @@ class _Can:
         self.hold = workflow.on_failure is OnFailure.HOLD
         self.deadline = workflow.deadline is not None
         self.undo = bool(undos)
-        self.routes = any(len(step.agents) > 1 for step in rules.steps)
         self.waits_long = any(step.extended_wait for step in rules.steps)
         self.fails = _if(self.hold or self.undo, _S.ERROR)
-        side_by_side = any(
+        apart = any(
             one not in (*rules.predecessors(other), *rules.dependents(other), other)
             for one in numbers
             for other in numbers
         )
-        apart = side_by_side or self.routes
         self.error = _if(apart and bool(self.fails), _S.ERROR)
         """An order in Error goes on with other steps."""
-        self.begun = _if(len(numbers) > 1 or self.routes, _S.PROCESSING)
+        self.begun = _if(len(numbers) > 1, _S.PROCESSING)
         self.undoing = _if(self.undo, _S.COMPENSATING)
         self.undoes_more = _if(len(undos) > 1 or (apart and self.undo), _S.COMPENSATING)
         self.ending = self.undoing | _if(len(numbers) > 1, _S.COMPENSATING)
@@ -97,7 +93,6 @@ def _doing(can: _Can) -> Mapping[JournalWord, States]:
         _W.PROGRESS: {_S.PROCESSING} | can.undoing | can.error,
         _W.STEP_PROCESSED: {_S.PROCESSED} | can.begun | can.error,
         _W.STEP_FAILED: can.fails if can.hold else _NONE,
-        _W.ANOTHER_AGENT: {_S.PROCESSING} | can.error if can.routes else _NONE,
         _W.CALLBACK_ACCEPTED: callback,
         _W.FENCED: callback | {_S.COMPENSATED, _S.REJECTED},
     }
@@ -110,7 +105,7 @@ def _resting(can: _Can) -> Mapping[JournalWord, States]:
     is_late = can.deadline and can.hold
     return {
         _W.STEP_RESET: {_S.PENDING} | can.begun | can.error,
-        _W.UNDO_RESET: can.undoing | can.error | (can.begun if can.routes and can.undo else _NONE),
+        _W.UNDO_RESET: can.undoing | can.error,
         _W.WAITS_IN_QUEUE: in_queue,
         _W.QUEUE_AWAY: in_queue,
         _W.WAITING: waits,
@@ -123,12 +118,10 @@ def _resting(can: _Can) -> Mapping[JournalWord, States]:
 
 def _undoing(can: _Can) -> Mapping[JournalWord, States]:
     all_undone, at_once = {_S.COMPENSATED}, can.deadline and not can.hold
-    elsewhere = {_S.PROCESSING, _S.PROCESSED} | can.undoing | can.error
     return {
         _W.STEP_FAILED_UNDO: _NONE if can.hold else can.undoing | can.first_kept,
         _W.OVERDUE_UNDO: all_undone | can.undoing if at_once else _NONE,
         _W.STEP_UNDONE: all_undone | can.undoes_more | can.error if can.undo else _NONE,
-        _W.UNDONE_AT_ONE_AGENT: elsewhere if can.routes and can.undo else _NONE,
         _W.UNDO_FAILED: can.fails if can.undo else _NONE,
         _W.UNDO_DECIDED: all_undone | can.undoing | can.error,
         _W.CANCELLED: all_undone | can.ending | can.all_out,
@@ -137,12 +130,11 @@ def _undoing(can: _Can) -> Mapping[JournalWord, States]:
 
 
 def _commanded(can: _Can) -> Mapping[JournalWord, States]:
-    again = {_S.PENDING} | can.begun if can.hold else can.begun
-    elsewhere = can.routes and can.undo
+    again = {_S.PENDING} | can.begun
     by_hand = {_S.COMPENSATED} | can.undoes_more | can.error
     return {
-        _W.RESUBMITTED: (again if can.hold or elsewhere else _NONE) | can.undoing | can.error,
-        _W.SKIPPED: {_S.PROCESSED} | can.begun | can.error if can.hold or elsewhere else _NONE,
+        _W.RESUBMITTED: (again if can.hold else _NONE) | can.undoing | can.error,
+        _W.SKIPPED: {_S.PROCESSED} | can.begun | can.error if can.hold else _NONE,
         _W.UNDONE_BY_HAND: by_hand if can.undo else _NONE,
         _W.ACKNOWLEDGED: can.fails,
     }

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from sas.codec.internal import Kind
-from sas.domain.ids import URGENT_SUFFIX, idempotency_key, reply_id, shard_of
+from sas.domain.ids import URGENT_SUFFIX, reply_id, shard_of
 from sas.domain.messages import Verb
-from sas.domain.order import Direction, Order, OrderState, StepState
+from sas.domain.order import Direction, OrderState, StepState
 from sas.domain.workflow import TIME_ALLOWED_MAX, Workflow, Workflows
 from sas.ports import Business, BusUnavailableError, Message
 from sas.testing.bus import DEAD_LETTERS, QueueRules
@@ -327,8 +327,6 @@ class Stage(System):
             elif item.edited:
                 content = self._content(order.order_id, order.details.workflow, edited=True)
                 members["input"] = msgspec.Raw(msgspec.json.encode(content))
-        if item.verb is Verb.SKIP:
-            self._undone_by_hand(order)
         for _ in range(1 + item.twice):
             try:
                 self.world.strikes(item.verb.value)
@@ -370,18 +368,6 @@ class Stage(System):
                 self._begin(self._redriver.redrive(dies=die > 0))
             die -= 1
         self.world.clock.call_later(AGAIN_S, lambda: self._look(item, die))
-
-    def _undone_by_hand(self, order: Order) -> None:
-        """Remove what an undo at another agent left, as an operator does before a skip."""
-        for step in order.steps:
-            if not (step.undo_failed and step.undo.routes):
-                continue
-            agents = self.rules_of(order).steps[step.number].agents
-            other = agents[step.undo.routes[0]] if step.undo.routes[0] else None
-            for generation in range(step.call.generation + 1):
-                key = idempotency_key(order.order_id, step.name, generation, other)
-                effects = self.ledger.of(key)
-                effects.in_force, effects.tombstone = False, True
 
 
 def with_newer(workflows: Workflows) -> Workflows:

@@ -56,6 +56,7 @@ class Watch:
         self._aside_bodies: set[str] = set()
         self._until: dict[tuple[str, int, Direction, int], datetime] = {}
         self._called: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+        self._agents: dict[tuple[str, str], str] = {}
         self.asked_again: Counter[tuple[str, str]] = Counter()
         self._later = Later(system, self._say)
         system.bus.on_sent = self._was_sent
@@ -63,8 +64,8 @@ class Watch:
         system.bus.on_completed = self._was_completed
         system.store.on_removed = self._was_removed
         system.world.on_failed = self._failed
-        for agent in system.agents.values():
-            self._hear(agent, system)
+        for name, agent in system.agents.items():
+            self._hear(name, agent, system)
 
     def _say(self, number: int, text: str) -> None:
         self._broken(Violation(number, text))
@@ -143,13 +144,13 @@ class Watch:
     def _unsent_to_away(self, order_id: str, step: StepRecord) -> Iterator[bool]:
         """Yield whether the request of a dispatch was never sent, and its queue is away."""
         bus, stored = self._system.bus, self._system.store.orders[order_id]
-        agents = self._system.rules_of(stored.order).steps[step.number].agents
+        agent = self._system.rules_of(stored.order).steps[step.number].agents[step.call.route]
+        queue = QUEUES.agent(agent, urgent=stored.order.details.urgent)
         for entry in stored.journal:
             for index, item in enumerate(entry.messages):
                 if not isinstance(item, Request):
                     continue
                 if (item.step, item.epoch) == (step.number, step.epoch):
-                    queue = QUEUES.agent(agents[item.route], urgent=stored.order.details.urgent)
                     unsent = message_id(order_id, entry.seq, index) not in self._sent_ids
                     yield unsent and not bus.reachable(bus.queues[queue])
 
@@ -288,11 +289,11 @@ class Watch:
 
     # --- calls ---
 
-    def _hear(self, agent: Any, system: System) -> None:
+    def _hear(self, name: str, agent: Any, system: System) -> None:
         do, undo = agent.do, agent.undo
 
         async def done(call: Call) -> Any:
-            self._was_called(call)
+            self._was_called(call, name)
             self._later.called(call)
             self._older_are_undone(call)
             known = system.ledger.by_key.get(call.key)
@@ -300,18 +301,20 @@ class Watch:
             return await do(call)
 
         async def undone(call: Call) -> Any:
-            self._was_called(call)
+            self._was_called(call, name)
             self._later.called_to_undo(call)
             return await undo(call)
 
         agent.do, agent.undo = done, undone
 
-    def _was_called(self, call: Call) -> None:
+    def _was_called(self, call: Call, agent: str) -> None:
+        if self._agents.setdefault((call.order_id, call.step), agent) != agent:
+            self._say(7, f"order {call.order_id}: step {call.step} is called at {agent} too")
         stored = self._system.store.orders.get(call.order_id)
         if stored is not None:
             step = next(one for one in stored.order.steps if one.name == call.step)
             self._called[call.order_id, call.step].add(step.epoch)
-            if call.key not in keys_of(self._system, stored.order, step):
+            if call.key not in keys_of(stored.order, step):
                 self._say(7, f"order {call.order_id}: {call.key} is no key of step {call.step}")
 
     def _older_are_undone(self, call: Call) -> None:

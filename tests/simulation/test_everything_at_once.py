@@ -11,8 +11,6 @@ from datetime import timedelta
 
 import pytest
 
-from sas.domain.ids import idempotency_key
-from sas.domain.order import Order
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow, Workflows
 from sas.testing.remote import RemoteFaults
 from sas.testing.world import Faults
@@ -62,20 +60,6 @@ DEFINED = Workflows(
 )
 
 
-class HonestHand(Hand):
-    """An operator who undoes a step by hand after its undo failed at an earlier agent."""
-
-    def given(self, order: Order, verb: str) -> None:
-        for step in order.steps if verb == "skip" else ():
-            if step.undo_failed and step.undo.routes:
-                agents = DEFINED.find(order.details.workflow).steps[step.number].agents
-                other = agents[step.undo.routes[0]] if step.undo.routes[0] else None
-                for generation in range(step.call.generation + 1):
-                    key = idempotency_key(order.order_id, step.name, generation, other)
-                    effects = self.system.ledger.of(key)
-                    effects.in_force, effects.tombstone = False, True
-
-
 class Disasters:
     """Kills hosts and takes the store away, in between the ticks of the supervisor too."""
 
@@ -120,7 +104,6 @@ def prepared(seed: int) -> System:
         refused=0.04,
         undo_refused=0.03,
         later=0.1 if seed % 3 else 0.0,
-        heartbeats=bool(seed % 2),
     )
     outside = (("delivery",), (), ("payment", "delivery"))[seed % 3]
     apart = ((0.0, 3.0, -3.0), (0.0, 1.0))[seed // 2 % 2]
@@ -140,7 +123,7 @@ def prepared(seed: int) -> System:
 async def run(system: System) -> None:
     outages = Outages(system)
     Disasters(system)
-    hand = HonestHand(system, 8)
+    hand = Hand(system, 8)
     names = [workflow.name for workflow in DEFINED]
     try:
         for number in range(6):
