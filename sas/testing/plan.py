@@ -342,8 +342,6 @@ def _chances(rng: random.Random, mood: str) -> list[Item]:
         if name in larger or rng.random() < 0.35:
             often = 1 if name in larger else 2
             found.append(Chance(name, round(most * rng.random() ** often, 5)))
-    if rng.random() < 0.3:
-        found.append(Chance("heartbeats", 1.0))
     return found
 
 
@@ -355,7 +353,7 @@ CONDITIONS = tuple(
             *("table away", "one shard away", "namespace away", "service away"),
             *("queue disabled", "queue full", "dead letters not forwarded", "forged dead letter"),
             *("instance killed", "time limit", "clocks apart", "two supervisors", "deploy"),
-            *("redrive", "heartbeats", "callback", "circuit open"),
+            *("redrive", "callback", "circuit open"),
         }
     )
 )
@@ -374,9 +372,8 @@ def faults_of(plan: Plan) -> tuple[Faults, RemoteFaults]:
     shares = {item.name: item.share for item in plan.items if isinstance(item, Chance)}
     inner = {one.name for one in fields(Faults)}
     world = Faults(**{name: share for name, share in shares.items() if name in inner})
-    heartbeats = bool(shares.pop("heartbeats", 0.0))
     own = {name: share for name, share in shares.items() if name not in inner}
-    return world, RemoteFaults(**own, heartbeats=heartbeats)
+    return world, RemoteFaults(**own)
 
 
 def told_seconds(seconds: float) -> str:

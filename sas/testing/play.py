@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -186,7 +186,7 @@ class Stopwatch:
                 disturbed.discard(call.key)
             began = self._began[dispatch]
             try:
-                result = await act(replace(call, heartbeats=self._beats(call)))
+                result = await act(call)
             except (asyncio.CancelledError, TransientError, RefusedError) as end:
                 whole = clock.now() - began >= WHOLE * self._allowed(call, verb)
                 if is_killed():
@@ -205,19 +205,6 @@ class Stopwatch:
             return result
 
         return timed
-
-    def _beats(self, call: Call) -> Callable[[str], Awaitable[None]]:
-        """Return the heartbeat of a call. One that waits for a store or a queue is a fault."""
-        clock, disturbed = self._system.world.clock, self._system.ledger.disturbed
-
-        async def heartbeat(note: str) -> None:
-            began, before = clock.now(), call.key in disturbed
-            disturbed.add(call.key)
-            await call.heartbeats(note)
-            if clock.now() == began and not before:
-                disturbed.discard(call.key)
-
-        return heartbeat
 
     def _rule(self, call: Call) -> StepRules:
         order = self._system.store.orders[call.order_id].order

@@ -18,8 +18,7 @@ class RemoteFaults:
 
     Calls with a ``lost_answer`` have their effect. Calls that end ``later`` return
     ``StillRunning`` and have their effect at a later call, after ``look_seconds_max`` at most.
-    With ``heartbeats`` a call sends a heartbeat every second. ``strikes`` gets each fault that
-    happens.
+    ``strikes`` gets each fault that happens.
     """
 
     transient: float = 0.0
@@ -30,7 +29,6 @@ class RemoteFaults:
     seconds_max: float = 2.0
     later: float = 0.0
     look_seconds_max: float = 120.0
-    heartbeats: bool = False
     strikes: Callable[[str], None] = field(default=lambda _fault: None, init=False)
 
     def happens(self, fault: str, rng: random.Random) -> bool:
@@ -88,27 +86,19 @@ class SimulatedAgent:
 
     async def do(self, call: Call) -> Any:
         """Have an effect once for each key, unless the key was undone before."""
-        return await self._out(self._do(call), call)
+        return await self._out(self._do(call))
 
     async def undo(self, call: Call) -> Any:
         """Take the effect back, and refuse the key from now on."""
-        return await self._out(self._undo(call), call)
+        return await self._out(self._undo(call))
 
     async def close(self) -> None:
         """Do nothing: there are no connections."""
 
-    async def _out(self, work: Any, call: Call) -> Any:
+    async def _out(self, work: Any) -> Any:
         task = asyncio.ensure_future(work)
         self.calls.add(task)
         task.add_done_callback(self._call_ended)
-        while self._faults.heartbeats and not task.done():
-            self._faults.strikes("heartbeats")
-            await call.heartbeat("at it")
-            tick = asyncio.ensure_future(self._clock.sleep(1))
-            try:
-                await asyncio.wait({task, tick}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                tick.cancel()
         return await asyncio.shield(task)
 
     def _call_ended(self, task: asyncio.Task[Any]) -> None:

@@ -27,7 +27,7 @@ from sas.engine.messages import Addresses
 from sas.features.callbacks.codec import CallbackKeys, read_message
 from sas.features.callbacks.endpoint import AGAIN_MAX
 from sas.features.circuit_breaker.rules import BreakerPolicy
-from sas.ports import Business, BusUnavailableError, Callback, Message, MessageBus, StateStore
+from sas.ports import Business, Callback, Message, MessageBus, StateStore
 from sas.testing.bus import DEAD_LETTERS, MemoryBus, Queued, QueueRules
 from sas.testing.clock import VirtualClock
 from sas.testing.platform import QUEUES, REPLIES_TO
@@ -83,13 +83,12 @@ class Host:
         name: str,
         business: Business,
         *,
-        encryption: Encryption | None = None,
         breaker: BreakerPolicy = BREAKER,
         ports: tuple[StateStore, MessageBus] | None = None,
     ) -> None:
         self.business, self.clock = business, clock
         self._store, self._bus = ports or (world.store, world.bus)
-        self._encryption, self._breaker = encryption or Encryption(), breaker
+        self._breaker = breaker
         self._name, self._starts = name, 0
         self._reads_all = int(digest_id(str(world.seed), name), 16) % 4 == 0
         self.start()
@@ -100,7 +99,7 @@ class Host:
         name = f"{self._name}.{self._starts}"
         to, business = Addresses(QUEUES, "/simulation"), self.business
         context = wired(
-            self._store, self._bus, self.clock, to, name, business.workflows, self._encryption
+            self._store, self._bus, self.clock, to, name, business.workflows, Encryption()
         )
         if self._reads_all:
             context = replace(context, kept=KeptOrders(0))
@@ -257,16 +256,9 @@ class System:
         return True
 
     async def call_back(self, callback: Callback, body: bytes) -> bool:
-        """Hand over the result of a callback: by HTTP to any instance, or on the queue."""
+        """Hand over the result of a callback by HTTP. Return False if it was not taken."""
         rng = self.world.rng
         self.world.strikes("callback")
-        if rng.random() < 0.5:
-            said = json.dumps(json.loads(body) | {"token": callback.token}).encode()
-            try:
-                self._put(QUEUES.callbacks, f"{rng.random()}", said)
-            except BusUnavailableError:
-                return False
-            return True
         try:
             answer = await rng.choice(self.hosts).callbacks.answer(callback.token, None, body)
         except CrashError:  # the connection is cut

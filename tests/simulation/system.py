@@ -18,7 +18,6 @@ from sas.domain.messages import JournalWord
 from sas.domain.order import OrderState
 from sas.domain.workflow import Workflows
 from sas.engine.context import Context
-from sas.engine.hooks import Encryption
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import Business
 from sas.testing import system as simulated
@@ -113,7 +112,6 @@ def build(
     outside: Sequence[str] = (),
     limits: Mapping[str, int] = MappingProxyType({}),
     agent: type[SimulatedAgent] = SimulatedAgent,
-    encryption: Encryption | None = None,
 ) -> System:
     """Return a system over the ports in memory, of the business's workflows unless others are
     given, with one instance of every actor for each clock. Clocks are apart by these seconds.
@@ -141,7 +139,6 @@ def build(
                 ClockApart(clock, apart),
                 f"i-{n}",
                 business,
-                encryption=encryption,
                 breaker=breaker,
             )
             for n, apart in enumerate(clocks_apart, 1)

@@ -120,7 +120,6 @@ def prepared(seed: int) -> System:
         refused=0.04,
         undo_refused=0.03,
         later=0.1 if seed % 3 else 0.0,
-        heartbeats=bool(seed % 2),
     )
     outside = (("delivery",), (), ("payment", "delivery"))[seed % 3]
     apart = ((0.0, 3.0, -3.0), (0.0, 1.0))[seed // 2 % 2]

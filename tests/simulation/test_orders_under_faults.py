@@ -97,24 +97,6 @@ async def test_without_faults_no_step_that_goes_on_runs_out_of_time(seed: int) -
 
 
 @pytest.mark.parametrize("seed", seeds(2, 30))
-async def test_every_order_whose_calls_send_heartbeats_ends_whole(seed: int) -> None:
-    faults = Faults(crash=0.01, lock_lost=0.05, duplicate=0.05, store_down=0.02, bus_down=0.02)
-    remote = RemoteFaults(hangs=0.5, transient=0.1, refused=0.05, heartbeats=True)
-    await run(build(seed, faults, remote))
-
-
-@pytest.mark.parametrize("seed", seeds(1, 5))
-async def test_without_faults_no_call_that_sends_heartbeats_is_cut_off(seed: int) -> None:
-    built = build(seed, Faults(), RemoteFaults(hangs=0.6, heartbeats=True))
-    system = await run(built)
-    assert set(system.states().values()) == {OrderState.PROCESSED}
-    steps = [step for one in system.store.orders.values() for step in one.order.steps]
-    assert {step.epoch for step in steps} == {1}
-    words = [entry.what for one in system.store.orders.values() for entry in one.journal]
-    assert "progress" in words
-
-
-@pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_every_order_ends_whole_whose_steps_are_ended_from_outside(seed: int) -> None:
     faults = Faults(
         crash=0.02, lock_lost=0.05, duplicate=0.05, store_conflict=0.03, bus_lost_answer=0.03
@@ -141,13 +123,16 @@ async def test_every_order_that_is_followed_until_it_is_delivered_ends_whole(see
 
 async def test_a_callback_of_an_order_in_error_waits_for_its_operator_as_the_order_does() -> None:
     faults = Faults(crash=0.01, lock_lost=0.03, duplicate=0.03)
-    remote = RemoteFaults(later=0.4, hangs=0.2, refused=0.05)
-    apart = (0.0, 4.0, -4.0)
-    system = await run(build(12, faults, remote, clocks_apart=apart, outside=("payment",)))
-    assert system.states()["O-2"] is OrderState.ERROR
-    waiting = [one.message.body for one in system.bus.queues[QUEUES.callbacks].waiting]
+    remote = RemoteFaults(hangs=0.3, lost_answer=0.3, refused=0.2)
+    waiting: list[bytes] = []
+    for seed in range(200):
+        system = await run(build(seed, faults, remote, outside=("payment",)))
+        waiting = [one.message.body for one in system.bus.queues[QUEUES.callbacks].waiting]
+        if waiting:
+            break
     assert waiting
-    assert all(read_message(body, KEYS)[1].order_id == "O-2" for body in waiting)
+    for body in waiting:
+        assert system.states()[read_message(body, KEYS)[1].order_id] is OrderState.ERROR
     assert list(at_end(system)) == []
 
 
@@ -156,7 +141,7 @@ async def test_every_order_ends_whole_whose_long_steps_meet_clocks_that_are_apar
     seed: int,
 ) -> None:
     faults = Faults(crash=0.01, lock_lost=0.03, duplicate=0.03)
-    remote = RemoteFaults(later=0.4, hangs=0.2, heartbeats=bool(seed % 2), refused=0.05)
+    remote = RemoteFaults(later=0.4, hangs=0.2, refused=0.05)
     apart = (0.0, 4.0, -4.0)
     await run(build(seed, faults, remote, clocks_apart=apart, outside=("payment",)))
 
