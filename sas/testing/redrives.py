@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from sas.operate.letters import (
     READ_MAX,
@@ -19,8 +20,10 @@ from sas.operate.redriving import Planned, redrive, redrive_safe
 from sas.ports import Peeked, StoreUnavailableError, UnavailableError
 from sas.testing.bus import Queued
 from sas.testing.platform import QUEUES, REPLIES_TO
-from sas.testing.system import System
 from sas.testing.world import CrashError, of_no_host
+
+if TYPE_CHECKING:
+    from sas.testing.system import System
 
 AGAIN_S = 60.0
 """After this time an operator gives a command again that died, and looks for dead letters again."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -15,8 +16,7 @@ import pytest
 
 from sas.actors.purge import Purger
 from sas.domain.order import FINISHED, OrderState
-from sas.testing.remote import RemoteFaults
-from sas.testing.world import Faults
+from sas.testing.plan import Faults
 from tests.long import seeds
 from tests.simulation.system import System, build, check_end
 
@@ -31,6 +31,9 @@ FAULTS = Faults(
     store_lost_answer=0.02,
     bus_down=0.02,
 )
+
+
+SERVICES = {"transient": 0.1, "refused": 0.1, "hangs": 0.05}
 
 
 class Kept:
@@ -94,12 +97,11 @@ class Purging:
 
 
 async def run(seed: int, faults: Faults) -> Purging:
-    remote = RemoteFaults(transient=0.1, refused=0.1, hangs=0.05)
-    system = build(seed, Faults(), remote)
+    system = build(seed, Faults(**SERVICES))
     purging = Purging(system)
     try:
         await purging.prepare()
-        system.world.faults = faults
+        system.world.faults = replace(faults, **SERVICES)
         for number in range(FRESH):
             system.submit(f"F-{number}", "order" if number % 2 else "order-with-care")
         await system.world.run(purging.done)

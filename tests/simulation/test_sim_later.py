@@ -37,7 +37,7 @@ def test_a_callback_that_is_dropped_while_its_step_waits_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     outside = [Outside(agent) for agent in sorted(DEFINED.agents())]
-    items = *outside, Chance("lost_answer", 0.5), Chance("hangs", 0.5)
+    items: tuple[Item, ...] = *outside, Chance("lost_answer", 0.5), Chance("hangs", 0.5)
     assert seen(*items, seeds=1) == ""
     monkeypatch.setattr(Callbacks, "_put_back", nothing)
     assert "it neither ended step" in seen(*items)
@@ -55,7 +55,7 @@ def test_an_undo_that_may_come_before_its_last_call_is_found(
 ) -> None:
     clocks = Apart(0, 4.0), Apart(1, -4.0)
     undos = [Press(8.0 + n, f"O-{n}", Verb.UNDO, False, False, False) for n in range(6)]
-    items = *clocks, *undos, Chance("hangs", 0.7), Chance("lost_answer", 0.5)
+    items: tuple[Item, ...] = *clocks, *undos, Chance("hangs", 0.7), Chance("lost_answer", 0.5)
     assert seen(*items, seeds=1) == ""
     monkeypatch.setattr(undo, "CLOCK_SKEW", timedelta())
     assert "before its last call is cut off" in seen(*items)

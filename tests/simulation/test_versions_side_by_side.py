@@ -20,13 +20,14 @@ from sas.domain.order import OrderState
 from sas.domain.workflow import Workflows
 from sas.ports import Business, Message, MessageBus, Peeked
 from sas.testing.bus import Queued
-from sas.testing.platform import QUEUES, REPLIES_TO
-from sas.testing.remote import RemoteFaults, SimulatedAgent
-from sas.testing.system import ClockApart, Host, world_of
-from sas.testing.world import Faults, Handler, Instance
+from sas.testing.hosts import Host
+from sas.testing.plan import Faults, Plan
+from sas.testing.platform import QUEUES
+from sas.testing.system import Project
+from sas.testing.world import Handler, Instance
 from tests.business import workflows
 from tests.long import seeds
-from tests.simulation.system import AGENTS, System, deployed_host, deployed_queues
+from tests.simulation.system import System, deployed_host, deployed_queues
 
 ORDERS = 12
 FAULTS = Faults(lock_lost=0.02, duplicate=0.02, bus_down=0.01)
@@ -73,32 +74,21 @@ class SideBySide(System):
     """Two instances, the older one first."""
 
     def __init__(self, seed: int, faults: Faults) -> None:
-        random.seed(seed)
         old = Workflows(
             [replace(one, notify_steps=True) for one in workflows(timedelta(minutes=3))]
         )
         first = old.find("order")
         new = Workflows([*old, replace(first, version=2, steps=first.steps[1:])])
-        super().__init__(world_of(seed, deployed_queues(), deployed_host(), faults), new)
+        project = Project(new, deployed_queues(), deployed_host())
+        super().__init__(project, Plan(seed, 1, ()), faults=faults)
         world = self.world
-        agents = {
-            name: SimulatedAgent(world.clock, self.ledger, RemoteFaults(), world.rng)
-            for name in AGENTS
-        }
-        self.agents |= agents
-        buses = world.bus, NewerBus(world.bus, world.rng)
-        self.begin(
-            [
-                Host(
-                    world,
-                    ClockApart(world.clock),
-                    name,
-                    Business(known, agents),
-                    ports=(self.store, bus),
-                )
-                for name, known, bus in zip(("older", "newer"), (old, new), buses, strict=True)
-            ]
-        )
+        self.hosts = [
+            Host(world, name, Business(known, self.agents), bus=bus)
+            for name, known, bus in (
+                ("older", old, world.bus),
+                ("newer", new, NewerBus(world.bus, world.rng)),
+            )
+        ]
         newer = self.hosts[1]
         newer.handlers = {name: understands(handle) for name, handle in newer.handlers.items()}
         self._both = [Instance(host) for host in self.hosts]
@@ -109,16 +99,8 @@ class SideBySide(System):
         self.world.instances = [self._both[number] for number in running]
 
     def send(self, order_id: str, version: int | None) -> None:
-        body: dict[str, object] = {
-            "order_id": order_id,
-            "workflow": "order",
-            "reply_queue": REPLIES_TO,
-            "order": {},
-        }
-        if version is not None:
-            body["workflow_version"] = version
         self.submitted[order_id] = "order"
-        self.bus._enqueue(Message(QUEUES.orders, f"m-{order_id}", json.dumps(body).encode()))
+        self.put_order(order_id, "order", {}, version=version)
 
     def check(self) -> None:
         """Every order is Processed, its application notified, and nothing needed an operator."""
