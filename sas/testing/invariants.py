@@ -192,6 +192,9 @@ class Invariants:
         system.world.on_failed = self._failed
         system.world.on_sends = self._answers
         system.on_answered = self._was_answered
+        for agent in system.agents.values():
+            for direction in Direction:
+                self._hear(agent, direction)
         for host in system.hosts:
             self._hear_sweeps(host)
 
@@ -371,11 +374,13 @@ class Invariants:
     def _is_back(self, message: Message, *others: str) -> bool:
         """Return whether a copy of a message is on its queue, one of ``others``, or held.
 
-        A copy in a subqueue is one too: an operator redrives it (see ``left_over``).
+        A copy that was given up is one too, wherever its queue leaves it: the function of dead
+        letters reads it, or an operator redrives it (see ``left_over``).
         """
         name = message.queue.removesuffix(DEAD_LETTERS)
+        letters = {QUEUES.dead_letters, QUEUES.dead_letters + DEAD_LETTERS}
         names = {name, *others}
-        paths = names | {one + DEAD_LETTERS for one in names} & self._system.subqueues
+        paths = names | letters | {one + DEAD_LETTERS for one in names} & self._system.subqueues
         queues = [self._system.bus.queues[path] for path in sorted(paths)]
         copies = [one.message for queue in queues for one in (*queue.waiting, *queue.locked)]
         copies += self._system.store._held.values()  # noqa: SLF001
@@ -426,7 +431,16 @@ class Invariants:
 
     # --- calls ---
 
-    def called(self, call: Call, direction: Direction) -> None:
+    def _hear(self, agent: Any, direction: Direction) -> None:
+        act = getattr(agent, direction.value)
+
+        async def heard(call: Call) -> Any:
+            self._is_called(call, direction)
+            return await act(call)
+
+        setattr(agent, direction.value, heard)
+
+    def _is_called(self, call: Call, direction: Direction) -> None:
         """Check a call of an agent, just before it is made."""
         self._was_called(call)
         drain_time = self._drain_time(call)

@@ -93,8 +93,8 @@ class Submit:
     at_s: float
     order_id: str
     workflow: str
-    urgent: bool
-    times: int
+    urgent: bool = False
+    times: int = 1
 
     def __str__(self) -> str:
         often = f", {self.times} times" if self.times > 1 else ""
@@ -119,8 +119,8 @@ class Kill:
     """Instances are killed and start again: one of them, or all (None)."""
 
     at_s: float
-    instance: int | None
-    with_host: bool
+    instance: int | None = None
+    with_host: bool = False
 
     def __str__(self) -> str:
         who = "every instance" if self.instance is None else f"instance {self.instance}"
@@ -134,9 +134,9 @@ class Press:
     at_s: float
     order_id: str
     verb: Verb
-    stale: bool
-    edited: bool
-    twice: bool
+    stale: bool = False
+    edited: bool = False
+    twice: bool = False
 
     def __str__(self) -> str:
         how = [f", {name}" for name in ("stale", "edited", "twice") if getattr(self, name)]
@@ -396,11 +396,6 @@ def _chances(rng: random.Random, mood: str) -> list[Item]:
             often = 1 if name in larger else 2
             found.append(Chance(name, round(most * rng.random() ** often, 5)))
     return found
-
-
-def faults_of(plan: Plan) -> Faults:
-    """Return the faults by chance of a plan."""
-    return Faults(**{item.name: item.share for item in plan.items if isinstance(item, Chance)})
 
 
 def told_seconds(seconds: float) -> str:

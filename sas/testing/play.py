@@ -16,7 +16,6 @@ from sas.domain.workflow import StepRules, Workflow
 from sas.ports import Call, RefusedError, TransientError
 from sas.testing.clock import START
 from sas.testing.invariants import Invariants, Violation, at_end, in_force, keys_of, skipped
-from sas.testing.loop import run
 from sas.testing.own_agents import alone
 from sas.testing.plan import DAY, HOUR, Away, Plan
 from sas.testing.system import Project, System, with_newer
@@ -82,7 +81,7 @@ def play(project: Project, plan: Plan, *, tell: bool = False) -> Played:
     try:
         game = _Play(project, plan, tell=tell)
         if project.given is None:
-            return run(game.run())
+            return asyncio.run(game.run())
         with (
             project.given.environment(),
             alone(plan.seed),
@@ -261,7 +260,6 @@ class _Play:
         async def heard(call: Call) -> Any:
             what = f"service {name} is asked to {direction.value} {call.key}"
             self._say(what)
-            self._invariants.called(call, direction)
             self._stopwatch.begins(call, direction)
             try:
                 result = await call_of(call)

@@ -59,7 +59,7 @@ class ModelService:
     A call goes on without its caller: it may arrive at any later time. While ``down`` is set,
     every call that arrives fails. ``drain_times`` are those of the steps that have one: for these
     the service keeps no tombstones, and cuts off each call that arrives later than that after
-    CompleteBy. With ``tell`` the work happens outside, and ends by a callback.
+    CompleteBy. ``outside``: the work happens outside, and ends by a callback, handed to ``tell``.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ModelService:
     ) -> None:
         self._clock, self._ledger, self._faults, self._rng = clock, ledger, faults, rng
         self._drain_times, self._tell = drain_times, tell
-        self.down = False
+        self.down = self.outside = False
         self.seconds: Mapping[str, tuple[float, float]] = {}
         """How long the service takes for a step: between these. Other steps: ``seconds_max``."""
         self.calls: set[asyncio.Task[Any]] = set()
@@ -112,7 +112,7 @@ class ModelService:
             return await self._done(call, effects)
         if effects.tombstone:
             raise RefusedError("undone", "this key was undone")
-        if self._tell is not None:
+        if self.outside and self._tell is not None:
             return await self._outside(call, effects, self._tell)
         if effects.refused is None:
             effects.refused = self._faults.happens("refused", self._rng)

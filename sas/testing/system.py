@@ -50,7 +50,6 @@ from sas.testing.plan import (
     Redrive,
     Submit,
     Unforwarded,
-    faults_of,
 )
 from sas.testing.platform import (
     QUEUES,
@@ -120,9 +119,8 @@ class Project:
 class System:
     """A world with the application in it, and a plan of what happens to it.
 
-    ``tell`` gets a sentence for each thing that happens. ``faults`` take the place of those that
-    the plan has by chance. ``service`` makes each model service, and ``agents`` take the place of
-    theirs.
+    ``tell`` gets a sentence for each thing that happens. ``faults`` by chance are there from the
+    start. ``service`` makes each model service, and ``agents`` take the place of theirs.
     """
 
     def __init__(
@@ -142,8 +140,7 @@ class System:
         bus = MemoryBus(clock)
         for queue, rules in project.queues.items():
             bus.declare(queue, rules=rules)
-        faults = faults or faults_of(plan)
-        self.world = World(plan.seed, clock, MemoryStore(), bus, faults, project.host)
+        self.world = World(plan.seed, clock, MemoryStore(), bus, faults or Faults(), project.host)
         self.world.timer_idle = TIMER_IDLE
         self.world.resting = self._waits_for_operator
         self.submitted: dict[str, str] = {}
@@ -162,8 +159,7 @@ class System:
         self._senders: set[asyncio.Task[None]] = set()
         self._redriver = Redriver(self, tell)
         self.own = self._own_agents(project.given) if project.given else None
-        outside = {item.agent for item in plan.items if isinstance(item, Outside)}
-        self.agents = self._services(project, outside, service)
+        self.agents = self._services(project, service)
         played: dict[str, Agent] = {**self.agents, **agents}
         business = Business(project.workflows, played, limits=project.limits)
         self.hosts = [
@@ -172,13 +168,8 @@ class System:
         ]
         self.world.instances = [Instance(host) for host in self.hosts]
         self.happens(*plan.items)
-        if any(isinstance(item, Chance) for item in plan.items):
-            ends = (item.at_s + item.lasts_s for item in plan.items if isinstance(item, Away))
-            clock.call_later(max(ends, default=0.0) + CHANCE_S, self._end_chance)
 
-    def _services(
-        self, project: Project, outside: set[str], service: type[ModelService]
-    ) -> dict[str, ModelService]:
+    def _services(self, project: Project, service: type[ModelService]) -> dict[str, ModelService]:
         world, found = self.world, {}
         drained = drain_times(project.workflows)
         for name in sorted(project.workflows.agents()):
@@ -189,7 +180,7 @@ class System:
                     world.faults,
                     world.rng,
                     drain_times=drained.get(name, {}),
-                    tell=self.call_back if name in outside else None,
+                    tell=self.call_back,
                 )
                 if self.own is None
                 else self.own.agent(name)
@@ -342,12 +333,22 @@ class System:
     # --- what happens ---
 
     def happens(self, *items: Item) -> None:
-        """Let some items happen, each in so many seconds from now."""
+        """Let some items happen, each in so many seconds from now.
+
+        Faults by chance end two hours after the last outage that comes with them.
+        """
         for item in items:
             self._prepare(item)
+        if any(isinstance(item, Chance) for item in items):
+            ends = (item.at_s + item.lasts_s for item in items if isinstance(item, Away))
+            self.world.clock.call_later(max(ends, default=0.0) + CHANCE_S, self._end_chance)
 
-    def _prepare(self, item: Item) -> None:  # noqa: C901  a case for each kind
+    def _prepare(self, item: Item) -> None:  # noqa: C901, PLR0912  a case for each kind
         match item:
+            case Chance():
+                setattr(self.world.faults, item.name, item.share)
+            case Outside():
+                self.agents[item.agent].outside = True
             case Apart():
                 self.hosts[item.instance % len(self.hosts)].clock.seconds = item.seconds
             case Submit():

@@ -27,8 +27,7 @@ from sas.ports import (
     StoreUnavailableError,
 )
 from sas.testing.bus import BusFault, MemoryBus, Queue, Queued
-from sas.testing.clock import VirtualClock
-from sas.testing.loop import others_run
+from sas.testing.clock import VirtualClock, others_run
 from sas.testing.plan import Faults
 from sas.testing.platform import HostRules
 from sas.testing.store import MemoryStore, StoreFault

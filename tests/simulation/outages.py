@@ -22,7 +22,6 @@ from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import BusUnavailableError, Call
 from sas.testing.bus import Queue
 from sas.testing.clock import START
-from sas.testing.loop import run
 from sas.testing.plan import Faults
 from sas.testing.platform import QUEUES, REPLIES_TO
 from sas.testing.remote import ModelService
@@ -310,4 +309,4 @@ def drawn(seed: int) -> tuple[str, str, str]:
 
 def cost_of(seed: int, dependency: str, duration: str, load: str = "light") -> Cost:
     """Play one outage under one seed, and return what it cost."""
-    return run(Story(seed, Outage(dependency, DURATIONS[duration]), load).run())
+    return asyncio.run(Story(seed, Outage(dependency, DURATIONS[duration]), load).run())
