@@ -90,6 +90,12 @@ def _turn(what: str) -> tuple[Action, Action]:
     return (lambda s: s.turn(what, away=True), lambda s: s.turn(what, away=False))
 
 
+QUEUES_HIT = (
+    *(QUEUES.orders, QUEUES.scheduler, QUEUES.agent("payment"), QUEUES.replies),
+    *(REPLIES_TO, QUEUES.alerts),
+)
+LAST = QUEUES.rejected, QUEUES.dead_letters
+"""Queues of which only the loss of the whole queue is played."""
 DEPENDENCIES: dict[str, tuple[Action, Action]] = {
     "table": _turn("table"),
     "one shard of the table": _turn("one shard of the table"),
@@ -97,15 +103,10 @@ DEPENDENCIES: dict[str, tuple[Action, Action]] = {
     "namespace": _turn("namespace"),
     **{
         what: _turn(what)
-        for name in (
-            *(QUEUES.orders, QUEUES.scheduler, QUEUES.agent("payment"), QUEUES.replies),
-            *(REPLIES_TO, QUEUES.alerts),
+        for what in (
+            *(f"queue {name} disabled" for name in (*QUEUES_HIT, *LAST)),
+            *(f"queue {name} takes nothing" for name in QUEUES_HIT),
         )
-        for what in (f"queue {name} disabled", f"queue {name} takes nothing")
-    },
-    **{
-        f"queue {name} disabled": _turn(f"queue {name} disabled")
-        for name in (QUEUES.rejected, QUEUES.dead_letters)
     },
     "Key Vault, while every instance restarts": _turn("every instance"),
     "service payment": _turn("service payment"),

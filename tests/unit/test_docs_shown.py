@@ -15,12 +15,9 @@ from typing import Any
 import pytest
 
 from sas.config import read_config
-from sas.domain.workflow import OnFailure
 from sas.testing import __path__ as sim_folders
-from tests.simulation.domain_model_check import explored_line
-from tests.simulation.domain_protocol_check import Budget, Protocol
 from tests.simulation.outages import DURATIONS, Cost
-from tools import edge_mutants, mutants, outages, queues
+from tools import outages, queues
 
 ROOT = Path(__file__).parents[2]
 RELIABILITY = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
@@ -36,39 +33,6 @@ def table_under(head: str, page: str) -> list[str]:
 
 def cells(row: str) -> list[str]:
     return [cell.strip() for cell in row.strip("|").split("|")]
-
-
-def test_the_table_of_mutants_is_one_that_the_tool_prints() -> None:
-    known = {mutant.name: mutant for mutant in mutants.MUTANTS}
-    hunts = [
-        mutants.Hunt(known[name], int(seed), f"invariant {broken}: order O-0")
-        for name, seed, broken in map(cells, table_under(mutants.HEAD, RELIABILITY))
-    ]
-    assert [hunt.mutant.name for hunt in hunts] == list(known)
-    assert table_under(mutants.HEAD, RELIABILITY) == [mutants.row(hunt) for hunt in hunts]
-    early = sum(hunt.seed is not None and hunt.seed <= 75 for hunt in hunts)
-    said = f"**{len(hunts)} of {len(known)} were found** within 2,000 seeds: {early} within 75"
-    assert said in " ".join(RELIABILITY.split())
-
-
-def test_a_mutant_that_breaks_no_invariant_has_a_row_too() -> None:
-    mutant = mutants.MUTANTS[0]
-    assert mutants.row(mutants.Hunt(mutant, None, "not found")) == "| no ETag | **none** | - |"
-    never = mutants.Hunt(mutant, 7, "it never ends")
-    assert mutants.row(never) == "| no ETag | 7 | it never ends |"
-
-
-def test_the_table_of_mutants_of_the_edge_is_one_that_the_tool_prints() -> None:
-    rows = table_under(edge_mutants.HEAD, RELIABILITY)
-    found = dict(map(cells, rows))
-    assert rows == [edge_mutants.row(mutant, found[mutant.name]) for mutant in edge_mutants.EDGE]
-    for mutant in edge_mutants.EDGE:
-        file, _, test = found[mutant.name].partition("::")
-        files = [name.partition("::")[0] for name in mutant.tests]
-        (path,) = [path for path in files if Path(path).stem == file]
-        assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8")
-    said = f"**{len(rows)} of {len(rows)} were found** by a test"
-    assert said in " ".join(RELIABILITY.split())
 
 
 def test_the_table_of_outages_is_one_that_the_tool_prints() -> None:
@@ -93,26 +57,6 @@ def test_a_number_that_the_simulation_prints_is_a_row_of_the_invariants() -> Non
     assert printed < set(numbers)
     others = sorted(set(numbers) - printed)
     assert f"Other tests check {', '.join(map(str, others[:-1]))} and {others[-1]}." in RELIABILITY
-
-
-def test_the_scope_of_a_model_is_shown_as_a_run_of_the_tests_prints_it() -> None:
-    case = ("two beside each other", OnFailure.HOLD, 0, Budget(early=1, twice=1, behind=1))
-    protocol = Protocol(*case)
-    assert protocol.explore() is None
-    assert f"\n    {explored_line(protocol.scope, len(protocol.states))}\n" in RELIABILITY
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        "| seed, on the code of that hour | defect | test |\n|---|---|---|",
-        "| found by | defect | test |\n|---|---|---|",
-    ],
-)
-def test_a_defect_names_a_test_that_there_is(head: str) -> None:
-    named = {cells(row)[-1] for row in table_under(head, RELIABILITY)}
-    assert named
-    assert [name for name in named if not list(ROOT.glob(f"tests/*/{name}.py"))] == []
 
 
 def test_a_bound_application_is_shown_as_the_tool_writes_it() -> None:
