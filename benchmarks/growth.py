@@ -41,7 +41,6 @@ from sas.domain.workflow import Workflows
 from sas.engine.messages import Addresses
 from sas.features.callbacks.codec import CallbackKeys
 from sas.features.circuit_breaker.rules import BreakerPolicy
-from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import Business, StateStore
 from sas.testing.bus import MemoryBus
 from sas.testing.clock import VirtualClock
@@ -157,7 +156,7 @@ def application(store: StateStore) -> Application:
     business = Business(Workflows((CHAIN,)), {name: ScriptedAgent() for name in AGENTS})
     to = Addresses(Queues(), "/growth")
     bus = MemoryBus(VirtualClock())
-    context = wired(store, bus, clock, to, "growth", business.workflows, FieldEncryption())
+    context = wired(store, bus, clock, to, "growth", business.workflows)
     return actors(
         context, business, policy=RetryPolicy(0.2, 2.0), circuit=BreakerPolicy(0),
         callback_keys=CallbackKeys((), ""), retention=RETENTION,

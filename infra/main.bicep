@@ -70,7 +70,7 @@ param applications array
 @description('Settings of the business, as an object of strings. Secure: no value shows in the history of deployments. A key belongs into settingsInVault all the same.')
 param businessSettings object
 
-@description('Names of settings whose values are secrets in a Key Vault, with commas between, such as SAS_CALLBACK_KEY,SAS_ENCRYPTION_KEYS. The app gets references. Empty: none, and no vault.')
+@description('Names of settings whose values are secrets in a Key Vault, with commas between, such as SAS_CALLBACK_KEY,SAS_PAYLOAD_KEYS. The app gets references. Empty: none, and no vault.')
 @maxLength(2000)
 param settingsInVault string = ''
 

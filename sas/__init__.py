@@ -7,14 +7,12 @@ change. A name is loaded when it is first used, so ``import sas`` alone costs no
 - A workflow: ``Workflow``, ``Workflows``, ``Step``, ``Undo``, ``OnFailure``, ``Backoff``,
   ``ExtendedWait``.
 - An agent: ``Agent``, ``Blocking``, ``Call``; it returns ``StillRunning``, ``AwaitCallback`` or
-  data, and raises ``TransientError`` or ``RefusedError``. ``HttpService`` calls a service, and
-  signs in with ``ApiKey``, ``ManagedIdentity`` or ``ClientCertificate``.
+  data, and raises ``TransientError`` or ``RefusedError``. ``HttpService`` calls a service.
 - The business: ``Business``, ``convert``, ``SettingError``.
 - The function app: ``function_app``.
 - An application: ``OrdersClient``, ``NewOrder``, ``Receipt``.
 """
 
-import gc
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -22,7 +20,6 @@ from sas.distribution import lacking
 
 if TYPE_CHECKING:
     from sas.adapters.remote import HttpService
-    from sas.adapters.sign_in import ApiKey, ClientCertificate, ManagedIdentity
     from sas.client import NewOrder, OrdersClient, Receipt
     from sas.codec.strict import convert
     from sas.config import SettingError
@@ -49,16 +46,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Agent",
-    "ApiKey",
     "AwaitCallback",
     "Backoff",
     "Blocking",
     "Business",
     "Call",
-    "ClientCertificate",
     "ExtendedWait",
     "HttpService",
-    "ManagedIdentity",
     "NewOrder",
     "OnFailure",
     "OrdersClient",
@@ -76,7 +70,6 @@ __all__ = [
 ]
 _MODULES = {
     "sas.adapters.remote": ("HttpService",),
-    "sas.adapters.sign_in": ("ApiKey", "ClientCertificate", "ManagedIdentity"),
     "sas.client": ("NewOrder", "OrdersClient", "Receipt"),
     "sas.codec.strict": ("convert",),
     "sas.config": ("SettingError",),
@@ -94,15 +87,10 @@ if not TYPE_CHECKING:  # a checker would take any name
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module 'sas' has no attribute {name!r}: see help(sas)")
-        collects = gc.isenabled()
-        gc.disable()  # an import leaves little garbage, and is a tenth slower if it is looked for
         try:
             found: object = getattr(import_module(_WHERE.get(name, _PORTS)), name)
         except ImportError as missing:
             raise lacking(missing, "functions") from missing
-        finally:
-            if collects:
-                gc.enable()
         globals()[name] = found
         return found
 

@@ -28,7 +28,7 @@ from sas.domain.queues import Queues
 from sas.domain.workflow import WorkflowError, Workflows
 from sas.engine.context import Context
 from sas.engine.delivery import DEPLOY_WAIT, Delivery
-from sas.engine.hooks import CallGuard, Encryption, RuntimeRules, no_callbacks
+from sas.engine.hooks import CallGuard, RuntimeRules, no_callbacks
 from sas.engine.messages import Addresses
 from sas.engine.receiver import Handler, Receiver
 from sas.features.alert_webhook import AlertCopies, AlertWebhook, Post, Webhook
@@ -38,14 +38,12 @@ from sas.features.callbacks.endpoint import Callbacks
 from sas.features.circuit_breaker.guard import CircuitBreaker, OpenCircuits, open_circuits
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.features.claim_check import ClaimCheck
-from sas.features.field_encryption.encryption import FieldEncryption
-from sas.features.field_encryption.redaction import redacted
 from sas.features.incidents.board import IncidentBoard
 from sas.features.long_steps.steps import ContinuedSteps
 from sas.features.queue_delay.excuses import QueueExcuses
 from sas.features.routing import Routing
 from sas.features.version_check import Versions
-from sas.ports import Business, Clock, Exporter, KeyRing, MessageBus, StateStore
+from sas.ports import Business, Clock, Exporter, MessageBus, PayloadCodec, StateStore
 
 STORE_RETRY_S = 10.0
 """Longest time of a storage request with its retries. After that the message is put back
@@ -115,7 +113,7 @@ def checked(business: Business, agents: Iterable[str]) -> Business:
     settings = read_config()
     _check_queues(settings.queues, business)
     _limits(business, settings)
-    _encryption(business, settings)
+    _codec(business, settings)
     telemetry.configure(settings.telemetry, settings.instance, settings.telemetry_share)
     return business
 
@@ -125,7 +123,6 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
 
     Raises:
         SettingError: a setting is missing or wrong.
-        WorkflowError: secret_fields has a wrong path.
         TelemetryError: a package for SAS_TELEMETRY is missing.
     """
     from sas.adapters.table import RetryBudget  # noqa: PLC0415  # see `load_ahead`
@@ -187,16 +184,16 @@ def assemble(
     """Return the application over the given ports.
 
     Raises:
-        SettingError: a key is missing, a limit names an unknown agent, or a queue has two purposes.
-        WorkflowError: secret_fields has a wrong path.
+        SettingError: a limit names an unknown agent, a queue has two purposes, or there are two
+            codecs.
     """
     _check_queues(settings.queues, business)
     to = Addresses(settings.queues, settings.source)
-    encryption = _encryption(business, settings)
     directory = settings.purge_export
     if settings.alert_webhook:
         bus = AlertCopies(store, bus, clock, settings.queues)
-    context = wired(store, bus, clock, to, settings.instance, business.workflows, encryption)
+    codec = _codec(business, settings)
+    context = wired(store, bus, clock, to, settings.instance, business.workflows, codec)
     return actors(
         context,
         replace(business, limits=_limits(business, settings)),
@@ -220,7 +217,7 @@ def wired(
     to: Addresses,
     instance: str,
     workflows: Workflows,
-    encryption: Encryption,
+    codec: PayloadCodec | None = None,
 ) -> Context:
     """Return the context of one instance, with every feature."""
     plain = Context.of(store, bus, clock, to, instance, ClaimCheck(store))
@@ -229,7 +226,7 @@ def wired(
     incidents = IncidentBoard(store, plain.outward, clock, to, checks)
     return replace(
         plain,
-        encryption=encryption,
+        codec=codec,
         versions=Versions(store, workflows),
         incidents=incidents,
         rules=RuntimeRules(routing),
@@ -254,7 +251,6 @@ def actors(  # noqa: PLR0913  one value for each setting
     post_alert: Post = post,
 ) -> Application:
     """Return the actors of one instance. The simulation calls this too."""
-    business = redacted(business, context.encryption)
     callbacks = Callbacks(context, business, callback_keys)
 
     def order_of_callback(body: bytes) -> str:
@@ -334,23 +330,10 @@ def _limits(business: Business, settings: Config) -> Mapping[str, int]:
     return {**business.limits, **settings.agent_limits}
 
 
-def _encryption(business: Business, settings: Config) -> Encryption:
-    """Return the field encryption; one that does nothing where no field is or was secret.
-
-    An app that has only the callback endpoint needs no keys: it reads no secret field, and the
-    engine redacts what it accepted.
-    """
-    needed = business.secret_fields and "engine" in settings.functions
-    if not needed and not settings.encryption_keys:
-        return Encryption()
-    ring: KeyRing | None = None
-    if settings.encryption_keys:
-        from sas.adapters.keyring import AesKeyRing  # noqa: PLC0415  # slow to import
-
-        ring = AesKeyRing(settings.encryption_keys)
-    if business.secret_fields and ring is None:
+def _codec(business: Business, settings: Config) -> PayloadCodec | None:
+    """Return the payload codec of the business, or the one that the setting makes."""
+    if business.codec is not None and settings.payload_codec is not None:
         raise SettingError(
-            f"workflow {next(iter(business.secret_fields))!r} has secret fields, and the setting "
-            "SAS_ENCRYPTION_KEYS is missing: give an id, a colon, and 32 random bytes in base64"
+            "SAS_PAYLOAD_KEYS is set, and the business has a codec of its own: keep one of the two"
         )
-    return FieldEncryption(business.secret_fields, ring)
+    return business.codec or settings.payload_codec

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import pairwise, permutations
+from itertools import permutations
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -30,7 +30,7 @@ from sas.domain.ids import URGENT_SUFFIX
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, QUEUE_NAME, Queues
 from sas.features.alert_webhook import Webhook
 from sas.features.callbacks.codec import CallbackKeys
-from sas.ports import LIMIT_MAX
+from sas.ports import LIMIT_MAX, PayloadCodec
 from sas.profiles import CONNECTION
 
 QUEUE_SETTINGS: Mapping[str, str] = {
@@ -48,22 +48,10 @@ QUEUE_SETTINGS: Mapping[str, str] = {
 
 QUEUE_SETTING_LENGTH_MAX = 100
 """Longest name or prefix of a queue. An agent's name and the suffix of a lane still fit behind."""
-KEY_BYTES = 32
 WEBHOOK_KEY_BYTES = range(24, 65)
 """Lengths of a key of https://www.standardwebhooks.com."""
 _WEBHOOK_KEY_PREFIX = "whsec_"
-_KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
-_CALLBACK_KEY = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9+/=_-]{32,}")
-"""The alphabets of base64 and hex. A random key has letters and digits."""
-_WORDS = re.compile(
-    "password|secret|change|example|default|sample|dummy|callback|placeholder|qwerty|admin",
-    re.IGNORECASE,
-)
-_LETTERS = re.compile("[A-Z]?[a-z]{4,}")
-DIFFERENT_MIN = 10
-"""Least number of different characters (bytes) of a key. Random keys have more."""
-PATTERN_LENGTH = 6
-"""A random key has no sequence of this length (abcdef, 111111), and no such part twice."""
+CALLBACK_KEY_LENGTH_MIN = 32
 SOURCE_LENGTH_MAX = 500
 _URI_REFERENCE = re.compile(
     r"(?:[A-Za-z][A-Za-z0-9+.-]*:|(?![^/?#]*:))"  # a scheme, or no colon in the first segment
@@ -129,7 +117,7 @@ class Config:
     purge_export: str | None
     callback_keys: CallbackKeys
     alert_webhook: Webhook = field(default_factory=Webhook)
-    encryption_keys: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
+    payload_codec: PayloadCodec | None = field(default=None, repr=False)
 
 
 def read_config(environ: Mapping[str, str] | None = None) -> Config:
@@ -165,7 +153,7 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         purge_export=env.get("SAS_PURGE_EXPORT") or None,
         callback_keys=_callback_keys(env),
         alert_webhook=_alert_webhook(env),
-        encryption_keys=_keys(env.get("SAS_ENCRYPTION_KEYS") or ""),
+        payload_codec=read_payload_codec(env),
     )
 
 
@@ -388,16 +376,33 @@ def read_order_bytes_max(env: Mapping[str, str]) -> int:
     return found
 
 
+def read_payload_codec(env: Mapping[str, str]) -> PayloadCodec | None:
+    """Return the codec over the keys of SAS_PAYLOAD_KEYS; None if there are none.
+
+    Raises:
+        SettingError: a key is not a Fernet key. The text does not quote it.
+    """
+    text = env.get("SAS_PAYLOAD_KEYS") or ""
+    if not text.strip():
+        return None
+    from sas.adapters.payload_codec import FernetCodec  # noqa: PLC0415  # slow to import
+
+    try:
+        return FernetCodec([key.strip() for key in text.split(",")])
+    except ValueError:
+        raise SettingError(
+            "SAS_PAYLOAD_KEYS: give Fernet keys, 32 random bytes in URL-safe base64 each, with "
+            "commas between them (docs/payload-codec.md)"
+        ) from None
+
+
 def _callback_keys(env: Mapping[str, str]) -> CallbackKeys:
     text, url = env.get("SAS_CALLBACK_KEY"), env.get("SAS_CALLBACK_URL") or None
     if url is not None:
         _check_address("SAS_CALLBACK_URL", url, "https://APP.azurewebsites.net/api/callbacks")
     keys = tuple(key.strip() for key in text.split(",")) if text else ()
     for number, key in enumerate(keys, start=1):
-        readable = (
-            _WORDS.search(key) or _is_prose(key) or _has_pattern(key.encode("utf-8", "replace"))
-        )
-        if not _CALLBACK_KEY.fullmatch(key) or readable:
+        if len(key) < CALLBACK_KEY_LENGTH_MIN:
             raise SettingError(  # without the value, which is a secret
                 f"SAS_CALLBACK_KEY, key {number}: give random text of 32 characters or more, as "
                 "`openssl rand -base64 32` prints it; commas between keys"
@@ -436,13 +441,12 @@ def _is_safe_address(url: str) -> bool:
 
 
 def _webhook_key(text: str) -> bytes:
-    """Return the bytes of a key; none if it is not random, or not base64."""
+    """Return the bytes of a key; none if it is not base64, or too short."""
     try:
         key = base64.b64decode(text.strip().removeprefix(_WEBHOOK_KEY_PREFIX), validate=True)
     except ValueError:
         return b""
-    is_random = not _has_pattern(key) and not key.isascii()
-    return key if len(key) in WEBHOOK_KEY_BYTES and is_random else b""
+    return key if len(key) in WEBHOOK_KEY_BYTES else b""
 
 
 def _check_references(env: Mapping[str, str]) -> None:
@@ -459,51 +463,6 @@ def _check_references(env: Mapping[str, str]) -> None:
                 "read that secret (role Key Vault Secrets User), and have Azure ask again "
                 "(docs/operating.md, Keys). Messages wait in their queues"
             )
-
-
-def _is_prose(key: str) -> bool:
-    """Return whether a key is made of words.
-
-    A random one hardly has four small letters in a row.
-    """
-    return 2 * sum(map(len, _LETTERS.findall(key))) >= len(key)
-
-
-def _has_pattern(key: bytes) -> bool:
-    """Return whether a short check shows that a key was not made at random."""
-    parts = [key[at : at + PATTERN_LENGTH] for at in range(len(key) - PATTERN_LENGTH + 1)]
-    counts = any(
-        len(steps) == 1 and steps <= {-1, 0, 1}
-        for steps in ({after - before for before, after in pairwise(part)} for part in parts)
-    )
-    return counts or len(set(parts)) < len(parts) or len(set(key)) < DIFFERENT_MIN
-
-
-def _keys(text: str) -> tuple[tuple[str, bytes], ...]:
-    """Return keys with their ids. Error texts never quote a key."""
-    keys: dict[str, bytes] = {}
-    for number, part in enumerate(text.split(",") if text.strip() else (), start=1):
-        name, _, encoded = part.strip().partition(":")
-        try:
-            key = base64.b64decode(encoded, validate=True)
-        except ValueError:
-            key = b""
-        if not _KEY_ID.fullmatch(name) or len(key) != KEY_BYTES:
-            raise SettingError(
-                f"SAS_ENCRYPTION_KEYS, key {number}: give an id of at most 32 letters, digits, - "
-                f"and _, a colon, and {KEY_BYTES} random bytes in base64; commas between keys"
-            )
-        if _has_pattern(key) or key.isascii():
-            raise SettingError(
-                f"SAS_ENCRYPTION_KEYS, key {number}: its {KEY_BYTES} bytes are not random: make "
-                "them as docs/security.md shows"
-            )
-        if name in keys or key in keys.values():
-            raise SettingError(
-                f"SAS_ENCRYPTION_KEYS, key {number}: its id or the key itself is given twice"
-            )
-        keys[name] = key
-    return tuple(keys.items())
 
 
 def _telemetry(env: Mapping[str, str]) -> str:

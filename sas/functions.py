@@ -11,7 +11,6 @@ decide nothing.
 from __future__ import annotations
 
 import functools
-import gc
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
@@ -22,9 +21,6 @@ from sas.config import queue_named, read_applications, read_functions
 from sas.engine.delivery import Delivery
 from sas.ports import Business
 from sas.profiles import CONNECTION
-
-# What is loaded by now stays. A full garbage collection would go through it for some 50 ms.
-gc.freeze()
 
 # The worker forwards every record from INFO on, and ignores host.json for its logger. The Azure
 # SDK writes some 40 an order, the app itself one at most.

@@ -22,7 +22,7 @@ resource vault 'Microsoft.KeyVault/vaults@2024-11-01' = {
     }
     enableRbacAuthorization: true
     enableSoftDelete: true
-    enablePurgeProtection: true // what a lost key encrypted is lost
+    enablePurgeProtection: true // what a lost key encoded is lost
     softDeleteRetentionInDays: 90
     publicNetworkAccess: publicAccess ? 'Enabled' : 'Disabled'
     networkAcls: {

@@ -21,6 +21,7 @@ from opentelemetry.trace import SpanKind
 from sas.codec import internal
 from sas.codec.internal import RequestMessage
 from sas.codec.outward import AlertMessage
+from sas.codec.payloads import decode_content
 from sas.codec.results import encode_result, whole_text
 from sas.codec.strict import MalformedError, parse
 from sas.domain.content import Content
@@ -84,7 +85,11 @@ class NotBegunError(UnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Exponential backoff with full jitter, within CompleteBy. In seconds."""
+    """Exponential backoff with full jitter, within CompleteBy. In seconds.
+
+    The loop is our own, because retries end at CompleteBy: a moment on the clock port, which the
+    simulation moves. Retry libraries use the process's clock.
+    """
 
     first_delay: float = 0.2
     delay_max: float = 10.0
@@ -194,7 +199,7 @@ class AgentActor:
         if deadline.left() <= 0:
             return None
         if self._workflows is not None:
-            try:  # without the workflow, its secret fields and its steps are not known here
+            try:  # without the workflow, its steps are not known here
                 self._workflows.find(request.workflow)
             except UnknownWorkflowError as lacks:
                 text = f"order {request.order_id} waits for a deploy: {lacks}"
@@ -213,7 +218,7 @@ class AgentActor:
             return None
         if isinstance(result, Later):
             return replace(result, note=whole_text(result.note))
-        encoded = encode_result(result, self._name)
+        encoded = encode_result(result, self._name, self._context.codec)
         if isinstance(encoded, Fault):
             return _reply(request, Outcome.REFUSED, fault=encoded)
         content = await self._context.content.offload_result(request.order_id, encoded)
@@ -277,7 +282,7 @@ class AgentActor:
         await self._context.bus.send([again])
 
     async def _call_of(self, request: RequestMessage) -> Call:
-        """Return the call that a request asks for, with its content fetched and decrypted.
+        """Return the call that a request asks for, with its content fetched and decoded.
 
         Raises:
             RefusedError: its order is no longer stored.
@@ -286,19 +291,14 @@ class AgentActor:
         """
         try:
             order, results, own_result = await self._content_of(request)
-            value = await self._value(request, order)
-            plain, secrets = self._context.encryption.decrypt(
-                request.workflow, request.order_id, request.submission or "", value
-            )
             return Call(
                 order_id=request.order_id,
                 step=request.step_name,
                 key=request.idempotency_key,
                 complete_by=request.complete_by,
-                order=plain,
+                order=await self._value(request, order),
                 results={k: await self._value(request, one) for k, one in results.items()},
                 own_result=await self._value(request, own_result),
-                secrets=secrets,
             )
         except UnreadableError as wrong:
             await self._stored(request)
@@ -341,7 +341,8 @@ class AgentActor:
     async def _value(self, request: RequestMessage, content: Content | None) -> Any:
         if content is None:
             return None
-        return parse((await self._context.content.fetch(request.order_id, content)).encode())
+        text = await self._context.content.fetch(request.order_id, content)
+        return parse(decode_content(text, self._context.codec).encode())
 
     async def _report_unreadable(self, request: RequestMessage, wrong: UnreadableError) -> None:
         """Alert the operator, once for each dispatch of a step."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime
 from uuid import uuid4
 
-from sas.actors.submission import details_of, name_of, read_order, sender_of
+from sas.actors.submission import details_of, read_order, sender_of
 from sas.bounds import TooLargeError
 from sas.codec import internal
 from sas.codec.internal import (
@@ -26,7 +26,7 @@ from sas.codec.internal import (
     RequestMessage,
     WakeMessage,
 )
-from sas.codec.orders import ORDER_BYTES_MAX, Submission, salvage
+from sas.codec.orders import ORDER_BYTES_MAX, salvage
 from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError, Reason, parse
 from sas.domain.change import Change, Origin, fence, rejection
@@ -171,8 +171,7 @@ class DeadLetters:
             return
         details = replace(details, traceparent=None)
         tracing.about(order_id=submission.order_id)
-        name = name_of(submission, details.content_hash)
-        cause = cause_of(self._context.queues.orders, name)
+        cause = cause_of(self._context.queues.orders, submission.submission_id)
         if await self._finished(submission.order_id, cause):
             return
         by = self._source(cause)
@@ -182,7 +181,8 @@ class DeadLetters:
         if result is ApplyResult.REPEATED and not await self._is_fenced(details.order_id, cause):
             return
         order = await self._context.load(submission.order_id)
-        if order and not order.rejected and self._is_same(order, submission):
+        same = order and order.details.content_hash == details.content_hash
+        if order and not order.rejected and same:
             # A repeat of an order that goes on: to its application, "rejected" would mean its end.
             await self._put_aside(delivery, submission.order_id)
             return
@@ -212,12 +212,6 @@ class DeadLetters:
     async def _is_fenced(self, order_id: str, cause: str) -> bool:
         entry = await self._context.store.recorded(order_id, cause)
         return entry is not None and _is_fence(entry)
-
-    def _is_same(self, order: Order, submission: Submission) -> bool:
-        try:
-            return self._context.encryption.is_same(order.details, submission)
-        except MalformedError:  # the key to compare them with is gone
-            return False
 
     def _source(self, cause: str) -> Source:
         return Source(cause, f"dead letters {self._context.instance}")

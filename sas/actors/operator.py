@@ -6,13 +6,13 @@ carried out once, because its cause is recorded. A command for an older seq is r
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sas.bounds import EDITED_UNITS_MAX, check_units
 from sas.codec.outward import AlertMessage
-from sas.codec.strict import parse
+from sas.codec.payloads import decode_content, encode_content
+from sas.codec.strict import CONTENT_DEPTH_MAX, check_depth, parse
 from sas.domain.change import Decision
 from sas.domain.command import decide as decide_command
 from sas.domain.command import takes_input, why_not
@@ -25,7 +25,7 @@ from sas.engine.delivery import Delivery
 from sas.engine.messages import alert
 from sas.engine.refusals import CommandRefusals
 from sas.engine.transition import ApplyResult, Source, TransitionRunner
-from sas.ports import Business
+from sas.ports import Business, DecodingError
 
 
 class Operator:
@@ -63,7 +63,7 @@ class Operator:
             if refusal:
                 return None
             try:
-                accepted = self._encrypted(order, command)
+                accepted = self._encoded(order, command)
             except ValueError as wrong:
                 refusal = f"its input is not accepted: {wrong}"
                 return None
@@ -81,26 +81,29 @@ class Operator:
             await self._refuse(command, refusal)
         return result
 
-    def _encrypted(self, order: Order, command: Command) -> Command:
-        """Return a command whose input is encrypted like the payload of the order.
+    def _encoded(self, order: Order, command: Command) -> Command:
+        """Return a command whose input is encoded like the payload of the order.
 
-        The input replaces the payload, so it must pass the same check.
+        The input of a resubmission replaces the payload, so it must pass the same check.
 
         Raises:
-            ValueError: it does not pass, a secret is in the wrong place, or it is too large.
+            ValueError: it does not pass, cannot be decoded, or is too large.
         """
-        if command.input is None or command.verb is not Verb.RESUBMIT:
+        if command.input is None:
             return command
-        encryption, workflow = self._context.encryption, order.details.workflow
-        encrypted = encryption.encrypt_input(order.details, command.input)
-        value, _ = encryption.decrypt(
-            workflow, order.order_id, order.details.submission, parse(encrypted.encode())
-        )
-        check = self._business.checks.get(workflow)
-        if check is not None:
-            check(json.dumps(value).encode())
-        check_units("input, with its secret fields encrypted,", encrypted, EDITED_UNITS_MAX)
-        return replace(command, input=encrypted)
+        codec = self._context.codec
+        try:
+            text = decode_content(command.input, codec)
+        except DecodingError as wrong:
+            raise ValueError(str(wrong)) from None
+        parse(text.encode())
+        check_depth(text, CONTENT_DEPTH_MAX)
+        check = self._business.checks.get(order.details.workflow)
+        if check is not None and command.verb is Verb.RESUBMIT:
+            check(text.encode())
+        encoded = encode_content(text, codec)
+        check_units("input, as it is stored,", encoded, EDITED_UNITS_MAX)
+        return replace(command, input=encoded)
 
     async def _refuse(self, command: Command, why: str) -> None:
         """Report a refusal: to the CLI that waits, and by an alert to the operators."""

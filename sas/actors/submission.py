@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import uuid4
 
 from sas.bounds import PAYLOAD_BYTES_MAX, TooLargeError, check_bytes
 from sas.codec import outward
 from sas.codec.orders import ORDER_BYTES_MAX, Salvage, Submission, parse_order, salvage
+from sas.codec.payloads import encode_content
 from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Change, Origin, first_change, revival
 from sas.domain.ids import InvalidIdError, cause_of, digest_id
 from sas.domain.messages import Notice
-from sas.domain.order import Details, Order, submission_of
+from sas.domain.order import Details, Order
 from sas.domain.queues import ForbiddenReplyQueueError
 from sas.domain.submit import submit
 from sas.domain.workflow import UnknownWorkflowError, Workflow
@@ -27,22 +27,6 @@ from sas.telemetry import tracing
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SubmissionSource(Source):
-    """A submission. ``named_by`` returns its cause, given a content hash.
-
-    A submission without an id is named by its content hash. The hash of a stored order may be
-    signed with an older key than the current one, so its cause is made from that hash.
-    """
-
-    named_by: Callable[[str], str]
-    is_same: Callable[[Order], bool]
-
-    def cause_for(self, order: Order) -> str | None:
-        """See ``Source.cause_for``."""
-        return self.named_by(order.details.content_hash) if self.is_same(order) else self.cause
 
 
 class Submitter:
@@ -112,26 +96,15 @@ class Submitter:
         """Write the order, or compare it with the one that is stored under its id."""
         found: Order | None = None
 
-        def named_by(content_hash: str) -> str:
-            return cause_of(self._context.queues.orders, name_of(submission, content_hash))
-
-        def is_same(order: Order) -> bool:
-            return self._context.encryption.is_same(order.details, submission)
-
-        source = SubmissionSource(
-            named_by(details.content_hash),
-            self._context.instance,
-            named_by,
-            is_same,
-            outside_sent=delivery.outside_sent,
-        )
+        cause = cause_of(self._context.queues.orders, submission.submission_id)
+        source = Source(cause, self._context.instance, outside_sent=delivery.outside_sent)
 
         def propose(order: Order | None, _now: datetime) -> Change | None:
             nonlocal found
             found = order
             if order is None or order.rejected:
-                return _written(order, details, workflow, source)
-            if not is_same(order):
+                return _written(order, details, workflow, cause, self._context.instance)
+            if order.details.content_hash != details.content_hash:
                 raise MalformedError(
                     Reason.ORDER_ID_TAKEN,
                     f"order_id {order.order_id!r} was submitted before with other content: "
@@ -142,7 +115,7 @@ class Submitter:
         large = self._context.content.is_large(details)
         result = await self._runner.run(details.order_id, source, propose, expect_new=not large)
         if result is ApplyResult.NOTHING and found is not None:
-            await self._notify_duplicate(found, submission, source.cause_for(found) or "")
+            await self._notify_duplicate(found, submission, cause)
         if result is not ApplyResult.COMMITTED:
             # The dead-letter handler gave this submission up. This is its slow handler, or a replay
             # that needs a new submission_id (docs/operating.md). They look the same from here.
@@ -202,53 +175,38 @@ def sender_of(delivery: Delivery, queue: str, context: Context) -> Salvage:
     return replace(found, reply_queue=context.queues.response_of(application))
 
 
-def name_of(submission: Submission, content_hash: str) -> str:
-    """Return the name of a submission: its id, or its content hash as it is stored.
-
-    If the order has secret fields, that hash is signed. From an unsigned one, a reader of the table
-    could guess the content.
-    """
-    unnamed = submission.submission_id == submission.content_hash
-    return content_hash if unnamed else submission.submission_id
-
-
 def details_of(
     submission: Submission, context: Context, *, workflow: str, version: int, urgent: bool = False
 ) -> Details:
-    """Return the details of an order, as they are stored.
+    """Return the details of an order, as they are stored: its payload is encoded here.
 
     Raises:
-        MalformedError: a secret field is in the wrong place.
+        MalformedError: the payload says that it is encoded already.
         TooLargeError: the payload is too large to be stored.
     """
-    now = context.clock.now()
-    name = submission_of(submission.order_id, now)
-    payload, content_hash = context.encryption.protect(submission, workflow, name)
+    payload = encode_content(submission.payload, context.codec)
     check_bytes("payload", len(payload.encode()), PAYLOAD_BYTES_MAX)
     return Details(
         order_id=submission.order_id,
         workflow=workflow,
         version=version,
         payload=payload,
-        content_hash=content_hash,
+        content_hash=submission.content_hash,
         reply_queue=submission.reply_queue,
         correlation_id=submission.correlation_id,
-        submitted_at=now,
+        submitted_at=context.clock.now(),
         traceparent=tracing.traceparent(),
         urgent=urgent,
     )
 
 
 def _written(
-    order: Order | None, details: Details, workflow: Workflow, source: SubmissionSource
+    order: Order | None, details: Details, workflow: Workflow, cause: str, instance: str
 ) -> Change:
     """Return the change that writes an order, or replaces a Rejected one."""
     at = details.submitted_at
     decision = submit(workflow.rules, now=at)
-    cause = source.cause if order is None else source.cause_for(order)
-    origin = Origin(str(source.by), uuid4().hex, cause, at)
+    origin = Origin(instance, uuid4().hex, cause, at)
     if order is None:
         return first_change(details, decision, origin)
-    if source.is_same(order):  # its stored hash names the submission, and must not change
-        details = replace(details, content_hash=order.details.content_hash)
     return revival(order, details, decision, origin)

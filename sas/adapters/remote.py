@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary
 
-from sas.adapters.sign_in import SignIn
 from sas.ports import RefusedError, TransientError
 from sas.telemetry.tracing import carried
 
 if TYPE_CHECKING:
+    import ssl
+
     import aiohttp
 
 ANSWER_BYTES_MAX = 1024 * 1024
@@ -30,7 +32,11 @@ _UNWELL = frozenset({408, 429, 502, 503, 504})
 
 
 class HttpService:
-    """One remote service at a base address. Safe to share; its session opens on first use."""
+    """One remote service at a base address. Safe to share; its session opens on first use.
+
+    ``headers`` is called before each attempt and returns the headers that sign in: an API key, a
+    token. ``tls`` replaces the usual TLS context, for example by one with a client certificate.
+    """
 
     def __init__(
         self,
@@ -38,10 +44,12 @@ class HttpService:
         base_url: str,
         *,
         attempt_seconds: float = 30.0,
-        sign_in: SignIn | None = None,
+        headers: Callable[[], Awaitable[Mapping[str, str]]] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._name = name
-        self._sign_in = sign_in or SignIn()
+        self._headers = headers
+        self._tls = tls
         self._base_url = base_url.rstrip("/")
         self._attempt_seconds = attempt_seconds
         self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = (
@@ -65,7 +73,7 @@ class HttpService:
         import aiohttp  # noqa: PLC0415  # 0.1 s that a cold start need not wait for
 
         try:
-            signed = await self._sign_in.headers()
+            signed = await self.sign_in()
             async with self._session().request(
                 method,
                 self._base_url + path,
@@ -80,9 +88,22 @@ class HttpService:
             text = f"{self._name} could not be reached: {what}"[:500]
             raise TransientError(text, kind=kind) from None
 
+    async def sign_in(self) -> Mapping[str, str]:
+        """Return the headers that sign in.
+
+        Raises:
+            TransientError: they are not available now.
+        """
+        if self._headers is None:
+            return {}
+        try:
+            return await self._headers()
+        except Exception as error:  # noqa: BLE001  of the adopter's own code, or of its library
+            text = f"the headers for {self._name} are not available: {type(error).__name__}"
+            raise TransientError(text, kind="sign-in") from None
+
     async def close(self) -> None:
         """Close the session of the running event loop, if there is one."""
-        await self._sign_in.close()
         session = self._sessions.pop(asyncio.get_running_loop(), None)
         if session is not None:
             await session.close()
@@ -94,7 +115,7 @@ class HttpService:
         session = self._sessions.get(loop)
         if session is None or session.closed:
             timeout = aiohttp.ClientTimeout(total=self._attempt_seconds)
-            connector = aiohttp.TCPConnector(ssl=self._sign_in.context() or True)
+            connector = aiohttp.TCPConnector(ssl=self._tls or True)
             session = aiohttp.ClientSession(timeout=timeout, connector=connector)
             self._sessions[loop] = session
         return session
@@ -110,7 +131,7 @@ class HttpService:
         text = str(problem.get("detail") or problem.get("title") or answer.reason)[:500]
         asked = _retry_after(answer.headers.get("Retry-After"))
         # A 401 is about the key that was given, not about this call.
-        unsigned = answer.status == 401 and type(self._sign_in) is not SignIn
+        unsigned = answer.status == 401 and bool(self._headers or self._tls)
         unwell = answer.status in _UNWELL or unsigned
         if answer.status >= 500 or answer.status in _TRANSIENT or unwell or asked is not None:
             text = f"{self._name} answered {answer.status}: {text}"

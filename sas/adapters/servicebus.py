@@ -64,9 +64,6 @@ TIME_TO_LIVE_MS_MAX = 2**32 - 1
 PEEK_PAGE = 100
 """Most messages that are read at once."""
 
-FRAMES_MAX = 20
-"""Most frames of a link that opens, read without a pause. Without a frame each read waits 0.2 s."""
-
 CLOSE_S = 5.0
 """Longest wait for one sender to close, in seconds: a dead connection may not answer."""
 
@@ -87,9 +84,7 @@ class ServiceBus:
         owned: Sequence[Any] = (),
     ) -> None:
         self.meter = Usage()
-        self.senders = Senders(
-            lambda queue: without_pauses(client.get_queue_sender(queue)), senders_max
-        )
+        self.senders = Senders(client.get_queue_sender, senders_max)
         self._client = client
         self._send_s = send_s
         self._owned = owned
@@ -292,33 +287,6 @@ class Senders:
             self._close_later(entry)
         self._entries.clear()
         await asyncio.gather(*self._closing, return_exceptions=True)
-
-
-def without_pauses(sender: ServiceBusSender) -> ServiceBusSender:
-    """Return a sender; while its link opens, the SDK reads one frame after the other.
-
-    By itself it sleeps 50 ms after each of nine frames, and it has no setting for that. A version
-    of the SDK without these internal methods opens the link in its own way.
-    """
-    opening: Any = sender
-    create: Any = getattr(opening, "_create_handler", None)
-
-    def create_handler(auth: Any) -> None:
-        create(auth)
-        handler = opening._handler  # noqa: SLF001  see above
-        ready = handler.client_ready_async
-
-        async def ready_soon() -> bool:
-            for _ in range(FRAMES_MAX):
-                if await ready():
-                    return True
-            return False  # the SDK looks at its time limit, sleeps, and asks again
-
-        handler.client_ready_async = ready_soon
-
-    if create is not None:
-        opening._create_handler = create_handler  # noqa: SLF001  see above
-    return sender
 
 
 @functools.cache

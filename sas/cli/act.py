@@ -21,7 +21,7 @@ from sas.cli import output, selection
 from sas.cli.arguments import Work
 from sas.cli.output import one_line
 from sas.codec.record import to_line
-from sas.config import read_queues
+from sas.config import read_payload_codec, read_queues
 from sas.domain.messages import Verb
 from sas.domain.order import Order
 from sas.domain.queues import Queues
@@ -158,7 +158,7 @@ def _input(text: str) -> str:
             raise UsageError(f"cannot read {text[1:]}: {wrong.strerror}") from None
     else:
         body = text.encode("utf-8", "surrogateescape")
-    return commands.checked_input(body, "--input")
+    return commands.checked_input(body, "--input", read_payload_codec(os.environ))
 
 
 def _user() -> str:

@@ -15,7 +15,7 @@ from sas.cli import act, output, workflows
 from sas.cli import arguments as args
 from sas.cli.arguments import Verb
 from sas.codec.record import to_line
-from sas.config import read_queues
+from sas.config import read_payload_codec, read_queues
 from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
 from sas.ports import StateStore
 
@@ -63,10 +63,11 @@ async def _serve(arguments: argparse.Namespace) -> int:
     by, storage = act.name_of(arguments), args.read_storage(arguments, os.environ)
     known = workflows.load(arguments.app) if arguments.app else None
     endpoint, queues = args.read_bus(arguments, os.environ), read_queues(os.environ)
+    codec = read_payload_codec(os.environ)
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(args.open_bus(endpoint))
         store = await _opened(stack, storage)
-        office = Office(store, bus, queues, by, f"table {storage.table}", known)
+        office = Office(store, bus, queues, by, f"table {storage.table}", known, codec=codec)
         try:
             desk = await stack.enter_async_context(serving(office, int(arguments.port)))
         except OSError as taken:

@@ -150,7 +150,7 @@ operator-alerts says when an incident begins, from time to time while it lasts, 
   breaker-open    a remote service failed; no calls go out to it (see sas circuits)
   waiting         steps of a workflow rest longer than its threshold before they are tried again
   queue-delay     steps ran out of time while their messages waited in a queue
-  key-missing     a key that encrypted secret fields is not in SAS_ENCRYPTION_KEYS
+  unreadable      content of orders cannot be decoded (SAS_PAYLOAD_KEYS), or rows were changed
 
 LastSeen is when the incident was last seen. State is active, or over until the alert that says so
 is sent. Alerts counts the alerts sent.

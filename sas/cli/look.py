@@ -13,8 +13,9 @@ from sas.cli import output
 from sas.cli.arguments import Verb, Work
 from sas.cli.output import one_line, time_of
 from sas.codec.outward import RejectedMessage
+from sas.codec.payloads import decode_order
 from sas.codec.record import record_of, to_line
-from sas.config import read_queues
+from sas.config import read_payload_codec, read_queues
 from sas.domain.ids import parse_key_time
 from sas.domain.messages import (
     JournalEntry,
@@ -72,7 +73,8 @@ def _show(arguments: argparse.Namespace) -> Work:
         journal = await store.journal(order.order_id)
         last = int(arguments.last or 0)
         if arguments.content:
-            order = await ClaimCheck(store).fetch_all(order)
+            whole = await ClaimCheck(store).fetch_all(order)
+            order = decode_order(whole, read_payload_codec(os.environ))
         if arguments.json:
             rows = journal[-last:] if last else journal
             output.say(to_line(record_of(order, rows, content=arguments.content)))

@@ -1,4 +1,4 @@
-"""Orders from a file: one object, an array, or JSON Lines; one order in memory at a time.
+"""Orders from a file: one object, or JSON Lines; one order in memory at a time.
 
 An item is a full order message (it has the members ``order`` and ``workflow``) or a bare order:
 an ``order_id``, all other members are the order's content. A thread reads in the background, so
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import codecs
 import json
-import re
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -27,9 +26,6 @@ ITEM_BYTES_MAX = 2 * ORDER_BYTES_LIMIT
 """Longest text of one item, with its indentation. The client limits what is sent."""
 AHEAD_MAX = 1000
 """Items read ahead at most: this bounds memory, however long the input is."""
-
-_CHUNK = 64 * 1024
-_SPACES = re.compile(r"[ \t\r\n]*")
 
 
 class InputError(Exception):
@@ -76,7 +72,7 @@ def read_items(source: BinaryIO, defaults: Defaults) -> Iterator[Item]:
         except MalformedError as wrong:
             raise InputError(line, wrong.description) from None
     if not found:
-        raise InputError(1, "the input holds no orders: give a JSON object, an array or JSON Lines")
+        raise InputError(1, "the input holds no orders: give a JSON object or JSON Lines")
 
 
 def to_order(text: bytes, defaults: Defaults) -> NewOrder:
@@ -130,8 +126,9 @@ def _values(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
         if not first:
             return
     if first.lstrip().startswith(b"["):
-        yield from _array(source, number, first)
-    elif _is_whole(first):
+        hint = "give each order on a line of its own (jq -c '.[]' FILE)"
+        raise InputError(number, f"this is not a JSON object but an array: {hint}")
+    if _is_whole(first):
         yield number, first
         yield from _lines(source, number)
     else:
@@ -172,97 +169,9 @@ def _object(source: BinaryIO, number: int, first: bytes) -> bytes:
     try:
         parse(first)
     except MalformedError as wrong:
-        hint = " (JSON Lines: one whole object a line; or a single object, or an array)"
+        hint = " (JSON Lines: one whole object a line; or a single object)"
         raise InputError(number, wrong.description + hint) from None
     return first
-
-
-def _array(source: BinaryIO, number: int, first: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the elements of an array, holding one of them at a time."""
-    text = _Text(source, number, first)
-    text.take("[")
-    begun = False
-    while text.peek() != "]":
-        if begun:
-            text.take(",")
-            text.peek()  # skips spaces, so that the line is the value's own
-        yield text.line, text.value().encode()
-        begun = True
-    text.take("]")
-    if left := text.peek():
-        raise InputError(text.line, f"something follows the array: {left!r}; remove it")
-
-
-class _Text:
-    """Text read piece by piece: a window that moves over the source."""
-
-    def __init__(self, source: BinaryIO, line: int, first: bytes) -> None:
-        self.line = line
-        self._source = source
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
-        self._json = json.JSONDecoder(parse_int=len, parse_float=len)
-        self._ended = False
-        self._window = ""
-        self._at = 0
-        self._add(first)
-
-    def peek(self) -> str:
-        """Return the next character that is not a space, "" at the end."""
-        while True:
-            spaces = _SPACES.match(self._window, self._at)
-            self._move(spaces.end() if spaces else self._at)
-            if self._at < len(self._window) or not self._more():
-                return self._window[self._at : self._at + 1]
-
-    def take(self, expected: str) -> None:
-        """Move over this character.
-
-        Raises:
-            InputError: another one is there.
-        """
-        found = self.peek()
-        if found != expected:
-            what = repr(found) if found else "the end of the input"
-            raise InputError(self.line, f"expected {expected!r} in the array, found {what}")
-        self._move(self._at + 1)
-
-    def value(self) -> str:
-        """Return the text of the next value, and move over it."""
-        if self.peek() != "{":
-            raise InputError(self.line, "an element of the array is not a JSON object: {...}")
-        while True:
-            try:
-                _, end = self._json.raw_decode(self._window, self._at)
-            except RecursionError:
-                raise InputError(self.line, "this is nested too deep: flatten it") from None
-            except ValueError as wrong:
-                if len(self._window) - self._at <= ITEM_BYTES_MAX and self._more():
-                    continue
-                what = str(wrong).partition(": line")[0]
-                raise InputError(self.line, f"this is not JSON: {what}") from None
-            found = self._window[self._at : end]
-            self._move(end)
-            return found
-
-    def _move(self, to: int) -> None:
-        self.line += self._window.count("\n", self._at, to)
-        self._at = to
-
-    def _more(self) -> bool:
-        """Read at least as much as the window holds; return False at the end."""
-        if self._ended:
-            return False
-        self._add(self._source.read(max(_CHUNK, len(self._window) - self._at)))
-        return True
-
-    def _add(self, piece: bytes) -> None:
-        self._ended = not piece
-        try:
-            added = self._decoder.decode(piece, final=self._ended)
-        except UnicodeDecodeError:
-            raise InputError(self.line, "the input is not UTF-8: encode it as UTF-8") from None
-        self._window = self._window[self._at :] + added
-        self._at = 0
 
 
 class Feed:

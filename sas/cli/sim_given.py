@@ -27,7 +27,7 @@ ORDERS_MAX = 200
 SECONDS_MAX = 86_400.0
 """The longest time that a service may be given."""
 _MEMBERS = {"orders", "answers", "no_effect", "service_seconds"}
-_HOW = f"docs/your-own-workflow.md, section 11, says what {FILE} holds"
+_HOW = f"docs/your-own-workflow.md, section 10, says what {FILE} holds"
 
 
 def given_of(app: str, directory: Path) -> Given:

@@ -15,8 +15,8 @@ from sas.cli.arguments import Verb
 from sas.operate.errors import UsageError
 
 DESCRIPTION = """\
-Send orders to the orders queue. FILE holds one JSON object, an array of them, or JSON Lines
-(one object a line); - reads stdin as it arrives. Each object is
+Send orders to the orders queue. FILE holds one JSON object, or JSON Lines (one object
+a line); - reads stdin as it arrives. Each object is
 
   an order message   {"order_id": "A-1", "workflow": "order", "order": {...}}
   or a bare order    {"order_id": "A-1", ...}: every other member is its content

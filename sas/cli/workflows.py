@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections import defaultdict
@@ -18,9 +17,6 @@ from sas.cli.arguments import Verb, Work
 from sas.codec.record import to_line
 from sas.domain.order import FINISHED, Order
 from sas.domain.workflow import Workflow, Workflows
-from sas.features.claim_check import ClaimCheck
-from sas.features.field_encryption.encryption import FieldEncryption
-from sas.features.field_encryption.paths import ENCRYPTED, encrypted_places
 from sas.features.version_check import fingerprint, value_name
 from sas.operate import finding
 from sas.operate.errors import UsageError
@@ -30,7 +26,7 @@ DESCRIPTION = """\
 Compare the workflows of an application with the orders in flight (under way or in Error) and with
 the definitions that the table remembers. An order keeps the workflow version it was submitted with.
 That version must still exist, with the same steps, order, agents, undos and reaction to a failure.
-Times and thresholds may change. Where --app names a Business, its secret fields are checked too.
+Times and thresholds may change.
 
 --record makes the table remember the definitions as they are now, unless an order in flight would
 break. Use it after a change to a version that only finished orders used.
@@ -56,20 +52,15 @@ class Finding:
     remembered: str | None = None
     ids: list[str] = field(default_factory=list)
     other_steps: int = 0
-    encrypted: int = 0
 
     @property
     def orders(self) -> int:
         """How many orders in flight use this version."""
         return len(self.ids)
 
-    def count(self, order: Order, *, encrypted: bool) -> None:
-        """Count an order in flight that uses this version.
-
-        ``encrypted``: its secret fields would not be decrypted any more.
-        """
+    def count(self, order: Order) -> None:
+        """Count an order in flight that uses this version."""
         self.ids.append(order.order_id)
-        self.encrypted += encrypted
         names = [step.name for step in self.definition.steps] if self.definition else []
         self.other_steps += [step.name for step in order.steps] != names
 
@@ -87,11 +78,6 @@ class Finding:
             return "changed: give the new definition a version of its own and keep the old one"
         if self.other_steps:
             return "changed: orders in flight have other steps"
-        if self.encrypted:
-            return (
-                f"secret fields: {output.orders(self.encrypted)} would go to agents encrypted; "
-                "keep the workflow in secret_fields, with () if no new field is secret"
-            )
         return ""
 
 
@@ -108,7 +94,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> Work:
-    return _Check(made(arguments.app), record=arguments.record, as_json=arguments.json).run
+    return _Check(load(arguments.app), record=arguments.record, as_json=arguments.json).run
 
 
 def load(app: str) -> Workflows:
@@ -138,8 +124,6 @@ def made(app: str) -> Workflows | Business:
         found: Any = getattr(import_module(module), name)
         if callable(found):
             found = found()
-        if isinstance(found, Business):
-            FieldEncryption(found.secret_fields)  # checks their paths
     except Exception as wrong:  # noqa: BLE001  it is the application's own code
         kind = "" if isinstance(wrong, KNOWN) else f"{type(wrong).__name__}: "
         raise UsageError(f"--app {app} cannot be loaded: {kind}{wrong}") from None
@@ -151,16 +135,13 @@ def made(app: str) -> Workflows | Business:
 class _Check:
     """One check of what an application defines."""
 
-    def __init__(self, made: Workflows | Business, *, record: bool, as_json: bool) -> None:
-        self._business = made if isinstance(made, Business) else None
-        self._defined = made.workflows if isinstance(made, Business) else made
+    def __init__(self, defined: Workflows, *, record: bool, as_json: bool) -> None:
+        self._defined = defined
         self._record = record
         self._as_json = as_json
 
     async def run(self, store: StateStore) -> int:
         """Check, print the findings, record if all is well; return the exit code."""
-        if self._business is None:
-            output.complain("sas: --app names workflows only: secret fields are not checked")
         broken = False
         for (name, version), one in sorted((await self._findings(store)).items()):
             broken = broken or bool(one.trouble()) or (one.changed and not self._record)
@@ -181,25 +162,11 @@ class _Check:
         for workflow in self._defined:
             found[workflow.name, workflow.version].definition = workflow
         async for order in _in_flight(store):
-            encrypted = await self._stays_encrypted(store, order)
-            found[order.details.workflow, order.details.version].count(order, encrypted=encrypted)
+            found[order.details.workflow, order.details.version].count(order)
         for (name, version), one in found.items():
             shared = await store.read_shared(value_name(name, version))
             one.remembered = shared.value if shared else None
         return found
-
-    async def _stays_encrypted(self, store: StateStore, order: Order) -> bool:
-        """Return whether an order's secret fields would not be decrypted any more."""
-        if self._business is None or order.details.workflow in self._business.secret_fields:
-            return False
-        texts = [step.call.edited for step in order.steps if step.call.edited]
-        if ":" in order.details.content_hash:  # signed: only such an order was encrypted
-            texts.append(await ClaimCheck(store).fetch(order.order_id, order.details.payload))
-        return any(
-            next(encrypted_places(json.loads(text)), None) is not None
-            for text in texts
-            if ENCRYPTED in text
-        )
 
 
 def _record(name: str, version: int, one: Finding) -> dict[str, object]:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from azure.servicebus import (
     ServiceBusMessage,
@@ -90,24 +90,13 @@ async def persist(operation: Callable[[], Awaitable[T]], patience_s: float) -> T
         warning.cancel()
 
 
-def open_stream(client: ServiceBusClient, queue: str, credit: int) -> ServiceBusReceiver:
-    """Return a receiver with credit for this many messages. It buffers them.
-
-    Without such a buffer (``prefetch_count``), the SDK releases what arrives while it settles, and
-    ``receive_messages`` waits 0.2 s for more messages after the first one. There is no keep-alive
-    task: the link is always read. A message that such a task reads is seen up to a second later.
-    """
-    return client.get_queue_receiver(queue, prefetch_count=credit - 1, keep_alive=None)
-
-
 async def receive(
-    receiver: ServiceBusReceiver, patience_s: float
+    receiver: ServiceBusReceiver, count_max: int, patience_s: float
 ) -> Sequence[ServiceBusReceivedMessage]:
-    """Return what has arrived: as soon as there is a message, or nothing after ``POLL_S``.
+    """Return what has arrived: soon after the first message, or nothing after ``POLL_S``.
 
     The link is opened first, with the full patience: ``receive_messages`` would give up when
-    opening the link takes longer than its own waiting time. It is asked for one message: for more
-    it would wait until it has so many.
+    opening the link takes longer than its own waiting time.
 
     Raises:
         LinkError: the queue cannot be read.
@@ -115,16 +104,9 @@ async def receive(
 
     async def poll() -> Sequence[ServiceBusReceivedMessage]:
         await _open(receiver)
-        return await receiver.receive_messages(1, max_wait_time=POLL_S)
+        return await receiver.receive_messages(count_max, max_wait_time=POLL_S)
 
-    return [*await persist(poll, patience_s), *await take_buffered(receiver)]
-
-
-async def take_buffered(receiver: ServiceBusReceiver) -> Sequence[ServiceBusReceivedMessage]:
-    """Return at once what the SDK has buffered. It has no public method to tell how much."""
-    handler: Any = receiver._handler  # noqa: SLF001  see above
-    count = handler._received_messages.qsize() if handler else 0  # noqa: SLF001
-    return await receiver.receive_messages(count, max_wait_time=POLL_S) if count else []
+    return await persist(poll, patience_s)
 
 
 async def settle(
@@ -222,15 +204,6 @@ async def release(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessa
     except Exception:  # noqa: BLE001  of an internal method: the lock is kept, or expires
         return False
     return True
-
-
-async def withdraw_credit(receiver: ServiceBusReceiver) -> None:
-    """Withdraw the credit: the service sends no more messages until the next receive."""
-    # If the SDK changes this internal method, other readers only get their messages later.
-    with suppress(Exception):
-        link: Any = receiver._handler._link  # noqa: SLF001
-        if link.current_link_credit > 0:
-            await link.flow(link_credit=0)
 
 
 def bytes_of(message: ServiceBusReceivedMessage) -> bytes:

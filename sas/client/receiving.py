@@ -18,13 +18,10 @@ from sas.client.links import (
     LockLostError,
     bytes_of,
     close_link,
-    open_stream,
     receive,
     release,
     renew,
     settle,
-    take_buffered,
-    withdraw_credit,
 )
 from sas.codec import outward
 from sas.codec.strict import MalformedError, Reason
@@ -79,7 +76,7 @@ class Receiving:
 
     async def _run(self) -> None:
         while self._inbox.followers and not self._stopping:
-            receiver = open_stream(self._client, self._queue, RECEIVE_MAX)
+            receiver = self._client.get_queue_receiver(self._queue)
             try:
                 await self._read(receiver)
             except Exception as failed:  # noqa: BLE001  a follower must not wait for ever
@@ -102,21 +99,15 @@ class Receiving:
                     "events(), follow their orders, or use a response queue of your own."
                 )
             if self._inbox.unread() < RECEIVE_MAX:
-                for message in await receive(receiver, self._patience_s):
+                for message in await receive(receiver, RECEIVE_MAX, self._patience_s):
                     await self._take(receiver, message)
                 self.read_at = loop.time()
             else:
-                await withdraw_credit(receiver)
-                await self._take_buffered(receiver)
                 await asyncio.sleep(PAUSE_S)
             self._inbox.wake()
             await asyncio.sleep(0)  # the followers read
             await self._decide(receiver)
             await self._give_back(receiver)
-
-    async def _take_buffered(self, receiver: ServiceBusReceiver) -> None:
-        for message in await take_buffered(receiver):
-            await self._take(receiver, message)
 
     async def _take(self, receiver: ServiceBusReceiver, message: Message) -> None:
         try:
@@ -153,7 +144,6 @@ class Receiving:
                     await self._renew(receiver, one, loop.time())
                 case _:
                     continue
-            await self._take_buffered(receiver)
 
     async def _give_back(self, receiver: ServiceBusReceiver) -> None:
         """Give back what no loop follows, and wait so that other readers of the queue can take it.
@@ -163,7 +153,6 @@ class Receiving:
         back = self._inbox.given_back(asyncio.get_running_loop().time())
         if not back:
             return
-        await withdraw_credit(receiver)
         for one in back:
             self._inbox.drop(one)
             if not await release(receiver, one.message):

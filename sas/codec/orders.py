@@ -116,6 +116,7 @@ def parse_order(
         version=message.workflow_version,
         reply_queue=message.reply_queue,
         correlation_id=message.correlation_id,
+        # A body cannot override the MessageId: no member has the name of a metadata field.
         submission_id=message.submission_id or message_id or digest,
         payload=bytes(message.order).decode("utf-8"),
         content_hash=digest,

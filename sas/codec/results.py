@@ -1,4 +1,4 @@
-"""Results of agents as JSON text, within the limits of size and nesting."""
+"""Results of agents as JSON text as it is stored, within the limits of size and nesting."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ import json
 from typing import Any
 
 from sas.bounds import RESULT_BYTES_MAX
+from sas.codec.payloads import encode_content
 from sas.codec.strict import CONTENT_DEPTH_MAX, MalformedError, canonical, check_depth
 from sas.domain.order import Fault
+from sas.ports import PayloadCodec
 
 
-def encode_result(value: Any, agent: str) -> str | Fault:
-    """Return the JSON text of a result; a Fault if JSON cannot hold it or it is too large."""
+def encode_result(value: Any, agent: str, codec: PayloadCodec | None = None) -> str | Fault:
+    """Return the JSON text of a result, encoded if there is a codec. Return a Fault if JSON cannot
+    hold it, or if it is too large as it is stored.
+    """
     try:
         text = _whole_json(value)
-        if len(text.encode()) > RESULT_BYTES_MAX:
-            return Fault(
-                "result-too-large",
-                f"agent {agent} returned {len(text):,} bytes, at most {RESULT_BYTES_MAX:,} "
-                "are kept: return a reference instead",
-            )
         check_depth(text, CONTENT_DEPTH_MAX)
     except (RecursionError, MalformedError):
         return Fault(
@@ -33,7 +31,18 @@ def encode_result(value: Any, agent: str) -> str | Fault:
             f"agent {agent} returned what JSON cannot hold ({wrong}): return text, numbers, "
             "true, false, null, lists, and mappings whose keys are text",
         )
-    return text
+    try:
+        stored = encode_content(text, codec)
+    except MalformedError as wrong:
+        return Fault("result-not-plain", f"agent {agent} returned what is refused: {wrong}")
+    size = len(stored.encode())
+    if size > RESULT_BYTES_MAX:
+        return Fault(
+            "result-too-large",
+            f"agent {agent} returned {size:,} bytes as they are stored, at most "
+            f"{RESULT_BYTES_MAX:,} are kept: return a reference instead",
+        )
+    return stored
 
 
 def whole_text(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Content of orders as an operator sees it: indented, with encrypted fields masked.
+"""Content of orders as an operator sees it: indented.
 
 The text is never parsed and written again: that would change its numbers.
 """
@@ -9,34 +9,6 @@ import re
 from collections.abc import Iterator
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
-_ENCRYPTED = re.compile(r'(\{\s*"\$encrypted"\s*:\s*")([^"]*)("\s*\})')
-_HIDDEN = re.compile(r"hidden-(\d+)")
-
-
-def masked(text: str) -> str:
-    """Return JSON text with each encrypted field as ``hidden-N``."""
-    count = iter(range(1, len(text) + 1))
-    return _ENCRYPTED.sub(lambda found: f"{found[1]}hidden-{next(count)}{found[3]}", text)
-
-
-def unmasked(text: str, original: str) -> str:
-    """Return text whose masked fields are again as ``original`` has them.
-
-    Raises:
-        ValueError: a masked field is not in the original.
-    """
-    kept = [found[2] for found in _ENCRYPTED.finditer(original)]
-
-    def back(found: re.Match[str]) -> str:
-        hidden = _HIDDEN.fullmatch(found[2])
-        if hidden is None:
-            return found[0]
-        number = int(hidden[1])
-        if not 1 <= number <= len(kept):
-            raise ValueError(f"the input has {found[2]}, and the original has {len(kept)} of them")
-        return f"{found[1]}{kept[number - 1]}{found[3]}"
-
-    return _ENCRYPTED.sub(back, text)
 
 
 def compact(text: str) -> str:

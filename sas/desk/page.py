@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sas.desk.content import indented, masked
+from sas.codec.payloads import UNREADABLE, is_encoded
+from sas.desk.content import indented
 from sas.domain.command import can_undo
 from sas.domain.content import Content, PayloadRef
 from sas.domain.messages import JournalEntry, Verb
@@ -149,15 +150,21 @@ def verbs_of(order: Order) -> list[VerbView]:
 
 
 def editable(order: Order, step: str | None) -> str:
-    """Return the input that a resubmitted step would get: what was edited last, or the order."""
+    """Return the input that a resubmitted step would get: what was edited last, or the order.
+
+    It is empty where it cannot be read.
+    """
+    content = order.details.payload
     for one in order.steps:
         if is_failed(one) and step in {None, one.name} and one.call.edited is not None:
-            return one.call.edited
-    return order.details.payload if isinstance(order.details.payload, str) else ""
+            content = one.call.edited
+            break
+    readable = isinstance(content, str) and not is_encoded(content)
+    return content if isinstance(content, str) and readable else ""
 
 
 def shown(content: Content | None) -> str:
-    """Return content for people: indented JSON with encrypted fields masked."""
+    """Return content for people: indented JSON, or that it is encrypted."""
     if content is None:
         return ""
     if isinstance(content, PayloadRef):
@@ -166,4 +173,4 @@ def shown(content: Content | None) -> str:
         json.loads(content, parse_int=len, parse_float=len)  # checks the syntax only
     except ValueError:
         return content
-    return indented(masked(content))
+    return UNREADABLE if is_encoded(content) else indented(content)

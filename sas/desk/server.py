@@ -16,8 +16,9 @@ import jinja2
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from sas.codec.payloads import decode_order
 from sas.desk import charts, listing, page
-from sas.desk.content import compact, unmasked
+from sas.desk.content import compact
 from sas.desk.guard import HEADERS, STATIC, Guard, Handler
 from sas.desk.inboxes import Inbox, Inboxes
 from sas.desk.sending import Seen, Sender, Sent
@@ -31,7 +32,7 @@ from sas.operate import commands, finding, letters, redriving, why
 from sas.operate.commands import Intent, refusal
 from sas.operate.errors import CommandError, NotPossibleError, UsageError
 from sas.operate.redriving import Planned
-from sas.ports import OperatorBus, StateStore, UnavailableError, UndeliverableError
+from sas.ports import OperatorBus, PayloadCodec, StateStore, UnavailableError, UndeliverableError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
@@ -52,6 +53,7 @@ class Office:
     where: str = ""
     workflows: Workflows | None = None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    codec: PayloadCodec | None = None
 
 
 @dataclass
@@ -177,7 +179,7 @@ class Desk:
             order, journal, self.office.now(), self.watch.picture.circuits, self.office.workflows
         )
         content = form.text is not None or "content" in query or "edit" in query
-        whole = await ClaimCheck(store).fetch_all(order) if content else order
+        whole = await self._whole(order) if content else order
         step, read = found.waits.step, None
         if "where" in query and step is not None:
             agents = {found.waits.agent} if found.waits.agent else set()
@@ -290,10 +292,15 @@ class Desk:
             return Intent(verb, self.office.by, reason=reason)
         text = form.text
         if verb is Verb.RESUBMIT and text is not None:
-            whole = await ClaimCheck(self.office.store).fetch_all(order)
-            text = _edited(text, page.editable(whole, step))
-        given = commands.checked_input(text.encode(), "the input") if text else None
+            text = _edited(text, page.editable(await self._whole(order), step))
+        codec = self.office.codec
+        given = commands.checked_input(text.encode(), "the input", codec) if text else None
         return Intent(verb, self.office.by, step, given, reason)
+
+    async def _whole(self, order: Order) -> Order:
+        """Return an order with its content, decoded where the desk has the codec."""
+        whole = await ClaimCheck(self.office.store).fetch_all(order)
+        return decode_order(whole, self.office.codec)
 
     async def resubmit_many(self, request: web.Request) -> web.Response:
         """Resubmit the orders of a group, each if it is still as it was shown."""
@@ -433,11 +440,7 @@ class Desk:
 
 def _edited(text: str, original: str) -> str:
     """Return the input that an operator typed; empty if it says the same as the original."""
-    try:
-        whole = unmasked(text, original)
-    except ValueError as wrong:
-        raise UsageError(str(wrong)) from None
-    return "" if compact(whole) == compact(original) else compact(whole)
+    return "" if compact(text) == compact(original) else compact(text)
 
 
 def _seq(text: str) -> int:

@@ -96,7 +96,6 @@ class AlertKind(Enum):
     OVERDUE = "overdue"
     BREAKER_OPEN = "breaker-open"
     UNREADABLE = "unreadable"
-    KEY_MISSING = "key-missing"
     QUEUE_DELAY = "queue-delay"
     CLEARED = "cleared"
 

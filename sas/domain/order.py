@@ -361,11 +361,6 @@ class StepRecord:
         return replace(self, failures=Failures(), error=None)
 
 
-def submission_of(order_id: str, submitted_at: datetime) -> str:
-    """Return the name of a submission: see ``Details.submission``."""
-    return digest_id(order_id, key_time(submitted_at))[:16]
-
-
 @dataclass(frozen=True, slots=True)
 class Details:
     """What was ordered and by whom. It is written once and never changes.
@@ -392,7 +387,7 @@ class Details:
 
         The id is free again once an order is purged.
         """
-        return submission_of(self.order_id, self.submitted_at)
+        return digest_id(self.order_id, key_time(self.submitted_at))[:16]
 
 
 @dataclass(frozen=True, slots=True)

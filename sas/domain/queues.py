@@ -1,4 +1,10 @@
-"""The names of the queues, and which names an application may choose for its responses."""
+"""The names of the queues, and which names an application may choose for its responses.
+
+Service Bus delivers in order of arrival and has no priorities. So each queue that an order passes
+has an urgent twin. An order is urgent because it was put on ``orders-urgent``: no member of its
+message says so. The order stores its lane, and its messages stay in it. Causes name the ordinary
+queue, so one order that was sent by both lanes is one order.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from sas.domain.order import Order
 from sas.domain.queues import Queues
 from sas.engine.hooks import (
     ContentStore,
-    Encryption,
     Incidents,
     RuntimeRules,
     SweepTask,
@@ -28,8 +27,9 @@ from sas.ports import (
     Clock,
     ConflictError,
     CorruptOrderError,
-    KeyMissingError,
+    DecodingError,
     MessageBus,
+    PayloadCodec,
     QueueRefusesError,
     StateStore,
     StoreMismatchError,
@@ -56,7 +56,7 @@ class Context:
     outbox: Outbox
     rejections: Rejections
     content: ContentStore = field(default_factory=ContentStore)
-    encryption: Encryption = field(default_factory=Encryption)
+    codec: PayloadCodec | None = None
     versions: VersionCheck = field(default_factory=VersionCheck)
     incidents: Incidents = field(default_factory=Incidents)
     rules: RuntimeRules = field(default_factory=RuntimeRules)
@@ -145,19 +145,16 @@ class Context:
     ) -> None:
         """Alert the operator that content of an order cannot be read.
 
-        A missing key concerns many orders, so it is reported as one incident.
+        A missing key of the codec concerns many orders, so it is reported as one incident.
 
         Raises:
             StoreUnavailableError, BusUnavailableError: no alert was sent; report it again.
         """
         log.warning("order %s waits: %s", body.order_id, wrong)
-        if isinstance(wrong, KeyMissingError):
+        if isinstance(wrong, DecodingError):
             now = self.clock.now()
-            text = (
-                f"A secret field of orders cannot be decrypted: {wrong}. Their steps wait for it."
-            )
-            scope, until = f"key {wrong.key}", now + again_after
-            incident = Incident(AlertKind.KEY_MISSING, scope, text, now, until)
+            text = f"Content of orders cannot be decoded: {wrong}. Their steps wait for it."
+            incident = Incident(AlertKind.UNREADABLE, "payload codec", text, now, now + again_after)
             await self.incidents.report(incident, body.order_id or "")
         else:
             await self.outward.send([alert(body, self.to)], body.order_id or "")

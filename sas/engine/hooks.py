@@ -8,7 +8,7 @@ Around an agent's call           ``CallGuard``, ``CallDeadline``, ``LongSteps``,
 Rules for a claim                ``RuleSource``, ``RuntimeRules``
 Expiry of a step                 ``Excuses``
 The supervisor's sweep           ``SweepTask``, ``Incidents``
-Content and secrets of an order  ``ContentStore``, ``Encryption``
+Content of an order              ``ContentStore``
 Load and commit of an order      ``VersionCheck``
 ===============================  ==========================================================
 
@@ -19,14 +19,13 @@ any number of them may take part.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, Protocol
+from typing import Protocol
 
 from sas.codec.internal import RequestMessage
-from sas.codec.orders import Submission
 from sas.domain.change import Incident
 from sas.domain.content import Content
 from sas.domain.expire import Excuse
@@ -289,7 +288,7 @@ class Incidents:
         """Send an alert that an incident is over, if it was reported; raises as ``report``."""
 
 
-# Content and secrets of an order
+# Content of an order
 
 
 class ContentStore:
@@ -337,69 +336,6 @@ class ContentStore:
         except LostContentError as lost:
             log.error("%s", lost)  # noqa: TRY400  a traceback adds nothing
             return content
-
-
-class Encryption:
-    """Encrypts the secret fields of orders. By default no field is secret."""
-
-    def has_secrets(self, workflow: str) -> bool:  # noqa: ARG002
-        """Return whether orders of a workflow have, or once had, secret fields."""
-        return False
-
-    def protect(
-        self,
-        submission: Submission,
-        workflow: str,  # noqa: ARG002
-        name: str,  # noqa: ARG002
-    ) -> tuple[str, str]:
-        """Return the payload and the content hash of a submission, as they are stored.
-
-        ``name`` is ``Details.submission``.
-
-        Raises:
-            MalformedError: a secret field is in the wrong place, or is encrypted already.
-        """
-        return submission.payload, submission.content_hash
-
-    def is_same(self, details: Details, submission: Submission) -> bool:
-        """Return whether a stored order has the content of a submission.
-
-        Raises:
-            MalformedError: the key that signed the stored hash is gone.
-        """
-        return details.content_hash == submission.content_hash
-
-    def encrypt_input(self, details: Details, text: str) -> str:  # noqa: ARG002
-        """Return an operator's input for an order as it is stored.
-
-        Raises:
-            ValueError: a secret field is in the wrong place, or was encrypted for another order.
-        """
-        return text
-
-    def decrypt(
-        self,
-        workflow: str,  # noqa: ARG002
-        order_id: str,  # noqa: ARG002
-        submission: str,  # noqa: ARG002
-        value: Any,
-    ) -> tuple[Any, tuple[str, ...]]:
-        """Return an order's content decrypted, and the secret texts in it.
-
-        ``submission`` is ``Details.submission``: what was encrypted for a former order under the
-        same id is not decrypted.
-
-        Raises:
-            DecryptionError: a field cannot be decrypted.
-        """
-        return value, ()
-
-
-def redact(text: str, secrets: Sequence[str]) -> str:
-    """Return a text with ``(secret)`` in place of every secret."""
-    for secret in secrets:
-        text = text.replace(secret, "(secret)")
-    return text
 
 
 # Load and commit of an order

@@ -48,7 +48,6 @@ COMMANDS: Mapping[AlertKind, str] = {
     AlertKind.QUEUE_DELAY: "sas queues",
     AlertKind.NOT_RUNNABLE: "sas incidents",
     AlertKind.UNREADABLE: "sas incidents",
-    AlertKind.KEY_MISSING: "sas incidents",
 }
 """The command to run first, by the kind of an alert. An incident that is over (cleared) has none:
 nothing is left to do. An unreadable part of one order has the command of that order."""

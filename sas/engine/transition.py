@@ -59,10 +59,6 @@ class Source:
     seq: int | None = field(default=None, kw_only=True)
     reason: str = field(default="", kw_only=True)
 
-    def cause_for(self, order: Order) -> str | None:  # noqa: ARG002  overridden in submission
-        """Return the cause by which an order's journal knows the message."""
-        return self.cause
-
     def change(self, order: Order, decision: Decision, at: datetime) -> Change:
         """Return the change that commits a decision."""
         by = self.by(order) if callable(self.by) else self.by
@@ -177,10 +173,9 @@ class TransitionRunner:
         return True
 
     async def _repeated(self, order: Order, source: Source) -> bool:
-        cause = source.cause_for(order)
-        if cause is None:
+        if source.cause is None:
             return False
-        return await self.repeat(order, cause, outside=not source.outside_sent)
+        return await self.repeat(order, source.cause, outside=not source.outside_sent)
 
     def _known_workflow(self, order: Order) -> Workflow | None:
         """Return an order's workflow; None if this deployment no longer has it.

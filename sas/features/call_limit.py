@@ -3,7 +3,11 @@
 Each slot is a lease in the state store. A call takes any free slot, and gives it back. If an
 instance dies, its slot is free once its call must have ended: after CompleteBy, or the longest run
 of a function, plus the clock skew. A request that finds no free slot waits a few seconds here, and
-is then put back.
+is then put back. No attempt is counted for it.
+
+A semaphore for each process would bound nothing, because Azure chooses the number of processes. A
+row with a count would have every call contend for it. The price of leases: all are in one
+partition, a call makes four requests, and waiting requests are in no order.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from sas.bounds import EDITED_UNITS_MAX, utf16_units
 from sas.codec import internal
 from sas.codec.internal import REASON_LENGTH_MAX, CommandMessage
+from sas.codec.payloads import UNREADABLE, encode_content, is_encoded
 from sas.codec.strict import CONTENT_DEPTH_MAX, MalformedError, check_depth, parse
 from sas.domain.command import can_undo, why_not
 from sas.domain.ids import cause_of
@@ -26,7 +27,14 @@ from sas.engine.refusals import CommandRefusals
 from sas.operate import finding
 from sas.operate.errors import UnavailableError, UsageError
 from sas.operate.finding import is_failed
-from sas.ports import BusUnavailableError, Message, MessageBus, StateStore, UndeliverableError
+from sas.ports import (
+    BusUnavailableError,
+    Message,
+    MessageBus,
+    PayloadCodec,
+    StateStore,
+    UndeliverableError,
+)
 
 NAME_LENGTH_MAX = 100
 POLL_S = 0.25
@@ -74,8 +82,10 @@ class Ended:
 # -- What a command would do, or why it cannot ------------------------------------------------
 
 
-def checked_input(body: bytes, name: str) -> str:
-    """Return the JSON text that a step gets as its input; ``name`` says where it was given.
+def checked_input(body: bytes, name: str, codec: PayloadCodec | None) -> str:
+    """Return the JSON text that a step gets as its input, encoded if there is a codec.
+
+    ``name`` says where it was given.
 
     Raises:
         UsageError: it is not JSON, nests too deep, or is too large.
@@ -84,10 +94,12 @@ def checked_input(body: bytes, name: str) -> str:
         parse(body)
         made = body.decode().strip()
         check_depth(made, CONTENT_DEPTH_MAX)
+        made = made if is_encoded(made) else encode_content(made, codec)
     except MalformedError as wrong:
         raise UsageError(f"{name}: {wrong}") from None
     if utf16_units(made) > EDITED_UNITS_MAX:
-        raise UsageError(f"{name} has over {EDITED_UNITS_MAX:,} characters: give less")
+        how = ", encrypted," if is_encoded(made) else ""
+        raise UsageError(f"{name}{how} has over {EDITED_UNITS_MAX:,} characters: give less")
     return made
 
 
@@ -157,7 +169,7 @@ def outlook(order: Order, intent: Intent) -> str:
         case Verb.SKIP:
             if any(step.undo_failed for step in failed):
                 return f"count as undone by hand: {_each(failed)}"
-            given = intent.input
+            given = UNREADABLE if is_encoded(intent.input or "") else intent.input
             how = "; later steps will see null" if given is None else f", with the result {given}"
             return f"count as done{how}: {_each(failed)}"
         case Verb.UNDO:

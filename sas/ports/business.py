@@ -20,6 +20,7 @@ from sas.domain.workflow import (
     WorkflowError,
     Workflows,
 )
+from sas.ports.platform import PayloadCodec
 
 THREADS_MAX = 32
 LIMIT_MAX = 1000
@@ -146,8 +147,7 @@ class Call:
 
     ``order`` is the order's payload. ``results`` are the results of the steps before it, by step
     name. ``key`` is the idempotency key: the same for do, undo and every retry. ``own_result`` is
-    what the step's ``do`` returned, for its ``undo``. ``secrets`` are the texts of the order's
-    secret fields. They are redacted from refusals; keep them out of your log lines, too.
+    what the step's ``do`` returned, for its ``undo``.
     """
 
     order_id: str
@@ -157,7 +157,6 @@ class Call:
     order: Any = field(repr=False)
     results: Mapping[str, Any] = field(repr=False)
     own_result: Any = field(default=None, repr=False)
-    secrets: tuple[str, ...] = field(default=(), repr=False)
     callbacks: Callable[[timedelta], Callback] = field(
         default=_no_callbacks, repr=False, compare=False
     )
@@ -263,10 +262,8 @@ class Business:
     by workflow, and raise ValueError with a sentence. ``limits`` set how many calls of an agent's
     remote service may be in flight, over all instances.
 
-    ``secret_fields`` names, by workflow, the fields of an order that are encrypted at rest. A path
-    is member names with dots between them, with ``[]`` after a list's name for each element
-    (``customer.card``, ``lines[].note``). Remove a path only when no order holds the field
-    encrypted any more. ``()`` encrypts nothing, and still decrypts older orders.
+    ``codec`` encodes the content of orders and results, in place of the one that SAS_PAYLOAD_KEYS
+    makes.
 
     Raises:
         WorkflowError: an agent is missing or is not an agent, a name is unknown, or a limit is
@@ -277,7 +274,7 @@ class Business:
     agents: Mapping[str, Agent]
     checks: Mapping[str, Callable[[bytes], object]] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
-    secret_fields: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    codec: PayloadCodec | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         missing = self.workflows.agents() - set(self.agents)
@@ -290,14 +287,12 @@ class Business:
             _check_agent(name, agent)
         known = sorted({workflow.name for workflow in self.workflows})
         _check_names("checks", self.checks, "workflow", known)
-        _check_names("secret_fields", self.secret_fields, "workflow", known)
-        for name, paths in self.secret_fields.items():
-            if isinstance(paths, str):
-                raise WorkflowError(
-                    f"secret_fields of {name!r} is the text {paths!r}: give paths in a tuple, "
-                    f"({paths!r},)"
-                )
         _check_names("limits", self.limits, "agent", sorted(self.agents))
+        if self.codec is not None and not {"encode", "decode"} <= set(dir(self.codec)):
+            raise WorkflowError(
+                f"codec is {self.codec!r}: it has the methods encode and decode (class "
+                "PayloadCodec in sas.ports)"
+            )
         for name, limit in self.limits.items():
             if not isinstance(limit, int) or not 0 <= limit <= LIMIT_MAX:
                 raise WorkflowError(

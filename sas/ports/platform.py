@@ -80,6 +80,12 @@ class LostContentError(UnreadableError):
     """
 
 
+class DecodingError(UnreadableError):
+    """Encoded content cannot be decoded: its key is not among SAS_PAYLOAD_KEYS, or it was changed.
+    Add the key again; the step then goes on by itself.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """One order in a list, read from an index row without loading the order.
@@ -385,39 +391,18 @@ class Clock(Protocol):
         """Cancel the block after ``seconds``, and raise TimeoutError; see ``asyncio.timeout``."""
 
 
-class DecryptionError(UnreadableError):
-    """A field cannot be decrypted: its key is not among SAS_ENCRYPTION_KEYS, or the field was
-    changed or moved. Add the key again; the step then goes on by itself.
+class PayloadCodec(Protocol):
+    """Encodes the content of orders and results wherever it is stored, sent or held.
+
+    Both methods only compute: no I/O. ``encode`` may return another text each time.
     """
 
+    def encode(self, text: str) -> str:
+        """Return a text that ``decode`` understands."""
 
-class KeyMissingError(DecryptionError):
-    """The key of an encrypted field is missing. Many orders may need it."""
-
-    def __init__(self, text: str, key: str) -> None:
-        super().__init__(text)
-        self.key = key
-
-
-class KeyRing(Protocol):
-    """Keys, each with an id. The first one encrypts and signs; all of them decrypt and verify."""
-
-    def encrypt(self, text: str, about: str) -> str:
-        """Return a text encrypted for one place (``about``), with the id of the key."""
-
-    def decrypt(self, encrypted: str, about: str) -> str:
-        """Return a text that was encrypted for this place.
+    def decode(self, text: str) -> str:
+        """Return the text that was encoded.
 
         Raises:
-            DecryptionError: the key is unknown, the place is another, or the text was changed.
-        """
-
-    def sign(self, text: str) -> str:
-        """Return a signature of a text. It reveals nothing without the key."""
-
-    def is_signed(self, text: str, signature: str) -> bool:
-        """Return whether a signature belongs to ``text``.
-
-        Raises:
-            DecryptionError: the key of the signature is missing.
+            DecodingError: its key is missing, or the text was changed.
         """

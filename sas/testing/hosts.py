@@ -14,7 +14,6 @@ from sas.domain.ids import digest_id
 from sas.domain.queues import lane
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
-from sas.engine.hooks import Encryption
 from sas.engine.kept_orders import KeptOrders
 from sas.engine.messages import Addresses
 from sas.features.callbacks.codec import CallbackKeys
@@ -83,7 +82,7 @@ class Host:
         name = f"{self._name}.{self._starts}"
         to, business = Addresses(QUEUES, "/simulation"), self.business
         context = wired(
-            self._store, self._bus, self.clock, to, name, business.workflows, Encryption()
+            self._store, self._bus, self.clock, to, name, business.workflows, business.codec
         )
         if self._reads_all:
             context = replace(context, kept=KeptOrders(0))

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from sas.adapters.sign_in import ManagedIdentity, SignIn
+from sas.adapters.remote import HttpService
 from sas.domain.order import Direction
 from sas.ports import (
     AwaitCallback,
@@ -439,12 +439,16 @@ def _told(answer: HttpAnswer | None) -> str:
     return "the connection is cut" if answer is None else f"answered {answer.status}"
 
 
+async def _no_headers(_service: HttpService) -> Mapping[str, str]:
+    return {}
+
+
 @contextmanager
 def alone(seed: int) -> Iterator[None]:
     """Keep agents from the world outside, and let what they draw at random repeat itself.
 
     No socket connects, except those that the event loop replaces. Ids of ``uuid`` come from the
-    seed. No token of a managed identity is asked for.
+    seed. No service is signed in to, so no token is asked for.
     """
     drawn = random.Random(seed)  # noqa: S311  it repeats itself
 
@@ -458,7 +462,7 @@ def alone(seed: int) -> Iterator[None]:
         patches.enter_context(patch.object(os, "urandom", drawn.randbytes))
         patches.enter_context(patch.object(socket.socket, "connect", refuse))
         patches.enter_context(patch.object(socket.socket, "connect_ex", refuse))
-        patches.enter_context(patch.object(ManagedIdentity, "headers", SignIn.headers))
+        patches.enter_context(patch.object(HttpService, "sign_in", _no_headers))
         with suppress(ImportError):  # with aiodns, aiohttp would ask a name server
             from aiohttp import ThreadedResolver  # noqa: PLC0415  # slow to import
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -42,8 +43,12 @@ class Simulation:
         project: Path = Path(),
         agents: Mapping[str, Agent] = MappingProxyType({}),
     ) -> None:
-        workflows = application if isinstance(application, Workflows) else application.workflows
-        self._project, self._plan = Project.of(workflows, project), Plan(seed, instances, ())
+        if isinstance(application, Workflows):
+            self._project = Project.of(application, project)
+        else:
+            own = Project.of(application.workflows, project)
+            self._project = replace(own, limits=application.limits, codec=application.codec)
+        self._plan = Plan(seed, instances, ())
         self._agents = agents
         self._broken: list[Violation] = []
 

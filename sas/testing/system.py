@@ -30,7 +30,7 @@ from sas.domain.workflow import TIME_ALLOWED_MAX, Rules, Workflow, Workflows
 from sas.features.callbacks.codec import read_message
 from sas.features.callbacks.endpoint import AGAIN_MAX
 from sas.features.circuit_breaker.rules import BreakerPolicy
-from sas.ports import Agent, Business, BusUnavailableError, Callback, Message
+from sas.ports import Agent, Business, BusUnavailableError, Callback, Message, PayloadCodec
 from sas.testing.bus import DEAD_LETTERS, MemoryBus, Queued, QueueRules
 from sas.testing.clock import VirtualClock
 from sas.testing.hosts import BREAKER, KEYS, Host
@@ -102,6 +102,7 @@ class Project:
     """How long services take, least and most, by the name of a step or of an agent."""
     limits: Mapping[str, int] = MappingProxyType({})
     """How many calls each agent may have out at a time."""
+    codec: PayloadCodec | None = None
 
     @classmethod
     def of(
@@ -161,7 +162,7 @@ class System:
         self.own = self._own_agents(project.given) if project.given else None
         self.agents = self._services(project, service)
         played: dict[str, Agent] = {**self.agents, **agents}
-        business = Business(project.workflows, played, limits=project.limits)
+        business = Business(project.workflows, played, limits=project.limits, codec=project.codec)
         self.hosts = [
             Host(self.world, f"instance-{number}", business, breaker=breaker)
             for number in range(plan.instances)

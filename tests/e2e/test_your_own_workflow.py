@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import sas
-from sas.adapters.sign_in import SignIn
 from tests.e2e.workflow_page import (
     COMMANDS,
     FILES,
@@ -25,7 +23,6 @@ from tests.e2e.workflow_page import (
     started,
     told_by,
 )
-from tests.indexed_functions import local_settings
 
 __all__ = ["project", "service"]
 
@@ -40,7 +37,7 @@ def test_the_page_names_the_files_and_commands_that_it_takes() -> None:
         "trips.jsonl",
         "sim.json",
     ]
-    assert len(COMMANDS) == 6
+    assert len(COMMANDS) == 5
 
 
 @pytest.fixture
@@ -93,47 +90,8 @@ def test_what_the_page_deploys_asks_for_its_own_settings_and_none_of_the_sample_
         assert of_the_sample not in parameters
 
 
-def test_the_page_signs_in_as_http_service_can() -> None:
-    table = PAGE.partition("**Sign in**")[2]
-    named = re.findall(r"^\| .* \| `(\w+)\(", table, re.MULTILINE)
-    assert set(named) == {"ManagedIdentity", "ApiKey", "ClientCertificate"}
-    for name in named:
-        assert issubclass(getattr(sas, name), SignIn)
-
-
 def test_a_trip_that_ends_before_it_begins_is_refused_with_a_sentence(project: Path) -> None:
     trip = '{"traveller": "A", "city": "B", "arrives": "2027-03-05", "leaves": "2027-03-01"}'
     code = f"from orders.content import check\ncheck({trip.encode()!r})"
     refused = run([sys.executable, "-c", code], project)
     assert "Expected `leaves` after `arrives` - at `$.leaves`" in refused.stderr
-
-
-@pytest.mark.long
-def test_the_page_s_secret_field_rests_encrypted_and_reaches_the_services(
-    project: Path, service: str
-) -> None:
-    (fragment,) = re.findall(
-        r"^```python\n(    return Business.*?)^```$", PAGE, re.DOTALL | re.MULTILINE
-    )
-    wiring = project / "orders" / "__init__.py"
-    plain = '    return Business(workflows(), agents, {"trip": check})\n'
-    assert plain in wiring.read_text()
-    wiring.write_text(wiring.read_text().replace(plain, fragment))
-    settings = {**local_settings(), "TRIPS_URL": service}
-    without = run([sys.executable, "-c", "import function_app"], project, **settings)
-    assert without.returncode == 1
-    assert "'trip' has secret fields, and the setting SAS_ENCRYPTION_KEYS" in without.stderr
-    made = run(command("urandom"), project)
-    assert made.returncode == 0, made.stderr
-    assert run(command("tools.queues"), project).returncode == 0
-    with started(project, service, SAS_ENCRYPTION_KEYS=made.stdout.strip()) as said:
-        words = command("sas submit")
-        followed = run([*words, "--patience", "240"], project)
-        show = [sys.executable, "-m", "sas.cli", "show", "T-1", "--json", "--content"]
-        shown = run([*show, "--storage", said["AzureWebJobsStorage"]], project)
-    assert shown.returncode == 0, shown.stderr + followed.stderr
-    record = json.loads(shown.stdout)
-    assert record["ProcessState"] == "Processed"
-    assert list(record["Payload"]["traveller"]) == ["$encrypted"]
-    assert record["Payload"]["city"] == "Lisbon"
-    assert "Ada" not in shown.stdout

@@ -59,7 +59,7 @@ ELSEWHERE = {
     **dict.fromkeys(("ServiceBus", "SAS_TABLES", "AzureWebJobsStorage"), "by identity"),
     **dict.fromkeys(
         (
-            *("SAS_CALLBACK_KEY", "SAS_ENCRYPTION_KEYS"),
+            *("SAS_CALLBACK_KEY", "SAS_PAYLOAD_KEYS"),
             *("SAS_ALERT_WEBHOOK_URL", "SAS_ALERT_WEBHOOK_SECRET"),
         ),
         "settingsInVault",
@@ -100,7 +100,7 @@ def test_no_setting_is_given_twice() -> None:
     """Azure refuses a list of settings that has a name twice."""
     fixed = re.findall(r"\{ name: '([^']+)', value:", APP)
     listed = [each["name"] for each in json.loads((INFRA / "queues.json").read_text())["settings"]]
-    names = [*fixed, *listed, *business(), "SAS_CALLBACK_KEY", "SAS_ENCRYPTION_KEYS"]
+    names = [*fixed, *listed, *business(), "SAS_CALLBACK_KEY", "SAS_PAYLOAD_KEYS"]
     assert sorted(names) == sorted(set(names))
 
 

@@ -11,7 +11,7 @@ from html import unescape
 import aiohttp
 
 from sas.desk.server import Desk, Office, serving
-from sas.ports import BusUnavailableError, Message, Move, Peeked
+from sas.ports import BusUnavailableError, Message, Move, PayloadCodec, Peeked
 from tests.unit.actors_kit import QUEUES, Kit
 
 
@@ -109,12 +109,13 @@ def words(html: str) -> str:
 
 
 @asynccontextmanager
-async def desk_of(made: Kit, *, logged_in: bool = True) -> AsyncIterator[Browser]:
+async def desk_of(
+    made: Kit, *, logged_in: bool = True, codec: PayloadCodec | None = None
+) -> AsyncIterator[Browser]:
     """A desk over these actors, and a browser."""
     line = Line(made)
-    office = Office(
-        made.store, line, QUEUES, "ann", "table orders", made.business.workflows, made.clock.now
-    )
+    workflows, now = made.business.workflows, made.clock.now
+    office = Office(made.store, line, QUEUES, "ann", "table orders", workflows, now, codec)
     jar = aiohttp.CookieJar(unsafe=True)  # takes cookies of an address
     async with serving(office) as desk, aiohttp.ClientSession(cookie_jar=jar) as http:
         browser = Browser(desk, line, http)

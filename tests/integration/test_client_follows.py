@@ -191,20 +191,6 @@ async def test_two_processes_on_one_queue_each_get_the_ends_of_their_own_orders(
         assert shop.broker.counts(REPLIES).dead_letter == 0
 
 
-async def test_a_follower_gets_a_notification_as_soon_as_it_arrives(shop: Shop) -> None:
-    late: list[float] = []
-    async with shop.client() as client, aclosing(client.events()) as events:
-        for n in range(20):
-            waiting = asyncio.ensure_future(anext(events))
-            await asyncio.sleep(0.02)
-            begun = time.monotonic()
-            await shop.put(told(f"A-{n}", "completed"))
-            assert (await waiting).data.order_id == f"A-{n}"
-            late.append(time.monotonic() - begun)
-    # The SDK's receive_messages takes 0.2 s. The fastest: a busy machine makes others slow.
-    assert min(late) < 0.1
-
-
 async def test_a_client_that_waits_does_so_without_a_busy_loop(shop: Shop) -> None:
     async with shop.client() as client:
         asked: list[float] = []

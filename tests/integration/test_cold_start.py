@@ -78,30 +78,6 @@ def test_what_the_first_message_needs_is_loaded_by_a_thread_after_the_import() -
     assert not loaded & (NOT_YET - {"aiohttp", "azure.data.tables"})
 
 
-COLLECTIONS = "sum(generation['collections'] for generation in gc.get_stats())"
-
-
-def test_no_garbage_collection_runs_while_the_functions_and_the_sdk_are_imported() -> None:
-    counted = f"import gc, sas\ngc.collect()\nbefore = {COLLECTIONS}\nsas.function_app\n"
-    assert words_of(f"{counted}print({COLLECTIONS} - before)") == ["0"]
-
-
-def test_later_garbage_collections_skip_what_was_imported() -> None:
-    counted = "import function_app, gc\nprint(len(gc.get_objects()), gc.get_freeze_count())"
-    looked_at, skipped = map(int, words_of(WITHOUT_THREAD + counted))
-    assert looked_at < skipped / 10
-
-
-@pytest.mark.parametrize("collects", [True, False])
-@pytest.mark.parametrize("lacks", ["", "azure.functions"])
-def test_after_an_import_the_collector_is_as_it_was(lacks: str, collects: bool) -> None:
-    state = "enable" if collects else "disable"
-    given = f"import gc, sys\ngc.{state}()\nsys.modules[{lacks!r}] = None\n"
-    tried = "try:\n    import function_app\nexcept ImportError:\n    print('failed')\n"
-    said = words_of(f"{given}{tried}print(gc.isenabled())")
-    assert said == [*(["failed"] if lacks else []), str(collects)]
-
-
 def test_an_app_has_the_functions_of_its_setting() -> None:
     script = (
         "import json, os, sys\n"

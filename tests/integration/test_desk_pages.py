@@ -12,12 +12,14 @@ from urllib.parse import quote
 import pytest
 from yarl import URL
 
+from sas.codec.payloads import decode_content, encode_content
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.ports import RefusedError
 from sas.testing.store import StoreFault
 from tests.integration.desk_kit import desk_of, words
+from tests.payload_codec_kit import CheapCodec
 from tests.unit import actors_kit
-from tests.unit.actors_kit import DECLINED, fail, night, order, submit
+from tests.unit.actors_kit import DECLINED, Kit, fail, kit, night, order, submit
 
 
 async def test_the_overview_says_how_many_orders_need_you_and_how_they_failed() -> None:
@@ -113,7 +115,6 @@ async def test_an_order_that_somebody_changed_refuses_the_form_and_keeps_what_wa
     ("form", "said"),
     [
         ({"input": "{"}, "The input: the body is not JSON"),
-        ({"input": '{"a": {"$encrypted": "hidden-1"}}'}, "the original has 0 of them"),
         ({"reason": "x" * 501}, "The reason has 501 characters"),
         ({"seq": "now"}, "The form names no seq"),
         ({"step": "nosuch"}, "it has no step 'nosuch'"),
@@ -216,19 +217,47 @@ async def test_alerts_and_rejected_messages_are_read_with_their_orders() -> None
     assert "not-json" in rejected
 
 
-async def test_content_is_read_only_when_it_is_asked_for_and_secret_fields_are_masked() -> None:
+async def test_content_is_read_only_when_it_is_asked_for() -> None:
     made = await night()
+    async with desk_of(made) as browser:
+        assert "12.5" not in await browser.get("/orders/10248")
+        for query in ("content=1", "edit=1"):
+            assert "12.5" in await browser.get(f"/orders/10248?{query}")
+
+
+async def encoded_night() -> Kit:
+    """Return the night with a codec: the payload of order 10248 is encoded."""
+    made = kit(beside=await night(), codec=CheapCodec())
     stored = made.store.orders["10248"]
-    payload = '{"amount":12.50,"card":{"$encrypted":"2027a:c2VjcmV0"}}'
+    payload = encode_content('{"amount":12.50}', CheapCodec())
     details = replace(stored.order.details, payload=payload)
     stored.order = replace(stored.order, details=details)
+    return made
+
+
+async def test_encoded_content_is_shown_as_encrypted_and_an_input_begins_empty() -> None:
+    made = await encoded_night()
     async with desk_of(made) as browser:
-        assert "12.50" not in await browser.get("/orders/10248")
-        for query in ("content=1", "edit=1"):
-            page = await browser.get(f"/orders/10248?{query}")
-            assert "12.50" in page
-            assert "hidden-1" in page
-            assert "c2VjcmV0" not in page
+        page = await browser.get("/orders/10248?content=1&edit=1")
+        assert '<pre tabindex="0">encrypted</pre>' in page
+        assert "$encoded" not in page
+        seq = str(made.order("10248").seq)
+        await browser.post("/orders/10248", verb="resubmit", seq=seq, input="")
+    _, call = made.agents["payment"].calls[-1]
+    assert (call.key, call.order) == ("10248/pay", {"amount": 12.50})
+
+
+async def test_a_desk_with_the_codec_shows_content_and_sends_an_input_encoded() -> None:
+    made = await encoded_night()
+    async with desk_of(made, codec=CheapCodec()) as browser:
+        assert "12.50" in await browser.get("/orders/10248?content=1&edit=1")
+        seq = str(made.order("10248").seq)
+        await browser.post("/orders/10248", verb="resubmit", seq=seq, input='{"amount": 1}')
+    (sent,) = browser.line.sent
+    assert (
+        decode_content(json.dumps(json.loads(sent.body)["input"]), CheapCodec()) == '{"amount":1}'
+    )
+    assert made.agents["payment"].calls[-1][1].order == {"amount": 1}
 
 
 async def test_where_the_message_of_an_order_lies_is_looked_up_when_it_is_asked_for() -> None:

@@ -1,13 +1,14 @@
-"""HttpService signs in to real servers: by an API key, an identity, a client certificate."""
+"""HttpService signs in to real servers: by headers of the adopter, or a client certificate."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -17,7 +18,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from sas.adapters.remote import HttpService
-from sas.adapters.sign_in import ApiKey, ClientCertificate, ManagedIdentity, SignIn
 from sas.ports import RefusedError, TransientError
 
 Answer = Callable[[web.Request], Awaitable[web.Response]]
@@ -42,71 +42,38 @@ async def show(request: web.Request) -> web.Response:
     return web.json_response(dict(request.headers))
 
 
-async def called(url: str, sign_in: SignIn | None = None) -> dict[str, str]:
-    service = HttpService("stock", url, sign_in=sign_in, attempt_seconds=20)
+async def api_key() -> Mapping[str, str]:
+    return {"X-Api-Key": "k3y"}
+
+
+async def called(url: str, **sign_in: Any) -> dict[str, str]:
+    service = HttpService("stock", url, attempt_seconds=20, **sign_in)
     try:
         return dict(await service.call("POST", "/", key="k-1", body={}))
     finally:
         await service.close()
 
 
-async def test_a_service_gets_the_api_key_in_the_header_that_it_wants() -> None:
+async def test_a_service_gets_the_headers_that_sign_in() -> None:
     async with serving(show) as url:
-        seen = await called(url, ApiKey("k3y", header="X-Api-Key"))
+        seen = await called(url, headers=api_key)
         assert (seen["X-Api-Key"], seen["Idempotency-Key"]) == ("k3y", "k-1")
-        assert (await called(url, ApiKey("t0ken", before="Bearer ")))[
-            "Authorization"
-        ] == "Bearer t0ken"
 
 
 async def test_a_service_that_asks_for_nothing_gets_nothing() -> None:
     async with serving(show) as url:
-        assert "Authorization" not in await called(url)
+        assert "X-Api-Key" not in await called(url)
 
 
-@pytest.mark.parametrize("key", ["", "two\nlines", "\u043a\u043b\u044e\u0447"])
-def test_an_invalid_api_key_is_refused_and_not_quoted(key: str) -> None:
-    with pytest.raises(ValueError, match="give the key as the service issued it") as refused:
-        ApiKey(key)
-    assert not key or key not in str(refused.value)
+async def test_without_the_headers_a_call_is_made_again_later() -> None:
+    async def away() -> Mapping[str, str]:
+        raise OSError("s3cr3t")
 
-
-async def test_a_service_gets_a_token_of_the_app_s_identity_and_the_next_call_the_same_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[dict[str, str]] = []
-
-    async def issue(request: web.Request) -> web.Response:
-        asked.append({**request.query, "secret": request.headers["X-IDENTITY-HEADER"]})
-        ends = int((datetime.now(UTC) + timedelta(hours=8)).timestamp())
-        token = {"access_token": f"t-{len(asked)}", "expires_on": str(ends), "resource": "r"}
-        return web.json_response({**token, "token_type": "Bearer"})
-
-    async with serving(issue) as issuer, serving(show) as url:
-        monkeypatch.setenv("IDENTITY_ENDPOINT", f"{issuer}/msi/token")
-        monkeypatch.setenv("IDENTITY_HEADER", "of-this-app")
-        sign_in = ManagedIdentity("api://stock/.default", client_id="c-1")
-        service = HttpService("stock", url, sign_in=sign_in)
-        try:
-            for _ in range(2):
-                seen = await service.call("POST", "/", key="k-1")
-                assert seen["Authorization"] == "Bearer t-1"
-        finally:
-            await service.close()
-    assert len(asked) == 1
-    assert (asked[0]["resource"], asked[0]["client_id"]) == ("api://stock", "c-1")
-
-
-async def test_without_a_token_a_call_is_made_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refuse(_request: web.Request) -> web.Response:
-        return web.json_response({"message": "no such identity"}, status=400)
-
-    async with serving(refuse) as issuer, serving(show) as url:
-        monkeypatch.setenv("IDENTITY_ENDPOINT", issuer)
-        monkeypatch.setenv("IDENTITY_HEADER", "of-this-app")
-        with pytest.raises(TransientError, match="got no token for api://stock") as failed:
-            await called(url, ManagedIdentity("api://stock/.default"))
+    async with serving(show) as url:
+        with pytest.raises(TransientError, match="headers for stock are not available") as failed:
+            await called(url, headers=away)
     assert failed.value.kind == "sign-in"
+    assert "s3cr3t" not in str(failed.value)
 
 
 async def test_a_401_is_about_the_key_and_fails_no_step_for_good() -> None:
@@ -115,7 +82,7 @@ async def test_a_401_is_about_the_key_and_fails_no_step_for_good() -> None:
 
     async with serving(unknown) as url:
         with pytest.raises(TransientError) as failed:
-            await called(url, ApiKey("k3y"))
+            await called(url, headers=api_key)
         with pytest.raises(RefusedError):
             await called(url)
     assert failed.value.kind == "http-401"
@@ -177,16 +144,14 @@ async def test_a_service_knows_the_app_by_its_client_certificate(tmp_path: Path)
         known = request.transport.get_extra_info("peercert")
         return web.json_response({"name": known["subject"][0][0][1]})
 
+    def signed_by(issuer: Authority) -> ssl.SSLContext:
+        pem = tmp_path / "client.pem"
+        pem.write_text(issuer.issue("orders"))
+        client = ssl.create_default_context(cadata=authority.pem)
+        client.load_cert_chain(pem)
+        return client
+
     async with serving(who, context) as url:
-        signed = ClientCertificate(authority.issue("orders"), authority=authority.pem)
-        assert await called(url, signed) == {"name": "orders"}
-        stranger = ClientCertificate(Authority().issue("stranger"), authority=authority.pem)
+        assert await called(url, tls=signed_by(authority)) == {"name": "orders"}
         with pytest.raises(TransientError):
-            await called(url, stranger)
-
-
-def test_an_invalid_certificate_is_refused_and_not_quoted() -> None:
-    with pytest.raises(ValueError, match="give the text of a PEM file") as refused:
-        ClientCertificate("s3cr3t")
-    assert "s3cr3t" not in str(refused.value)
-    assert refused.value.__cause__ is None
+            await called(url, tls=signed_by(Authority()))

@@ -18,6 +18,7 @@ from sas.domain.order import OrderState
 from sas.domain.workflow import Workflows
 from sas.engine.context import Context
 from sas.features.circuit_breaker.rules import BreakerPolicy
+from sas.ports import PayloadCodec
 from sas.testing import system as simulated
 from sas.testing.bus import QueueRules
 from sas.testing.hosts import BREAKER
@@ -110,6 +111,7 @@ def build(
     outside: Sequence[str] = (),
     limits: Mapping[str, int] = MappingProxyType({}),
     agent: type[ModelService] = ModelService,
+    codec: PayloadCodec | None = None,
 ) -> System:
     """Return a system over the ports in memory, of the business's workflows unless others are
     given, with one instance of every actor for each clock. Clocks are apart by these seconds.
@@ -120,7 +122,7 @@ def build(
     apart = [Apart(number, seconds) for number, seconds in enumerate(clocks_apart)]
     plan = Plan(seed, len(apart), (*apart, *map(Outside, outside)))
     system = System(
-        Project(definitions, queues, deployed_host(), limits=limits),
+        Project(definitions, queues, deployed_host(), limits=limits, codec=codec),
         plan,
         faults=faults,
         breaker=breaker,

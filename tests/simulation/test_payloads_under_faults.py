@@ -1,7 +1,9 @@
-"""Large content through the real actors while everything goes wrong, by seed."""
+"""Large and encoded content through the real actors while everything goes wrong, by seed."""
 
 from __future__ import annotations
 
+import json
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +11,14 @@ import pytest
 
 from sas.domain.content import PayloadRef, matches
 from sas.domain.order import OrderState
-from sas.ports import Call
+from sas.ports import Call, Message
 from sas.testing.plan import Faults
+from sas.testing.platform import QUEUES
 from sas.testing.remote import ModelService
 from tests.long import seeds
+from tests.payload_codec_kit import MARK, CheapCodec
 from tests.simulation.system import System, build, check_end
+from tests.telemetry_kit import recording
 
 ORDERS = 3
 TROUBLE = Faults(
@@ -31,6 +36,7 @@ TROUBLE = Faults(
     refused=0.1,
 )
 LARGE = {"lines": ["x" * 70_000]}
+CONTENT = {"card": MARK, "lines": [{"note": MARK}]}
 
 
 class Wordy(ModelService):
@@ -45,6 +51,20 @@ class Wordy(ModelService):
 
     async def _undo(self, call: Call) -> Any:
         assert call.own_result is None or len(call.own_result["text"]) == 60_000
+        return await super()._undo(call)
+
+
+class Marked(ModelService):
+    """An agent that is given marked content and results, and returns marked results."""
+
+    async def _do(self, call: Call) -> Any:
+        assert call.order == CONTENT
+        assert all(result["mark"] == MARK for result in call.results.values())
+        result = await super()._do(call)
+        return {**result, "mark": MARK} if isinstance(result, dict) else result
+
+    async def _undo(self, call: Call) -> Any:
+        assert call.own_result is None or call.own_result["mark"] == MARK
         return await super()._undo(call)
 
 
@@ -89,3 +109,30 @@ async def test_what_an_order_refers_to_is_there_whatever_goes_wrong(seed: int) -
     for order_id, ref in referred:
         assert matches(ref, system.store.payloads[order_id][ref.sha256])
     assert system.alerts()["unreadable"] == 0
+
+
+@pytest.mark.parametrize("seed", seeds(2, 30))
+async def test_with_a_codec_content_is_nowhere_whatever_goes_wrong(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    system = build(seed, replace(TROUBLE), agent=Marked, codec=CheapCodec())
+    sent: list[Message] = []
+    send = system.bus.send
+
+    async def hear(messages: Any) -> None:
+        sent.extend(messages)
+        await send(messages)
+
+    system.bus.send = hear  # type: ignore[method-assign]
+    with recording() as recorded:
+        await run(system, CONTENT)
+        texts = [span.to_json() for span in recorded.spans] + [json.dumps(recorded.metrics())]
+    texts += [str(sorted(r.__dict__.items(), key=str)) + r.getMessage() for r in caplog.records]
+    texts += [repr(stored) for stored in system.store.orders.values()]
+    texts += [repr(system.store._shared), repr(system.store._due), repr(system.store.payloads)]
+    texts += [repr(message) for message in system.store._held.values()]
+    own = {QUEUES.rejected, QUEUES.orders}  # an order that is put back stays as it was sent
+    texts += [repr(message) for message in sent if message.queue not in own]
+    assert len(sent) > 10 * ORDERS
+    assert [text[:200] for text in texts if MARK in text] == []

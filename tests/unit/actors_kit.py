@@ -35,9 +35,8 @@ from sas.features.callbacks.codec import CallbackKeys
 from sas.features.callbacks.endpoint import Callbacks
 from sas.features.circuit_breaker.guard import CircuitBreaker, breakers
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy
-from sas.features.field_encryption.encryption import FieldEncryption
 from sas.features.long_steps.steps import ContinuedSteps
-from sas.ports import Agent, Business, Call, Message, RefusedError, StateStore
+from sas.ports import Agent, Business, Call, Message, PayloadCodec, RefusedError, StateStore
 from sas.testing.bus import MemoryBus
 from sas.testing.clock import VirtualClock
 from sas.testing.store import MemoryStore
@@ -217,7 +216,7 @@ def kit(
     duplicate_window: timedelta | None = None,
     beside: Kit | None = None,
     callback_keys: CallbackKeys = KEYS,
-    encryption: FieldEncryption | None = None,
+    codec: PayloadCodec | None = None,
     queues: Queues = QUEUES,
     deploy_wait: timedelta = NO_TIME,
     kept: KeptOrders | None = None,
@@ -237,9 +236,8 @@ def kit(
             duplicate_window=duplicate_window,
         )
     business = Business(Workflows(workflows or (CHAIN, CARE)), agents, checks)
-    encryption = encryption or FieldEncryption()
     context = wired(
-        store, bus, clock, Addresses(queues, "/test"), instance, business.workflows, encryption
+        store, bus, clock, Addresses(queues, "/test"), instance, business.workflows, codec
     )
     context = replace(context, versions=VersionCheck(), kept=kept or KeptOrders())
     app = actors(

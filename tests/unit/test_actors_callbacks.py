@@ -31,8 +31,7 @@ from sas.ports import (
 from sas.testing.bus import BusFault
 from sas.testing.clock import START
 from sas.testing.store import StoreFault
-from tests.unit.actors_kit import ALLOWED, CHAIN, KEYS, QUEUES, Kit, command, kit, letter, order
-from tests.unit.test_field_encryption import encryption_of
+from tests.unit.actors_kit import ALLOWED, KEYS, QUEUES, Kit, command, kit, letter, order
 
 HOUR = timedelta(hours=1)
 CARE = Workflow(
@@ -665,88 +664,6 @@ async def test_a_long_reason_by_http_is_cut_to_what_is_kept_so_that_any_queue_ta
     assert len(waiting(made)[0].body) < 3000
     await made.drain()
     assert made.order().steps[0].error == Fault("c" * 100, "m" * 1000)
-
-
-SECRET = {"chain": ("card",)}
-CARD = "4111-1111-1111-1111"
-
-
-async def secretly(*keys: tuple[str, bytes], workflow: Workflow = CARE) -> tuple[Kit, Callback]:
-    """Return a kit that awaits a callback of an order with a secret field."""
-    made = kit(workflow, encryption=encryption_of(*keys, secret=SECRET))
-    given = Given()
-    await made.submit(order(order={"card": CARD}))
-    made.agents["stock"].then(given.awaits())
-    await made.drain()
-    return made, given[0]
-
-
-@pytest.mark.parametrize("by_http", [True, False])
-async def test_a_refusal_that_quotes_a_secret_field_is_recorded_and_sent_without_it(
-    by_http: bool,
-) -> None:
-    made, callback = await secretly()
-    error = {"code": CARD, "message": "x" * 995 + CARD}
-    if by_http:
-        assert (
-            await post(made, callback.token, {"outcome": "refused", "error": error})
-        ).status == 202
-    else:
-        await made.hand(said(callback, outcome="refused", result=None, error=error))
-    posted = waiting(made)
-    await made.drain()
-    assert made.state() == "Error"
-    sent = [m for q in made.bus.queues if q != QUEUES.orders for m in made.bus.messages(q)]
-    assert CARD[:5] not in repr([*posted, *made.store.orders.values(), *sent])
-    fault = made.order().steps[0].error
-    assert fault == Fault("(secret)", "x" * 995 + "(secret)"[:5])
-    again = await post(made, callback.token, {"outcome": "refused", "error": error})
-    assert (again.status, again.code) == (200, "already")
-
-
-async def test_while_the_key_of_a_secret_field_is_missing_a_refusal_waits_and_is_reported() -> None:
-    made, callback = await secretly(("old", b"o" * 32))
-    gone = kit(CARE, beside=made, encryption=encryption_of(("new", b"n" * 32), secret=SECRET))
-    error = {"code": "declined", "message": f"card {CARD} declined"}
-    answer = await post(gone, callback.token, {"outcome": "refused", "error": error})
-    assert (answer.status, answer.code) == (503, "unavailable")
-    await gone.hand(said(callback, outcome="refused", result=None, error=error))
-    assert made.states()[0] == "Processing"
-    assert "SAS_ENCRYPTION_KEYS" in gone.alerts()[-1].text
-    await made.later(6)
-    await made.drain()  # the key is back
-    assert made.order().steps[0].error == Fault("declined", "card (secret) declined")
-
-
-async def test_an_endpoint_in_an_app_without_keys_leaves_redaction_to_the_engine() -> None:
-    made, callback = await secretly()
-    endpoint = kit(CARE, beside=made)  # as SAS_FUNCTIONS=callbacks makes it
-    error = {"code": "declined", "message": f"card {CARD} declined"}
-    answer = await post(endpoint, callback.token, {"outcome": "refused", "error": error})
-    assert (answer.status, answer.code) == (202, "accepted")
-    await made.drain()
-    assert made.order().steps[0].error == Fault("declined", "card (secret) declined")
-    sent = [m for q in made.bus.queues if q != QUEUES.orders for m in made.bus.messages(q)]
-    assert CARD not in repr([*made.store.orders.values(), *sent])
-    seq = made.order().seq
-    again = await post(endpoint, callback.token, {"outcome": "refused", "error": error})
-    assert again.status == 202  # it cannot know that the redacted one is the same: the engine does
-    await made.drain()
-    assert (made.order().seq, waiting(made)) == (seq, [])
-
-
-async def test_a_recorded_refusal_is_finished_though_its_key_is_missing_now() -> None:
-    made, callback = await secretly(("old", b"o" * 32), workflow=CHAIN)
-    refused = said(callback, outcome="refused", result=None, error={"code": "no", "message": CARD})
-    made.bus.fail_next(BusFault.UNAVAILABLE)
-    with pytest.raises(BusUnavailableError):
-        await made.hand(refused)
-    assert made.state() == "Compensating"
-    assert made.requests("stock") == []
-    gone = kit(CHAIN, beside=made, encryption=encryption_of(("new", b"n" * 32), secret=SECRET))
-    await gone.hand(refused)
-    assert [one.direction for one in made.requests("stock")] == ["undo"]
-    assert waiting(made) == []
 
 
 # An order id that is used again once its order was purged

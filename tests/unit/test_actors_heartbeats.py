@@ -16,7 +16,6 @@ from sas.codec import internal
 from sas.codec.internal import RequestMessage
 from sas.features.call_limit import lease_name
 from sas.features.circuit_breaker.rules import BreakerPolicy
-from sas.features.field_encryption.redaction import RedactingAgent
 from sas.features.long_steps.rules import heartbeat_interval
 from sas.ports import Call, Message, TransientError
 from sas.testing.bus import BusFault
@@ -215,26 +214,6 @@ async def test_a_call_given_more_time_keeps_its_slot_for_as_long() -> None:
     assert not await made.store.acquire_lease(lease_name("stock", 0), "a rival", now, now)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-async def test_a_note_quotes_no_secret_of_its_order() -> None:
-    heard: list[str] = []
-
-    async def hear(note: str) -> None:
-        heard.append(note)
-
-    class Talkative:
-        async def do(self, call: Call) -> Any:
-            await call.heartbeat("charging 4111-1111 now")
-
-        async def undo(self, call: Call) -> Any: ...
-
-        async def close(self) -> None: ...
-
-    call = Call("O-1", "pay", "k", START, {}, {}, secrets=("4111-1111",), heartbeats=hear)
-    await RedactingAgent("payment", Talkative()).do(call)
-    assert len(heard) == 1
-    assert "4111" not in heard[0]
 
 
 async def test_without_the_actor_a_heartbeat_is_nothing() -> None:

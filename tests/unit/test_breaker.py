@@ -19,7 +19,6 @@ from sas.domain.ids import key_time
 from sas.domain.queues import Queues
 from sas.domain.workflow import Workflows
 from sas.engine.context import Context
-from sas.engine.hooks import Encryption
 from sas.engine.messages import Addresses
 from sas.features.circuit_breaker import rules
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, BreakerState
@@ -136,7 +135,7 @@ class Rig:
     def context(self, name: str) -> Context:
         """Return the context of an instance, with every feature in it."""
         to, workflows = Addresses(Queues(), "/t"), Workflows([CHAIN])
-        return wired(self.store, self.bus, self.clock, to, name, workflows, Encryption())
+        return wired(self.store, self.bus, self.clock, to, name, workflows)
 
     def request(self, order_id: str, seconds: float = 60) -> bytes:
         return encode(

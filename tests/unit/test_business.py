@@ -74,8 +74,7 @@ def test_an_object_that_is_not_an_agent_is_refused_before_any_order_needs_it(
     ("members", "why"),
     [
         ({"checks": {"trp": len}}, "checks names the workflow 'trp': there is trip"),
-        ({"secret_fields": {"trp": ()}}, "secret_fields names the workflow 'trp': there is trip"),
-        ({"secret_fields": {"trip": "card"}}, r"give paths in a tuple, \('card',\)"),
+        ({"codec": "a text"}, "codec is 'a text': it has the methods encode and decode"),
         ({"limits": {"motel": 1}}, "limits names the agent 'motel': there is hostel, hotel"),
         ({"limits": {"hotel": "4"}}, f"limits of 'hotel' is '4': .* from 0 to {LIMIT_MAX}"),
         ({"limits": {"hotel": LIMIT_MAX + 1}}, f"is {LIMIT_MAX + 1}: give a whole number"),
@@ -95,9 +94,7 @@ def test_the_error_for_an_unknown_agent_names_the_agents_that_exist() -> None:
 
 
 def test_a_business_that_fits_together_is_taken() -> None:
-    made = business(
-        checks={"trip": len}, limits={"hostel": LIMIT_MAX}, secret_fields={"trip": ("card",)}
-    )
+    made = business(checks={"trip": len}, limits={"hostel": LIMIT_MAX})
     assert set(made.agents) == {"hotel", "hostel"}
 
 

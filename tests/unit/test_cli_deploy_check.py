@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from types import ModuleType
@@ -20,7 +20,6 @@ from sas.testing.store import MemoryStore
 from tests.unit.actors_kit import Kit, ScriptedAgent, command, kit, order
 from tests.unit.test_cli_workflows import run_in_thread
 from tests.unit.test_cli_workflows import store as store  # noqa: PLC0414  a fixture
-from tests.unit.test_field_encryption import encryption_of
 
 Said = pytest.CaptureFixture[str]
 MINUTE = timedelta(minutes=1)
@@ -68,13 +67,12 @@ BREAKING = {
 def check(monkeypatch: pytest.MonkeyPatch) -> Check:
     def run(
         *defined: Workflow,
-        secret: Mapping[str, Sequence[str]] | None = None,
         options: tuple[str, ...] = (),
     ) -> int:
         workflows = Workflows(defined)
         agents = {name: ScriptedAgent() for name in workflows.agents()}
         module = ModuleType("an_app_of_this_test")
-        made = Business(workflows, agents, secret_fields=secret or {})
+        made = Business(workflows, agents)
         module.__dict__["business"] = lambda: made
         monkeypatch.setitem(sys.modules, module.__name__, module)
         app = ("--app", f"{module.__name__}:business")
@@ -83,9 +81,9 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Check:
     return run
 
 
-async def in_flight(store: MemoryStore, *ids: str, secret: bool = False) -> Kit:
+async def in_flight(store: MemoryStore, *ids: str) -> Kit:
     """Submit orders of version 1, its definition remembered."""
-    made = kit(CHAIN, encryption=encryption_of(secret=SECRET) if secret else None)
+    made = kit(CHAIN)
     made.store.orders, made.store._due = store.orders, store._due
     for order_id in ids or ("o-1",):
         await made.submit(order(order_id, order={"card": "4111-1111", "n": 1}), order_id)
@@ -128,44 +126,6 @@ async def test_as_json_every_order_in_flight_is_named(
     assert sorted(records[0]["InFlight"]) == ids
     assert records[0]["Trouble"].startswith("missing: ")
     assert (records[1]["InFlight"], records[1]["Trouble"]) == ([], None)
-
-
-# Secret fields
-
-
-@pytest.mark.parametrize(
-    ("secret", "code"),
-    [(SECRET, 0), ({"chain": ()}, 0), ({"chain": ("other",)}, 0), ({}, 1)],
-    ids=["as it was", "nothing new", "another field", "gone"],
-)
-async def test_orders_that_hold_secret_fields_need_their_workflow_named_among_them(
-    store: MemoryStore,
-    check: Check,
-    capsys: Said,
-    secret: Mapping[str, Sequence[str]],
-    code: int,
-) -> None:
-    await in_flight(store, secret=True)
-    assert check(CHAIN, secret=secret) == code
-    told = "secret fields: 1 order would go to agents encrypted" in capsys.readouterr().out
-    assert told is bool(code)
-
-
-async def test_a_field_that_becomes_secret_breaks_no_order_in_flight(
-    store: MemoryStore, check: Check
-) -> None:
-    await in_flight(store)
-    assert check(CHAIN, secret=SECRET) == 0
-
-
-def test_a_path_that_is_none_is_bad_usage(store: MemoryStore, check: Check, capsys: Said) -> None:
-    assert check(CHAIN, secret={"chain": ("a..b",)}) == 2
-    assert "secret_fields of workflow 'chain'" in capsys.readouterr().err
-
-
-def test_workflows_alone_say_what_was_not_looked_at(store: MemoryStore, capsys: Said) -> None:
-    assert main(["workflows", "check", "--app", "tests.business:workflows"]) == 0
-    assert "secret fields are not checked" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

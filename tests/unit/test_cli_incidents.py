@@ -37,14 +37,14 @@ def test_incidents_are_shown_with_their_text_and_whether_they_are_over(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(store, AlertKind.NOT_PICKED_UP, "urgent orders", FAR_AWAY, "Nobody works.")
-    keep(store, AlertKind.KEY_MISSING, "key 2026a", LONG_AGO)
+    keep(store, AlertKind.UNREADABLE, "payload codec", LONG_AGO)
     assert main(["incidents"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "Kind           About          State   Since                 LastSeen              Alerts",
-        "key-missing    key 2026a      over    2026-01-02 03:04:05Z  2026-01-02 03:05:05Z  1",
-        "    Look.",
         "not-picked-up  urgent orders  active  2026-01-02 03:04:05Z  2026-01-02 03:05:05Z  1",
         "    Nobody works.",
+        "unreadable     payload codec  over    2026-01-02 03:04:05Z  2026-01-02 03:05:05Z  1",
+        "    Look.",
     ]
 
 
@@ -98,9 +98,9 @@ def test_the_list_of_orders_names_the_incidents_of_the_system(
     assert capsys.readouterr().out == "no order in Error\n"
     keep(store, AlertKind.NOT_PICKED_UP, "urgent orders", FAR_AWAY)
     keep(store, AlertKind.NOT_PICKED_UP, "ordinary orders", FAR_AWAY)
-    keep(store, AlertKind.KEY_MISSING, "key 2026a", FAR_AWAY)
+    keep(store, AlertKind.UNREADABLE, "payload codec", FAR_AWAY)
     assert main(["list"]) == 0
-    said = "incidents of the system: key-missing, not-picked-up; see `sas incidents`"
+    said = "incidents of the system: not-picked-up, unreadable; see `sas incidents`"
     assert capsys.readouterr().out.splitlines() == ["no order in Error", said]
     assert main(["list", "--json"]) == 0
     assert capsys.readouterr().out == ""

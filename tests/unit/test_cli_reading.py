@@ -42,10 +42,6 @@ FORMS = {
     "blank lines": "\n\n" + "\n \n\n".join(json.dumps(order) for order in BARE) + "\n\n",
     "lines, not escaped": "\n".join(json.dumps(order, ensure_ascii=False) for order in BARE),
     "byte order mark": "\ufeff" + "\n".join(json.dumps(order) for order in BARE),
-    "array": json.dumps(BARE),
-    "indented array": json.dumps(BARE, indent=4),
-    "array over lines": "\n [\n" + ",\n".join(json.dumps(order) for order in BARE) + "\n]\n\n",
-    "array after a mark": "\ufeff" + json.dumps(BARE, ensure_ascii=False),
 }
 
 
@@ -67,8 +63,6 @@ def test_a_file_may_hold_one_object(indent: int | None) -> None:
 
 def test_an_item_knows_its_line() -> None:
     assert [item.line for item in read(FORMS["blank lines"])] == [3, 6, 9]
-    assert [item.line for item in read(FORMS["array over lines"])] == [3, 4, 5]
-    assert [item.line for item in read(FORMS["indented array"])] == [2, 11, 20]
 
 
 def test_a_bare_order_is_its_id_and_its_content_to_the_byte() -> None:
@@ -136,14 +130,7 @@ BAD = {
     "no id in a message": ('{"workflow": "w", "order": {}}', 1, "`order_id`"),
     "too deep": ("[" * 100_000, 1, "is not a JSON object"),
     "too deep a line": (GOOD + '\n{"order_id": "A", "x": ' + "[" * 100_000, 2, "flatten"),
-    "too deep an element": ('[{"x": ' + '{"x": ' * 100_000, 1, "flatten"),
-    "array cut short": ("[" + GOOD + ",\n", 2, "end of the input|not a JSON object"),
-    "element cut short": ("[\n" + GOOD + ',\n{"order_id": "B"', 3, "not JSON"),
-    "array of numbers": ("[1, 2]", 1, "is not a JSON object"),
-    "no comma": ("[" + GOOD + "\n" + GOOD + "]", 2, "expected ','"),
-    "comma at the end": ("[" + GOOD + ",\n]", 2, "is not a JSON object"),
-    "something after": ("[" + GOOD + "]\n\n" + GOOD, 3, "something follows"),
-    "bad element": ("[" + GOOD + ',\n{"id": 2}]', 2, "no order_id"),
+    "an array": ("[" + GOOD + "]", 1, "each order on a line of its own"),
     "not an order": ("true", 1, "is not a JSON object"),
 }
 
@@ -157,16 +144,11 @@ def test_bad_input_is_refused_with_its_line_and_what_to_do(name: str) -> None:
     assert any(part in str(wrong) for part in said.split("|")), str(wrong)
 
 
-def test_an_empty_array_holds_no_orders() -> None:
-    assert "holds no orders" in str(fails("[ ]"))
+def test_text_that_is_not_utf_8_is_reported_as_such() -> None:
+    assert "not UTF-8" in str(fails(b'{"city": "M\xfcnster", "order_id": "A"}'))
 
 
-@pytest.mark.parametrize("form", [b'{"city": "%s", "order_id": "A"}', b'[\n{"city": "%s"}]'])
-def test_text_that_is_not_utf_8_is_reported_as_such(form: bytes) -> None:
-    assert "not UTF-8" in str(fails(form % b"M\xfcnster"))
-
-
-@pytest.mark.parametrize("start", ["", "[", GOOD + "\n"])
+@pytest.mark.parametrize("start", ["", GOOD + "\n"])
 def test_one_endless_item_is_given_up(start: str) -> None:
     wrong = fails(start + '{"order_id": "' + "x" * (3 * ITEM_BYTES_MAX))
     assert "longer than" in str(wrong) or "not JSON" in str(wrong)
@@ -208,41 +190,19 @@ class Endless(io.RawIOBase):
         return len(buffer)
 
 
-def endless(separator: bytes, start: bytes = b"") -> Iterator[bytes]:
-    yield start
+def endless(separator: bytes) -> Iterator[bytes]:
     number = 0
     while True:
         number += 1
         yield b'{"order_id": "A-%d", "x": "%s"}%s' % (number, b"y" * 200, separator)
 
 
-@pytest.mark.parametrize(("start", "separator"), [(b"", b"\n"), (b"[", b",\n"), (b"[\n", b",")])
-def test_a_file_without_end_is_read_as_it_is_used(start: bytes, separator: bytes) -> None:
-    raw = Endless(endless(separator, start))
+def test_a_file_without_end_is_read_as_it_is_used() -> None:
+    raw = Endless(endless(b"\n"))
     items = read_items(io.BufferedReader(raw), DEFAULTS)
     for number in range(1, 5001):
         assert next(items).order.order_id == f"A-{number}"
     assert raw.read_bytes < 5001 * 240 + 4 * ITEM_BYTES_MAX
-
-
-@given(
-    st.lists(
-        st.dictionaries(st.text(), st.none() | st.text() | st.integers(-(2**53), 2**53)),
-        min_size=1,
-        max_size=5,
-    ),
-    st.sampled_from([None, 0, 3]),
-    st.booleans(),
-)
-def test_any_array_and_any_lines_read_as_the_same_orders(
-    contents: list[dict[str, Any]], indent: int | None, escaped: bool
-) -> None:
-    orders = [c | {"order_id": f"A-{n}"} for n, c in enumerate(contents)]
-    orders = [o for o in orders if not {"workflow", "order"} <= o.keys()]
-    array = read(json.dumps(orders, indent=indent, ensure_ascii=escaped)) if orders else []
-    lines = read("\n".join(json.dumps(o) for o in orders)) if orders else []
-    assert [content(item) for item in array] == [content(item) for item in lines]
-    assert [i.order.order_id for i in array] == [o["order_id"] for o in orders]
 
 
 @given(st.binary(max_size=200) | st.text(alphabet='[]{},:"\\ \n1ae', max_size=60).map(str.encode))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
+from azure.servicebus.aio import ServiceBusReceiver
 from azure.servicebus.exceptions import (
     MessagingEntityDisabledError,
     MessagingEntityNotFoundError,
@@ -10,7 +13,7 @@ from azure.servicebus.exceptions import (
 )
 
 from sas.client import links
-from sas.client.links import LinkError, persist
+from sas.client.links import LinkError, persist, release
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +42,8 @@ async def test_a_queue_that_is_disabled_for_a_while_is_tried_again() -> None:
 async def test_a_missing_queue_is_reported_at_once() -> None:
     with pytest.raises(LinkError, match="there is no such queue"):
         await tried(MessagingEntityNotFoundError, 1)
+
+
+async def test_without_the_private_method_of_the_sdk_a_message_is_not_given_back() -> None:
+    """The client then keeps its lock. With the method: ``test_client_follows``."""
+    assert not await release(cast("ServiceBusReceiver", object()), cast("Any", object()))

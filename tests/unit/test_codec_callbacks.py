@@ -254,7 +254,8 @@ SCHEMA = load("callback.schema.json")
 
 def test_the_schema_names_the_members_that_the_code_reads_and_no_other() -> None:
     code = msgspec.json.schema(CallbackMessage)["$defs"]["CallbackMessage"]
-    assert SCHEMA["properties"].keys() == code["properties"].keys()
+    ours = {"id"}  # only the endpoint gives it, with an encoded result
+    assert SCHEMA["properties"].keys() == code["properties"].keys() - ours
     assert set(SCHEMA["required"]) == set(code["required"])
     assert SCHEMA["properties"]["token"]["maxLength"] == TOKEN_LENGTH_MAX
     assert f"{CALLBACK_BYTES_MAX:,} bytes" in SCHEMA["description"]

@@ -7,7 +7,6 @@ docs/cost.md.
 from __future__ import annotations
 
 import json
-import random
 import re
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from tools import outages, queues
 ROOT = Path(__file__).parents[2]
 RELIABILITY = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
 SECURITY = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+CODEC = (ROOT / "docs" / "payload-codec.md").read_text()
 FAILURE_MODES = (ROOT / "docs" / "failure-modes.md").read_text(encoding="utf-8")
 
 
@@ -67,11 +67,10 @@ def test_a_bound_application_is_shown_as_the_tool_writes_it() -> None:
 
 
 def test_the_command_that_makes_a_key_makes_one_that_is_accepted(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    [code] = re.findall(r'^    python -c "(.*)"$', SECURITY, re.MULTILINE)
-    monkeypatch.setattr("os.urandom", random.Random(1).randbytes)  # noqa: S311  the same each time
-    exec(compile(code, "security.md", "exec"), {})  # noqa: S102  the page's own command
+    [code] = re.findall(r'^    python -c "(.*)"$', CODEC, re.MULTILINE)
+    exec(compile(code, "payload-codec.md", "exec"), {})  # noqa: S102  the page's own command
     values = json.loads((ROOT / "local.settings.json").read_text())["Values"]
-    config = read_config({**values, "SAS_ENCRYPTION_KEYS": capsys.readouterr().out.strip()})
-    assert [name for name, _ in config.encryption_keys] == ["2027a"]
+    config = read_config({**values, "SAS_PAYLOAD_KEYS": capsys.readouterr().out.strip()})
+    assert config.payload_codec is not None

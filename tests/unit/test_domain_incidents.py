@@ -127,5 +127,5 @@ async def test_an_incident_is_read_as_it_was_written() -> None:
 
 
 def test_the_shared_value_of_any_scope_has_a_name_that_tables_accept() -> None:
-    name = name_of(AlertKind.KEY_MISSING, "key a/b\\c#d?e%f+g\n'")
-    assert name == "key-missing|key a_b_c_d_e_f_g__"
+    name = name_of(AlertKind.UNREADABLE, "key a/b\\c#d?e%f+g\n'")
+    assert name == "unreadable|key a_b_c_d_e_f_g__"

@@ -17,7 +17,6 @@ from sas.domain.workflow import NO_TIME, Workflow, Workflows
 from sas.engine.delivery import DEPLOY_WAIT, LEFT_SINCE, Delivery
 from sas.engine.receiver import DELAY_MAX_S, Receiver, delay_s
 from sas.features.circuit_breaker.rules import BreakerPolicy
-from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import Message, OtherVersionError, StoreMismatchError, StoreUnavailableError
 from tests.unit.actors_kit import (
     CARE,
@@ -179,7 +178,6 @@ def redeployed(made: Kit, *workflows: Workflow) -> Application:
     context = wired(
         *(made.store, made.bus, made.clock, made.context.to, "redeployed"),
         business.workflows,
-        FieldEncryption(),
     )
     return actors(
         context,

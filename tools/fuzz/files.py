@@ -74,7 +74,7 @@ SETTINGS: Mapping[str, str] = {
     "SAS_RETENTION_DAYS": "30",
     "SAS_CALLBACK_KEY": "dGhpcyBpc24ndCBhIHJhbmRvbSBrZXkK91xQ7z",
     "SAS_CALLBACK_URL": "https://example.com/api/callbacks",
-    "SAS_ENCRYPTION_KEYS": "k1:pT4hO8C6m1uXw0k2vZ9sJd7rQf3yLb5nEgAiKcMeRtU=",
+    "SAS_PAYLOAD_KEYS": "pT4hO8C6m1uXw0k2vZ9sJd7rQf3yLb5nEgAiKcMeRtU=",
 }
 
 

@@ -18,7 +18,6 @@ from typing import Any
 from unittest.mock import patch
 
 from sas.actors.agent import RetryPolicy
-from sas.adapters.keyring import AesKeyRing
 from sas.adapters.table_store import TableStore
 from sas.bootstrap import Application, actors, wired
 from sas.codec import internal
@@ -31,7 +30,6 @@ from sas.engine.receiver import SOURCE
 from sas.features.alert_webhook import Webhook
 from sas.features.callbacks.codec import CallbackKeys
 from sas.features.circuit_breaker.rules import BreakerPolicy
-from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import (
     AwaitCallback,
     Business,
@@ -111,9 +109,7 @@ BUSINESS = Business(
     workflows(),
     {name: ScriptedAgent() for name in AGENTS},
     {"order": check},
-    secret_fields={"order-held": ("card", "lines[].note")},
 )
-ENCRYPTION = FieldEncryption(BUSINESS.secret_fields, AesKeyRing((("k1", bytes(range(7, 39))),)))
 RULES = queue_rules(ROOT, AGENTS)
 
 
@@ -141,7 +137,7 @@ class World:
             self.bus.declare(queue, rules=rules)
         store = TableStore(self.table, shards=SHARDS)
         to = Addresses(QUEUES, "/fuzz")
-        context = wired(store, self.bus, self.clock, to, "fuzz:1", BUSINESS.workflows, ENCRYPTION)
+        context = wired(store, self.bus, self.clock, to, "fuzz:1", BUSINESS.workflows)
         self.app = actors(
             context,
             BUSINESS,
@@ -263,7 +259,7 @@ class Scene:
 
 async def scene() -> Scene:
     """Return the scene. It is the same in every process."""
-    with patch.object(os, "urandom", random.Random(0).randbytes):  # ids and nonces are made of it  # noqa: S311
+    with patch.object(os, "urandom", random.Random(0).randbytes):  # ids are made of it  # noqa: S311
         return await _scene()
 
 
@@ -273,7 +269,7 @@ async def _scene() -> Scene:
     made: Iterable[tuple[str, str, tuple[str, ...], dict[str, Any]]] = (
         ("O-asked", "order", asked, {}),
         ("O-urgent", "order", asked, {"urgent": True}),
-        ("O-secret", "order-held", asked, {"card": "4111", "lines": [{"note": "ring twice"}]}),
+        ("O-held", "order-held", asked, {}),
         ("O-answered", "order", (*asked, "agent-stock"), {}),
         ("O-refused", "order-held", (*asked, "agent-payment"), {"pay": "refuse"}),
         ("O-outside", "order", (), {"reserve": "outside"}),

@@ -74,7 +74,8 @@ class CallbackBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit
 class CallbackMessage(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
     """A message of the ``callbacks`` queue: how a step ended, and the token that allows it.
 
-    ``result_ref`` replaces a large result that came by HTTP and was offloaded.
+    ``result_ref`` replaces a large result that came by HTTP and was offloaded. ``id`` is the id of
+    a result that was encoded: it cannot be made of the encoded text, which differs each time.
     """
 
     token: Annotated[str, msgspec.Meta(min_length=1, max_length=TOKEN_LENGTH_MAX)]
@@ -82,6 +83,7 @@ class CallbackMessage(msgspec.Struct, forbid_unknown_fields=True, frozen=True, o
     result: Part = msgspec.UNSET
     error: CallbackFault | None = None
     result_ref: CallbackRef | None = None
+    id: Annotated[str, msgspec.Meta(max_length=100)] = ""
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -235,6 +237,8 @@ def encode_message(message: CallbackMessage) -> bytes:
 
 def own_id(message: CallbackMessage) -> str:
     """Return the id of a callback. The same token with the same answer has the same id."""
+    if message.id:
+        return message.id
     result = text_of(message.result)
     if message.result_ref is not None:
         result = message.result_ref.sha256

@@ -142,10 +142,11 @@ class Callbacks:
         except MalformedError as gone:
             return _answer(404, gone.reason, gone.description)
         message = CallbackMessage(token or "", said.outcome, said.result, said.error)
-        message = await results.redact_fault(message, claims, order, self._context)
+        message = results.cut_fault(message)
         status = decisions.status_of(order, self._result_of(message, claims, order))
         http_status, code, sentence = _ANSWERS[status]
         if status in {StepStatus.OUT, StepStatus.WAITS}:
+            message = results.encode_result(message, self._context.codec)
             own_id = codec.own_id(message)
             if not await self._is_the_one(order, claims, message.token, own_id):
                 return _answer(409, "other-result", f"order {claims.order_id}: {_OTHER}")
@@ -254,8 +255,8 @@ class Callbacks:
     async def _readable(
         self, message: CallbackMessage, claims: Claims, order: Order
     ) -> CallbackResult:
-        """Return a callback's result, redacted and offloaded; raises as ``results`` does."""
-        message = await results.redact_fault(message, claims, order, self._context)
+        """Return a callback's result, encoded and offloaded; raises as ``results`` does."""
+        message = results.encode_result(results.cut_fault(message), self._context.codec)
         said = self._result_of(message, claims, order)
         if decisions.status_of(order, said) is not StepStatus.OUT:  # it is not kept while it waits
             return said

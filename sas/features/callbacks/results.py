@@ -1,6 +1,6 @@
 """The result of a callback is recorded by the same rules as that of an agent.
 
-A large result is offloaded. A refusal quotes no secret field of its order.
+It is encoded where there is a codec, and offloaded where it is large.
 """
 
 from __future__ import annotations
@@ -9,36 +9,43 @@ from datetime import timedelta
 
 import msgspec
 
-from sas.codec.internal import content_of, to_ref_body
+from sas.bounds import RESULT_BYTES_MAX
+from sas.codec.internal import check_result, content_of, raw, text_of, to_ref_body
 from sas.codec.outward import AlertMessage
-from sas.codec.strict import parse
+from sas.codec.payloads import encode_content
 from sas.domain.content import PayloadRef
 from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind
 from sas.domain.order import Fault, Order
 from sas.engine.context import Context
-from sas.engine.hooks import redact
-from sas.features.callbacks.codec import CallbackFault, CallbackMessage, Claims
-from sas.ports import UnreadableError
+from sas.features.callbacks.codec import CallbackFault, CallbackMessage, own_id
+from sas.ports import PayloadCodec, UnreadableError
 
 
-async def redact_fault(
-    message: CallbackMessage, claims: Claims, order: Order, context: Context
-) -> CallbackMessage:
-    """Return a callback whose refusal quotes no secret field of its order.
-
-    Raises:
-        UnreadableError: those fields cannot be read, so the refusal may quote them.
-        StoreUnavailableError: put the message back.
-    """
+def cut_fault(message: CallbackMessage) -> CallbackMessage:
+    """Return a callback whose refusal has the length that is kept."""
     if message.error is None:
         return message
-    code, text = message.error.code, message.error.message
-    if context.encryption.has_secrets(order.details.workflow):
-        for secrets in await _secrets(claims, order, context):
-            code, text = redact(code, secrets), redact(text, secrets)
-    fault = Fault(code, text)  # cut to the length that is kept
+    fault = Fault(message.error.code, message.error.message)
     return msgspec.structs.replace(message, error=CallbackFault(fault.code, fault.message))
+
+
+def encode_result(message: CallbackMessage, codec: PayloadCodec | None) -> CallbackMessage:
+    """Return a callback with its result encoded; one that is encoded already is unchanged.
+
+    An encoded result differs each time. So the callback carries the id of its plain result.
+
+    Raises:
+        MalformedError: its result says that it is encoded already, or is too large as it is stored.
+    """
+    text = text_of(message.result)
+    if text is None or message.id:
+        return message
+    stored = encode_content(text, codec)
+    check_result(stored, RESULT_BYTES_MAX)
+    if codec is None:
+        return message
+    return msgspec.structs.replace(message, id=own_id(message), result=raw(stored))
 
 
 async def offload_result(
@@ -76,12 +83,3 @@ async def alert_unreadable(
         workflow=order.details.workflow,
     )
     await context.report_unreadable(wrong, body, again_within)
-
-
-async def _secrets(claims: Claims, order: Order, context: Context) -> list[tuple[str, ...]]:
-    details = order.details
-    given = [await context.content.fetch(order.order_id, details.payload)]
-    if 0 <= claims.step < len(order.steps) and (edited := order.steps[claims.step].call.edited):
-        given.append(edited)
-    of = (details.workflow, order.order_id, details.submission)
-    return [context.encryption.decrypt(*of, parse(text.encode()))[1] for text in given]

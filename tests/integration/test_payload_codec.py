@@ -1,7 +1,8 @@
-"""Secret fields over a real table, a real broker and the real functions: what rests there."""
+"""A payload codec over a real table, a real broker and the real functions: what rests there."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -10,6 +11,8 @@ import pytest
 import pytest_asyncio
 from azure.data.tables.aio import TableServiceClient
 
+from sas.codec.payloads import decode_content
+from sas.config import read_payload_codec
 from sas.domain.content import PayloadRef
 from sas.ports import Agent, Business, Call
 from tests import business
@@ -19,13 +22,12 @@ from tests.integration.broker_sdk_kit import short_pauses
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 __all__ = ["short_pauses"]  # fixtures of every test here
 
-FIELDS = {"order": ("ship_to", "customer_id", "lines[].product")}
-KEYS = "k1:K5AviRHoGBj4yZ1dXZgxlXUE2Q6UXeLo9U7ngcx19jY="
-PLAIN = ("VINET", "Vins et alcools", "Chevalier", "59 rue", "Queso", "Cabrales", "Giovanni")
+KEYS = {"SAS_PAYLOAD_KEYS": "pT4hO8C6m1uXw0k2vZ9sJd7rQf3yLb5nEgAiKcMeRtU="}
+PLAIN = ("VINET", "Vins et alcools", "Chevalier", "59 rue", "Queso", "Cabrales", "paid-by")
 
 
 class Watched:
-    """An agent that notes what it is given."""
+    """An agent that notes what it is given, and adds to its results."""
 
     given: ClassVar[list[Call]] = []
 
@@ -35,7 +37,7 @@ class Watched:
 
     async def do(self, call: Call) -> Any:
         self.given.append(call)
-        return await self._agent.do(call)
+        return {"paid-by": "VINET", **await self._agent.do(call)}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -44,18 +46,17 @@ async def made() -> AsyncIterator[Rig]:
 
     def changed(environ: Mapping[str, str] | None = None) -> Business:
         made = real(environ)
-        watched = {name: Watched(agent) for name, agent in made.agents.items()}
-        return replace(made, secret_fields=FIELDS, agents=watched)
+        return replace(made, agents={name: Watched(agent) for name, agent in made.agents.items()})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(business, "business", changed)
-        async with rig(SAS_ENCRYPTION_KEYS=KEYS) as running:
+        async with rig(**KEYS) as running:
             yield running
             running.nothing_lost()
 
 
-async def raw_table(made: Rig) -> tuple[str, int]:
-    """Return every column of every row of the table as text, and how many rows there are."""
+async def raw_table(made: Rig) -> str:
+    """Return every column of every row of the table as text."""
     said: list[str] = []
     async with TableServiceClient.from_connection_string(made.azurite.connection_string) as tables:
         table = tables.get_table_client(made.settings["SAS_TABLE"])
@@ -63,8 +64,7 @@ async def raw_table(made: Rig) -> tuple[str, int]:
             for name, value in row.items():
                 text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
                 said.append(f"{name}={text}")
-            said.append("")
-    return "\n".join(said), said.count("")
+    return "\n".join(said)
 
 
 async def waiting(made: Rig, queue: str) -> str:
@@ -82,35 +82,37 @@ def quoted(text: str) -> list[str]:
     return [one for one in PLAIN if one in text]
 
 
-async def test_neither_the_table_nor_a_queue_between_the_functions_holds_a_secret(
-    made: Rig,
-) -> None:
+async def test_neither_the_table_nor_a_queue_between_the_functions_has_content(made: Rig) -> None:
     async with made.host("submission", "scheduler"):
         await made.submit("S-1")
         request = await waiting(made, "agent-inventory")
-    assert '"$encrypted":"k1:' in request
+    assert '{"$encoded": "gAAAAA' in request
     assert quoted(request) == []
     async with made.host():
         await made.ends("S-1", "Processed")
         await made.quiet()
-    table, rows = await raw_table(made)
-    assert rows > 12
-    assert '"$encrypted":"k1:' in table
+    table = await raw_table(made)
+    assert table.count('{"$encoded": "gAAAAA') == 4  # what was ordered, and three results
     assert quoted(table) == []
     assert [call.order for call in Watched.given] == [northwind()] * 3
+    assert [len(call.results) for call in Watched.given] == [0, 1, 2]
     answers = [body_of(message).decode() for message in await made.receive(SHOP)]
-    assert len(answers) == 2
     assert quoted("\n".join(answers)) == []
+    results = (await made.told("S-1"))[-1].data.results
+    assert results is not None
+    texts = [
+        decode_content(bytes(raw).decode(), read_payload_codec(KEYS)) for raw in results.values()
+    ]
+    assert {json.loads(text)["paid-by"] for text in texts} == {"VINET"}
 
 
-async def test_a_large_order_rests_encrypted_in_its_chunks_too(made: Rig) -> None:
+async def test_a_large_order_is_encoded_in_its_chunks_too(made: Rig) -> None:
     (line, *_) = northwind()["lines"]
     async with made.host():
         await made.submit("S-2", order={**northwind(), "lines": [line] * 500, "freight": 0})
         await made.ends("S-2", "Processed")
         await made.quiet()
     assert isinstance((await made.order("S-2")).details.payload, PayloadRef)
-    table, _ = await raw_table(made)
+    table = await raw_table(made)
     assert "|d|payload|" in table
-    assert table.count('"$encrypted":"k1:') > 500
     assert quoted(table) == []
