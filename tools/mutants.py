@@ -4,8 +4,7 @@
     python -m tools.mutants --only "no ETag" --seeds 500
 
 Each mutant changes one place of a copy of the code. Seeds are played on it until one breaks an
-invariant, ends in an error of the simulation itself, or never ends. docs/reliability.md has the
-table.
+invariant, ends in an error of the simulation itself, or never ends.
 """
 
 from __future__ import annotations
@@ -578,7 +577,7 @@ def main() -> int:
     arguments = parser.parse_args()
     chosen = [mutant for mutant in MUTANTS if any(one in mutant.name for one in arguments.only)]
     if not chosen:
-        parser.error("no mutant has one of these texts: see docs/reliability.md")
+        parser.error("no mutant has one of these texts")
     print(HEAD, flush=True)
     missed = 0
     with ThreadPoolExecutor(arguments.jobs) as pool:
