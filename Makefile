@@ -74,7 +74,7 @@ test-infra: setup ## Bicep, queues, access, queries, azd (checkov too: python -m
 	$(PY) -m pytest tests/infra
 
 test-sdk: setup ## Microsoft's own tests of azure-servicebus against our broker (about 15 minutes)
-	$(PY) tools/test_sdk.py --report tests/sdk/RESULTS.md
+	$(PY) -m devstack.tests.sdk --report devstack/tests/sdk/RESULTS.md
 
 dist: setup ## both packages as wheel and sdist, in build/dist
 	@$(PY) -m tools.dist

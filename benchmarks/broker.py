@@ -21,7 +21,7 @@ from benchmarks.broker_latency import bare_round_trip, latency
 from benchmarks.broker_parallel import Parallel, parallel
 from benchmarks.broker_work import Driver, write_config
 from benchmarks.metering import BODY, Cost, memory_of
-from tests.broker_runners import BrokerProcess, start_broker
+from devstack.tests.broker_runners import BrokerProcess, start_broker
 
 
 def memory_per_message(count: int) -> tuple[float, float]:

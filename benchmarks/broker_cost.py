@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.broker_work import Driver, write_config
 from benchmarks.metering import Cost, steal_seconds
-from tests.broker_runners import start_broker
+from devstack.tests.broker_runners import start_broker
 
 _STARTS = 5
 _LONGEST_S = 100.0

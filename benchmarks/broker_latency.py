@@ -16,7 +16,7 @@ from azure.servicebus._pyamqp.message import Message, Properties
 from azure.servicebus.aio import ServiceBusClient
 
 from benchmarks.metering import BODY
-from tests.broker_runners import BrokerProcess
+from devstack.tests.broker_runners import BrokerProcess
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from benchmarks.metering import BODY, cpu_of
-from tests.broker_runners import BrokerProcess
+from devstack.tests.broker_runners import BrokerProcess
 
 
 @dataclass(frozen=True)

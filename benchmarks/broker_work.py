@@ -7,7 +7,7 @@ from typing import Self
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
 
 from benchmarks.metering import BODY, Cost, Meter
-from tests.broker_runners import BrokerProcess
+from devstack.tests.broker_runners import BrokerProcess
 
 
 def message() -> ServiceBusMessage:

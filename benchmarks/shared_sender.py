@@ -15,7 +15,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from devstack.servicebus import Broker
-from tests.broker_runners import BrokerThread
+from devstack.tests.broker_runners import BrokerThread
 
 PATIENCE_S = 30.0
 

@@ -3,10 +3,8 @@
 import argparse
 import asyncio
 import os
-import shlex
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from devstack.azurite import install
@@ -18,7 +16,6 @@ from devstack.lifecycle import stop_event
 from devstack.stack import Stack
 
 _FOLLOW_EVERY_S = 0.2
-_DESK_PORT = 7474
 _INTERRUPTED = 130
 
 
@@ -37,18 +34,15 @@ def parser() -> argparse.ArgumentParser:
         add("--config", type=Path, metavar="FILE",
             help="the emulator's Config.json with the queues")  # fmt: skip
         add_app_options(add, only=[])
-        add("--func", action="store_true", help="start the real Core Tools (func) as the host")
+        add("--processes", type=int, default=1, metavar="N",
+            help="host processes on the same queues")  # fmt: skip
         add("--ports", choices=["fixed", "free"], default="fixed",
             help="the usual ports (5672, 5300, 10002, 7071), or free ones")  # fmt: skip
-        add("--stop", choices=["drain", "at-once"], default="drain",
-            help="at-once: hosts end without a drain, as workers in Azure do")  # fmt: skip
         add("--data", type=Path, metavar="DIR", help="keep messages, tables and timer status here")
         add("--with", dest="beside", action="append", default=[], metavar="COMMAND",
             help="also run this command, with the host's settings in its environment")  # fmt: skip
         add("--needs", type=needed_port, action="append", default=[], metavar="PORT=NAME",
             help="a port that this command needs: it is checked before the start")  # fmt: skip
-        add("--desk", action="store_true",
-            help="also run `sas desk`, if the app has it; --with passes it options")  # fmt: skip
         add("-v", "--verbose", action="store_true", help="show all log lines, by component")
     verbs.add_parser("install", help="install Azurite with npm for this user (up does so too)")
     return found
@@ -77,11 +71,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _stack(arguments: argparse.Namespace) -> Stack:
     if not 1 <= arguments.processes <= PROCESSES_MAX:
         raise DevstackError(f"--processes must be at least 1 and at most {PROCESSES_MAX}.")
-    beside, needs = list(arguments.beside), dict(arguments.needs)
-    if arguments.desk:
-        port = _DESK_PORT if arguments.ports == "fixed" else 0
-        beside.append(_desk(port))
-        needs |= {port: "the desk"} if port else {}
     return Stack(
         arguments.app_dir,
         config=arguments.config,
@@ -92,20 +81,9 @@ def _stack(arguments: argparse.Namespace) -> Stack:
         data=arguments.data,
         ports=arguments.ports,
         allow_remote=arguments.allow_remote,
-        core_tools=arguments.func,
-        at_once=arguments.stop == "at-once",
-        beside=beside,
-        needs=needs,
+        beside=arguments.beside,
+        needs=dict(arguments.needs),
     )
-
-
-def _desk(port: int) -> str:
-    """Return the command of the operator's desk, which belongs to the app and not to devstack."""
-    if find_spec("sas") is None:
-        raise DevstackError(
-            "--desk runs `sas desk`: pip install 'scheduler-agent-supervisor[desk]'."
-        )
-    return shlex.join([sys.executable, "-m", "sas.cli", "desk", "--port", str(port)])
 
 
 def _make_ready(stack: Stack) -> None:
@@ -162,7 +140,8 @@ async def _run(stack: Stack, env_file: EnvFile, *, verbose: bool) -> None:
     try:
         env_file.write(stack.host_settings())
         found = (
-            f"`sas` finds them by itself in {env_file.path}. Only other programs need these lines."
+            f"They are in {env_file.path}, where programs may look. Only other programs need "
+            "these lines."
         )
     except DevstackError as error:
         found = str(error)
@@ -181,8 +160,7 @@ def _screen(stack: Stack, found: str, *, verbose: bool) -> str:
         rows.append(("azurite table", _pid(stack.azurite.child), where))
     for host in stack.processes:
         where = f"http://127.0.0.1:{host.http_port}  " if host.http_port else ""
-        what = ", ".join(host.functions) or "func, with every function"
-        rows.append(("host", _pid(host), where + what))
+        rows.append(("host", _pid(host), where + ", ".join(host.functions)))
     if ignored := {name: "" for host in stack.processes for name in host.ignores}:
         rows.append(("host.json", "", f"the host ignores {', '.join(ignored)}"))
     rows += [("beside", _pid(one), one.argv[-1]) for one in stack.beside]

@@ -71,8 +71,6 @@ class Child:
     env: Mapping[str, str] | None = None
     """The whole environment; None means the one of this process."""
     cwd: Path | None = None
-    stderr_here: bool = False
-    """Share this process's standard error instead of writing `NAME.log`."""
     dies_by: int = signal.SIGKILL
     """The signal that the child gets when this process is gone."""
     stopping: bool = field(default=False, init=False)
@@ -111,7 +109,7 @@ class Child:
                     [*ends_with_us, str(int(self.dies_by)), *self.argv],
                     stdin=subprocess.DEVNULL,
                     stdout=out,
-                    stderr=None if self.stderr_here else log,
+                    stderr=log,
                     env=self.env,
                     cwd=self.cwd,
                     start_new_session=True,  # a Ctrl-C at the terminal reaches the parent only

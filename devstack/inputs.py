@@ -11,10 +11,6 @@ from typing import Any
 PROCESSES_MAX = 64
 """Host processes on one machine: each takes about 60 MB and a second of CPU to start."""
 
-NO_CORE_TOOLS = (
-    "func was not found on PATH: install the Azure Functions Core Tools v4, or leave --func away "
-    "to use the embedded host."
-)
 # Strings are matched first, so that `//` inside a string does not start a comment.
 _STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _STRING_OR_COMMA = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])', re.DOTALL)
@@ -82,7 +78,6 @@ def name_list(text: str) -> list[str]:
 def add_app_options(add: Callable[..., object], *, only: list[str] | None) -> None:
     """Add the options that `devstack up` and the host share; `only` is the default of --only."""
     names, pair = "NAME[,NAME]", "NAME=VALUE"
-    add("--processes", type=int, default=1, metavar="N", help="host processes on the same queues")
     add("--only", type=name_list, default=only, metavar=names, help="run these functions only")
     add("--except", type=name_list, dest="without", default=[], metavar=names,
         help="do not run these functions")  # fmt: skip

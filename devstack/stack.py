@@ -12,9 +12,7 @@ apart. All processes are stopped at the end. If this process is killed, they end
 import asyncio
 import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,10 +22,9 @@ from typing import Any
 
 from devstack import doctor
 from devstack.azurite import FIXED_PORT, Azurite
-from devstack.children import Child, Scratch, free_port
+from devstack.children import Child, Scratch
 from devstack.functions.settings import remote_host
 from devstack.inputs import (
-    NO_CORE_TOOLS,
     ChildFailedError,
     DevstackError,
     load_object,
@@ -61,16 +58,6 @@ class HostProcess(Child):
     http_port: int | None = None
     secondary = False
     """Another process of the group runs the timers and HTTP functions."""
-    func_port = 0
-    """The port of the Core Tools; 0 for the embedded host."""
-
-    def ready(self) -> dict[str, Any] | None:
-        """What it runs, once it is ready; None before."""
-        if not self.func_port:
-            return self.ready_line()
-        with socket.socket() as probe:
-            listens = probe.connect_ex(("127.0.0.1", self.func_port)) == 0
-        return {"functions": (), "http_port": self.func_port} if listens else None
 
 
 class Stack(AsyncRunnable):
@@ -87,8 +74,6 @@ class Stack(AsyncRunnable):
     - `ports`: "free", or "fixed" (5672, 5300, 10002, 7071).
     - `drain_s`: seconds that running functions get at the end.
     - `allow_remote`: allow connections to services that are not on this machine.
-    - `core_tools`: run `func` from PATH instead of the embedded host, one process per group.
-    - `at_once`: a stop ends hosts without a drain, as SIGTERM ends a worker in Azure.
     - `beside`: shell commands that run too, with the host's settings in their environment.
     - `needs`: the ports of these commands, and what each is for; `problems` says which is busy.
     """
@@ -107,16 +92,12 @@ class Stack(AsyncRunnable):
         ports: str = "free",
         drain_s: float = _DRAIN_S,
         allow_remote: bool = False,
-        core_tools: bool = False,
-        at_once: bool = False,
         beside: Sequence[str] = (),
         needs: Mapping[int, str] | None = None,
     ) -> None:
         """Describe a stack (see the class), or raise DevstackError for a wrong value."""
         if ports not in {"free", "fixed"} or processes < 1:
             raise DevstackError('ports is "free" or "fixed", and processes is at least 1.')
-        if core_tools and processes > 1:
-            raise DevstackError("The Core Tools run one process a group: leave processes at 1.")
         self.app_dir = Path(app_dir).resolve()
         self.processes: list[HostProcess] = []
         self.servicebus_connection, self.storage_connection = EMULATOR, "UseDevelopmentStorage=true"
@@ -140,9 +121,6 @@ class Stack(AsyncRunnable):
         self._fixed = ports == "fixed"
         self._drain_s = drain_s
         self._allow_remote = allow_remote
-        self._core_tools = core_tools
-        kind = signal.SIGINT if core_tools else signal.SIGTERM
-        self._stop_by = signal.SIGKILL if at_once else kind
         self._started_per_group: dict[str, int] = {}
 
     def problems(self) -> list[str]:
@@ -151,7 +129,6 @@ class Stack(AsyncRunnable):
             doctor.check_packages,
             lambda: doctor.check_node(self.app_dir),
             self._check_ports,
-            lambda: [NO_CORE_TOOLS] if self._core_tools and not shutil.which("func") else [],
             self._check_data,
             self._check_app,
             self._check_queues,
@@ -222,7 +199,7 @@ class Stack(AsyncRunnable):
         end = time.monotonic() + self._drain_s + _STOP_S
         limit_s = self._drain_s + _EXIT_S
         running = (*self.processes, *self.beside)
-        hosts = (one.stop_async(self._stop_by, timeout_s=limit_s) for one in running)
+        hosts = (one.stop_async(timeout_s=limit_s) for one in running)
         try:
             await asyncio.shield(asyncio.gather(*hosts, return_exceptions=True))
         finally:
@@ -282,7 +259,7 @@ class Stack(AsyncRunnable):
             one.start()
             self.processes.append(one)
         for one in started:
-            ready = await one.until(one.ready, timeout_s=_READY_S)
+            ready = await one.until(one.ready_line, timeout_s=_READY_S)
             one.functions, one.http_port = list(ready["functions"]), ready["http_port"]
             one.ignores = ready.get("ignores", ())
         return started
@@ -290,22 +267,15 @@ class Stack(AsyncRunnable):
     def _describe(self, group: str, functions: Sequence[str], number: int) -> HostProcess:
         made = self._started_per_group[group] = self._started_per_group.get(group, 0) + 1
         file_name = "".join(c if c.isalnum() or c in "-_+" else "-" for c in group)[:80]
-        func_port, cwd, secondary = 0, None, False
         name = f"host-{file_name}" + (f"-{made}" if made > 1 else "")
         env = _environment() | self.host_settings()
-        if self._core_tools:
-            func_port = _HTTP_PORT if self._fixed and not self.processes else free_port()
-            argv, cwd = ["func", "start", "--port", str(func_port)], self.app_dir
-            argv += ["--functions", *functions] if functions else []
-            env |= {f"AzureWebJobs.{one}.Disabled": "true" for one in self._without}
-        else:
-            secondary = number > 0 or any(not one.secondary for one in self.group(group))
-            argv = [*self._host_argv(functions), "--drain", str(self._drain_s)]
-            argv += ["--data", str(self._data / "functions")] if self._data else []
-            argv += ["--secondary"] if secondary else []
-            argv += ["--http-port", str(_HTTP_PORT)] if self._fixed and not secondary else []
-        host = HostProcess(name, argv, logs=self.logs, env=env, cwd=cwd)
-        host.group, host.secondary, host.func_port = group, secondary, func_port
+        secondary = number > 0 or any(not one.secondary for one in self.group(group))
+        argv = [*self._host_argv(functions), "--drain", str(self._drain_s)]
+        argv += ["--data", str(self._data / "functions")] if self._data else []
+        argv += ["--secondary"] if secondary else []
+        argv += ["--http-port", str(_HTTP_PORT)] if self._fixed and not secondary else []
+        host = HostProcess(name, argv, logs=self.logs, env=env)
+        host.group, host.secondary = group, secondary
         return host
 
     def _host_argv(self, functions: Sequence[str]) -> list[str]:

@@ -3,5 +3,5 @@
 async with Host(app_dir, settings={"ServiceBusConnection": "Endpoint=sb://..."}) as host:
     ...
 
-python -m devstack.functions APP_DIR [--only NAME,NAME] [--processes N] [--http-port 0]
+python -m devstack.functions APP_DIR [--only NAME,NAME] [--http-port 0]
 """

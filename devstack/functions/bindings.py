@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from devstack.functions.schedules import Schedule, parse_timespan
-from devstack.functions.settings import HostError, ServiceBusConnection, Settings
+from devstack.functions.settings import HostError, Settings
 
 HTTP_METHODS = ("GET", "POST", "DELETE", "HEAD", "PATCH", "PUT", "OPTIONS")
 _AUTH_LEVELS = ("anonymous", "function", "admin")
@@ -23,7 +23,8 @@ class ServiceBusTrigger:
     """A queue that triggers a function."""
 
     param: str
-    connection: ServiceBusConnection
+    connection: str
+    """The connection string."""
     queue: str
     batch: bool = False
     binary: bool = False
@@ -57,7 +58,8 @@ class ServiceBusOutput:
     """A queue that receives an output or the return value of a function."""
 
     param: str
-    connection: ServiceBusConnection
+    connection: str
+    """The connection string."""
     queue: str
 
 
@@ -142,9 +144,7 @@ def _unsupported(what: str) -> ValueError:
     )
 
 
-def _queue(
-    binding: dict[str, Any], settings: Settings, where: str
-) -> tuple[ServiceBusConnection, str]:
+def _queue(binding: dict[str, Any], settings: Settings, where: str) -> tuple[str, str]:
     if "queueName" not in binding:
         raise _unsupported("topics")
     queue = settings.resolve(binding["queueName"], where=where).strip()

@@ -1,8 +1,6 @@
 """The command: one JSON line on standard output when it is ready, logs on standard error.
 
-It runs the host in this process, or in N worker processes (`--processes N`, as Azure has
-instances). With several workers only the first serves HTTP and timers. When a worker dies, all
-stop with an exit code, or `--respawn` starts it again.
+It runs the host in this process. `devstack up` starts several with `--processes`.
 """
 
 import argparse
@@ -13,7 +11,6 @@ import logging
 import os
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -21,26 +18,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from devstack.children import Child, describe_exit
 from devstack.functions.host import Host
 from devstack.functions.hostjson import LOG_LEVELS
 from devstack.functions.invocation import CURRENT
-from devstack.inputs import (
-    PROCESSES_MAX,
-    ChildFailedError,
-    DevstackError,
-    add_app_options,
-    make_directory,
-)
+from devstack.inputs import DevstackError, add_app_options, make_directory
 from devstack.lifecycle import stop_event
 
 _log = logging.getLogger("devstack.functions")
 _THREADS_S = 0.2
 _DRAIN_S_MAX = 86400
-_CHILD_READY_S = 120.0
-_CHILD_CLOSE_S = 3.0
-_WATCH_EVERY_S = 0.1
-_RESPAWN_AFTER_S = 0.5
 _GRACE_S = 2.0
 _ASK_EVERY_S = 1.0
 
@@ -58,8 +44,6 @@ def parser() -> argparse.ArgumentParser:
     add("--data", type=Path, metavar="DIR", help="the directory of the timer status")
     add("--drain", type=float, default=10.0, metavar="S",
         help="seconds that running functions get after SIGTERM (default 10)")  # fmt: skip
-    add("--respawn", action=argparse.BooleanOptionalAction, default=False,
-        help="start a worker process again when it dies")  # fmt: skip
     add("--check", action="store_true", help="read the app as at a start, and end")
     add("--secondary", action="store_true", help=argparse.SUPPRESS)
     add("--listener", type=int, help=argparse.SUPPRESS)  # a descriptor, from `_again`
@@ -69,13 +53,10 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return 0 after SIGTERM or Ctrl-C, 1 for a failure, 2 for bad usage."""
     argv = sys.argv[1:] if argv is None else argv
-    arguments = parser().parse_args(argv, argparse.Namespace(argv=argv))
+    arguments = parser().parse_args(argv)
     _check(arguments)
     configure_logs("Information")
     try:
-        if not arguments.check and (arguments.processes > 1 or arguments.respawn):
-            with tempfile.TemporaryDirectory(prefix="functions-") as logs:
-                return asyncio.run(_run_workers(arguments, Path(logs)))
         with socket.socket(fileno=arguments.listener) as listener:
             again = _again(argv, listener)
             code = asyncio.run(_run_here(arguments, listener, again))
@@ -88,14 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    if (
-        not 1 <= arguments.processes <= PROCESSES_MAX
-        or not 0 <= arguments.drain <= _DRAIN_S_MAX
-        or not 0 <= arguments.http_port <= 65535
-    ):
+    if not 0 <= arguments.drain <= _DRAIN_S_MAX or not 0 <= arguments.http_port <= 65535:
         parser().error(
-            f"--processes is at least 1 and at most {PROCESSES_MAX}, --drain between 0 and "
-            f"{_DRAIN_S_MAX} seconds, --http-port between 0 and 65535."
+            f"--drain is between 0 and {_DRAIN_S_MAX} seconds, --http-port between 0 and 65535."
         )
 
 
@@ -212,7 +188,7 @@ async def _run_here(
     configure_logs(host.config.log_level)
     names = [one.name for one in host.functions]
     pid = os.getpid()
-    line = {"functions": names, "http_port": host.http_port, "pid": pid, "pids": [pid]}
+    line = {"functions": names, "http_port": host.http_port, "pid": pid}
     _print_ready({"ready": True, **line, "ignores": host.config.not_applied})
     await _first_of(stopping.wait(), host.failed.wait(), host.timed_out.wait())
     failed = host.failed.is_set()
@@ -249,59 +225,3 @@ def _leave(code: int) -> int:
         logging.shutdown()
         os._exit(code)
     return code
-
-
-async def _run_workers(arguments: argparse.Namespace, logs: Path) -> int:
-    """Run N processes with the same arguments; the last value of an option counts.
-
-    Return 0 after a signal, 1 when a worker died and was not started again.
-    """
-    argv = [sys.executable, "-m", "devstack.functions", *arguments.argv]
-    argv += ["--processes", "1", "--no-respawn"]
-    commands = [argv, *([[*argv, "--secondary"]] * (arguments.processes - 1))]
-    workers = [
-        Child(f"worker-{number}", command, logs=logs, stderr_here=True)
-        for number, command in enumerate(commands)
-    ]
-    stopping = stop_event()
-    try:
-        for worker in workers:
-            worker.start()
-        ready = [await _until_ready(worker, stopping) for worker in workers]
-        if not stopping.is_set():
-            pids = [one["pid"] for one in ready]
-            _print_ready({**ready[0], "pid": os.getpid(), "pids": pids})
-        while not stopping.is_set():
-            for worker in workers:
-                if not worker.alive and not await _restart(worker, stopping, arguments.respawn):
-                    return 1
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopping.wait(), _WATCH_EVERY_S)
-        return 0
-    finally:
-        limit_s = arguments.drain + _CHILD_CLOSE_S
-        await asyncio.gather(*(worker.stop_async(timeout_s=limit_s) for worker in workers))
-
-
-async def _until_ready(worker: Child, stopping: asyncio.Event) -> dict[str, Any]:
-    def found() -> dict[str, Any] | None:
-        return {"pid": 0} if stopping.is_set() else worker.ready_line()
-
-    return await worker.until(found, timeout_s=_CHILD_READY_S)
-
-
-async def _restart(worker: Child, stopping: asyncio.Event, respawn: bool) -> bool:
-    how = describe_exit(worker.exit_code or 0)
-    next_step = "starting it again" if respawn else "stopping all"
-    _log.error("%s (pid %d) died with %s: %s", worker.name, worker.pid, how, next_step)
-    if not respawn:
-        return False
-    await asyncio.sleep(_RESPAWN_AFTER_S)
-    worker.start()
-    try:
-        await _until_ready(worker, stopping)
-    except ChildFailedError as error:
-        _log.error("%s did not start again: %s", worker.name, error)
-        return False
-    _log.info("%s runs again as pid %d", worker.name, worker.pid)
-    return True

@@ -153,7 +153,7 @@ class Host(AsyncRunnable):
         for timer in timers:
             self._run(timer, timer.function.name)
         if any(isinstance(one.trigger, HttpTrigger) for one in self.functions):
-            self._http = HttpServer(self.functions, invoker, clients, self.config.http, settings)
+            self._http = HttpServer(self.functions, invoker, clients, self.config.route_prefix)
             self._scope.push_async_callback(self._http.stop)
             listener = self.listener.dup() if self.listener else socket.socket()
             try:

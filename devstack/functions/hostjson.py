@@ -39,6 +39,11 @@ _EXTENSIONS = {
     "queues", "sendGrid", "serviceBus", "signalR", "sql", "tables", "warmup",
 }  # fmt: skip
 
+_HTTP = {
+    "customHeaders", "dynamicThrottlesEnabled", "hsts", "maxConcurrentRequests",
+    "maxOutstandingRequests", "routePrefix",
+}  # fmt: skip
+
 _Reader = Callable[[Any], Any]
 T = TypeVar("T")
 
@@ -83,12 +88,6 @@ def _one_of(*allowed: str) -> _Reader:
     return read
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("must be a string")  # noqa: TRY004  # one kind of error
-    return value
-
-
 def _key(read: _Reader, default: Any) -> Any:
     """A field that host.json sets: its key is the field's name in camel case, without `_s`."""
     return field(default=default, metadata={"read": read})
@@ -124,22 +123,11 @@ class ServiceBusOptions:
 
 
 @dataclass(frozen=True)
-class HttpOptions:
-    """`extensions.http`: the prefix of every route, and limits of this process."""
-
-    route_prefix: str = _key(_text, "api")
-    max_concurrent_requests: int = _key(_whole(-1), 100)
-    max_outstanding_requests: int = _key(_whole(-1), 200)
-    dynamic_throttles_enabled: bool = _key(_truth, default=False)
-    custom_headers: Mapping[str, str] = field(default_factory=dict, metadata={"read": dict})
-
-
-@dataclass(frozen=True)
 class HostConfig:
     """The options of host.json that this host applies."""
 
     service_bus: ServiceBusOptions = field(default_factory=ServiceBusOptions)
-    http: HttpOptions = field(default_factory=HttpOptions)
+    route_prefix: str = "api"
     function_timeout_s: float | None = 1800.0
     functions: tuple[str, ...] | None = None
     log_level: str = "Information"
@@ -170,14 +158,15 @@ def parse_host_json(content: Mapping[str, Any]) -> HostConfig:
     ):
         raise HostJsonError("host.json: functions must be a list of function names.")
     service_bus = _service_bus(_section(extensions, "serviceBus", "extensions"))
-    http = _read(HttpOptions, _section(extensions, "http", "extensions"), "extensions.http", "hsts")
+    http = _section(extensions, "http", "extensions")
+    _check_keys(http, _HTTP, "extensions.http")
     return HostConfig(
         service_bus=service_bus,
-        http=http,
+        route_prefix=_route_prefix(http),
         function_timeout_s=_function_timeout(content.get("functionTimeout", "00:30:00")),
         functions=tuple(functions) if functions else None,
         log_level=_log_level(_section(content, "logging", "host.json")),
-        not_applied=tuple(sorted(_not_applied(content, service_bus, http))),
+        not_applied=tuple(sorted(_not_applied(content, service_bus))),
     )
 
 
@@ -195,17 +184,17 @@ def _service_bus(section: Mapping[str, Any]) -> ServiceBusOptions:
     return options
 
 
-def _not_applied(content: Mapping[str, Any], bus: ServiceBusOptions, http: HttpOptions) -> set[str]:
+def _not_applied(content: Mapping[str, Any], bus: ServiceBusOptions) -> set[str]:
     extensions, logs = content.get("extensions", {}), content.get("logging", {})
-    levels = logs.get("logLevel", {})
+    levels, http = logs.get("logLevel", {}), extensions.get("http", {})
     requested = {
         "extensions.serviceBus.enableCrossEntityTransactions": bus.enable_cross_entity_transactions,
-        "extensions.http.dynamicThrottlesEnabled": http.dynamic_throttles_enabled,
-        "extensions.http.hsts": "hsts" in extensions.get("http", {}),
+        "extensions.serviceBus.transportType": bus.transport_type != "amqpTcp",
     }
     return {
         *(content.keys() - _APPLIED),
         *(f"extensions.{name}" for name in extensions.keys() - {"serviceBus", "http"}),
+        *(f"extensions.http.{name}" for name in http.keys() - {"routePrefix"}),
         *(f"logging.{name}" for name in logs.keys() - {"logLevel"}),
         *(f"logging.logLevel.{name}" for name in levels.keys() - {"default"}),
         *(name for name, is_set in requested.items() if is_set),
@@ -260,6 +249,13 @@ def _function_timeout(value: Any) -> float | None:
         raise HostJsonError(f'host.json: functionTimeout {error} (or "-1" for none).') from error
 
 
+def _route_prefix(section: Mapping[str, Any]) -> str:
+    prefix = section.get("routePrefix", "api")
+    if not isinstance(prefix, str):
+        raise HostJsonError("host.json: extensions.http.routePrefix must be a string.")
+    return prefix
+
+
 def _log_level(section: Mapping[str, Any]) -> str:
     default = _section(section, "logLevel", "logging").get("default", "Information")
     if not isinstance(default, str) or default not in LOG_LEVELS:
@@ -271,8 +267,10 @@ def _log_level(section: Mapping[str, Any]) -> str:
 
 def _override(content: dict[str, Any], settings: Settings) -> None:
     """Apply `AzureFunctionsJobHost__a__b=value` to the content; create missing sections."""
-    keys = {**_keys(ServiceBusOptions), **_keys(RetryOptions), **_keys(HttpOptions)}
-    spelling = {key.lower(): key for key in (*_TOP, *_EXTENSIONS, *keys, "clientRetryOptions")}
+    keys = {**_keys(ServiceBusOptions), **_keys(RetryOptions)}
+    spelling = {
+        key.lower(): key for key in (*_TOP, *_EXTENSIONS, *_HTTP, *keys, "clientRetryOptions")
+    }
     for name, value in settings.values.items():
         path = name.replace("__", ":")
         if not path.lower().startswith(_OVERRIDE):

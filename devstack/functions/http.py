@@ -1,14 +1,11 @@
-"""HTTP triggers: an aiohttp server on 127.0.0.1, with Azure's keys and routes.
+"""HTTP triggers: an aiohttp server on 127.0.0.1, with Azure's routes.
 
-A function key is in the header `x-functions-key` or the query parameter `code`. The settings
-`devstack.functionKey` and `devstack.masterKey` define the two keys of this machine. Without them
-every request is accepted, as the Core Tools do. Route templates are those of ASP.NET, such as
-`orders/{id:int}/{page?}/{*rest}`.
+Every request is accepted without a function key, as the Core Tools do. Route templates are those
+of ASP.NET, such as `orders/{id:int}/{page?}/{*rest}`.
 """
 
 import asyncio
 import contextlib
-import hmac
 import logging
 import re
 import socket
@@ -22,11 +19,9 @@ from azure.functions.meta import Datum
 from multidict import CIMultiDict
 
 from devstack.functions.bindings import HttpTrigger, IndexingError
-from devstack.functions.hostjson import HttpOptions
 from devstack.functions.indexing import IndexedFunction
 from devstack.functions.invocation import Invoker, Result
 from devstack.functions.service_bus import Clients
-from devstack.functions.settings import Settings
 
 _log = logging.getLogger("devstack.functions")
 _BODY_BYTES_MAX = 100 * 1024 * 1024
@@ -55,20 +50,16 @@ class HttpServer:
     functions: Sequence[IndexedFunction]
     invoker: Invoker
     clients: Clients
-    options: HttpOptions
-    settings: Settings
+    route_prefix: str
 
     def __post_init__(self) -> None:
         """Raise IndexingError when a route is wrong."""
-        prefix = self.options.route_prefix
         routes = [
-            (compile_route(one.name, prefix, one.trigger.route), one.trigger, one)
+            (compile_route(one.name, self.route_prefix, one.trigger.route), one.trigger, one)
             for one in self.functions
             if isinstance(one.trigger, HttpTrigger)
         ]
         self._routes = sorted(routes, key=lambda route: (route[0].rank, route[2].name))
-        limit = self.options.max_concurrent_requests
-        self._slots = asyncio.Semaphore(limit) if limit > 0 else contextlib.nullcontext()
         self._runner: web.AppRunner | None = None
         self._stopping = False
         self._answered = asyncio.Event()
@@ -120,33 +111,18 @@ class HttpServer:
                 break
         else:
             return web.Response(status=404)  # for a wrong method too, as in Azure
-        refusal = self._refusal(trigger, request)
-        if refusal is not None:
-            return web.Response(status=refusal)
+        if self._stopping:  # a connection from before the port was closed
+            return web.Response(status=503)
         self._requests += 1
         try:
-            async with self._slots:
-                return await self._invoke(function, request, values)
+            return await self._invoke(function, request, values)
         finally:
-            self._requests -= 1
-            if self._stopping and not self._requests:
-                self._answered.set()
+            self._ended()
 
-    def _refusal(self, trigger: HttpTrigger, request: web.Request) -> int | None:
-        if not self._allowed(trigger.auth_level, request):
-            return 401
-        if self._stopping:  # a connection from before the port was closed
-            return 503
-        limit = self.options.max_outstanding_requests
-        return 429 if 0 < limit <= self._requests else None
-
-    def _allowed(self, level: str, request: web.Request) -> bool:
-        names = ["devstack.masterKey", *(["devstack.functionKey"] if level == "function" else [])]
-        keys = [key for name in names if (key := self.settings.get(name))]
-        if level == "anonymous" or not keys:
-            return True
-        given = request.headers.get("x-functions-key") or request.query.get("code") or ""
-        return any(hmac.compare_digest(_bytes(given), _bytes(key)) for key in keys)
+    def _ended(self) -> None:
+        self._requests -= 1
+        if self._stopping and not self._requests:
+            self._answered.set()
 
     async def _invoke(
         self, function: IndexedFunction, request: web.Request, values: Mapping[str, str]
@@ -165,7 +141,7 @@ class HttpServer:
         datum = result.returned
         for output in function.outputs:
             datum = result.outputs.get(output.param, datum)
-        headers: CIMultiDict[str] = CIMultiDict(self.options.custom_headers)
+        headers: CIMultiDict[str] = CIMultiDict()
         if datum is None or datum.value is None:
             return web.Response(status=204, headers=headers)
         if datum.type != "http":
@@ -201,10 +177,6 @@ async def request_datum(request: web.Request, values: Mapping[str, str]) -> Datu
         },
         "http",
     )
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")  # a request may contain invalid UTF-8
 
 
 def _strings(values: Iterable[tuple[str, str]]) -> dict[str, Datum]:

@@ -24,14 +24,13 @@ import azure.functions as func
 from azure.functions import meta
 
 from devstack.functions.bindings import IndexingError, Output, Trigger, read_bindings
-from devstack.functions.schedules import parse_timespan
 from devstack.functions.settings import HostError, Settings
 
 _log = logging.getLogger("devstack.functions")
 Item = TypeVar("Item")
 Done = TypeVar("Done")
 SCRIPT = "function_app.py"
-_RETRIED = "it applies to timers; a message comes again up to its queue's MaxDeliveryCount"
+_RETRIED = "a timer waits for its schedule, a message comes again up to MaxDeliveryCount"
 GENERIC = "generic"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,126}")
 
@@ -56,21 +55,6 @@ class Signature:
 
 
 @dataclass(frozen=True)
-class Retry:
-    """`@app.retry`: how often and when a failed run of a timer is repeated (-1: without limit)."""
-
-    count: int
-    first_s: float
-    longest_s: float
-
-    def delay_s(self, number: int) -> float | None:
-        """The seconds before retry `number` (from 1), or None after the last one."""
-        if 0 <= self.count < number:
-            return None
-        return float(min(self.first_s * 2 ** min(number - 1, 64), self.longest_s))
-
-
-@dataclass(frozen=True)
 class FoundFunction:
     """A function as its decorators describe it; settings are not resolved yet."""
 
@@ -78,7 +62,6 @@ class FoundFunction:
     code: Callable[..., Any]
     bindings: list[dict[str, Any]]
     signature: Signature
-    retry: Retry | None
 
 
 @dataclass(frozen=True)
@@ -205,34 +188,16 @@ def _read(built: Any) -> FoundFunction:
     if built.http_type in {"wsgi", "asgi"}:
         raise IndexingError(
             f"Function {name}: this host does not run ASGI or WSGI apps; write its routes with "
-            "@app.route, or run the real Core Tools (`devstack up --func`)."
+            "@app.route."
         )
     bindings = json.loads(built.get_function_json())["bindings"]
-    code, policy = built.get_user_function(), built.get_settings_dict("retry_policy")
-    if policy and "timerTrigger" not in {binding["type"] for binding in bindings}:
-        _log.warning("Function %s: @app.retry has no effect here, as in Azure: %s", name, _RETRIED)
-        policy = None
+    code = built.get_user_function()
+    if built.get_settings_dict("retry_policy"):
+        _log.warning("Function %s: @app.retry has no effect here: %s", name, _RETRIED)
     try:
-        retry = _retry(policy) if policy else None
-        return FoundFunction(name, code, bindings, _signature(code, bindings), retry)
+        return FoundFunction(name, code, bindings, _signature(code, bindings))
     except ValueError as error:
         raise IndexingError(f"Function {name}: {error}") from error
-
-
-def _retry(policy: dict[str, Any]) -> Retry:
-    """Read `@app.retry`, or raise ValueError."""
-    try:
-        count = int(policy["max_retry_count"])
-        if policy["strategy"] == "fixed_delay":
-            delay_s = parse_timespan(policy["delay_interval"]).total_seconds()
-            return Retry(count, delay_s, delay_s)
-        names = ("minimum_interval", "maximum_interval")
-        return Retry(count, *(parse_timespan(policy[name]).total_seconds() for name in names))
-    except (KeyError, ValueError, AttributeError) as error:
-        raise ValueError(
-            "@app.retry needs a whole max_retry_count, and a delay_interval (fixed_delay) or a "
-            f"minimum_interval and maximum_interval, each as hh:mm:ss: {error}."
-        ) from error
 
 
 def select(

@@ -43,12 +43,7 @@ CURRENT: contextvars.ContextVar[tuple[str, str] | None] = contextvars.ContextVar
 )
 """(invocation id, function name) of the code that runs now; None outside an invocation."""
 
-RETRY: contextvars.ContextVar[SimpleNamespace] = contextvars.ContextVar(
-    "devstack_retry",
-    default=SimpleNamespace(retry_count=0, max_retry_count=0, exception=None),  # noqa: B039
-)
-"""`Context.retry_context` of the invocations of a timer with `@app.retry`."""
-
+_NO_RETRY = SimpleNamespace(retry_count=0, max_retry_count=0, exception=None)
 _THREAD_LOCAL = threading.local()
 _TRACE = re.compile(r"00-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})")
 
@@ -147,7 +142,7 @@ class Invoker:
         arguments |= outs
         if signature.wants_context:
             facts = own_id, function.name, str(function.directory), _trace(datum, metadata)
-            arguments["context"] = _Context(*facts, RETRY.get())
+            arguments["context"] = _Context(*facts, _NO_RETRY)
         return _result(function, await self._in_worker(function, arguments), outs)
 
     async def _in_worker(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:

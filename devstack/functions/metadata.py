@@ -11,7 +11,7 @@ import base64
 import json
 from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from functools import cached_property
 from operator import attrgetter
 from types import SimpleNamespace
@@ -20,7 +20,6 @@ from typing import Any
 from azure.functions.meta import Datum
 from azure.functions.servicebus import ServiceBusMessage as FunctionMessage
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
-from azure.servicebus._pyamqp import _decode
 
 from devstack.functions.settings import InvocationError
 
@@ -38,20 +37,6 @@ _TIMES = {
     "ExpiresAt": attrgetter("expires_at_utc"),
 }
 _NEVER = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
-_1970 = datetime(1970, 1, 1)  # noqa: DTZ001  # UTC, as every time without a zone here
-_TIMESTAMP = 0x83
-
-
-class Timestamp(int):
-    """An AMQP timestamp: milliseconds since 1970."""
-
-
-def _decode_timestamp(buffer: memoryview, _depth: int = 0) -> tuple[memoryview, Timestamp]:
-    return buffer[8:], Timestamp.from_bytes(buffer[:8], signed=True)
-
-
-# The SDK decodes timestamps to plain integers, which look like any other number.
-_decode._DECODE_BY_CONSTRUCTOR[_TIMESTAMP] = _decode_timestamp  # noqa: SLF001
 
 
 class MessageMetadata(UserDict[str, Datum]):
@@ -199,7 +184,7 @@ def _application_properties(message: ServiceBusReceivedMessage) -> dict[str, Any
 def _plain(value: Any) -> Any:
     """A value as the JSON of the Functions host keeps it."""
     if value is None or isinstance(value, str | bool | int | float):
-        return _iso(value) if isinstance(value, Timestamp) else value
+        return value
     if isinstance(value, dict):
         return {_text(key) or "": _plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -210,15 +195,6 @@ def _plain(value: Any) -> Any:
         except UnicodeDecodeError:
             return base64.b64encode(value).decode()
     return value.isoformat() if isinstance(value, datetime | date) else str(value)
-
-
-def _iso(value: Timestamp) -> str | int:
-    """The text of .NET's JSON: no zeros at the end of the fraction."""
-    try:
-        text = (_1970 + timedelta(milliseconds=value)).isoformat(timespec="milliseconds")
-    except OverflowError:  # not a time that .NET or Python know
-        return int(value)
-    return text.rstrip("0").rstrip(".") + "Z"
 
 
 def _text(value: Any) -> str | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import certifi
-from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage, TransportType
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 
 from devstack.functions import metadata
@@ -22,7 +22,6 @@ from devstack.functions.hostjson import ServiceBusOptions
 from devstack.functions.indexing import IndexedFunction
 from devstack.functions.invocation import Invoker, Result
 from devstack.functions.pumps import BatchPump, MessagePump, Pump, SessionPump
-from devstack.functions.settings import ServiceBusConnection
 
 _log = logging.getLogger("devstack.functions")
 _ACCEPT_SESSION_S = 10.0
@@ -33,34 +32,26 @@ class Clients:
 
     def __init__(self, options: ServiceBusOptions) -> None:
         self._options = options
-        self._clients: dict[ServiceBusConnection, ServiceBusClient] = {}
+        self._clients: dict[str, ServiceBusClient] = {}
         self._senders: dict[ServiceBusOutput, tuple[ServiceBusSender, asyncio.Lock]] = {}
-        self._credentials: list[Any] = []
 
-    def client(self, connection: ServiceBusConnection) -> ServiceBusClient:
+    def client(self, connection: str) -> ServiceBusClient:
         """The one client of a namespace."""
         if connection not in self._clients:
             self._clients[connection] = self._open(connection)
         return self._clients[connection]
 
-    def _open(self, connection: ServiceBusConnection) -> ServiceBusClient:
+    def _open(self, connection: str) -> ServiceBusClient:
         retry = self._options.retry
-        websockets = self._options.transport_type == "amqpWebSockets"
         options: dict[str, Any] = {
             "retry_total": retry.max_retries,
             "retry_mode": retry.mode,
             "retry_backoff_factor": retry.delay_s,
             "retry_backoff_max": retry.max_delay_s,
             "try_timeout": retry.try_timeout_s,
-            "transport_type": TransportType.AmqpOverWebsocket if websockets else TransportType.Amqp,
             "ssl_context": _tls(),
         }
-        if connection.connection_string is not None:
-            return ServiceBusClient.from_connection_string(connection.connection_string, **options)
-        credential = _credential(connection)
-        self._credentials.append(credential)
-        namespace = connection.fully_qualified_namespace or ""
-        return ServiceBusClient(namespace, credential, **options)
+        return ServiceBusClient.from_connection_string(connection, **options)
 
     async def send_outputs(self, function: IndexedFunction, result: Result) -> None:
         """Send the output of an invocation, or raise InvocationError or ServiceBusError."""
@@ -84,12 +75,12 @@ class Clients:
         return self._senders[output]
 
     async def close(self) -> None:
-        """Close every sender, client and credential."""
+        """Close every sender and client."""
         closing = [sender.close() for sender, _ in self._senders.values()]
         await asyncio.gather(*closing, return_exceptions=True)
-        for opened in (*self._clients.values(), *self._credentials):
+        for opened in self._clients.values():
             await opened.close()
-        self._senders, self._clients, self._credentials = {}, {}, []
+        self._senders, self._clients = {}, {}
 
 
 @functools.cache
@@ -98,17 +89,6 @@ def _tls() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(certifi.where())
     return context
-
-
-def _credential(connection: ServiceBusConnection) -> Any:
-    from azure.identity.aio import (  # noqa: PLC0415  # 255 ms that only Azure itself needs
-        DefaultAzureCredential,
-        ManagedIdentityCredential,
-    )
-
-    if connection.managed_identity:
-        return ManagedIdentityCredential(client_id=connection.client_id)
-    return DefaultAzureCredential()
 
 
 @dataclass

@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -41,17 +40,6 @@ class InvocationError(HostError):
 
 class SettingsError(HostError):
     """A setting is missing or has a wrong value."""
-
-
-@dataclass(frozen=True)
-class ServiceBusConnection:
-    """The address of a Service Bus namespace and its credential: a string, or an identity."""
-
-    setting: str
-    connection_string: str | None = None
-    fully_qualified_namespace: str | None = None
-    client_id: str | None = None
-    managed_identity: bool = False
 
 
 class Settings:
@@ -125,36 +113,24 @@ class Settings:
             raise SettingsError(f"The setting {name} must be true or false, not {value!r}.")
         return value in _TRUE
 
-    def service_bus(self, name: str, *, where: str) -> ServiceBusConnection:
-        """Resolve the `connection` of a binding as the Functions host does, or raise SettingsError.
+    def service_bus(self, name: str, *, where: str) -> str:
+        """Return the connection string that a binding names, or raise SettingsError.
 
-        Tries `NAME` and `AzureWebJobsNAME`, then both with `__fullyQualifiedNamespace` for an
-        identity.
+        It is the setting `NAME` or `AzureWebJobsNAME`, as in the Functions host.
         """
-        names = (name, f"AzureWebJobs{name}", f"ConnectionStrings:{name}")
-        for candidate in names:
+        for candidate in (name, f"AzureWebJobs{name}"):
             value = self.get(candidate)
             if value and _is_connection_string(value):
                 self.check_local([candidate])
-                return ServiceBusConnection(candidate, connection_string=value)
+                return value
             if value:
                 raise SettingsError(
                     f"{where}: the setting {candidate} is not a Service Bus connection string; it "
                     "must look like Endpoint=sb://...;SharedAccessKeyName=...;SharedAccessKey=...."
                 )
-        for candidate in names[:2]:
-            namespace = self.get(f"{candidate}__fullyQualifiedNamespace")
-            if namespace:
-                self.check_local([f"{candidate}__fullyQualifiedNamespace"])
-                return ServiceBusConnection(
-                    candidate,
-                    fully_qualified_namespace=namespace,
-                    client_id=self.get(f"{candidate}__clientId"),
-                    managed_identity=bool(self.get(f"{candidate}__credential")),
-                )
         raise SettingsError(
-            f"{where} uses the connection {name!r}, a Service Bus connection string or "
-            f"{name}__fullyQualifiedNamespace: {self._set(name)}"
+            f"{where} uses the connection {name!r}, a Service Bus connection string: "
+            f"{self._set(name)}"
         )
 
     def _set(self, name: str) -> str:
@@ -196,11 +172,7 @@ def _from_file(path: Path) -> dict[str, str]:
     for name, value in values.items():
         if not isinstance(value, str):
             raise SettingsError(f"{path}: the value of {name} must be a string; use quotes.")
-    connections = content.get("ConnectionStrings", {})
-    if not isinstance(connections, dict):
-        return dict(values)
-    named = {f"ConnectionStrings:{n}": v for n, v in connections.items() if isinstance(v, str)}
-    return named | values
+    return dict(values)
 
 
 def _parts(value: str) -> dict[str, str]:

@@ -1,9 +1,8 @@
 """Timer triggers: runs never overlap, and the next occurrence counts from the end of a run.
 
 With `use_monitor` (the default) a file keeps the status. If runs were missed, a restart runs the
-timer once (`past_due`), not once for each. An exception does not stop the schedule. A run that
-failed is repeated if `@app.retry` says so. Schedules are in UTC, as in Azure without
-WEBSITE_TIME_ZONE.
+timer once (`past_due`), not once for each. An exception does not stop the schedule. Schedules are
+in UTC, as in Azure without WEBSITE_TIME_ZONE.
 
 In Azure a blob lease makes a timer a singleton over all instances. Here each host process runs
 its own timers, so put a timer in one group of a stack only.
@@ -11,21 +10,19 @@ its own timers, so put a timer in one group of a stack only.
 
 import asyncio
 import contextlib
-import itertools
 import json
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from azure.functions.meta import Datum
 
 from devstack.functions.bindings import TimerTrigger
 from devstack.functions.indexing import IndexedFunction
-from devstack.functions.invocation import RETRY, Invoker, Result
+from devstack.functions.invocation import Invoker, Result
 
 _log = logging.getLogger("devstack.functions")
 _EARLY = timedelta(milliseconds=1)  # asyncio may wake slightly before the wall clock
@@ -113,31 +110,19 @@ class Timer:
             "IsPastDue": past_due,
         }
         datum = Datum(json.dumps(content), "json")
-        retry, said = self.function.retry, None
-        for number in itertools.count():
-            most = retry.count if retry else 0
-            RETRY.set(SimpleNamespace(retry_count=number, max_retry_count=most, exception=said))
-            error = await self._run_once(datum, f"Timer fired at {started.isoformat()}")
-            delay_s = retry.delay_s(number + 1) if retry and error else None
-            said = SimpleNamespace(source="", stack_trace="", message=str(error))
-            if delay_s is None or not await self._sleep_until(
-                self.clock() + timedelta(seconds=delay_s)
-            ):
-                break
+        await self._run_once(datum, f"Timer fired at {started.isoformat()}")
         # Never before `due`: an early wake-up must not run the same occurrence twice.
         after = max(self.clock(), due)
         status = _Status(started, self._next(after), self.clock())
         self._write(status)
         return status
 
-    async def _run_once(self, datum: Datum, reason: str) -> Exception | None:
+    async def _run_once(self, datum: Datum, reason: str) -> None:
         try:
             result = await self.invoker.invoke(self.function, datum, {}, reason=reason)
             await self.finish(self.function, result)
         except Exception as error:  # noqa: BLE001  # the invoker logged it; a timer continues
             _log.debug("timer %s continues after %r", self.function.name, error)
-            return error
-        return None
 
     def _read(self) -> _Status | None:
         if self._file is None or not self._file.exists():

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             logging.getLogger("devstack.servicebus").warning(
                 "%s is not served: this broker serves queues only", entity
             )
-        names = ("port", "management_port", "data", "require_key")
+        names = ("port", "management_port", "data")
         wanted = {name: getattr(options, name) for name in names}
         return asyncio.run(_serve(Broker(config, **wanted)))
     except (ConfigError, StorageError, ValueError) as error:
@@ -52,7 +52,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--port", type=_port, default=5672, help="AMQP port, 0 for a free one")
     add("--management-port", type=_port, default=5300, help="HTTP port, 0 for a free one")
     add("--data", type=Path, help="store everything in this directory")
-    add("--require-key", type=_key, metavar="KEY", help="refuse tokens signed with another key")
     add("-v", "--verbose", action="store_true", help="log more")
     return parser
 
@@ -64,14 +63,6 @@ def _port(text: str) -> int:
             f"{text[:50]!r} is not a port: give a number from 0 to 65535"
         )
     return port
-
-
-def _key(text: str) -> str:
-    if not text or ";" in text or text != text.strip():
-        raise argparse.ArgumentTypeError(
-            "the key must not be empty, hold a ';' or begin or end with a space"
-        )
-    return text
 
 
 async def _serve(broker: Broker) -> int:

@@ -8,7 +8,7 @@ A power failure may lose the last commits, but never a part of one: only checkpo
 
 The key of a row is ``store << 44 | sequence``; each queue and sub-queue has a store. The lock,
 delivery count and state change often, so they have a small row of their own: a delivery does not
-rewrite the body. See docs/adr/devstack/0002-sqlite-in-wal-mode.md.
+rewrite the body. See docs/adr/0002-sqlite-in-wal-mode.md.
 """
 
 import json
@@ -25,7 +25,7 @@ from devstack.servicebus.core.properties import QueueProperties
 from devstack.servicebus.core.queue import Journal, Queue
 
 FILE_NAME = "broker.sqlite3"
-FORMAT = 5
+FORMAT = 6
 #: Sequence numbers are reserved in steps, so that a message does not write the counter.
 _RESERVE = 1000
 #: Old message-ids are deleted once for so many new ones.

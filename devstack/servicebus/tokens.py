@@ -63,21 +63,14 @@ class TokenValidator:
         """The key for the connection string."""
         return self._key or EMULATOR_KEY
 
-    def check_plain(self, response: object) -> Claim | None:
-        """Read a response of SASL PLAIN: a claim to everything, None for a wrong name or key."""
-        right = f"\0{KEY_NAME}\0{self._key}".encode()
-        given = response if isinstance(response, bytes) else b""
-        name_and_key = given[given.find(b"\0") :]  # before it is the identity to act as
-        return Claim("", float("inf")) if hmac.compare_digest(name_and_key, right) else None
-
     def check(self, token: str, audience: str, now: float) -> Claim:
         """Read a token. Raises TokenRefusedError with a sentence if it is not valid."""
         if self._key is None:
             return Claim("", float("inf"))
         if not token.startswith(_PREFIX):
             raise TokenRefusedError(
-                "this broker was started with --require-key and takes shared access signatures "
-                "only: use the connection string of its ready line"
+                "this broker requires a key and takes shared access signatures only: use its "
+                "connection string"
             )
         pairs = (part.partition("=") for part in token[len(_PREFIX) :].split("&"))
         parts = {name: value for name, _, value in pairs}
@@ -86,7 +79,7 @@ class TokenValidator:
         if not hmac.compare_digest(wanted, unquote(parts.get("sig", "")).encode()):
             raise TokenRefusedError(
                 f"the signature for '{audience[:200]}' does not match: the SharedAccessKey of the "
-                "connection string is not the one given to --require-key"
+                "connection string is not the one that this broker requires"
             )
         if unquote_plus(parts.get("skn", "")) != KEY_NAME:
             raise TokenRefusedError(

@@ -16,7 +16,7 @@ import pytest
 from devstack.children import Child
 from devstack.doctor import busy_ports
 from devstack.listeners import listeners
-from tests.e2e.stack_kit import is_running, make_app, pids_in, screen_of, until, up_of
+from devstack.tests.stack_kit import is_running, make_app, pids_in, screen_of, until, up_of
 from tests.e2e.typed import made_up, project_in, sas, typed
 from tests.functions_rig import ROOT
 

@@ -13,13 +13,13 @@ import pytest
 
 from devstack.servicebus import Broker
 from devstack.servicebus.tokens import KEY_NAME
+from devstack.tests.broker_runners import BrokerThread
+from devstack.tests.integration.test_broker_admin import PlainHttp
 from sas.adapters.endpoints import Endpoint
 from sas.adapters.queue_properties import UnreadablePropertiesError, clock_of, read_properties
 from sas.adapters.queues import OperatorServiceBus
 from sas.cli import doctor
 from sas.ports import BusUnavailableError, UndeliverableError
-from tests.broker_runners import BrokerThread
-from tests.integration.test_broker_admin import PlainHttp
 from tests.unit.cli_kit import Night
 from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
 

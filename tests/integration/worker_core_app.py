@@ -18,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.integration.host_worker_driver import _Proto, _Protos, _typed_data
+from devstack.tests.integration.host_worker_driver import _Proto, _Protos, _typed_data
 
 
 class Forwarded(logging.Handler):

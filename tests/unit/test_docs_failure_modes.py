@@ -19,7 +19,7 @@ ROWS = [
 NOTES = dict(re.findall(r"^\[\^(\d+)\]: (.+)$", PAGE, re.MULTILINE))
 """The footnotes: the tests of each row."""
 REFERENCE = re.compile(r"\[\^(\d+)\]$")
-TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+TEST = re.compile(r"`((?:devstack/)?tests/[\w/]+\.py)::(test_\w+)`")
 MUST_HOLD = (
     *("Malformed order", "Duplicate order, same content", "Same id, other content"),
     *("Unknown workflow", "Payload too large", "Forbidden reply queue", "Reply queue missing"),

@@ -4,27 +4,23 @@
 - ``/{queue}`` and ``/$Resources/queues``: the Atom API of `ServiceBusAdministrationClient`;
 - ``GET``, ``POST``, ``DELETE /$faults``: list the armed faults, arm or do a fault, disarm all.
 
-With --require-key every request except ``/health`` needs a signed token in ``Authorization``.
+With a required key every request except ``/health`` needs a signed token in ``Authorization``.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
 
-from devstack.inputs import whole_number
 from devstack.servicebus.admin import atom
 from devstack.servicebus.core.errors import BrokerError, UnauthorizedError
 from devstack.servicebus.core.queue import Queue
 from devstack.servicebus.faults import KINDS
 from devstack.servicebus.wire.server import AmqpServer
 
-NAMESPACE = "sbemulatorns"
-_PAGE_MAX = 100
 _STOPS_WITHIN_S = 0.1
 _log = logging.getLogger("devstack.servicebus")
 # aiohttp logs a traceback for each malformed request; the client has the answer.
@@ -75,10 +71,8 @@ class AdminServer:
         self._check_token(path, request.headers.get("Authorization", ""))
         if path.lower() == "$faults":
             response = self._faults(request.method, body)
-        elif path.lower() == "$namespaceinfo":
-            response = _entry(200, atom.namespace_info(NAMESPACE, self._address))
         elif path.lower() == "$resources/queues":
-            response = self._list(query)
+            response = self._list()
         elif path.startswith("$") or "/subscriptions" in path.lower():
             text = f"'{path[:200]}' is not served: this broker serves queues only"
             response = _error(501, text)
@@ -96,18 +90,10 @@ class AdminServer:
     def _describe(self, queue: Queue) -> str:
         return atom.queue_entry(queue, self._server.counts(queue.name), self._address)
 
-    def _list(self, query: Mapping[str, str]) -> web.Response:
-        skip = _number(query.get("$skip"), 0, least=0)
-        top = min(_number(query.get("$top"), _PAGE_MAX, least=1), _PAGE_MAX)
+    def _list(self) -> web.Response:
         queues = sorted(self._server.namespace, key=lambda queue: queue.name.lower())
-        page = queues[skip : skip + top]
         base = f"{self._address}/$Resources/queues"
-        links = [f'<link rel="self" href="{base}"/>']
-        if skip + top < len(queues):
-            href = f"{base}?$skip={skip + top}&amp;$top={top}"
-            links.append(f'<link rel="next" href="{href}"/>')
-        entries = links + [self._describe(queue) for queue in page]
-        return _reply(200, atom.feed("Queues", base, entries), atom.FEED_TYPE)
+        return _reply(200, atom.feed("Queues", base, map(self._describe, queues)), atom.FEED_TYPE)
 
     def _queue(self, method: str, name: str, body: bytes, *, update: bool) -> web.Response:
         exists = name.lower() in {queue.name.lower() for queue in self._server.namespace}
@@ -165,15 +151,6 @@ def _object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("the body must be a JSON object with 'kind'")  # noqa: TRY004 (one kind)
     return value
-
-
-def _number(text: str | None, default: int, least: int) -> int:
-    number = default if text is None else whole_number(text)
-    if number is None or number < least:
-        raise ValueError(
-            f"'{(text or '')[:50]}' is not a page position; use $skip and $top with numbers"
-        )
-    return number
 
 
 def _json(value: dict[str, Any]) -> web.Response:

@@ -50,8 +50,6 @@ def read_description(body: bytes) -> QueueProperties:
 def _value(name: str, text: str) -> Any:
     if name in {"ForwardTo", "ForwardDeadLetteredMessagesTo"}:
         return path_of(text)
-    if name == "UserMetadata":
-        return text
     if text.lower() in {"true", "false"}:
         return text.lower() == "true"
     if re.fullmatch(r"-?\d{1,18}", text):
@@ -81,6 +79,7 @@ def _description(queue: Queue, counts: QueueCounts) -> str:
         "AccessedAt": moment(queue.accessed_at),
         "EntityAvailabilityStatus": "Available",
         "AutoDeleteOnIdle": "P10675199DT2H48M5.4775807S",
+        "EnableBatchedOperations": True,
         "EnablePartitioning": False,
         "EnableExpress": False,
     }
@@ -111,18 +110,6 @@ def feed(title: str, address: str, entries: Iterable[str]) -> bytes:
         f'<feed xmlns="{ATOM}"><id>{escape(address)}</id><title type="text">{title}</title>'
         f"<updated>{moment(datetime.now(UTC).timestamp())}</updated>"
         f"{''.join(entries)}</feed>"
-    ).encode()
-
-
-def namespace_info(name: str, address: str) -> bytes:
-    """Write the description of the namespace."""
-    return (
-        f'<entry xmlns="{ATOM}"><id>{escape(address)}</id><title type="text">{name}</title>'
-        f"<updated>{moment(datetime.now(UTC).timestamp())}</updated>"
-        f'<content type="application/xml"><NamespaceInfo xmlns="{CONNECT}">'
-        f"<CreatedTime>{moment(0)}</CreatedTime><MessagingSKU>Standard</MessagingSKU>"
-        f"<ModifiedTime>{moment(0)}</ModifiedTime><Name>{name}</Name>"
-        "<NamespaceType>Messaging</NamespaceType></NamespaceInfo></content></entry>"
     ).encode()
 
 

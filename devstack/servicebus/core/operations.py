@@ -5,7 +5,6 @@ sessions) if the lock is not held, and then change nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from heapq import nsmallest
 from itertools import islice
 
 from devstack.servicebus.core import errors
@@ -13,7 +12,6 @@ from devstack.servicebus.core.message import Message, MessageState
 from devstack.servicebus.core.queue import Queue
 
 PEEK_MAX_BYTES = 4 << 20
-DELETE_MAX = 4000
 
 #: Application properties to add or replace: their names and encoded values.
 Changes = Mapping[str, bytes] | None
@@ -103,25 +101,6 @@ def cancel(queue: Queue, sequences: Iterable[int]) -> None:
         )
     for message in found:
         queue.remove(message)
-
-
-def delete(queue: Queue, count: int, before: float, session_id: str | None) -> int:
-    """Delete the oldest messages that were enqueued before a time; return their number.
-
-    Locked, deferred and scheduled messages stay.
-    """
-    free = (
-        message
-        for message in queue.messages.values()
-        if message.state is MessageState.ACTIVE
-        and message.token is None
-        and message.enqueued_at < before
-        and (session_id is None or message.session_id == session_id)
-    )
-    found = nsmallest(min(count, DELETE_MAX), free, key=lambda message: message.enqueued_at)
-    for message in found:
-        queue.remove(message)
-    return len(found)
 
 
 def deferred(queue: Queue, sequences: Iterable[int], session_id: str | None) -> list[Message]:

@@ -65,9 +65,6 @@ class QueueProperties:
     max_message_kilobytes: int = _property("MaxMessageSizeInKilobytes", 256, (1, 102400))
     max_size_megabytes: int = _property("MaxSizeInMegabytes", 1024, (1, 81920))
     status: EntityStatus = _property("Status", EntityStatus.ACTIVE)  # noqa: RUF009 (immutable)
-    user_metadata: str = _property("UserMetadata", "")
-    #: Kept and shown; it has no effect here.
-    enable_batched_operations: bool = _property("EnableBatchedOperations", default=True)
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -79,8 +76,6 @@ class QueueProperties:
                 raise ValueError(text)  # noqa: TRY004 (one kind of error for every wrong value)
             if one.name.startswith("forward") and not isinstance(value, str):
                 raise ValueError(f"{official} is the name of a queue or empty")
-        if not isinstance(self.user_metadata, str) or len(self.user_metadata) > _METADATA_MAX:
-            raise ValueError(f"UserMetadata is text of at most {_METADATA_MAX} characters")
         if self.forward_to and self.requires_session:
             raise ValueError("a queue that requires sessions cannot forward; drop one of the two")
 
@@ -160,10 +155,9 @@ def _read(official: str, name: str, value: Any) -> Any:
 _OFFICIAL = {one.name: one.metadata["official"] for one in fields(QueueProperties)}
 _FROM_OFFICIAL = {official.lower(): name for name, official in _OFFICIAL.items()}
 _ACCEPTED_AND_IGNORED = {
-    "autodeleteonidle", "enableexpress", "enablepartitioning", "isanonymousaccessible",
-    "supportordering",
+    "autodeleteonidle", "enablebatchedoperations", "enableexpress", "enablepartitioning",
+    "isanonymousaccessible", "supportordering", "usermetadata",
 }  # fmt: skip
-_METADATA_MAX = 1024
 
 
 def parse_duration(text: str) -> float:

@@ -56,7 +56,7 @@ def make_link(session: AmqpSession, attach: Attach, now: float) -> Link:
         if context.tokens.enabled and not _has_claim(session.output, path, now):
             raise errors.UnauthorizedError(
                 f"Unauthorized access to '{path[:200]}': put a token for it on $cbs first, signed "
-                "with the key given to --require-key, or use SASL PLAIN with that key"
+                "with the key that this broker requires"
             )
         queue = context.namespace.find(path)
         context.faults.check_busy(queue.name, "attach")
@@ -64,23 +64,6 @@ def make_link(session: AmqpSession, attach: Attach, now: float) -> Link:
             kind = QueueSenderLink if attach.receives else QueueReceiverLink
             return kind(session, attach, queue)
     return (ReplySenderLink if attach.receives else RequestReceiverLink)(session, attach, queue)
-
-
-def end_expired_links(session: AmqpSession, now: float) -> None:
-    """End the links of a session whose tokens have expired.
-
-    Condition and code are those of the service: a client that puts a new token may attach again.
-    """
-    for link in list(session.links.values()):
-        path = path_of(link.attach.address or "")
-        if link.queue is None or link.ended or _has_claim(session.output, path, now):
-            continue
-        link.detach(
-            "amqp:link:detach-forced",
-            f"The link '{link.name[:200]}' is force detached. Code: RenewToken. Details: "
-            f"Unauthorized access to '{path[:200]}': the token has expired; put a new one on "
-            "$cbs and open the link again.",
-        )
 
 
 def _has_claim(output: Output, path: str, now: float) -> bool:

@@ -11,14 +11,10 @@ SESSION_FILTER = "com.microsoft:session-filter"
 WINDOW = encode.uint(0x7FFFFFFF)
 _NAMES = encode.array([encode.symbol(it) for it in ("ANONYMOUS", "PLAIN", "EXTERNAL", "MSSBCBS")])
 _OFFER = encode.composite(frames.SASL_MECHANISMS, [_NAMES])
-#: The broker accepts any mechanism. PLAIN has a policy and its key; otherwise tokens come later.
+#: The broker accepts any mechanism: tokens come later.
 SASL_OFFER = frames.frame(0, _OFFER, frame_type=frames.SASL_FRAME)
-SASL_ACCEPTED, SASL_REFUSED = (
-    frames.frame(
-        0, encode.composite(frames.SASL_OUTCOME, [encode.ubyte(code)]), b"", frames.SASL_FRAME
-    )
-    for code in (0, 1)
-)
+_OUTCOME = encode.composite(frames.SASL_OUTCOME, [encode.ubyte(0)])
+SASL_ACCEPTED = frames.frame(0, _OUTCOME, frame_type=frames.SASL_FRAME)
 _FIELDS = 14
 _FILTER = 7
 #: The address that stands for the coordinator of transactions, a target without an address.

@@ -238,18 +238,6 @@ def _receive_by_number(call: Call) -> Reply:
     return Reply(200, _map(messages=encode.list_(entries)))
 
 
-def _delete(call: Call) -> Reply:
-    count = call.take("message-count", int)
-    if count < 1:
-        raise errors.ArgumentError(f"'message-count' must be at least 1, not {count}")
-    before = call.take("enqueued-time-utc", int) / 1000
-    session = _session(call) if call.queue.sessions is not None else None
-    deleted = operations.delete(call.queue, count, before, session.id if session else None)
-    if not deleted:
-        return Reply(204, encode.NULL, "No Content")
-    return Reply(200, _map(message_count=encode.int32(deleted)))
-
-
 def _update_disposition(call: Call) -> Reply:
     status = call.take("disposition-status", str)
     changes = call.take(_CHANGES, dict, None)
@@ -327,7 +315,6 @@ _OPERATIONS: dict[str, Callable[[Call], Reply]] = {
     "com.microsoft:schedule-message": _schedule,
     "com.microsoft:cancel-scheduled-message": _cancel,
     "com.microsoft:receive-by-sequence-number": _receive_by_number,
-    "com.microsoft:batch-delete-messages": _delete,
     "com.microsoft:update-disposition": _update_disposition,
     "com.microsoft:renew-session-lock": _renew_session_lock,
     "com.microsoft:get-session-state": _get_session_state,

@@ -1,0 +1,157 @@
+"""The whole stack as an object: broker, Azurite and hosts, started, killed, watched, stopped."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from devstack.children import Child
+from devstack.inputs import ChildFailedError, DevstackError
+from devstack.stack import Stack
+from devstack.tests.stack_kit import (
+    CONFIG,
+    done,
+    is_running,
+    make_app,
+    make_table,
+    send,
+    stack_of,
+    until,
+)
+
+
+@pytest.fixture
+def app_dir(tmp_path: Path) -> Path:
+    return make_app(tmp_path)
+
+
+async def test_groups_are_killed_and_started_again_and_no_message_is_lost(app_dir: Path) -> None:
+    groups = {"one": ["first"], "two": ["second"], "web": ["pid"]}
+    async with stack_of(app_dir, groups=groups) as stack:
+        pids = [child.pid for child in stack.children()]
+        assert len(set(pids)) == 5
+        assert {one.group: one.functions for one in stack.processes} == groups
+        assert stack.http_port == stack.group("web")[0].http_port
+        await make_table(stack)
+        await send(stack, "a")
+        assert await done(stack, 1) == {"a"}
+        [killed] = stack.kill("two")
+        assert not is_running(killed)
+        await send(stack, "b", "c")
+        stack.check()  # a kill that was asked for is no failure
+        [started] = await stack.start_group(["second"], name="two")
+        assert started.pid != killed
+        assert await done(stack, 3) == {"a", "b", "c"}
+        stack.kill("web")
+        assert stack.http_port is None
+        with pytest.raises(DevstackError, match="not a group or pid that runs"):
+            stack.kill("web")
+        logs = stack.logs
+        assert (logs / "host-two.log").exists()
+    assert not any(is_running(pid) for pid in [*pids, started.pid])
+    assert not logs.exists()
+
+
+async def test_only_one_process_of_a_group_serves_http_also_after_kills(app_dir: Path) -> None:
+    async with stack_of(app_dir, groups={"all": []}, processes=2) as stack:
+        first, second = stack.group("all")
+        assert (first.secondary, second.secondary) == (False, True)
+        assert second.functions == ["first", "second"]
+        stack.kill(second.pid)
+        [third] = await stack.start_group([], name="all", processes=1)
+        assert (third.secondary, third.http_port) == (True, None)
+        stack.kill(first.pid)
+        assert stack.http_port is None
+        [fourth] = await stack.start_group([], name="all", processes=1)
+        assert (fourth.secondary, fourth.functions) == (False, ["first", "second", "pid"])
+        assert stack.http_port == fourth.http_port
+
+
+async def test_if_a_child_dies_it_is_reported_and_everything_stops(app_dir: Path) -> None:
+    async with stack_of(app_dir) as stack:
+        pids = [child.pid for child in stack.children()]
+        assert stack.broker is not None
+        os.kill(stack.broker.pid, signal.SIGKILL)
+        said = "servicebus died with signal SIGKILL: a person, a program or a la"
+        with pytest.raises(ChildFailedError, match=said):
+            await asyncio.wait_for(stack.watch(), 120)
+    await until(lambda: not any(is_running(pid) for pid in pids))
+    assert (stack.logs / "servicebus.log").exists()  # kept for a person who looks into it
+    shutil.rmtree(stack.logs)
+
+
+async def test_a_killed_host_is_reported_once_to_its_supervisor(
+    app_dir: Path,
+) -> None:
+    async with stack_of(app_dir) as stack:
+        assert stack.lost() == []
+        (host,) = stack.processes
+        os.kill(host.pid, signal.SIGKILL)
+        found: list[str] = []
+        async with asyncio.timeout(120):
+            while not found:
+                found = [one.group for one in stack.lost()]
+                await asyncio.sleep(0.02)
+        assert found == ["all"]
+        assert stack.lost() == []
+        stack.check()  # it is in hand now
+        (again,) = await stack.start_group([], name="all")
+        assert again.pid != host.pid
+        stack.check()
+
+
+async def test_a_start_that_fails_leaves_nothing_and_prints_the_childs_output(
+    app_dir: Path,
+) -> None:
+    (app_dir / "function_app.py").write_text("import nonsense_module\n")
+    logs = app_dir / "logs"
+    stack = stack_of(app_dir, logs=logs)
+    with pytest.raises(ChildFailedError, match="ModuleNotFoundError: No module named 'nonsense_"):
+        await stack.start()
+    assert not any(child.alive for child in stack.children())
+    assert sorted(path.name for path in logs.glob("*.log")) == [
+        "azurite.log",
+        "host-all.log",
+        "servicebus.log",
+    ]
+
+
+PARENT = """
+import asyncio, json, sys
+from devstack.stack import Stack
+async def main():
+    config = json.loads(sys.argv[2])
+    async with Stack(sys.argv[1], config=config, settings={"NEXT": "next"}) as stack:
+        print(json.dumps({"pids": [child.pid for child in stack.children()]}), flush=True)
+        await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("watched_by", ["kernel", "watcher"])
+async def test_kill_9_of_the_parent_takes_every_child_along(
+    app_dir: Path, watched_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if watched_by == "watcher":  # what systems other than Linux use
+        monkeypatch.setenv("DEVSTACK_WATCH_PARENT", "1")
+    argv = [sys.executable, "-c", PARENT, str(app_dir), json.dumps(CONFIG)]
+    parent = Child("parent", argv, logs=app_dir, env={**os.environ, "TMPDIR": str(app_dir)})
+    parent.start()
+    try:
+        ready = await parent.until(parent.ready_line, timeout_s=120)
+        assert all(is_running(pid) for pid in ready["pids"])
+    finally:
+        parent.kill()
+    await until(lambda: not any(is_running(pid) for pid in ready["pids"]))
+
+
+async def test_an_app_without_a_config_gets_the_queues_of_its_bindings(tmp_path: Path) -> None:
+    async with Stack(make_app(tmp_path), settings={"NEXT": "after"}) as stack:
+        await make_table(stack)
+        await send(stack, "a", "b")
+        assert await done(stack, 2) == {"a", "b"}

@@ -1,0 +1,197 @@
+"""`python -m devstack up`: its screen, its ends, its sentences."""
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devstack.__main__ import main
+from devstack.children import Child
+from devstack.tests.stack_kit import (
+    is_running,
+    make_app,
+    pids_in,
+    said,
+    screen_of,
+    send,
+    setting_in,
+    until,
+    up_of,
+)
+
+
+@pytest.fixture
+def app_dir(tmp_path: Path) -> Path:
+    return make_app(tmp_path)
+
+
+async def test_up_says_what_runs_where_and_one_ctrl_c_stops_it(
+    app_dir: Path,
+) -> None:
+    up = up_of(app_dir, "--ports", "free", "-v")
+    up.start()
+    try:
+        screen = await screen_of(up)
+        await until(lambda: "[host-host] " in said(up), up)
+        assert "first, second, pid" in screen
+        assert "export MyBus='Endpoint=sb://127.0.0.1:" in screen
+        assert "export AzureWebJobsStorage='DefaultEndpointsProtocol=http;" in screen
+        assert len(pids_in(screen)) == 3
+        await ctrl_c(up)
+    finally:
+        await up.stop_async()
+    assert up.exit_code == 0
+    assert "Everything is stopped." in said(up)
+    assert not any(is_running(pid) for pid in pids_in(screen))
+
+
+async def test_a_failed_function_and_what_a_command_beside_says_are_shown_without_asking_for_logs(
+    app_dir: Path,
+) -> None:
+    """The command has the host's settings."""
+    beside = 'echo "bus: $MyBus"; echo "storage: $AzureWebJobsStorage"; sleep 600'
+    up = up_of(app_dir, "--ports", "free", "--with", f"sh -c '{beside}'")
+    up.start()
+    try:
+        screen = await screen_of(up)
+        await until(lambda: "[beside-1] storage: " in said(up), up)
+        assert f"[beside-1] bus: {setting_in(screen, 'MyBus')}" in said(up)
+        await send(setting_in(screen, "MyBus"), "there is no table to write it to")
+        await until(lambda: "ERROR Executed 'Functions.second' (Failed, " in said(up), up)
+        assert "Functions.first" not in said(up)
+        await ctrl_c(up)
+    finally:
+        await up.stop_async()
+    assert up.exit_code == 0
+    assert not any(is_running(pid) for pid in pids_in(screen))
+
+
+async def ctrl_c(up: Child) -> None:
+    up.send_signal(signal.SIGINT)
+    await until(lambda: not up.alive, up)
+
+
+@pytest.fixture
+def hang_up_is_heard() -> Iterator[None]:
+    """A test run under nohup ignores SIGHUP, and so would its children."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hang_up_is_heard")
+async def test_a_terminal_that_is_closed_stops_all_in_order(app_dir: Path) -> None:
+    up = up_of(app_dir, "--ports", "free")
+    up.start()
+    try:
+        screen = await screen_of(up)
+        up.send_signal(signal.SIGHUP)
+        await until(lambda: not up.alive, up)
+    finally:
+        await up.stop_async()
+    assert up.exit_code == 0
+    assert "Everything is stopped." in said(up)
+    assert not any(is_running(pid) for pid in pids_in(screen))
+    assert list(app_dir.glob("devstack-*")) == []  # noqa: ASYNC240  # everything has ended
+
+
+def test_a_reader_that_has_gone_does_not_keep_up_from_stopping(app_dir: Path) -> None:
+    child = up_of(app_dir, "--ports", "free")
+    with (app_dir / "err").open("wb") as err:
+        up = subprocess.Popen(child.argv, stdout=subprocess.PIPE, stderr=err)
+    assert up.stdout is not None
+    assert up.stdout.readline().startswith(b"Azure on this machine")
+    up.stdout.close()
+    started = children_of(up.pid)
+    up.send_signal(signal.SIGINT)
+    assert up.wait(120) == 0
+    assert (app_dir / "err").read_text() == ""
+    assert len(started) == 3
+    assert not any(is_running(pid) for pid in started)
+
+
+async def test_ctrl_c_while_things_start_leaves_nothing(app_dir: Path) -> None:
+    up = up_of(app_dir, "--ports", "free")
+    up.start()
+    try:
+        await until(lambda: bool(children_of(up.pid)))
+        started = children_of(up.pid)
+        await ctrl_c(up)
+    finally:
+        await up.stop_async()
+    assert up.exit_code == 0
+    assert not any(is_running(pid) for pid in started)
+
+
+async def test_ctrl_c_during_the_checks_is_an_ordinary_stop(
+    app_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = app_dir / "bin" / "node"
+    node.parent.mkdir()
+    node.write_text("#!/bin/sh\nexec sleep 600\n")
+    node.chmod(0o755)
+    monkeypatch.setenv("PATH", str(node.parent), prepend=os.pathsep)
+    up = up_of(app_dir, "--ports", "free")
+    up.start()
+    try:
+        await until(lambda: bool(children_of(up.pid)))
+        [checked] = children_of(up.pid)
+        await ctrl_c(up)
+    finally:
+        await up.stop_async()
+    assert up.exit_code == 0
+    assert said(up) == "Stopped."
+    assert "Traceback" not in up.log_path.read_text()
+    await until(lambda: not is_running(checked))
+
+
+def children_of(pid: int) -> list[int]:
+    command = ["ps", "-o", "pid=", "--ppid", str(pid)]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
+    return [int(number) for number in listed.stdout.split()]
+
+
+async def test_up_says_who_died_and_ends_with_a_code(app_dir: Path) -> None:
+    up = up_of(app_dir, "--ports", "free")
+    up.start()
+    try:
+        screen = await screen_of(up)
+        [line] = re.findall(r"^  host .*$", screen, re.MULTILINE)
+        [victim] = pids_in(line)
+        os.kill(victim, signal.SIGKILL)
+        await until(lambda: not up.alive, up)
+    finally:
+        await up.stop_async()
+    assert up.exit_code == 1
+    assert "host-host died with signal SIGKILL" in up.log_path.read_text()
+    assert not any(is_running(pid) for pid in pids_in(screen))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["up", "/nowhere-at-all"], "has no function_app.py"),
+        (["up", "{app}", "--processes", "0"], "--processes must be at least 1"),
+        (["up", "{app}", "--processes", "65"], "at least 1 and at most 64"),
+        (["up", "{app}", "--setting", "x"], "must have the form NAME=VALUE"),
+        (["up", "{app}"], "'NEXT': set it in local.settings.json or the environment."),
+        (["up", "{app}", "--config", "none.json"], "none.json cannot be read"),
+        (["up", "{app}", "--data", "{app}/host.json"], "cannot be a directory for data"),
+        (["up", "{app}", "--processes", "x"], "--processes: invalid int value: 'x'"),
+        (["up", "{app}", "--ports", "any"], "invalid choice: 'any'"),
+        (["down"], "invalid choice: 'down'"),
+    ],
+)
+def test_bad_input_of_up_gets_one_sentence(
+    app_dir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    try:
+        code = main([*(one.format(app=app_dir) for one in arguments), "--ports", "free"])
+    except SystemExit as end:  # from argparse
+        code = int(str(end.code))
+    assert code in {1, 2}
+    assert sentence in capsys.readouterr().err

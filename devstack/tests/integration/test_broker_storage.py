@@ -1,0 +1,384 @@
+"""The broker's data after a stop or a kill, opened by another broker."""
+
+import asyncio
+import shutil
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devstack.servicebus import Broker, QueueProperties
+from devstack.servicebus.core import operations
+from devstack.servicebus.core.message import Message, MessageState, parse_message
+from devstack.servicebus.storage import FILE_NAME, StorageError
+from devstack.tests.unit.test_broker_queue import (
+    Receiver,
+    application_properties,
+    body_of,
+    raw,
+)
+
+QUEUES = {
+    "plain": QueueProperties(max_delivery_count=3),
+    "unique": QueueProperties(requires_duplicate_detection=True),
+    "lanes": QueueProperties(requires_session=True),
+    "buried": QueueProperties(forward_dead_letters_to="graves"),
+    "graves": QueueProperties(),
+}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = time.time()
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Owner:
+    """Opens and reopens a broker on one directory, without its listener."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.clock = Clock()
+        self.broker = Broker(QUEUES, data=directory, clock=self.clock)
+        self.broker.open_data()
+
+    def reopen(self, *, cleanly: bool = False) -> None:
+        self.broker.commit()
+        assert self.broker.journal is not None
+        if cleanly:
+            self.broker.close_data()
+        else:
+            self.broker.journal.abandon()
+        self.broker = Broker(QUEUES, data=self.directory, clock=self.clock)
+        self.broker.open_data()
+        self.broker.namespace.tick(self.clock.now)
+
+    def send(self, queue: str, *bodies: bytes, **options: Any) -> list[int]:
+        messages = [parse_message(raw(body, **options)) for body in bodies]
+        return self.broker.namespace.queue(queue).enqueue(messages, self.clock.now)
+
+    def receive(self, queue: str, count: int = 1) -> list[tuple[Message, bytes]]:
+        receiver = Receiver()
+        target = self.broker.namespace.find(queue)
+        receiver.credit = count
+        target.dispatch.add_credit(receiver, self.clock.now)
+        target.dispatch.detach(receiver, self.clock.now)
+        return receiver.got
+
+
+@pytest.fixture(params=[True, False], ids=["stopped", "killed"])
+def cleanly(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Any:
+    owner = Owner(tmp_path / "data")
+    yield owner
+    owner.broker.close_data()
+
+
+def test_messages_come_back_in_order_with_all_they_had(owner: Owner, cleanly: bool) -> None:
+    owner.send("plain", b"1", message_id="one", ttl_ms=60_000)
+    owner.send("plain", b"2", b"3")
+    before = list(owner.broker.namespace.queue("plain").messages.values())
+    owner.reopen(cleanly=cleanly)
+    after = [message for message, _ in owner.receive("plain", 5)]
+    assert [body_of(message) for message in after] == [b"1", b"2", b"3"]
+    for old, new in zip(before, after, strict=True):
+        for field in (
+            "sequence",
+            "header",
+            "bare",
+            "annotations",
+            "delivery_annotations",
+            "expires_at",
+        ):
+            assert getattr(old, field) == getattr(new, field), field
+        assert (old.message_id, old.size) == (new.message_id, new.size)
+
+
+def test_a_lock_goes_on_and_its_token_still_settles(owner: Owner, cleanly: bool) -> None:
+    owner.send("plain", b"1")
+    ((_, token),) = owner.receive("plain")
+    owner.reopen(cleanly=cleanly)
+    assert owner.receive("plain") == []
+    operations.complete(owner.broker.namespace.queue("plain"), token, owner.clock.now)
+    owner.reopen(cleanly=cleanly)
+    assert owner.broker.counts("plain").total == 0
+
+
+def test_a_lock_that_ended_meanwhile_counts_as_a_delivery(owner: Owner, cleanly: bool) -> None:
+    owner.send("plain", b"1")
+    for expected in range(3):
+        ((message, _),) = owner.receive("plain")
+        assert message.delivery_count == expected
+        owner.clock.now += 61
+        owner.reopen(cleanly=cleanly)
+    dead = owner.broker.namespace.find("plain/$DeadLetterQueue").messages.values()
+    assert [application_properties(m)["DeadLetterReason"] for m in dead] == [
+        "MaxDeliveryCountExceeded"
+    ]
+
+
+def test_deferred_scheduled_and_dead_messages_stay_what_they_were(
+    owner: Owner, cleanly: bool
+) -> None:
+    (deferred,) = owner.send("plain", b"deferred")
+    queue = owner.broker.namespace.queue("plain")
+    operations.defer(queue, owner.receive("plain")[0][1], owner.clock.now)
+    owner.send("plain", b"dead")
+    operations.dead_letter(queue, owner.receive("plain")[0][1], owner.clock.now, "R", "D")
+    owner.send("plain", b"later", scheduled_at=owner.clock.now + 60)
+    owner.reopen(cleanly=cleanly)
+    queue = owner.broker.namespace.queue("plain")
+    assert owner.receive("plain") == []
+    assert operations.deferred(queue, [deferred], None)[0].state is MessageState.DEFERRED
+    assert owner.broker.counts("plain").scheduled == 1
+    ((letter, _),) = owner.receive("plain/$DeadLetterQueue")
+    assert application_properties(letter) == {
+        "DeadLetterReason": "R",
+        "DeadLetterErrorDescription": "D",
+    }
+    owner.clock.now += 61
+    owner.broker.namespace.tick(owner.clock.now)
+    assert [body_of(message) for message, _ in owner.receive("plain")] == [b"later"]
+
+
+def test_a_duplicate_is_known_after_a_restart(owner: Owner, cleanly: bool) -> None:
+    first = owner.send("unique", b"1", message_id="same")
+    owner.reopen(cleanly=cleanly)
+    assert owner.send("unique", b"2", message_id="same") == first
+    owner.clock.now += 601
+    assert owner.send("unique", b"3", message_id="same") != first
+
+
+def test_an_id_that_came_again_after_its_window_is_forgotten_once_after_a_restart(
+    owner: Owner, cleanly: bool
+) -> None:
+    window = QUEUES["unique"].duplicate_window_s
+    owner.send("unique", b"1", message_id="same")
+    owner.clock.now += window + 1
+    owner.send("unique", b"2", message_id="same")
+    owner.send("unique", b"3", message_id="other")
+    owner.reopen(cleanly=cleanly)
+    owner.send("unique", b"4", message_id="same")
+    assert owner.broker.counts("unique").active == 3
+    owner.clock.now += window + 1
+    owner.send("unique", b"5", message_id="same")
+    assert owner.broker.counts("unique").active == 4
+
+
+def test_session_state_and_order_come_back_and_the_session_is_free(
+    owner: Owner, cleanly: bool
+) -> None:
+    owner.send("lanes", b"1", b"2", session_id="s")
+    sessions = owner.broker.namespace.queue("lanes").sessions
+    assert sessions is not None
+    receiver = Receiver()
+    sessions.accept(receiver, "s", owner.clock.now)
+    session = sessions.held_by("s", None)
+    session.state = b"half way"
+    owner.broker.namespace.journal.session_changed(owner.broker.namespace.queue("lanes"), session)
+    receiver.credit = 1
+    sessions.add_credit(receiver, owner.clock.now)
+    owner.reopen(cleanly=cleanly)
+    sessions = owner.broker.namespace.queue("lanes").sessions
+    assert sessions is not None
+    again = Receiver()
+    sessions.accept_next(again, owner.clock.now, 1)
+    assert again.session is not None
+    assert again.session.state == b"half way"
+    again.credit = 5
+    sessions.add_credit(again, owner.clock.now)
+    assert again.bodies == [b"1", b"2"]
+
+
+def test_queues_made_while_running_come_back_and_deleted_ones_do_not(
+    owner: Owner, cleanly: bool
+) -> None:
+    owner.broker.create_queue("made", lock_duration_s=7.0)
+    owner.broker.create_queue("unmade")
+    owner.send("made", b"1")
+    owner.send("unmade", b"1")
+    owner.broker.delete_queue("unmade")
+    owner.reopen(cleanly=cleanly)
+    assert owner.broker.namespace.queue("made").properties.lock_duration_s == 7.0
+    assert owner.broker.counts("made").active == 1
+    owner.broker.create_queue("unmade")
+    assert owner.broker.counts("unmade").total == 0
+
+
+def test_what_a_link_held_of_a_deleted_queue_is_written_nowhere(owner: Owner) -> None:
+    queue = owner.broker.create_queue("doomed", lock_duration_s=1.0)
+    owner.send("doomed", b"1", b"2")
+    ((_, token),) = owner.receive("doomed")
+    owner.broker.delete_queue("doomed")
+    operations.release(queue, token, owner.clock.now)
+    owner.clock.now += 2
+    owner.broker.namespace.tick(owner.clock.now)
+    owner.reopen()
+    owner.broker.create_queue("doomed")
+    assert owner.broker.counts("doomed").total == 0
+
+
+def test_nothing_is_left_of_what_a_deleted_queue_could_not_forward(owner: Owner) -> None:
+    owner.broker.create_queue("target")
+    owner.broker.create_queue("doomed", forward_to="target")
+    owner.broker.delete_queue("target")
+    owner.send("doomed", b"1", b"2")
+    name = "doomed/$Transfer/$DeadLetterQueue"
+    transfer = owner.broker.namespace.find(name)
+    ((_, token),) = owner.receive(name)
+    owner.broker.delete_queue("doomed")
+    operations.release(transfer, token, owner.clock.now)
+    owner.reopen()
+    assert owner.broker.journal is not None
+    assert not [known for known in owner.broker.journal.stores if known.startswith("doomed")]
+
+
+def test_what_was_not_committed_is_not_there(owner: Owner) -> None:
+    owner.send("plain", b"committed")
+    owner.broker.commit()
+    owner.send("plain", b"lost")
+    assert owner.broker.journal is not None
+    owner.broker.journal.abandon()
+    owner.broker = Broker(QUEUES, data=owner.directory, clock=owner.clock)
+    owner.broker.open_data()
+    assert [body_of(message) for message, _ in owner.receive("plain", 5)] == [b"committed"]
+
+
+def test_old_message_ids_are_forgotten_on_disk_too(owner: Owner) -> None:
+    for number in range(600):
+        owner.send("unique", b"1", message_id=str(number))
+        owner.clock.now += 10
+        owner.broker.commit()
+    assert owner.broker.journal is not None
+    (kept,) = owner.broker.journal.database.execute("SELECT count(*) FROM history").fetchone()
+    assert kept < 400
+
+
+def test_two_brokers_cannot_share_a_directory(owner: Owner) -> None:
+    second = Broker(QUEUES, data=owner.directory)
+    with pytest.raises(StorageError, match="another broker is using it"):
+        second.open_data()
+
+
+@pytest.mark.parametrize("taken", ["port", "management_port"])
+async def test_a_broker_that_finds_its_port_taken_lets_go_of_its_data(
+    tmp_path: Path, taken: str
+) -> None:
+    async with Broker(["q"]) as other:
+        first = Broker(["q"], data=tmp_path, **{taken: other.port})  # type: ignore[arg-type]
+        with pytest.raises(OSError, match="address already in use"):
+            await first.start()
+        async with Broker(["q"], data=tmp_path):
+            pass
+
+
+def test_a_file_that_is_not_data_is_refused(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_bytes(b"no database at all" * 100)
+    with pytest.raises(StorageError, match="is not data of this broker"):
+        Broker(data=tmp_path).open_data()
+    with pytest.raises(StorageError, match="can be written"):
+        Broker(data=tmp_path / FILE_NAME / "below").open_data()
+
+
+def test_data_of_another_format_is_refused(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / FILE_NAME) as database:
+        database.execute("PRAGMA user_version=99")
+    database.close()
+    with pytest.raises(StorageError, match="format 99"):
+        Broker(data=tmp_path).open_data()
+
+
+async def test_a_disk_that_fails_stops_the_broker_and_acknowledges_nothing(tmp_path: Path) -> None:
+    sent: list[bytes] = []
+    async with Broker(["plain"], data=tmp_path) as broker:
+        assert broker.journal is not None
+        broker.journal.database.execute("PRAGMA max_page_count=40")
+        while True:
+            put(broker, "plain", b"%d" % len(sent) + bytes(2000))
+            broker.commit()
+            if broker.failure is not None:
+                break
+            sent.append(b"%d" % len(sent) + bytes(2000))
+        await broker.wait_failed()
+        with pytest.raises(OSError, match=r"refused|Connect call failed"):
+            await asyncio.open_connection("127.0.0.1", broker.port)
+    assert sent
+    async with Broker(["plain"], data=tmp_path) as broker:
+        assert bodies(broker, "plain") == sent
+
+
+def test_one_commit_is_one_transaction(owner: Owner) -> None:
+    journal = owner.broker.journal
+    assert journal is not None
+    owner.broker.commit()
+    statements: list[str] = []
+    journal.database.set_trace_callback(statements.append)
+    owner.send("plain", b"1", b"2", b"3")
+    owner.send("unique", b"1", message_id="same")
+    owner.receive("plain")
+    owner.broker.commit()
+    owner.broker.commit()
+    journal.database.set_trace_callback(None)
+    assert statements[0] == "BEGIN IMMEDIATE"
+    assert statements[-1] == "COMMIT"
+    assert sum(text in {"BEGIN IMMEDIATE", "COMMIT"} for text in statements) == 2
+    assert sum("INTO message" in text for text in statements) == 4
+
+
+def killed_copy(owner: Owner, directory: Path) -> Owner:
+    """Open a copy of the files while the broker has them open: what a kill would leave."""
+    shutil.copytree(owner.directory, directory)
+    return Owner(directory)
+
+
+def test_what_a_kill_leaves_has_everything_committed(owner: Owner, tmp_path: Path) -> None:
+    queue = owner.broker.namespace.queue("plain")
+    owner.send("plain", b"done", b"locked", b"waits")
+    owner.send("unique", b"1", message_id="same")
+    operations.complete(queue, owner.receive("plain")[0][1], owner.clock.now)
+    ((_, token),) = owner.receive("plain")
+    owner.broker.commit()
+    owner.send("plain", b"not committed")
+    again = killed_copy(owner, tmp_path / "image")
+    assert [body_of(message) for message, _ in again.receive("plain", 5)] == [b"waits"]
+    operations.complete(again.broker.namespace.queue("plain"), token, again.clock.now)
+    assert again.send("unique", b"2", message_id="same") == [1]
+    again.broker.close_data()
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_torn_end_of_the_wal_takes_only_the_last_commit(
+    owner: Owner, tmp_path: Path, damage: str
+) -> None:
+    owner.send("plain", b"whole")
+    owner.broker.commit()
+    owner.send("plain", b"torn")
+    owner.broker.commit()
+    image = tmp_path / "image"
+    shutil.copytree(owner.directory, image)
+    wal = image / f"{FILE_NAME}-wal"
+    content = bytearray(wal.read_bytes())
+    if damage == "cut":
+        del content[-3:]
+    else:
+        content[-3] ^= 1
+    wal.write_bytes(content)
+    again = Owner(image)
+    assert [body_of(message) for message, _ in again.receive("plain", 5)] == [b"whole"]
+    again.broker.close_data()
+
+
+def put(broker: Broker, queue: str, body: bytes) -> None:
+    broker.namespace.queue(queue).enqueue([parse_message(raw(body))], time.time())
+
+
+def bodies(broker: Broker, queue: str) -> list[bytes]:
+    return [body_of(message) for message in broker.namespace.queue(queue).messages.values()]

@@ -1,0 +1,77 @@
+"""What `make test-sdk` makes of its results: the table, and when it fails."""
+
+from pathlib import Path
+
+import pytest
+
+from devstack.tests.sdk.report import ROOT, Lists, Result, problems, second_try, table, unexpected
+
+LISTS = Lists({"a.py::topics": "topics"}, {"a.py::stale": "stale: old signature"})
+PASSED = [Result(f"a.py::t{number}", "passed") for number in range(99)]
+STALE = Result("a.py::stale", "failed", "TypeError")
+
+
+def told(results: list[Result], lists: Lists = LISTS) -> list[str]:
+    names = {result.name for result in [*results, STALE]}
+    return problems(results, lists, chosen=names, found={*names, *lists.deselected})
+
+
+def test_all_is_well_where_only_what_is_listed_fails() -> None:
+    assert told([*PASSED, STALE]) == []
+
+
+def test_a_failure_that_is_not_listed_is_reported_however_high_the_share() -> None:
+    [sentence] = told([*PASSED, STALE, Result("a.py::new", "failed")])
+    assert sentence.startswith("a.py::new failed and expected.txt does not name it")
+
+
+def test_a_share_below_the_goal_is_reported_even_if_every_failure_is_listed() -> None:
+    [sentence] = told([*PASSED[:20], STALE])
+    assert sentence == "95.2% of what counts passed, and the goal is 97%."
+
+
+def test_outdated_lists_are_reported() -> None:
+    passes_now = Result(STALE.name, "passed")
+    assert told([*PASSED, passes_now]) == ["a.py::stale passes now: take it out of expected.txt."]
+    gone = Lists({"a.py::gone": "topics"}, {})
+    [sentence] = problems(PASSED, gone, chosen=[], found=[result.name for result in PASSED])
+    assert sentence.startswith("a.py::gone is not a test of azure-servicebus")
+
+
+def test_a_test_without_a_result_is_reported() -> None:
+    [sentence] = problems(PASSED, Lists({}, {}), chosen=["a.py::lost"], found=[])
+    assert sentence.startswith("a.py::lost gave no result")
+
+
+def test_the_table_gives_counts_and_the_reason_of_each_failure_and_each_deselection() -> None:
+    skipped = Result("b.py::skips", "skipped", f"{ROOT}/x | not here")
+    text = table([*PASSED, STALE, skipped], LISTS)
+    assert "| 99 | 1 | 1 | 0 | 1 | 99.0% |" in text
+    assert "| a.py | 99 | 1 | 0 | 0 |" in text
+    assert "| a.py::stale | failed | stale: old signature |" in text
+    assert "| b.py::skips | skipped | /x / not here |" in text
+    assert "| a.py::topics | topics |" in text
+    assert str(ROOT) not in text
+
+
+def test_a_test_that_passes_at_a_second_try_counts_and_is_reported() -> None:
+    failed = [Result("a.py::late", "failed", "timeout"), Result("a.py::never", "failed", "wrong")]
+    assert unexpected([*PASSED, STALE, *failed], LISTS) == {"a.py::late", "a.py::never"}
+    again = [Result("a.py::late", "passed"), Result("a.py::never", "failed", "wrong again")]
+    results = second_try([*PASSED, *failed], again)
+    assert [result.outcome for result in results[-2:]] == ["passed", "failed"]
+    text = table(results, LISTS)
+    assert "| a.py::late | passed | at a second try, alone |" in text
+    assert "| a.py::never | failed | wrong again |" in text
+
+
+def test_an_entry_without_a_reason_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "deselected.txt").write_text("# a comment\na.py::one  #\n")
+    (tmp_path / "expected.txt").write_text("")
+    with pytest.raises(ValueError, match="one has no reason; write one"):
+        Lists.read(tmp_path)
+
+
+def test_the_checked_in_lists_name_nothing_twice() -> None:
+    lists = Lists.read()
+    assert not set(lists.deselected) & set(lists.expected)
