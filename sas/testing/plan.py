@@ -327,7 +327,7 @@ def _press(rng: random.Random, order: Submit) -> Press:
 
 def _redrives(rng: random.Random) -> list[Item]:
     """Draw redrives from numbers of their own: all else of a seed stays as it was without them."""
-    count = rng.choice((0, 0, 0, 0, 1, 2))
+    count = rng.choice((0, 0, 0, 1, 2, 3))
     return [Redrive(_moment(rng, 4), rng.random() < 0.5, rng.random() < 0.3) for _ in range(count)]
 
 
