@@ -1,5 +1,5 @@
 # Two commands: `make demo` and `make test`. Each does all the set-up it needs on a fresh machine.
-.PHONY: help setup demo up docs chaos soak test test-all test-unit test-infra test-sdk check lint types contracts format bench bench-peers bench-growth dist clean
+.PHONY: help setup demo up docs chaos soak test test-all test-unit test-infra test-sdk check lint types contracts format bench bench-peers weight dist clean
 SHELL := /bin/bash
 VENV := .venv
 # Tests start hundreds of processes. Without bytecode on disk each of them compiles every module.
@@ -51,10 +51,10 @@ build/docs/.ready: requirements-docs.txt docs/site/package-lock.json tools/find-
 	@touch $@
 
 chaos: setup ## 2,000 orders and 100 faults over real processes (ORDERS=100 FAULTS=8 for a quick look)
-	@$(PY) -m samples.chaos $(CHAOS)
+	@$(PY) -m lab.chaos $(CHAOS)
 
 soak: setup ## memory and sockets of one worker over 20,000 orders with outages (MINUTES=10: for so long)
-	@$(PY) -m samples.chaos --soak $(CHAOS)
+	@$(PY) -m lab.chaos --soak $(CHAOS)
 
 # On a fresh clone each of the processes would compile every module, all at the same time.
 $(VENV)/.compiled: $(VENV)/.ready
@@ -97,13 +97,13 @@ format: setup ## rewrite the source as `make check` wants it
 	$(PY) -m ruff format .
 
 bench: setup ## orders a second, latency, requests per order
-	$(PY) -m benchmarks.orders
+	$(PY) -m lab.benchmarks.orders
 
 bench-peers: setup ## the same saga on Restate, DBOS, Temporal and Celery, in turns (10 minutes; QUICK=1)
-	@$(PY) -m benchmarks.peers $(if $(QUICK),--quick)
+	@$(PY) -m lab.benchmarks.peers $(if $(QUICK),--quick)
 
-bench-growth: setup ## sweeps, lists, purge and more processes as orders grow, with pictures (QUICK=1)
-	@$(PY) -m benchmarks.growth $(if $(QUICK),--quick)
+weight: setup ## lines, words, settings, verbs: the table of ARCHITECTURE.md
+	@$(PY) -m lab.weight
 
 clean: ## remove what setup made
 	rm -rf $(VENV) devstack/azurite/node_modules .mypy_cache .ruff_cache .pytest_cache

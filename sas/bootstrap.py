@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from importlib import import_module
-from pathlib import Path
 from threading import Thread
 
 from sas.actors.agent import AgentActor, RetryPolicy
@@ -18,7 +17,6 @@ from sas.actors.submission import Submitter
 from sas.actors.supervisor import Supervisor
 from sas.adapters import telemetry
 from sas.adapters.clock import SystemClock
-from sas.adapters.export import JsonLines
 from sas.adapters.servicebus import ServiceBus, tls
 from sas.adapters.webhook import post
 from sas.bounds import SHARDS_MAX
@@ -43,7 +41,7 @@ from sas.features.long_steps.steps import ContinuedSteps
 from sas.features.queue_delay.excuses import QueueExcuses
 from sas.features.routing import Routing
 from sas.features.version_check import Versions
-from sas.ports import Business, Clock, Exporter, MessageBus, PayloadCodec, StateStore
+from sas.ports import Business, Clock, MessageBus, PayloadCodec, StateStore
 
 STORE_RETRY_S = 10.0
 """Longest time of a storage request with its retries. After that the message is put back
@@ -136,7 +134,6 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
         settings.table,
         settings.shards,
         retry_budget=budget,
-        direct_transactions=settings.direct_transactions,
     )
     bus = ServiceBus.connect(settings.service_bus)
     return assemble(store, bus, SystemClock(), business, settings)
@@ -189,7 +186,6 @@ def assemble(
     """
     _check_queues(settings.queues, business)
     to = Addresses(settings.queues, settings.source)
-    directory = settings.purge_export
     if settings.alert_webhook:
         bus = AlertCopies(store, bus, clock, settings.queues)
     codec = _codec(business, settings)
@@ -203,7 +199,6 @@ def assemble(
         order_bytes_max=settings.order_bytes_max,
         retention=settings.retention,
         purge_shards=settings.purge_shards,
-        exporter=JsonLines(Path(directory), settings.instance) if directory else None,
         function_time=settings.function_time,
         deploy_wait=settings.deploy_wait,
         webhook=settings.alert_webhook,
@@ -244,7 +239,6 @@ def actors(  # noqa: PLR0913  one value for each setting
     order_bytes_max: int = ORDER_BYTES_MAX,
     retention: timedelta = timedelta(days=30),
     purge_shards: int = SHARDS_MAX,
-    exporter: Exporter | None = None,
     function_time: timedelta = timedelta(minutes=9),
     deploy_wait: timedelta = DEPLOY_WAIT,
     webhook: Webhook = Webhook(),  # noqa: B008  immutable
@@ -281,7 +275,7 @@ def actors(  # noqa: PLR0913  one value for each setting
             order_bytes_max,
             {context.queues.callbacks: callbacks.identify},
         ),
-        purger=Purger(context, retention, exporter, function_time, purge_shards),
+        purger=Purger(context, retention, function_time, purge_shards),
         callbacks=callbacks,
         alert_webhook=AlertWebhook(context.clock, webhook, post_alert),
     )

@@ -28,10 +28,10 @@ from sas.codec.orders import (
 )
 from sas.domain.ids import URGENT_SUFFIX
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, QUEUE_NAME, Queues
+from sas.environment import CONNECTION
 from sas.features.alert_webhook import Webhook
 from sas.features.callbacks.codec import CallbackKeys
 from sas.ports import LIMIT_MAX, PayloadCodec
-from sas.profiles import CONNECTION
 
 QUEUE_SETTINGS: Mapping[str, str] = {
     "orders": "SAS_QUEUE_ORDERS",
@@ -97,7 +97,6 @@ class Config:
     tables: Endpoint
     table: str
     shards: int
-    direct_transactions: bool
     functions: tuple[str, ...]
     queues: Queues
     source: str
@@ -114,7 +113,6 @@ class Config:
     agent_limits: Mapping[str, int]
     retention: timedelta
     purge_shards: int
-    purge_export: str | None
     callback_keys: CallbackKeys
     alert_webhook: Webhook = field(default_factory=Webhook)
     payload_codec: PayloadCodec | None = field(default=None, repr=False)
@@ -133,7 +131,6 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         tables=_tables(env),
         table=read_table_name(env),
         shards=_whole(env, "SAS_SHARDS", 16, 1, SHARDS_MAX),
-        direct_transactions=_direct_transactions(env),
         functions=read_functions(env),
         queues=read_queues(env),
         source=_source(env),
@@ -150,7 +147,6 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         agent_limits=_limits(env, "SAS_AGENT_LIMITS"),
         retention=timedelta(days=_whole(env, "SAS_RETENTION_DAYS", 30, 1, 36_500)),
         purge_shards=_whole(env, "SAS_PURGE_SHARDS", SHARDS_MAX, 1, SHARDS_MAX),
-        purge_export=env.get("SAS_PURGE_EXPORT") or None,
         callback_keys=_callback_keys(env),
         alert_webhook=_alert_webhook(env),
         payload_codec=read_payload_codec(env),
@@ -303,13 +299,6 @@ def read_table_name(env: Mapping[str, str]) -> str:
             f"SAS_TABLE={name!r}: use 3 to 63 letters and digits, the first one a letter"
         )
     return name
-
-
-def _direct_transactions(env: Mapping[str, str]) -> bool:
-    text = env.get("SAS_TABLE_TRANSACTIONS", "direct")
-    if text not in {"direct", "sdk"}:
-        raise SettingError(f"SAS_TABLE_TRANSACTIONS={text[:80]!r}: give direct or sdk")
-    return text == "direct"
 
 
 def _instance(env: Mapping[str, str]) -> str:

@@ -19,8 +19,8 @@ import azure.functions as func
 from sas.bootstrap import Application, bootstrap, checked, closed_with_loop, load_ahead
 from sas.config import queue_named, read_applications, read_functions
 from sas.engine.delivery import Delivery
+from sas.environment import CONNECTION
 from sas.ports import Business
-from sas.profiles import CONNECTION
 
 # The worker forwards every record from INFO on, and ignores host.json for its logger. The Azure
 # SDK writes some 40 an order, the app itself one at most.

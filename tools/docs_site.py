@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 SITE = ROOT / "docs" / "site"
 PAGES = ROOT / "build" / "docs" / "pages"
 MERMAID = SITE / "node_modules" / "@mermaid-js" / "tiny" / "dist" / "mermaid.tiny.js"
-FOLDERS = ("docs", "infra", "samples", "benchmarks", "devstack", "sas", "orders", "tools", "tests")
+FOLDERS = ("docs", "infra", "samples", "lab", "devstack", "sas", "orders", "tools", "tests")
 _LINK = re.compile(r"\]\(([^)\s#]+)[^)]*\)")
 
 

@@ -1,7 +1,7 @@
 """How the wheel of ``sas`` gets the files of ``sas new``: setuptools calls ``BuildPy``.
 
-The files are this repository's own (``sas.project.template.SOURCES``). Git has no second copy of
-them: the wheel gets one when it is built, and in a working copy ``sas new`` reads them in place.
+The files are this repository's own (``sas.project.SOURCES``). Git has no second copy of them: the
+wheel gets one when it is built, and in a working copy ``sas new`` reads them in place.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class BuildPy(build_py):  # type: ignore[misc]  # it has no types
         if self.editable_mode:
             return
         sys.path.insert(0, str(ROOT))
-        from sas.project.template import FILES, sources  # noqa: PLC0415  # not importable before
+        from sas.project import FILES, sources  # noqa: PLC0415  # not importable before
 
         sys.path.remove(str(ROOT))
         for name in sources(ROOT):
-            to = Path(self.build_lib) / "sas" / "project" / FILES / name
+            to = Path(self.build_lib) / "sas" / FILES / name
             to.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, to)

@@ -1,16 +1,11 @@
-"""How fast it went: orders ended and faults a second, on the terminal and as a picture."""
+"""How fast it went: orders ended and faults a second."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-
-from benchmarks.picture import Curve, picture
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
-_PLACES_MAX = 60
-_LABELS_MAX = 12
 
 
 @dataclass(slots=True)
@@ -42,25 +37,6 @@ class History:
     def mean(self) -> float:
         """Return the orders that ended a second, over the whole time."""
         return self._counts[-1][0] / self.seconds
-
-    def write(self, path: Path, title: str) -> None:
-        """Write the picture (SVG)."""
-        width = -(-self.seconds // _PLACES_MAX)
-        ended, faults = (_means(values, width) for values in (self.ended(), self.faults()))
-        every = -(-len(ended) // _LABELS_MAX)
-        places = [
-            f"{number * width} s" if number % every == 0 else "" for number in range(len(ended))
-        ]
-        killed = [0.0] * len(ended)
-        for second in self.kills:
-            killed[min(len(killed) - 1, int(second / width))] = max([*ended, *faults, 1.0])
-        curves = [
-            Curve("orders ended", ended),
-            Curve("calls with a fault", faults),
-            Curve("kill -9", killed),
-        ]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(picture(title, "a second", places, curves), encoding="utf-8")
 
 
 def blocks(values: Sequence[int], width: int) -> str:

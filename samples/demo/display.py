@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -210,15 +209,14 @@ def report(
     _report_problems(console, verdict)
 
 
-def chart(console: Console, history: History, path: Path) -> None:
-    """Show the chart on a terminal, and write it to a file."""
+def chart(console: Console, history: History) -> None:
+    """Show on a terminal how many orders ended in each second."""
+    if not console.is_terminal:
+        return
     title = f"{sum(history.ended())} orders in {history.seconds} s, {history.mean():.1f} a second"
-    if console.is_terminal:
-        console.print(f"\n[bold]Orders ended a second[/] ({title})")
-        for line in bars(history.ended(), min(console.width, WIDTH_MAX) - 4, CHART_LINES):
-            console.print(f"  [green]{line}[/]", highlight=False, soft_wrap=True)
-    history.write(path, title)
-    console.print(f"\nThe chart is in {path}.", highlight=False, soft_wrap=True)
+    console.print(f"\n[bold]Orders ended a second[/] ({title})")
+    for line in bars(history.ended(), min(console.width, WIDTH_MAX) - 4, CHART_LINES):
+        console.print(f"  [green]{line}[/]", highlight=False, soft_wrap=True)
 
 
 def next_steps(console: Console, orders: int, kept: str | None, *, is_default: bool) -> None:

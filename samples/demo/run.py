@@ -30,7 +30,6 @@ from sas.codec.outward import AlertMessage
 from sas.codec.strict import convert
 
 PROJECT = Path(__file__).parents[2]
-CHART = Path("build", "demo.svg")
 RESTARTS_MAX = 10
 """Host processes killed from outside that the demo starts again."""
 
@@ -65,7 +64,7 @@ async def play(console: Console, options: Options) -> bool:
             verdict, ledgers = await _orders(screen, stack, remote)
             alerts = await _alerts(stack)
     display.report(console, verdict, screen.tally, ledgers, alerts)
-    display.chart(console, screen.history, CHART)
+    display.chart(console, screen.history)
     kept = shlex.quote(str(options.keep)) if options.keep else None
     display.next_steps(console, orders, kept, is_default=options.is_default)
     display.last_line(console, verdict)

@@ -9,19 +9,17 @@ with them. Each run takes the shards in another order, so no shard is always the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeVar
 from zlib import crc32
 
-from sas.codec.record import record_of, to_line
 from sas.domain.change import HeldDue, OtherDue, OutDue
-from sas.domain.content import PayloadRef
 from sas.domain.order import FINISHED, Order
 from sas.engine.context import Context
 from sas.engine.outbox import OUT_AGAIN_AFTER
-from sas.ports import Exporter, StoreUnavailableError, Summary
+from sas.ports import OtherVersionError, StoreUnavailableError, Summary
 from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
 
@@ -32,9 +30,7 @@ LEASE = "purge"
 BATCH = 50
 """Orders of a shard that are listed at once."""
 TOGETHER = 6
-"""Orders of a shard that are read, exported and removed together: usually in one transaction."""
-EXPORT_BYTES_MAX = 16 * 1024 * 1024
-"""Offloaded content that is read for one export. A single order may have more."""
+"""Orders of a shard that are read and removed together: usually in one transaction."""
 SHARD_DUE_MAX = 10_000
 """Most due rows of one shard that are searched for messages not yet sent."""
 
@@ -61,22 +57,19 @@ class Purger:
         self,
         context: Context,
         retention: timedelta,
-        exporter: Exporter | None = None,
         function_time: timedelta = timedelta(minutes=8),
         shards_max: int = 256,
     ) -> None:
         self._context = context
         self._function_time = function_time
         self._retention = retention
-        self._exporter = exporter
-        self._exporting = asyncio.Lock()
         self._shards_max = shards_max
 
     async def run(self) -> Purge:
         """Remove orders that are too old, within the function's time.
 
-        An order or a shard that fails is logged, and the others go on. An order that cannot be
-        exported is not removed. When the function's time is over, nothing new begins.
+        An order or a shard that fails is logged, and the others go on. When the function's time is
+        over, nothing new begins.
 
         Raises:
             StoreUnavailableError: the finished orders of no shard could be listed.
@@ -163,7 +156,7 @@ class Purger:
         return {row.order_id for row in rows if isinstance(row, OutDue | HeldDue | OtherDue)}
 
     async def _purge(self, batch: Sequence[Summary], until: datetime, found: Purge) -> None:
-        """Load, export and remove some orders of one shard."""
+        """Load and remove some orders of one shard."""
 
         async def load(one: Summary) -> Order | None:
             order = await self._context.store.load(one.order_id)
@@ -173,13 +166,7 @@ class Purger:
             return None
 
         loaded = await self._each(load, batch, found)
-        may_go = [order for order in loaded if order is not None]
-        if self._exporter is None:
-            await self._remove(may_go, found)
-            return
-        async with self._exporting:  # bounds the content that is in memory
-            for orders in _parts(may_go):
-                await self._remove(await self._exported(self._exporter, orders, found), found)
+        await self._remove([order for order in loaded if order is not None], found)
 
     async def _remove(self, orders: Sequence[Order], found: Purge) -> None:
         """Remove orders together. Orders that are still there are tried again, one by one."""
@@ -199,24 +186,6 @@ class Purger:
         found.removed += len(gone)
         await self._each(remove, [one for one in orders if one.order_id not in gone], found)
 
-    async def _exported(self, exporter: Exporter, orders: list[Order], found: Purge) -> list[Order]:
-        """Export orders, and return those that may be removed now."""
-        lines = await self._each(self._line, orders, found)
-        read = [(one, line) for one, line in zip(orders, lines, strict=True) if line is not None]
-        try:
-            await exporter.export([line for _, line in read])
-        except OSError:
-            found.failed += len(read)
-            log.exception("%d orders are kept: they could not be exported", len(read))
-            return []
-        return [order for order, _ in read]
-
-    async def _line(self, order: Order) -> str:
-        """Return an order as a line of the export."""
-        journal = await self._context.store.journal(order.order_id)
-        whole = await self._context.content.fetch_all(order)
-        return to_line(record_of(whole, journal, content=True))
-
     async def _each(
         self, work: Callable[[T], Awaitable[R]], orders: Sequence[T], found: Purge
     ) -> list[R | None]:
@@ -228,7 +197,7 @@ class Purger:
                 return None
             try:
                 return await work(order)
-            except StoreUnavailableError as down:
+            except (StoreUnavailableError, OtherVersionError) as down:
                 log.warning("order %s waits for the next purge: %s", order.order_id, down)
             except Exception:  # one broken order must not keep all others
                 log.exception("order %s could not be purged", order.order_id)
@@ -236,22 +205,6 @@ class Purger:
             return None
 
         return await asyncio.gather(*(one(order) for order in orders))
-
-
-def _parts(orders: list[Order]) -> Iterator[list[Order]]:
-    """Split orders into parts whose offloaded content fits in memory."""
-    part: list[Order] = []
-    size = 0
-    for order in orders:
-        contents = [order.details.payload, *(step.result for step in order.steps)]
-        own = sum(content.size for content in contents if isinstance(content, PayloadRef))
-        if part and size + own > EXPORT_BYTES_MAX:
-            yield part
-            part, size = [], 0
-        part.append(order)
-        size += own
-    if part:
-        yield part
 
 
 def _may_go(order: Order, until: datetime) -> bool:

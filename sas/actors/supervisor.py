@@ -210,7 +210,7 @@ class Supervisor:
                     self._resting[row] = self._context.clock.now() + BUS_REST
             except OtherVersionError as lacks:
                 found.left += 1
-                self._leave(row, lacks)
+                await self._leave(row, lacks)
             except Exception as broken:  # one broken order must not stop the sweep of all others
                 found.failed += 1
                 self._resting[row] = self._context.clock.now() + REST
@@ -239,11 +239,20 @@ class Supervisor:
         except (UnavailableError, UndeliverableError) as down:
             log.warning("the alert of a row that cannot be read is sent later: %s", down)
 
-    def _leave(self, row: Due, lacks: OtherVersionError) -> None:
-        """Leave a due row to an instance of another version."""
+    async def _leave(self, row: Due, lacks: OtherVersionError) -> None:
+        """Leave a due row to an instance of another version. Report it if there seems to be none.
+
+        An order whose workflow is missing is reported where its row is postponed.
+        """
         now = self._context.clock.now()
         self._resting[row] = now + min(max(SOON, now - row.at), REST)
         log.warning("order %s is left to an instance of another version: %s", row.order_id, lacks)
+        if now - row.at >= DEPLOY_TIME:
+            text = (
+                "orders have a newer format than this version knows, and no instance of the newer "
+                "version acts on them: deploy it again"
+            )
+            await self._report("an order", StoreMismatchError(text, "newer format"), row.order_id)
 
     async def _look_at(self, row: Due) -> str | None:
         match row:
@@ -252,7 +261,8 @@ class Supervisor:
             case OtherDue(order_id=""):
                 raise ValueError(f"{row.row_key!r} is not the key of a due row: remove it")
             case OtherDue():
-                raise OtherVersionError(f"its due row {row.row_key} is of a newer version")
+                await self._context.store.load(row.order_id)  # it may be of a newer version
+                raise ValueError(f"{row.row_key!r} is a due row of an unknown kind: remove it")
             case HeldDue():
                 await self._context.outbox.resend(row)
                 return "sent later"

@@ -2,51 +2,49 @@
 
 ``TableClient.submit_transaction`` builds and parses multipart messages with the standard library's
 ``email`` package, which costs several milliseconds of CPU for each transaction. This module joins
-the same message from bytes and parses the answer itself. The SDK's policy signs the request and the
-SDK's transport sends it. Results and errors are those of ``submit_transaction``.
+the same message from bytes, signs it and parses the answer itself. The SDK's transport sends it.
+Results and errors are those of ``submit_transaction``. Only public names of the SDK are used.
 
 A cut off or unreadable answer raises DecodeError: whether the transaction was written is unknown.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
-import math
 import re
 import time
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from enum import Enum
 from typing import Any
-from urllib.parse import quote
-from uuid import UUID, uuid4
+from urllib.parse import quote, urlsplit
+from uuid import uuid4
 from wsgiref.handlers import format_date_time
 
 import msgspec
+from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 from azure.core.exceptions import DecodeError, HttpResponseError
-from azure.core.pipeline import AsyncPipeline
-from azure.core.pipeline.policies import CustomHookPolicy, DistributedTracingPolicy
+from azure.core.pipeline import AsyncPipeline, PipelineRequest
+from azure.core.pipeline.policies import (
+    AsyncBearerTokenCredentialPolicy,
+    AzureSasCredentialPolicy,
+    CustomHookPolicy,
+    DistributedTracingPolicy,
+    SansIOHTTPPolicy,
+)
 from azure.core.pipeline.transport import AioHttpTransport
 from azure.core.rest import AsyncHttpResponse, HttpRequest
-from azure.data.tables import EdmType, TableTransactionError
+from azure.data.tables import TableTransactionError
 from azure.data.tables.aio import TableClient
 
-from sas.adapters.rows import Entity
+from sas.adapters.rows import Entity, stored
 from sas.adapters.transaction import Operation
 
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
 """Largest answer that is read. An answer repeats keys, but no content."""
-_KINDS: dict[type, str] = {
-    str: "Edm.String",
-    bool: "Edm.Boolean",
-    int: "Edm.Int32",
-    float: "Edm.Double",
-    bytes: "Edm.Binary",
-    datetime: "Edm.DateTime",
-    UUID: "Edm.Guid",
-}
-_JSON_HAS = frozenset({"Edm.Boolean", "Edm.Int32"})
+STORAGE_SCOPE = "https://storage.azure.com/.default"
+INT_MAX = 2**31 - 1
+"""Largest number of a column."""
 _BOUNDARY = re.compile(r'multipart/mixed; *boundary="?([^";]+)"?', re.IGNORECASE)
 _STATUS = re.compile(r"HTTP/1\.[01] (\d{3})(?: .*)?")
 _ETAG = re.compile(r"etag: *(.+)", re.IGNORECASE)
@@ -61,15 +59,8 @@ class GroupTransactions:
     def __init__(
         self, client: TableClient, transport: AioHttpTransport, on_request: Callable[[object], None]
     ) -> None:
-        # The SDK has no public name for its policies. The import is here, so that an SDK without
-        # this name still starts with SAS_TABLE_TRANSACTIONS=sdk.
-        from azure.data.tables.aio._authentication_async import (  # noqa: PLC0415
-            _configure_credential,
-        )
-
-        credential: Any = client.credential
         policies: list[Any] = [
-            _configure_credential(credential),
+            _signing(client.credential),
             CustomHookPolicy(raw_request_hook=on_request),
             DistributedTracingPolicy(),
         ]
@@ -111,6 +102,31 @@ class GroupTransactions:
         }
         content = write_body(self._table, partition, operations, mark)
         return HttpRequest("POST", f"{self._account}/$batch", headers=headers, content=content)
+
+
+class AccountKeyPolicy(SansIOHTTPPolicy[HttpRequest, AsyncHttpResponse]):
+    """Signs requests with the account's key: "Shared Key for Table service" of its REST API."""
+
+    def __init__(self, credential: AzureNamedKeyCredential) -> None:
+        self._credential = credential
+
+    def on_request(self, request: PipelineRequest[HttpRequest]) -> None:
+        """Add the header Authorization."""
+        sent, (name, key) = request.http_request, self._credential.named_key
+        path = urlsplit(sent.url).path
+        headers = sent.headers
+        text = f"POST\n\n{headers['Content-Type']}\n{headers['x-ms-date']}\n/{name}{path}"
+        signature = b64encode(hmac.digest(b64decode(key), text.encode(), "sha256")).decode()
+        headers["Authorization"] = f"SharedKey {name}:{signature}"
+
+
+def _signing(credential: Any) -> object:
+    """Return the policy that signs requests with the credential of the table's client."""
+    if isinstance(credential, AzureNamedKeyCredential):
+        return AccountKeyPolicy(credential)
+    if isinstance(credential, AzureSasCredential):
+        return AzureSasCredentialPolicy(credential)
+    return AsyncBearerTokenCredentialPolicy(credential, STORAGE_SCOPE)
 
 
 def write_body(table: str, partition: str, operations: Sequence[Operation], mark: str) -> bytes:
@@ -157,53 +173,25 @@ def typed(partition: str, row: Entity) -> dict[str, Any]:
     """Return the JSON members of an entity, with the types that the SDK gives them.
 
     Raises:
-        TypeError: Table Storage has no such type, or the number is too large for its type.
+        TypeError: no row has values of this type, or the number is too large for its type.
     """
-    members = {"PartitionKey": partition, "PartitionKey@odata.type": "Edm.String"}
-    for name, value in row.items():
-        given = isinstance(value, tuple)  # an EntityProperty
-        plain = value[0] if given else value
-        if plain is None:
-            continue
-        kind = EdmType(value[1]).value if given else _kind_of(name, plain)
-        members[name] = _json_of(kind, plain)
-        if given or kind not in _JSON_HAS:
-            members[f"{name}@odata.type"] = kind
+    members: dict[str, Any] = {}
+    for name, value in stored(partition, row).items():
+        match value:
+            case None:
+                pass
+            case str():
+                members |= {name: value, f"{name}@odata.type": "Edm.String"}
+            case bytes():
+                text = b64encode(value).decode("ascii")
+                members |= {name: text, f"{name}@odata.type": "Edm.Binary"}
+            case bool():
+                members[name] = value
+            case int() if -INT_MAX <= value <= INT_MAX:
+                members[name] = value
+            case _:
+                raise TypeError(f"{name}: no column has the {type(value).__name__} {value!r:.40}")
     return members
-
-
-def _kind_of(name: str, value: object) -> str:
-    kind = _KINDS.get(type(value))
-    if kind is None and isinstance(value, datetime):  # or the SDK's own kind of it
-        return "Edm.DateTime"
-    if kind is None and isinstance(value, Enum):
-        return "Edm.String"
-    if kind is None:
-        raise TypeError(f"{name}: Table Storage has no type for a {type(value).__name__}")
-    return kind
-
-
-def _json_of(kind: str, value: Any) -> Any:
-    match kind:
-        case "Edm.String" | "Edm.Guid":
-            return str(value)
-        case "Edm.Int32" | "Edm.Int64":
-            return _whole(kind, int(value))
-        case "Edm.Binary":
-            return b64encode(value.encode() if isinstance(value, str) else value).decode("ascii")
-        case "Edm.DateTime" if isinstance(value, datetime):
-            exact = getattr(value, "tables_service_value", None)  # it has a seventh digit
-            return exact or f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
-        case "Edm.Double" if isinstance(value, float) and not math.isfinite(value):
-            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
-
-
-def _whole(kind: str, value: int) -> int | str:
-    bound = 2**31 if kind == "Edm.Int32" else 2**63
-    if not -bound <= value < bound:
-        raise TypeError(f"{value} is too large for {kind}: give an EntityProperty of a larger type")
-    return value if kind == "Edm.Int32" else str(value)
 
 
 def read_answer(kind: str, content: bytes, count: int) -> list[str | None]:

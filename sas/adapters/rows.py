@@ -8,9 +8,9 @@ A large result (``has_own_row``) has a row of its own, which is written only whe
 Reason: the start of an undo rewrites up to 30 step rows in one transaction of at most 4 MiB, and
 the SDK writes up to 6 bytes for one unit (30 x 16,000 x 6 bytes fit).
 
-Versions run side by side. Columns that this version does not know are carried along
-(``Order.unknown``) and written back unchanged. So a newer version may add columns, but they must
-stay right when this version changes the others.
+Versions run side by side. Every row has a format number (``stored``). A row of a newer format is
+left to an instance that knows it. All others are read by exact rules: a column that is missing,
+unknown or of the wrong type makes its order unreadable, because such a row was changed by hand.
 
 Large content is stored in rows outside of the order, in binary columns. The row that refers to it
 (``PayloadRef``) has its hash, its size and its number of chunks.
@@ -18,12 +18,12 @@ Large content is stored in rows outside of the order, in binary columns. The row
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
-from enum import Enum
-from typing import Any, TypeVar
+from datetime import datetime
+from typing import Any
 
 from msgspec import MsgspecError
 
@@ -49,11 +49,10 @@ from sas.domain.order import (
     UndoStatus,
 )
 from sas.domain.workflow import STEPS_MAX
-from sas.ports import CorruptOrderError, OtherVersionError
+from sas.ports import FORMAT, CorruptOrderError, check_format
 
 Entity = dict[str, Any]
 Row = Mapping[str, Any]
-E = TypeVar("E", bound=Enum)
 
 CHUNK_UNITS = 32_000
 
@@ -71,19 +70,30 @@ _TEXTS = frozenset(
     | {"UndoRoutes", "Edited", "Note", "PayloadSha256", "ResultSha256", "What", "By", "CommitId"}
     | {"Cause", "Reason", "Changes", "Queue", "MessageId", "ContentType", "Properties"}
 )
+_CHUNKED = re.compile(r"(Payload|Result|Messages)\d\d")
+_BINARY = re.compile(r"Body\d\d")
+_OF_EVERY_ROW = frozenset({"PartitionKey", "RowKey", "Format"})
+_KNOWN = _NUMBERS | _FLAGS | _TEXTS
 _SHORT = _TEXTS - {"ErrorMessage", "Reason", "Changes", "Properties", "Edited"}
 NUMBER_MAX = 2**31 - 2
 """Largest number in a row. A column has 32 bits, and the number may still grow by one."""
 
 
+def stored(partition: str, row: Entity) -> Entity:
+    """Return a row as it is written: with its partition, and the format number of this version."""
+    return {"PartitionKey": partition, "Format": FORMAT, **row}
+
+
 @contextmanager
 def reading(order_id: str, row: Row) -> Iterator[None]:
-    """Read a row of an order in this block, and check the type of each column.
+    """Read a row of an order in this block, and check its format number and each column.
 
     Raises:
         CorruptOrderError: it cannot be read. The text names the row and the column.
+        OtherVersionError: its format is newer.
     """
     try:
+        check_format(row["Format"], f"row {row['RowKey']}")
         for column, value in row.items():
             _check_column(column, value)
         yield
@@ -97,15 +107,19 @@ def reading(order_id: str, row: Row) -> Iterator[None]:
 
 
 def _check_column(column: str, value: object) -> None:
-    """Raise ValueError for a value that no version writes into this column."""
-    if value is None:
+    """Raise ValueError for an unknown column, or a value that does not belong into it."""
+    if value is None or column in _OF_EVERY_ROW:
         return
+    if column not in _KNOWN and not (_CHUNKED.fullmatch(column) or _BINARY.fullmatch(column)):
+        raise ValueError(f"column {column[:100]} is not known")
     if column in _NUMBERS and not (type(value) is int and 0 <= value <= NUMBER_MAX):
         raise ValueError(f"column {column} is {str(value)[:40]!r}, not a number")
     if column in _FLAGS and not isinstance(value, bool):
         raise ValueError(f"column {column} is {str(value)[:40]!r}, not true or false")
-    if column in _TEXTS and not isinstance(value, str):
+    if (column in _TEXTS or _CHUNKED.fullmatch(column)) and not isinstance(value, str):
         raise ValueError(f"column {column} is {str(value)[:40]!r}, not text")
+    if _BINARY.fullmatch(column) and not isinstance(value, bytes):
+        raise ValueError(f"column {column} is {str(value)[:40]!r}, not binary")
     if column in _SHORT and len(str(value)) > TEXT_UNITS_MAX:
         raise ValueError(f"column {column} has {len(str(value)):,} characters")
 
@@ -263,21 +277,21 @@ def order_from(order_id: str, by_key: Mapping[str, Row], token: str) -> Order:
     """Return the order that these rows, by row key, make up.
 
     Raises:
-        CorruptOrderError: rows are missing.
+        CorruptOrderError: rows are missing or broken.
+        OtherVersionError: a newer version wrote the order.
     """
     state, details = by_key.get(keys.state(order_id)), by_key.get(keys.details(order_id))
-    if state is None or details is None:
-        raise CorruptOrderError(order_id, "its details or its state row is missing")
-    with reading(order_id, details):
-        read_details = _details_from(order_id, details)
-    with reading(order_id, state):
+    if state is None:
+        raise CorruptOrderError(order_id, "its state row is missing")
+    with reading(order_id, state):  # first, because rows of a newer format may be others
+        if details is None:
+            raise CorruptOrderError(order_id, "its details row is missing")
         count = state["Steps"]
         if count > STEPS_MAX:
             raise ValueError(f"column Steps is {count}")
         order = Order(
-            read_details,
+            _details_from(order_id, details),
             (),
-            unknown=_unknown(by_key),
             seq=state["Seq"],
             settled_at=_moment(state.get("SettledAt")),
             rejected=state["Rejected"],
@@ -301,74 +315,51 @@ def _step_of(order_id: str, number: int, by_key: Mapping[str, Row], details: Row
     large = by_key.get(keys.result(order_id, number)) if row.get("ResultRow") else row
     if large is None:
         raise CorruptOrderError(order_id, f"the result row of step {number} is missing")
-    error = by_key.get(keys.error(order_id, number), {})
-    with reading(order_id, error):
-        last_error = _error_from(error, details) if error else None
+    error = by_key.get(keys.error(order_id, number))
+    last_error = None if error is None else _error_from(order_id, error, details)
     with reading(order_id, large):
         result = _content_of("Result", large)
+        if result is None and row.get("ResultRow"):
+            raise KeyError("Result00")
     with reading(order_id, row):
         if row["Number"] != number:
             raise ValueError(f"column Number is {row['Number']}, and not {number}")
         return _step_from(row, result, last_error)
 
 
-def _unknown(by_key: Mapping[str, Row]) -> dict[str, Row]:
-    """Return the columns of state and steps that this version does not know, by row key."""
-    found = {
-        key: {
-            name: value
-            for name, value in row.items()
-            if name not in _KNOWN and not name.startswith("Result")
-        }
-        for key, row in by_key.items()
-        if not key.endswith(("|details", "|result"))
-    }
-    return {key: columns for key, columns in found.items() if columns}
-
-
-def _known(kind: type[E], value: str) -> E:
-    """Return a stored value as an Enum.
-
-    Raises:
-        OtherVersionError: only a newer version knows it.
-    """
-    try:
-        return kind(value)
-    except ValueError:
-        raise OtherVersionError(
-            f"the order has the {kind.__name__} {value!r}, which this version does not know: a "
-            "newer instance acts on it"
-        ) from None
-
-
 def _details_from(order_id: str, row: Row) -> Details:
-    if row["OrderID"] != order_id:
-        raise ValueError(f"column OrderID is {row['OrderID'][:100]!r}")
-    return Details(
-        order_id=row["OrderID"],
-        workflow=row["Workflow"],
-        version=row["Version"],
-        payload=_content_of("Payload", row) or "",
-        content_hash=row["ContentHash"],
-        reply_queue=row["ReplyQueue"],
-        correlation_id=row.get("CorrelationID"),
-        submitted_at=parse_key_time(row["SubmittedAt"]),
-        traceparent=row.get("TraceParent"),
-        urgent=bool(row.get("Urgent")),
-    )
+    with reading(order_id, row):
+        if row["OrderID"] != order_id:
+            raise ValueError(f"column OrderID is {row['OrderID'][:100]!r}")
+        payload = _content_of("Payload", row)
+        if payload is None:
+            raise KeyError("Payload00")
+        return Details(
+            order_id=row["OrderID"],
+            workflow=row["Workflow"],
+            version=row["Version"],
+            payload=payload,
+            content_hash=row["ContentHash"],
+            reply_queue=row["ReplyQueue"],
+            correlation_id=row.get("CorrelationID"),
+            submitted_at=parse_key_time(row["SubmittedAt"]),
+            traceparent=row.get("TraceParent"),
+            urgent=bool(row.get("Urgent")),
+        )
 
 
-def _error_from(row: Row, details: Row) -> AttemptError | None:
+def _error_from(order_id: str, row: Row, details: Row) -> AttemptError | None:
     """Return the last error of a step. An agent of a purged order with this id may have left it."""
-    if row["At"] < details["SubmittedAt"]:
-        return None
-    return AttemptError(
-        epoch=row["Epoch"],
-        attempt=row["Attempt"],
-        kind=row["ErrorCode"],
-        message=row["ErrorMessage"],
-        at=parse_key_time(row["At"]),
-    )
+    with reading(order_id, row):
+        if row["At"] < details["SubmittedAt"]:
+            return None
+        return AttemptError(
+            epoch=row["Epoch"],
+            attempt=row["Attempt"],
+            kind=row["ErrorCode"],
+            message=row["ErrorMessage"],
+            at=parse_key_time(row["At"]),
+        )
 
 
 def _step_from(row: Row, result: Content | None, last_error: AttemptError | None) -> StepRecord:
@@ -377,7 +368,7 @@ def _step_from(row: Row, result: Content | None, last_error: AttemptError | None
     return StepRecord(
         number=row["Number"],
         name=row["Name"],
-        process_state=_known(StepState, row["ProcessState"]),
+        process_state=StepState(row["ProcessState"]),
         since=parse_key_time(row["Since"]),
         turn=_turn_from(row),
         epoch=row["Epoch"],
@@ -389,9 +380,9 @@ def _step_from(row: Row, result: Content | None, last_error: AttemptError | None
             edited=row.get("Edited"),
         ),
         result=result,
-        error=None if code is None else Fault(code, row.get("ErrorMessage") or ""),
+        error=None if code is None else Fault(code, row["ErrorMessage"]),
         undo=UndoLedger(
-            _known(UndoStatus, status) if status else UndoStatus.NOT_DECIDED,
+            UndoStatus(status) if status else UndoStatus.NOT_DECIDED,
             tuple(map(int, routes.split(","))) if routes else (),
         ),
         last_error=last_error,
@@ -432,9 +423,3 @@ def _time(moment: datetime | None) -> str | None:
 
 def _moment(text: str | None) -> datetime | None:
     return None if text is None else parse_key_time(text)
-
-
-_SAMPLE_STEP = StepRecord(0, "", StepState.PENDING, datetime.max.replace(tzinfo=UTC))
-_SAMPLE = Order(Details("", "", 1, "", "", "", None, _SAMPLE_STEP.since), (_SAMPLE_STEP,))
-_KNOWN = {"PartitionKey", *state_row(_SAMPLE, ""), *step_row("", _SAMPLE_STEP)}
-"""Every column of state and steps, but those of a result."""

@@ -33,7 +33,7 @@ from azure.data.tables import TableEntity, TableTransactionError, UpdateMode
 from azure.data.tables.aio import TableClient
 
 from sas.adapters.group_transaction import GroupTransactions
-from sas.adapters.rows import Entity
+from sas.adapters.rows import Entity, stored
 from sas.adapters.transaction import Operation
 from sas.ports import StoreUnavailableError
 from sas.telemetry import metrics
@@ -130,22 +130,19 @@ def _kind(method: str, url: str) -> str:
 
 
 class Table:
-    """A table, its retry budget and its meter.
-
-    Without ``transactions`` the SDK builds and sends them.
-    """
+    """A table, its retry budget and its meter."""
 
     def __init__(
         self,
         client: TableClient,
         retry_budget: RetryBudget,
         meter: Meter,
-        transactions: GroupTransactions | None = None,
+        transactions: GroupTransactions,
     ) -> None:
         self.retry_budget = retry_budget
         self.meter = meter
         self.client = client
-        self._transactions = transactions
+        self.transactions = transactions
 
     async def create(self) -> None:
         """Create the table. An existing one is not an error."""
@@ -174,19 +171,19 @@ class Table:
 
     async def insert(self, partition: str, row: Entity) -> bool:
         """Create a row; False if it exists. It may be ours, if the first answer was lost."""
-        entity = {"PartitionKey": partition, **row}
+        entity = stored(partition, row)
         return await self._write(lambda: self.client.create_entity(entity), ResourceExistsError)
 
     async def put(self, partition: str, row: Entity) -> None:
         """Write a row, whether it exists or not."""
-        entity = {"PartitionKey": partition, **row}
+        entity = stored(partition, row)
         await self._write(lambda: self.client.upsert_entity(entity, mode=UpdateMode.REPLACE))
 
     async def replace(self, partition: str, row: Entity, etag: str) -> bool:
         """Replace a row that still has this ETag; False if it changed or is gone."""
         update = partial(
             self.client.update_entity,
-            {"PartitionKey": partition, **row},
+            stored(partition, row),
             mode=UpdateMode.REPLACE,
             etag=etag,
             match_condition=MatchConditions.IfNotModified,
@@ -260,7 +257,7 @@ class Table:
             StoreUnavailableError: no table, or no right to it; it was not written.
         """
         try:
-            etags = await self._submit(partition, operations)
+            etags = await self.transactions.submit(partition, operations)
         except LOST as error:
             raise UnknownOutcomeError(first_line(error)) from error
         except HttpResponseError as error:
@@ -273,12 +270,6 @@ class Table:
             raise
         self.meter.count_written(len(operations))
         return etags
-
-    async def _submit(self, partition: str, operations: Sequence[Operation]) -> list[str | None]:
-        if self._transactions is not None:
-            return await self._transactions.submit(partition, operations)
-        batch = [operation.for_sdk(partition) for operation in operations]
-        return [done.get("etag") for done in await self.client.submit_transaction(batch)]
 
     @asynccontextmanager
     async def within_time(self) -> AsyncIterator[None]:
@@ -351,8 +342,7 @@ def advice(error: BaseException) -> str:
             "Without a connection string, `az login` first. "
             "Check the key in the connection string, if you use one, or the role on "
             "the account: the app's identity needs Storage Table Data Contributor, an "
-            "operator's Storage Table Data Reader, and for circuits --probe "
-            "Storage Table Data Contributor."
+            "operator's Storage Table Data Reader."
         )
     if code_of(error) in _TABLE_IS_GONE:
         return "The table is gone: restart the app, which creates it, or restore it."

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Self
@@ -58,11 +59,14 @@ from sas.domain.messages import JournalEntry
 from sas.domain.order import AttemptError, Order, OrderState
 from sas.ports import (
     ConflictError,
+    CorruptOrderError,
     Message,
+    OtherVersionError,
     SharedValue,
     StoreMismatchError,
     StoreUnavailableError,
     Summary,
+    check_format,
 )
 from sas.telemetry.tracing import logger
 
@@ -75,10 +79,6 @@ AZURITE = (
 """Meaning of ``UseDevelopmentStorage=true``, which the Tables SDK lacks. The key is public."""
 
 LOADS_MAX = 5
-FORMAT = 1
-"""Format of the rows, in the table's meta row. A version whose rows must not be used by older
-versions raises it. Older versions then put every message back.
-"""
 
 OVERTAKEN = "W/\"datetime'2000-01-01T00%3A00%3A00.0000000Z'\""
 """The token of an order that we wrote and another instance changed before we saw our ETag.
@@ -113,12 +113,11 @@ class TableStore:
         shards: int = 16,
         *,
         retry_budget: RetryBudget | None = None,
-        direct_transactions: bool = True,
     ) -> Self:
         """Return a store by an endpoint, or by a connection string alone.
 
-        Without a connection string the app's managed identity is used. Transactions are built
-        here, or if not ``direct_transactions`` by the SDK. Nothing is sent before the first use.
+        Without a connection string the app's managed identity is used. Nothing is sent before the
+        first use.
 
         Raises:
             ValueError: neither an address nor a readable connection string.
@@ -144,10 +143,8 @@ class TableStore:
             client = TableClient(endpoint.address, table, credential=credential, **settings)
         else:
             raise ValueError("the state store needs a connection string or an address")
-        group = None
-        if direct_transactions:
-            group = GroupTransactions(client, transport, meter.count_request)
-        made = Table(client, retry_budget or RetryBudget(), meter, group)
+        transactions = GroupTransactions(client, transport, meter.count_request)
+        made = Table(client, retry_budget or RetryBudget(), meter, transactions)
         return cls(made, shards=shards, owned=owned)
 
     @property
@@ -161,13 +158,12 @@ class TableStore:
         return self._shards
 
     async def open(self) -> None:
-        """Create the table if it is missing, and check its number of shards and its format.
+        """Create the table if it is missing, and check its number of shards.
 
         The first use of the store calls this.
 
         Raises:
-            StoreMismatchError: the table was created with another number of shards, or is of a
-                newer format.
+            StoreMismatchError: the table was created with another number of shards.
         """
         async with self._opening:
             if not self._opened:
@@ -178,18 +174,11 @@ class TableStore:
         meta = await self.table.get(keys.META_PARTITION, keys.META)
         if meta is None:
             await self.table.create()
-            row = {"RowKey": keys.META, "Shards": len(self._shards), "Format": FORMAT}
+            row = {"RowKey": keys.META, "Shards": len(self._shards)}
             await self.table.insert(keys.META_PARTITION, row)
             meta = await self.table.get(keys.META_PARTITION, keys.META)
         if meta is None:
             raise StoreUnavailableError("the table was deleted while it was being opened")
-        table_format = meta.get("Format", 1)
-        if type(table_format) is not int or table_format > FORMAT:
-            raise StoreMismatchError(
-                f"the table has format {table_format}, and this version knows up to {FORMAT}: "
-                "deploy the version that wrote it, or a newer one (docs/upgrading.md)",
-                "format",
-            )
         if (shards := meta.get("Shards")) != len(self._shards):
             raise StoreMismatchError(
                 f"the table was created with {shards} shards, this start asks for "
@@ -400,7 +389,13 @@ class TableStore:
         """See ``StateStore.shared_values``."""
         await self.open()
         found = await self.table.rows(keys.META_PARTITION, keys.shared_range(prefix))
-        return {keys.shared_name(row["RowKey"]): _shared(row) for row in found}
+        values: dict[str, SharedValue[str]] = {}
+        for row in found:
+            try:
+                values[keys.shared_name(row["RowKey"])] = _shared(row)
+            except OtherVersionError as newer:
+                log.warning("%s", newer)
+        return values
 
     async def write_shared(self, name: str, value: str, token: str | None) -> SharedValue[str]:
         """See ``StateStore.write_shared``."""
@@ -473,7 +468,13 @@ async def connect_existing(endpoint: Endpoint, table: str) -> TableStore:
 
 
 def _shared(row: TableEntity) -> SharedValue[str]:
-    """Return a shared value; one that was broken by hand is empty."""
+    """Return a shared value; one that was broken by hand is empty.
+
+    Raises:
+        OtherVersionError: its format is newer.
+    """
+    with suppress(ValueError):
+        check_format(row.get("Format"), f"shared value {keys.shared_name(row['RowKey'])}")
     value = row.get("Value")
     return SharedValue(value if isinstance(value, str) else "", str(row.metadata["etag"]))
 
@@ -489,15 +490,15 @@ def _held_until(row: Row, now: datetime) -> datetime:
 def _summary(row: Row) -> Summary | None:
     """Return an order of a list; None if its row is of a newer version, or was broken by hand."""
     try:
-        state = OrderState(row["ProcessState"])
-        submitted = row.get("SubmittedAt")
-        submitted_at = parse_key_time(submitted) if submitted else None
-        at = parse_key_time(row["At"])
-        why = row.get("UndoneBecause")
-        order_id, workflow = row["OrderID"], row["Workflow"]
-        if not (isinstance(order_id, str) and isinstance(workflow, str)):
-            raise TypeError("OrderID or Workflow is not text")  # noqa: TRY301  logged below
-        return Summary(at, order_id, state, workflow, submitted_at, why)
-    except (KeyError, ValueError, TypeError) as wrong:
-        log.warning("row %r of a list is skipped: %r", row.get("RowKey"), wrong)
-        return None
+        with reading(str(row.get("OrderID")), row):
+            return Summary(
+                parse_key_time(row["At"]),
+                row["OrderID"],
+                OrderState(row["ProcessState"]),
+                row["Workflow"],
+                parse_key_time(row["SubmittedAt"]),
+                row.get("UndoneBecause"),
+            )
+    except (CorruptOrderError, OtherVersionError) as wrong:
+        log.warning("a row of a list is skipped: %s", wrong)
+    return None

@@ -5,8 +5,8 @@ on no other. A transaction takes at most 100 operations and each row once. 30 st
 change at once need 97.
 
 The journal keeps the messages that each transition sends, as compact JSON: one object each, with
-its kind under ``k`` and the members of its class. A later version may add members with defaults.
-It must never rename a member or a kind, because old rows live as long as their orders.
+its kind under ``k`` and the members of its class. A version that changes a member or a kind raises
+the format number and reads both, because old rows live as long as their orders.
 
 A payload is stored in chunks, one row each, in binary columns.
 """
@@ -15,13 +15,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import msgspec
-from azure.core import MatchConditions
-from azure.data.tables import UpdateMode
 
 from sas.adapters import keys, rows
 from sas.adapters.rows import Entity, Row
@@ -40,7 +37,7 @@ from sas.domain.messages import (
     Wake,
 )
 from sas.domain.order import Order, StepRecord, StepState
-from sas.ports import LostContentError, Message, OtherVersionError
+from sas.ports import LostContentError, Message
 
 OPERATIONS_MAX = 100
 BINARY_BYTES = 64 * 1024
@@ -80,16 +77,6 @@ class Operation:
     def is_index_delete(self) -> bool:
         """Whether it only deletes an index row."""
         return self.verb == "delete"
-
-    def for_sdk(self, partition: str) -> tuple[Any, ...]:
-        """Return the tuple that ``submit_transaction`` takes."""
-        entity = {"PartitionKey": partition, **self.row}
-        options: dict[str, Any] = {}
-        if self.verb in {"update", "upsert"}:
-            options["mode"] = UpdateMode.REPLACE
-        if self.etag is not None:
-            options |= {"etag": self.etag, "match_condition": MatchConditions.IfNotModified}
-        return (self.verb, entity, options) if options else (self.verb, entity)
 
 
 def deletion(row_key: str) -> Operation:
@@ -150,7 +137,7 @@ def held_row(due: HeldDue, message: Message) -> Entity:
         **{f"Body{number:02d}": chunk for number, chunk in enumerate(chunks)},
     }
     if message.correlation_id is not None:
-        columns["CorrelationId"] = message.correlation_id
+        columns["CorrelationID"] = message.correlation_id
     return due_row(due) | columns
 
 
@@ -162,7 +149,7 @@ def held_message(row: Row) -> Message:
             row["MessageId"],
             b"".join(row[name] for name in sorted(row) if name.startswith("Body")),
             content_type=row["ContentType"],
-            correlation_id=row.get("CorrelationId"),
+            correlation_id=row.get("CorrelationID"),
             properties=msgspec.json.decode(row["Properties"], type=dict[str, str]),
         )
 
@@ -172,17 +159,12 @@ def _by_key(due: Iterable[Due]) -> list[Due]:
 
 
 def _state(change: Change) -> Operation:
-    row = _carrying(change, rows.state_row(change.after, change.entry.commit_id))
+    row = rows.state_row(change.after, change.entry.commit_id)
     if change.before is None:
         return Operation("create", row)
     if change.before.token is None:
         raise ValueError(f"order {change.before.order_id} has no token: it was never loaded")
     return Operation("update", row, change.before.token)
-
-
-def _carrying(change: Change, row: Entity) -> Entity:
-    """Return a row with the columns of a newer version that it had before."""
-    return {**change.after.unknown.get(row["RowKey"], {}), **row}
 
 
 def _details(change: Change) -> list[Operation]:
@@ -198,8 +180,7 @@ def _steps(change: Change) -> list[Operation]:
     for step in change.after.steps:
         before = old.get(step.number)
         if step != before:
-            row = _carrying(change, rows.step_row(change.after.order_id, step))
-            made.append(Operation("upsert", row))
+            made.append(Operation("upsert", rows.step_row(change.after.order_id, step)))
             made += _result(change.after, before, step)
     return made
 
@@ -266,7 +247,7 @@ def entry_from(row: Row) -> JournalEntry:
             by=row["By"],
             commit_id=row["CommitId"],
             cause=row.get("Cause"),
-            messages=messages_from_json(rows.joined("Messages", row) or "[]"),
+            messages=messages_from_json(rows.joined("Messages", row) or ""),
             reason=row.get("Reason") or "",
             changes=changes_from_text(row.get("Changes") or ""),
         )
@@ -281,18 +262,16 @@ def changes_to_text(changes: tuple[StepChange, ...]) -> str:
 
 
 def changes_from_text(text: str) -> tuple[StepChange, ...]:
-    """Return what ``changes_to_text`` was given. What a newer version wrote is left out."""
-    found = []
-    for one in text.split(",") if text else ():
-        number, _, rest = one.partition(":")
-        states, _, edited = rest.partition(":")
-        before, _, after = states.partition(">")
-        with suppress(ValueError):
-            change = StepChange(
-                int(number), StepState(before), StepState(after), edited == "edited"
-            )
-            found.append(change)
-    return tuple(found)
+    """Return what ``changes_to_text`` was given; raises ValueError for any other text."""
+    return tuple(_change_from(one) for one in text.split(",")) if text else ()
+
+
+def _change_from(text: str) -> StepChange:
+    number, states, *edited = text.split(":")
+    before, after = states.split(">")
+    if edited not in ([], ["edited"]):
+        raise ValueError(f"column Changes has {text[:100]!r}")
+    return StepChange(int(number), StepState(before), StepState(after), edited == ["edited"])
 
 
 def messages_to_json(messages: tuple[Outgoing, ...]) -> str:
@@ -302,22 +281,16 @@ def messages_to_json(messages: tuple[Outgoing, ...]) -> str:
 
 
 def messages_from_json(text: str) -> tuple[Outgoing, ...]:
-    """Return the messages that ``messages_to_json`` was given.
-
-    Raises:
-        OtherVersionError: a newer version wrote a kind, or a content, that this one does not know.
-    """
-    try:
-        return tuple(_message_from(item) for item in json.loads(text))
-    except (KeyError, msgspec.ValidationError) as unknown:
-        raise OtherVersionError(
-            f"the journal holds a message that only a newer version can read ({unknown}): a newer "
-            "instance sends it"
-        ) from None
+    """Return the messages that ``messages_to_json`` was given; raises ValueError for other text."""
+    return tuple(_message_from(item) for item in json.loads(text))
 
 
 def _message_from(item: dict[str, Any]) -> Outgoing:
-    message: Outgoing = msgspec.convert(item, KINDS[item.pop("k")])
+    word = item.pop("k", None)
+    kind = KINDS.get(word) if isinstance(word, str) else None
+    if kind is None or item.keys() != {field.name for field in fields(kind)}:
+        raise ValueError(f"column Messages has {str(word)[:40]!r} with {sorted(item)!s:.200}")
+    message: Outgoing = msgspec.convert(item, kind)
     if isinstance(message, Request) and message.complete_by.tzinfo is None:
         raise ValueError(f"complete_by {message.complete_by} of a message has no time zone")
     return message

@@ -93,7 +93,6 @@ def _add_arguments(verb: Verb, parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-wait", action="store_true", help="send and do not wait")
     args.add_json(parser, "one JSON object for each order instead of text")
-    args.add_connection(parser)
 
 
 def _prepare(verb: Verb, arguments: argparse.Namespace) -> Work:
@@ -111,7 +110,7 @@ def _prepare(verb: Verb, arguments: argparse.Namespace) -> Work:
         raise UsageError("--input replaces one order's content: it goes with ORDER_ID")
     plan = Plan(
         intent=_intent(arguments, verb),
-        bus=args.read_bus(arguments, os.environ),
+        bus=args.read_bus(os.environ),
         queues=read_queues(os.environ),
         sure=arguments.yes or verb is Verb.ACKNOWLEDGE,
         dry_run=arguments.dry_run,

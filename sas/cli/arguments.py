@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from sas.adapters.endpoints import Endpoint
+from sas.cli import output
 from sas.config import (
     SettingError,
     read_order_bytes_max,
@@ -18,6 +20,15 @@ from sas.config import (
     read_tables,
 )
 from sas.domain.queues import ForbiddenReplyQueueError, Queues
+from sas.environment import (
+    CONNECTION,
+    NOTHING,
+    OF_TABLES,
+    StackError,
+    here,
+    names_a_system,
+    service_bus,
+)
 from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
 from sas.ports import (
     OperatorBus,
@@ -26,7 +37,6 @@ from sas.ports import (
     StoreMismatchError,
     StoreUnavailableError,
 )
-from sas.profiles import CONNECTION, nothing_here, service_bus
 
 Work = Callable[[StateStore], Awaitable[int]]
 """What a verb does with the store; it returns the exit code."""
@@ -35,13 +45,14 @@ REPLY_QUEUE = "SAS_REPLY_QUEUE"
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A verb of the command. ``run`` returns the exit code."""
+    """A verb of the command. ``run`` returns the exit code. ``connects``: it needs a system."""
 
     name: str
     summary: str
     description: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+    connects: bool = True
 
     @classmethod
     def with_store(
@@ -57,20 +68,42 @@ class Verb:
         ``prepare`` checks the arguments, before the store is opened, and returns the work.
         """
 
-        def add(parser: argparse.ArgumentParser) -> None:
-            add_arguments(parser)
-            add_storage(parser)
-
         def run(arguments: argparse.Namespace) -> int:
-            where = read_storage(arguments, os.environ)
+            where = read_storage(os.environ)
             return asyncio.run(_with_store(where, prepare(arguments)))
 
-        return cls(name, summary, description, add, run)
+        return cls(name, summary, description, add_arguments, run)
 
 
 async def _with_store(where: Storage, work: Work) -> int:
     async with open_store(where) as store:
         return await work(store)
+
+
+@contextmanager
+def found_here(verb: Verb) -> Iterator[None]:
+    """Let the process's environment be that of the system to work on, as long as this lasts.
+
+    Raises:
+        UsageError: the file of the stack that runs here cannot be used.
+    """
+    if not verb.connects:
+        yield
+        return
+    try:
+        found = here()
+    except StackError as error:
+        raise UsageError(str(error)) from None
+    if found.stack and output.columns(sys.stderr):
+        output.complain(f"sas: using {found.stack}")
+    before = dict(os.environ)
+    os.environ.update(found.settings)
+    try:
+        yield
+    finally:
+        for name in found.settings.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,47 +146,18 @@ def add_json(parser: argparse.ArgumentParser, what: str = "JSON lines instead of
     parser.add_argument("--json", action="store_true", help=f"print {what}")
 
 
-def add_storage(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of a verb that reads the state store."""
-    parser.add_argument(
-        "--storage",
-        metavar="TEXT",
-        help="Storage connection string, or the address of the tables (https://...) to sign in to "
-        "with azure-identity (default: the environment's SAS_TABLES, SAS_TABLES__endpoint or "
-        "AzureWebJobsStorage)",
-    )
-    parser.add_argument(
-        "--table", metavar="NAME", help="the table (default: the environment's SAS_TABLE, orders)"
-    )
-
-
-def read_storage(arguments: argparse.Namespace, env: Mapping[str, str]) -> Storage:
-    """Return the table that the arguments and the environment name.
+def read_storage(env: Mapping[str, str]) -> Storage:
+    """Return the table that the environment names.
 
     Raises:
-        UsageError: they name none, or one that cannot exist.
+        UsageError: it names none, or one that cannot exist.
     """
-    said = dict(env)
-    given: str | None = arguments.storage
-    if given:
-        said.pop("SAS_TABLES__endpoint", None)
-        is_address = given.startswith(("https://", "http://"))
-        said["SAS_TABLES__endpoint" if is_address else "SAS_TABLES"] = given
-    if arguments.table:
-        said["SAS_TABLE"] = arguments.table
     try:
-        return Storage(read_tables(said), read_table_name(said))
-    except SettingError as wrong:
-        nothing = _nothing_here(arguments, said)
-        if nothing is not None:
-            raise UsageError(f"{nothing} --storage or SAS_TABLES") from None
-        raise UsageError(f"{wrong} (or give --env or --storage)") from None
-
-
-def _nothing_here(arguments: argparse.Namespace, env: Mapping[str, str]) -> str | None:
-    """Return the begin of a sentence for a directory in which nothing runs; None elsewhere."""
-    nothing = None if arguments.env else nothing_here(env)
-    return nothing and f"{nothing} --env (see `sas env`),"
+        return Storage(read_tables(env), read_table_name(env))
+    except SettingError as error:
+        if not names_a_system(env):
+            raise UsageError(f"{NOTHING}; or set {OF_TABLES[0]} or {OF_TABLES[1]}") from None
+        raise UsageError(str(error)) from None
 
 
 @asynccontextmanager
@@ -188,26 +192,14 @@ async def open_store(where: Storage) -> AsyncIterator[StateStore]:
         await store.close()
 
 
-def add_connection(parser: argparse.ArgumentParser) -> None:
-    """Add the argument of a verb that sends to Service Bus."""
-    parser.add_argument(
-        "--connection",
-        metavar="TEXT",
-        help=f"Service Bus connection string, or the namespace's host name to sign in to with "
-        f"azure-identity (default: the environment's {CONNECTION}, or "
-        f"{CONNECTION}__fullyQualifiedNamespace). Keep a key in the environment: other users of "
-        "the machine can see arguments",
-    )
-
-
-def read_connection(arguments: argparse.Namespace, env: Mapping[str, str]) -> Connection:
-    """Return the namespace and the response queue that the arguments and the environment name.
+def read_connection(reply_queue: str | None, env: Mapping[str, str]) -> Connection:
+    """Return the namespace that the environment names, with a response queue or the default one.
 
     Raises:
         UsageError: one is missing, or cannot exist.
     """
     queues = read_queues(env)
-    reply_queue = arguments.reply_queue or env.get(REPLY_QUEUE)
+    reply_queue = reply_queue or env.get(REPLY_QUEUE)
     if not reply_queue:
         raise UsageError(
             f"no reply queue: give --reply-queue {queues.response_prefix}NAME or set {REPLY_QUEUE}"
@@ -216,25 +208,23 @@ def read_connection(arguments: argparse.Namespace, env: Mapping[str, str]) -> Co
         queues.check_reply_queue(reply_queue)
     except ForbiddenReplyQueueError as wrong:
         raise UsageError(str(wrong)) from None
-    return Connection(read_bus(arguments, env), reply_queue, queues, read_order_bytes_max(env))
+    return Connection(read_bus(env), reply_queue, queues, read_order_bytes_max(env))
 
 
-def read_bus(arguments: argparse.Namespace, env: Mapping[str, str]) -> Endpoint:
-    """Return the Service Bus namespace that the arguments and the environment name.
+def read_bus(env: Mapping[str, str]) -> Endpoint:
+    """Return the Service Bus namespace that the environment names.
 
     Raises:
-        UsageError: they name none, or one that cannot exist.
+        UsageError: it names none, or one that cannot exist.
     """
-    namespace = arguments.connection or service_bus(env)
+    namespace = service_bus(env)
     if namespace and "=" in namespace:
         return Endpoint(connection_string=namespace)
     if not namespace:
-        nothing = _nothing_here(arguments, env)
-        if nothing is not None:
-            raise UsageError(f"{nothing} --connection or {CONNECTION}")
+        nothing = "no connection:" if names_a_system(env) else f"{NOTHING}; or"
         raise UsageError(
-            f"no connection: name an environment with --env, give --connection or set {CONNECTION} "
-            "to a Service Bus connection string (the portal shows it under Shared access policies)"
+            f"{nothing} set {CONNECTION} to a Service Bus connection string, or "
+            f"{CONNECTION}__fullyQualifiedNamespace to the namespace's host name"
         )
     if "." not in namespace or "/" in namespace:
         raise UsageError(
@@ -244,22 +234,17 @@ def read_bus(arguments: argparse.Namespace, env: Mapping[str, str]) -> Endpoint:
     return Endpoint(address=namespace)
 
 
-def has_bus(arguments: argparse.Namespace, env: Mapping[str, str]) -> bool:
-    """Return whether the arguments or the environment name a Service Bus namespace."""
-    return bool(arguments.connection or service_bus(env))
-
-
 @asynccontextmanager
-async def open_bus_if_any(arguments: argparse.Namespace) -> AsyncIterator[OperatorBus | None]:
+async def open_bus_if_any() -> AsyncIterator[OperatorBus | None]:
     """Open the bus as long as this lasts; None where no namespace is configured.
 
     Raises:
         UsageError: the connection string cannot be read.
     """
-    if not has_bus(arguments, os.environ):
+    if not service_bus(os.environ):
         yield None
         return
-    async with open_bus(read_bus(arguments, os.environ)) as bus:
+    async with open_bus(read_bus(os.environ)) as bus:
         yield bus
 
 

@@ -48,8 +48,6 @@ def _add(parser: argparse.ArgumentParser) -> None:
     )
     act.add_name(parser)
     args.add_json(parser, "each link as one JSON object")
-    args.add_connection(parser)
-    args.add_storage(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -60,9 +58,9 @@ async def _serve(arguments: argparse.Namespace) -> int:
     # Slow to import, and not needed for other verbs.
     from sas.desk.server import Office, serving  # noqa: PLC0415
 
-    by, storage = act.name_of(arguments), args.read_storage(arguments, os.environ)
+    by, storage = act.name_of(arguments), args.read_storage(os.environ)
     known = workflows.load(arguments.app) if arguments.app else None
-    endpoint, queues = args.read_bus(arguments, os.environ), read_queues(os.environ)
+    endpoint, queues = args.read_bus(os.environ), read_queues(os.environ)
     codec = read_payload_codec(os.environ)
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(args.open_bus(endpoint))

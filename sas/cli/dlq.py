@@ -78,7 +78,6 @@ def _add_dlq(parser: argparse.ArgumentParser) -> None:
     moving.add_arguments(parser)
     inboxes.add_choice(parser, "messages")
     args.add_json(parser)
-    args.add_connection(parser)
 
 
 def _dlq(arguments: argparse.Namespace) -> Work:
@@ -92,7 +91,7 @@ def _dlq(arguments: argparse.Namespace) -> Work:
     agents = letters.agents_here(own)
     if arguments.app:
         agents |= workflows.load(arguments.app).agents()
-    endpoint = args.read_bus(arguments, os.environ)
+    endpoint = args.read_bus(os.environ)
 
     async def run(store: StateStore) -> int:
         async with args.open_bus(endpoint) as bus:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any
+from functools import partial
 
 from sas.cli import act, output, workflows
 from sas.cli import arguments as args
-from sas.cli.arguments import Storage, Verb
+from sas.cli.arguments import Verb
 from sas.codec.record import to_line
 from sas.config import SettingError, read_queues
-from sas.domain.order import CLOCK_SKEW
 from sas.domain.queues import Queues
 from sas.operate import letters
 from sas.operate.errors import CommandError
@@ -30,8 +27,7 @@ from sas.ports import (
 
 DESCRIPTION = """\
 Check the settings of this machine, and what they lead to: whether the table and every queue answer,
-which rights you have, whether the queues have the properties that infra/queues.json of this
-directory says, and whether the clocks agree. Nothing is sent or changed.
+and which rights you have. Nothing is sent or changed.
 
   ok        as it should be
   wrong     the line says what to do
@@ -43,9 +39,6 @@ Exit code 0: nothing is wrong. 1: something is.
   sas doctor --app orders.workflows:workflows --json
 """
 OK, WRONG, UNKNOWN = "ok", "wrong", "unknown"
-_DURATION = re.compile(
-    r"P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+)S)?)?"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +50,8 @@ class Finding:
     said: str
 
 
-Check = Callable[[argparse.Namespace], Awaitable[list[Finding]]]
-
-
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--app", metavar="MODULE:NAME", help="the workflows: they name the agents")
-    args.add_storage(parser)
-    args.add_connection(parser)
     act.add_name(parser)
     args.add_json(parser)
 
@@ -74,8 +62,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 async def _examine(arguments: argparse.Namespace) -> int:
     findings: list[Finding] = []
-    for check in CHECKS:
-        for one in await check(arguments):
+    for check in (partial(_settings, arguments), _table, partial(_queues, arguments)):
+        for one in await check():
             findings.append(one)
             if arguments.json:
                 output.say(to_line({"Check": one.what, "State": one.state, "Said": one.said}))
@@ -92,12 +80,12 @@ async def _examine(arguments: argparse.Namespace) -> int:
 
 async def _settings(arguments: argparse.Namespace) -> list[Finding]:
     def table() -> str:
-        where = args.read_storage(arguments, os.environ)
+        where = args.read_storage(os.environ)
         how = "a connection string" if where.endpoint.connection_string else "your sign-in"
         return f"table {where.table}, with {how}"
 
     def bus() -> str:
-        endpoint = args.read_bus(arguments, os.environ)
+        endpoint = args.read_bus(os.environ)
         return "a connection string" if endpoint.connection_string else str(endpoint.address)
 
     def queues() -> str:
@@ -123,34 +111,16 @@ def _read(what: str, reader: Callable[[], str]) -> Finding:
 # -- The table --------------------------------------------------------------------------------
 
 
-async def _table(arguments: argparse.Namespace) -> list[Finding]:
+async def _table() -> list[Finding]:
     what = "reading the table"
     try:
-        where = args.read_storage(arguments, os.environ)
+        where = args.read_storage(os.environ)
         async with args.open_store(where) as store:
             in_error = await store.attention(1000)
     except (CommandError, SettingError, StoreUnavailableError) as wrong:
         return [Finding(what, WRONG, str(wrong))]
     more = "+" if len(in_error) >= 1000 else ""
     return [Finding(what, OK, f"it answers; {len(in_error):,}{more} orders in Error")]
-
-
-async def _clock(arguments: argparse.Namespace) -> list[Finding]:
-    """Compare this machine's clock with that of Storage: ours decides about CompleteBy."""
-    from sas.adapters.queue_properties import clock_of, tables_address  # noqa: PLC0415  # slow
-
-    what = "clock"
-    try:
-        where: Storage = args.read_storage(arguments, os.environ)
-        theirs, ours = await asyncio.to_thread(clock_of, tables_address(where.endpoint))
-    except (CommandError, SettingError, OSError, ValueError) as wrong:
-        return [Finding(what, UNKNOWN, f"not compared with that of Storage: {wrong}")]
-    apart = abs((ours - theirs).total_seconds())
-    said = f"{apart:.0f} s from that of Storage"
-    # A date has whole seconds.
-    if apart <= CLOCK_SKEW.total_seconds() + 1:
-        return [Finding(what, OK, said)]
-    return [Finding(what, WRONG, f"{said}: set this machine's clock (times shown here are wrong)")]
 
 
 # -- The queues -------------------------------------------------------------------------------
@@ -167,7 +137,7 @@ async def _queues(arguments: argparse.Namespace) -> list[Finding]:
     try:
         own = read_queues(os.environ)
         names = _names(arguments, own)
-        async with args.open_bus_if_any(arguments) as bus:
+        async with args.open_bus_if_any() as bus:
             if bus is None:
                 return []
             read = await letters.read(bus, names, 1)
@@ -203,63 +173,4 @@ def _shortened(findings: list[Finding]) -> list[Finding]:
     return [Finding("queues", OK, said), *rest] if good else rest
 
 
-async def _properties(arguments: argparse.Namespace) -> list[Finding]:
-    """Compare the properties of the queues with what ``infra/queues.json`` says."""
-    from sas.adapters.queue_properties import (  # noqa: PLC0415  # slow to import
-        UnreadablePropertiesError,
-        read_properties,
-    )
-
-    what, expected = "properties of the queues", letters.expected_queues()
-    if not expected:
-        return [Finding(what, UNKNOWN, "there is no infra/queues.json in this directory")]
-    if not args.has_bus(arguments, os.environ):
-        return []
-    try:
-        endpoint = args.read_bus(arguments, os.environ)
-        if "UseDevelopmentEmulator=true" in (endpoint.connection_string or ""):
-            return [Finding(what, UNKNOWN, "an emulator has bounds of its own: not compared")]
-        found = await asyncio.to_thread(read_properties, endpoint, list(expected))
-    except (CommandError, UnreadablePropertiesError, ValueError) as wrong:
-        return [Finding(what, UNKNOWN, str(wrong))]
-    return compared(expected, found)
-
-
-def compared(
-    expected: Mapping[str, Mapping[str, Any]], found: Mapping[str, Mapping[str, Any] | None]
-) -> list[Finding]:
-    """Return what differs between the queues as they should be, and as they are."""
-    wrong: list[Finding] = []
-    for name, should in expected.items():
-        own = found.get(name)
-        if own is None:
-            wrong.append(Finding(f"queue {name}", WRONG, "it is missing: deploy infra again"))
-            continue
-        differ = [
-            f"{key} is {own[key]} and should be {_value(value)}"
-            for key, value in should.items()
-            if key in own and own[key] != _value(value)
-        ]
-        if differ:
-            said = f"{'; '.join(differ)}: deploy infra again"
-            wrong.append(Finding(f"queue {name}", WRONG, said))
-    if wrong:
-        return wrong
-    return [Finding("properties of the queues", OK, f"{len(expected):,} queues are as they should")]
-
-
-def _value(text: Any) -> Any:
-    """Return a property as the SDK gives it: a duration as a span of time."""
-    match = _DURATION.fullmatch(text) if isinstance(text, str) and len(text) > 1 else None
-    if match is None:
-        return text
-    return timedelta(**{unit: int(number) for unit, number in match.groupdict("0").items()})
-
-
-CHECKS: tuple[Check, ...] = (_settings, _table, _queues, _properties, _clock)
-
-VERBS = (
-    Verb(
-        "doctor", "check settings, reach, rights, queues, clock", DESCRIPTION, _add_arguments, _run
-    ),
-)
+VERBS = (Verb("doctor", "check settings, reach and rights", DESCRIPTION, _add_arguments, _run),)

@@ -6,7 +6,6 @@ import argparse
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 
 from sas.cli import arguments as args
@@ -21,8 +20,8 @@ from sas.features.incidents import rules
 from sas.features.incidents.board import active_incidents
 from sas.features.incidents.rules import ActiveIncident
 from sas.operate import letters
-from sas.operate.errors import NotPossibleError, UsageError
-from sas.ports import ConflictError, StateStore
+from sas.operate.errors import UsageError
+from sas.ports import StateStore
 
 Record = dict[str, object]
 
@@ -39,13 +38,8 @@ Since: when the circuit closed, or first opened. Rounds: how often it opened sin
 Why: the failure that opened it. Circuits that never opened are shown only if you name their agents
 or give --app.
 
---probe ends the pause of open circuits: the next request of each agent probes its service at once.
-If the probe fails, the circuit opens again. A step that rests is tried again when its rest is over.
-To write, you need the role Storage Table Data Contributor.
-
   sas circuits
   sas circuits payment shipping --json
-  sas circuits payment --probe
   sas circuits --app orders.workflows:workflows
 """
 
@@ -55,24 +49,16 @@ def _add_circuits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--app", metavar="MODULE:NAME", help="show every agent that these workflows use"
     )
-    parser.add_argument(
-        "--probe", action="store_true", help="end the pause of these open circuits (name them)"
-    )
     args.add_json(parser, "JSON lines instead of a table")
 
 
 def _circuits(arguments: argparse.Namespace) -> Work:
     known = workflows.load(arguments.app).agents() if arguments.app else set()
-    if arguments.probe and not arguments.agents:
-        raise UsageError("--probe needs the names of agents: sas circuits AGENT --probe")
 
     async def show(store: StateStore) -> int:
         shared = await breakers(store).all()
         names = sorted(arguments.agents or {*known, *shared})
         _check_agents(names, {*known, *shared, *letters.agents_here(read_queues(os.environ))})
-        if arguments.probe:
-            await _probe(store, arguments.agents)
-            shared = await breakers(store).all()
         found = {name: shared[name].value if name in shared else Breaker() for name in names}
         records = [_circuit_record(name, one) for name, one in found.items()]
         if arguments.json:
@@ -88,33 +74,6 @@ def _circuits(arguments: argparse.Namespace) -> Work:
         return 0
 
     return show
-
-
-async def _probe(store: StateStore, agents: Sequence[str]) -> None:
-    """End the pause of open circuits, so that the next request is a probe.
-
-    Raises:
-        NotPossibleError: one of the circuits is not open, and nothing was changed; or one changed
-            meanwhile.
-    """
-    shared, now = breakers(store), output.now()
-    found = {agent: await shared.read(agent) for agent in agents}
-    for agent, one in found.items():
-        state = one.value.state if one else BreakerState.CLOSED
-        if one is None or state is not BreakerState.OPEN:
-            raise NotPossibleError(
-                f"the circuit of {agent!r} is {state.value}: only an open one can be probed. "
-                "Nothing was changed"
-            )
-    for agent, one in found.items():
-        try:
-            if one is not None:
-                until = min(now, one.value.until or now)
-                await shared.write(agent, replace(one.value, until=until), one)
-        except ConflictError:
-            raise NotPossibleError(
-                f"the circuit of {agent!r} changed meanwhile: look at it again"
-            ) from None
 
 
 def _check_agents(names: Sequence[str], known: set[str]) -> None:

@@ -34,12 +34,12 @@ OnBus = Callable[[OperatorBus, Queues], Awaitable[int]]
 FOLLOW_S = 2.0
 
 
-def _on_bus(arguments: argparse.Namespace, work: OnBus) -> int:
+def _on_bus(work: OnBus) -> int:
     """Run a verb that needs the bus alone; return the exit code."""
     own = read_queues(os.environ)
 
     async def run() -> int:
-        async with args.open_bus(args.read_bus(arguments, os.environ)) as bus:
+        async with args.open_bus(args.read_bus(os.environ)) as bus:
             try:
                 return await work(bus, own)
             except (BusUnavailableError, UndeliverableError) as failed:
@@ -90,7 +90,6 @@ def _add_alerts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--follow", action="store_true", help="go on with each new alert")
     add_choice(parser, "alerts")
     args.add_json(parser)
-    args.add_connection(parser)
 
 
 def _alerts(arguments: argparse.Namespace) -> int:
@@ -114,7 +113,7 @@ def _alerts(arguments: argparse.Namespace) -> int:
             await asyncio.sleep(FOLLOW_S)
             found = _alerts_of(await bus.peek(own.alerts, READ_MAX), since)
 
-    return _on_bus(arguments, show)
+    return _on_bus(show)
 
 
 def _alerts_of(
@@ -190,7 +189,6 @@ def _add_rejected(parser: argparse.ArgumentParser) -> None:
     moving.add_arguments(parser)
     add_choice(parser, "messages")
     args.add_json(parser)
-    args.add_connection(parser)
 
 
 def _rejected(arguments: argparse.Namespace) -> int:
@@ -215,7 +213,7 @@ def _rejected(arguments: argparse.Namespace) -> int:
         right = [(one, part) for one, part in said if since is None or one.enqueued_at >= since]
         return _list_rejected(right[::-1], arguments)
 
-    return _on_bus(arguments, run)
+    return _on_bus(run)
 
 
 def _list_rejected(

@@ -53,7 +53,6 @@ them all (sas resubmit --state error --fingerprint STEP/CODE).
 def _add_list(parser: argparse.ArgumentParser) -> None:
     selection.add_arguments(parser, STATES, default="error", limit=50)
     args.add_json(parser)
-    args.add_connection(parser)
 
 
 def _list(arguments: argparse.Namespace) -> Work:
@@ -87,7 +86,7 @@ async def _list_finished(arguments: argparse.Namespace, wanted: Wanted, store: S
     found = [(one.at, _finished_record(one)) for one in await _finished_in_store(store, wanted)]
     problem = ""
     if wanted.state == "rejected" and wanted.workflow is None:
-        parts, problem = await _rejected_in_queue(arguments, wanted)
+        parts, problem = await _rejected_in_queue(wanted)
         known = {record["OrderID"] for _, record in found}
         found += [(at, record) for at, record in parts if record["OrderID"] not in known]
         found = sorted(found, key=lambda one: one[0], reverse=True)[: wanted.limit]
@@ -109,15 +108,14 @@ async def _finished_in_store(store: StateStore, wanted: Wanted) -> list[Summary]
 
 
 async def _rejected_in_queue(
-    arguments: argparse.Namespace, wanted: Wanted
+    wanted: Wanted,
 ) -> tuple[list[tuple[datetime, Record]], str]:
     """Return the rejected orders on their queue, or why it was not read."""
-    async with args.open_bus_if_any(arguments) as bus:
+    async with args.open_bus_if_any() as bus:
         queues = read_queues(os.environ)
         if bus is None:
             return [], (
-                f"no Service Bus namespace is configured: orders on {queues.rejected} are not "
-                "shown (--connection)"
+                f"no Service Bus namespace is configured: orders on {queues.rejected} are not shown"
             )
         read = await letters.read(bus, [queues.rejected])
     parts = (part for _, part in letters.rejected_orders(read.letters))

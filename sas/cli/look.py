@@ -47,7 +47,6 @@ FIELDS = ("Step", "ProcessState", "FailureCount", "LockedBy", "CompleteBy", "Und
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("order_id", metavar="ORDER_ID")
-    args.add_connection(parser)
     args.add_json(parser, "one JSON object instead of text")
     parser.add_argument(
         "--last",
@@ -97,7 +96,7 @@ async def _load(arguments: argparse.Namespace, store: StateStore) -> Order | Non
     try:
         return await finding.load(store, order_id)
     except NotPossibleError:
-        async with args.open_bus_if_any(arguments) as bus:
+        async with args.open_bus_if_any() as bus:
             part = await rejected_part(bus, read_queues(os.environ), order_id)
         if part is None:
             raise

@@ -4,10 +4,9 @@
 became of them, ``why`` explains one, ``act`` changes them, ``desk`` starts the page, ``watch``
 shows the system, ``doctor`` checks this machine, ``health`` shows faults of the system,
 ``inboxes`` and ``dlq`` show the queues for an operator, ``queues`` any queue
-(``moving`` sends messages again), ``workflows`` checks a deploy, ``sim`` simulates, ``cost`` (with
-``bill`` and ``counts``) estimates the bill, ``project`` writes a new project, ``environments``
-chooses the system (``--env``), ``completion`` serves the shell. They share ``arguments`` (the
-namespace, the table), ``selection`` (which orders), ``output``.
+(``moving`` sends messages again), ``workflows`` checks a deploy, ``sim`` simulates, ``new``
+writes a new project. They share ``arguments`` (the namespace, the table), ``selection`` (which
+orders), ``output``.
 """
 
 from __future__ import annotations
@@ -22,17 +21,14 @@ from pathlib import Path
 
 from sas.cli import (
     act,
-    completion,
-    cost,
     desk,
     dlq,
     doctor,
-    environments,
     health,
     inboxes,
     listing,
     look,
-    project,
+    new,
     queues,
     sim,
     submit,
@@ -40,7 +36,7 @@ from sas.cli import (
     why,
     workflows,
 )
-from sas.cli.arguments import Verb
+from sas.cli.arguments import Verb, found_here
 from sas.cli.output import INTERRUPTED, OutputError
 from sas.config import SettingError
 from sas.distribution import lacking, version
@@ -49,8 +45,7 @@ from sas.operate.errors import UNAVAILABLE, USAGE, CommandError, UsageError
 VERBS: Sequence[Verb] = (
     *(*submit.VERBS, *listing.VERBS, *look.VERBS, *why.VERBS, *act.VERBS),
     *(*watch.VERBS, *doctor.VERBS, *health.VERBS, *inboxes.VERBS, *dlq.VERBS, *queues.VERBS),
-    *(*workflows.VERBS, *sim.VERBS, *cost.VERBS, *desk.VERBS, *project.VERBS),
-    *(*environments.VERBS, *completion.VERBS),
+    *(*workflows.VERBS, *sim.VERBS, *desk.VERBS, *new.VERBS),
 )
 EPILOG = f"""\
 exit codes:
@@ -71,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.print_help()
             return 0
         verb: Verb = arguments.verb
-        with environments.chosen(arguments):
+        with found_here(verb):
             code = _ran(verb, arguments)
         sys.stdout.flush()
     except CommandError as wrong:
@@ -128,7 +123,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"sas {_version()}")
     parser.set_defaults(verb=None)
-    environments.add_globals(parser)
     verbs = parser.add_subparsers(metavar="VERB")
     for verb in VERBS:
         own = verbs.add_parser(
@@ -139,7 +133,6 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         verb.add_arguments(own)
-        environments.add_globals(own, argparse.SUPPRESS)
         own.set_defaults(verb=verb)
     return parser
 

@@ -82,7 +82,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--to", metavar="QUEUE", help="redrive: the target (default: where they came from)")
     moving.add_arguments(parser)
     args.add_json(parser)
-    args.add_connection(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -104,7 +103,7 @@ def _run(arguments: argparse.Namespace) -> int:
     work = {None: _list, "peek": _peek, "redrive": _redrive, "remove": _remove}[action]
 
     async def run() -> int:
-        async with args.open_bus(args.read_bus(arguments, os.environ)) as bus:
+        async with args.open_bus(args.read_bus(os.environ)) as bus:
             try:
                 return await work(bus, arguments, queues)
             except (BusUnavailableError, UndeliverableError) as failed:

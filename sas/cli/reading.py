@@ -50,12 +50,6 @@ class Defaults:
 
     reply_queue: str
     workflow: str = "order"
-    correlation_prefix: str | None = None
-
-    def correlation_id(self, order_id: str) -> str | None:
-        """Return the correlation id of an order that has none; None without a prefix."""
-        prefix = self.correlation_prefix
-        return None if prefix is None else f"{prefix}{order_id}"
 
 
 def read_items(source: BinaryIO, defaults: Defaults) -> Iterator[Item]:
@@ -94,7 +88,7 @@ def to_order(text: bytes, defaults: Defaults) -> NewOrder:
     if not isinstance(order_id, str):
         raise MalformedError(Reason.INVALID, "order_id is not a text: give it in quotes")
     content = msgspec.Raw(msgspec.json.encode(members))
-    return NewOrder(order_id, content, defaults.workflow, defaults.correlation_id(order_id))
+    return NewOrder(order_id, content, defaults.workflow)
 
 
 def _full(members: dict[str, msgspec.Raw], defaults: Defaults) -> NewOrder:
@@ -110,7 +104,7 @@ def _full(members: dict[str, msgspec.Raw], defaults: Defaults) -> NewOrder:
         message.order_id,
         message.order,
         message.workflow,
-        correlation_id=message.correlation_id or defaults.correlation_id(message.order_id),
+        correlation_id=message.correlation_id,
         submission_id=message.submission_id,
         workflow_version=message.workflow_version,
     )

@@ -323,5 +323,6 @@ VERBS = (
         DESCRIPTION,
         _add_arguments,
         _run,
+        connects=False,
     ),
 )

@@ -53,12 +53,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the workflow of bare orders (default: order)",
     )
     parser.add_argument(
-        "--correlation-prefix",
-        metavar="TEXT",
-        help="give TEXT and the order id as correlation id to each order that has none",
-    )
-    args.add_connection(parser)
-    parser.add_argument(
         "--reply-queue",
         metavar="QUEUE",
         help="your application's own response queue "
@@ -71,8 +65,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from sas.cli.reading import Defaults, read_items  # noqa: PLC0415
     from sas.cli.submission import Plan, submit_and_follow  # noqa: PLC0415
 
-    where = args.read_connection(arguments, os.environ)
-    defaults = Defaults(where.reply_queue, arguments.workflow, arguments.correlation_prefix)
+    where = args.read_connection(arguments.reply_queue, os.environ)
+    defaults = Defaults(where.reply_queue, arguments.workflow)
     with _opened(arguments.file) as source:
         plan = Plan(
             connection=where,

@@ -76,7 +76,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="end after N looks (default: go on until Ctrl-C)",
     )
     args.add_json(parser, "each look as one JSON object")
-    args.add_connection(parser)
 
 
 def _watch(arguments: argparse.Namespace) -> Work:
@@ -85,7 +84,7 @@ def _watch(arguments: argparse.Namespace) -> Work:
     async def watch(store: StateStore) -> int:
         left = int(arguments.count or 0)
         live = not arguments.json and output.columns(sys.stdout) is not None
-        async with args.open_bus_if_any(arguments) as bus:
+        async with args.open_bus_if_any() as bus:
             while True:
                 try:
                     _show(await _look(store, bus, own), arguments, live=live)

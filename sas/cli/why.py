@@ -71,7 +71,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("order_id", metavar="ORDER_ID")
     parser.add_argument("--app", metavar="MODULE:NAME", help="the workflows: they name the agents")
     args.add_json(parser, "one JSON object instead of text")
-    args.add_connection(parser)
 
 
 def _why(arguments: argparse.Namespace) -> Work:
@@ -83,7 +82,7 @@ def _why(arguments: argparse.Namespace) -> Work:
         raise UsageError(str(wrong)) from None
 
     async def tell(store: StateStore) -> int:
-        async with args.open_bus_if_any(arguments) as bus:
+        async with args.open_bus_if_any() as bus:
             order = await store.load(arguments.order_id)
             if order is None:
                 order_id = arguments.order_id
@@ -141,7 +140,7 @@ async def _message(
     if step is None or (step.resting and not step.dispatched):
         return Message("none: the supervisor sends one when the rest is over")
     if bus is None:
-        return Message("not looked for: no Service Bus namespace is configured (--connection)")
+        return Message("not looked for: no Service Bus namespace is configured")
     found = await letters.read(bus, letters.waiting_paths(order, step, queues, agents))
     place = letters.place_of(order, step, found.letters)
     if place is not None:

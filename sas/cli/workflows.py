@@ -20,16 +20,13 @@ from sas.domain.workflow import Workflow, Workflows
 from sas.features.version_check import fingerprint, value_name
 from sas.operate import finding
 from sas.operate.errors import UsageError
-from sas.ports import Business, ConflictError, StateStore
+from sas.ports import Business, StateStore
 
 DESCRIPTION = """\
 Compare the workflows of an application with the orders in flight (under way or in Error) and with
 the definitions that the table remembers. An order keeps the workflow version it was submitted with.
 That version must still exist, with the same steps, order, agents, undos and reaction to a failure.
 Times and thresholds may change.
-
---record makes the table remember the definitions as they are now, unless an order in flight would
-break. Use it after a change to a version that only finished orders used.
 
 Exit code 0: all is well. 1: a deploy would break something, or there is no such table. 2: the app
 cannot be loaded. 3: Storage does not answer.
@@ -74,7 +71,7 @@ class Finding:
         """Return what a deploy would break, or nothing."""
         if self.definition is None:
             return "missing: keep this version until its orders have ended" if self.orders else ""
-        if self.changed and self.orders:
+        if self.changed:
             return "changed: give the new definition a version of its own and keep the old one"
         if self.other_steps:
             return "changed: orders in flight have other steps"
@@ -89,12 +86,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODULE:NAME",
         help="a Workflows, a Business, or a function that returns one",
     )
-    parser.add_argument("--record", action="store_true", help="remember the definitions")
     args.add_json(parser, "JSON lines, with every order id")
 
 
 def _check(arguments: argparse.Namespace) -> Work:
-    return _Check(load(arguments.app), record=arguments.record, as_json=arguments.json).run
+    return _Check(load(arguments.app), as_json=arguments.json).run
 
 
 def load(app: str) -> Workflows:
@@ -135,25 +131,18 @@ def made(app: str) -> Workflows | Business:
 class _Check:
     """One check of what an application defines."""
 
-    def __init__(self, defined: Workflows, *, record: bool, as_json: bool) -> None:
+    def __init__(self, defined: Workflows, *, as_json: bool) -> None:
         self._defined = defined
-        self._record = record
         self._as_json = as_json
 
     async def run(self, store: StateStore) -> int:
-        """Check, print the findings, record if all is well; return the exit code."""
+        """Check, print the findings, and return the exit code."""
         broken = False
         for (name, version), one in sorted((await self._findings(store)).items()):
-            broken = broken or bool(one.trouble()) or (one.changed and not self._record)
+            broken = broken or bool(one.trouble())
             record = _record(name, version, one)
             line = f"{name} version {version}: {_said(one, one.trouble())}"
             output.say(to_line(record) if self._as_json else output.one_line(line))
-        if self._record and not broken:
-            for workflow in self._defined:
-                await _remember(store, workflow)
-            output.complain("recorded") if self._as_json else output.say("recorded")
-        elif self._record:
-            output.complain("sas: nothing was recorded")
         return 1 if broken else 0
 
     async def _findings(self, store: StateStore) -> Mapping[tuple[str, int], Finding]:
@@ -186,8 +175,6 @@ def _said(one: Finding, trouble: str) -> str:
     users = f"{output.orders(one.orders)} in flight" + (f" ({some})" if some else "")
     if trouble:
         return f"{users}; {trouble}"
-    if one.changed:
-        return f"{users}; changed since it was used: --record accepts that"
     if one.remembered is None:
         return f"{users}; not used yet" if not one.orders else f"{users}; not recorded yet"
     return f"{users}; unchanged"
@@ -202,18 +189,6 @@ async def _in_flight(store: StateStore) -> AsyncIterator[Order]:
         for order in await finding.load_all(store, every[start : start + finding.BATCH]):
             if not order.rejected and order.process_state not in FINISHED:
                 yield order
-
-
-async def _remember(store: StateStore, workflow: Workflow) -> None:
-    name = value_name(workflow.name, workflow.version)
-    found = await store.read_shared(name)
-    known = fingerprint(workflow)
-    if found is not None and found.value == known:
-        return
-    try:
-        await store.write_shared(name, known, found.token if found else None)
-    except ConflictError:
-        output.complain(f"sas: {name} was changed by another process just now: check again")
 
 
 VERBS = (

@@ -24,7 +24,7 @@ from sas.codec.outward import Notification, event_type
 from sas.domain.messages import Notice
 from sas.domain.order import FINISHED, OrderState
 from sas.domain.queues import Queues
-from sas.profiles import CONNECTION, service_bus, settings
+from sas.environment import CONNECTION, here, service_bus
 from sas.telemetry import tracing
 
 BATCH_ORDERS_MAX = 100
@@ -141,26 +141,21 @@ class OrdersClient:
         self._receiving = Receiving(self._client, self._reply_queue, patience_s, self._inbox)
 
     @classmethod
-    def from_environment(cls, env: str | None = None, **arguments: Any) -> Self:
+    def from_environment(cls, **arguments: Any) -> Self:
         """Prepare a client for the system that the command ``sas`` finds here.
 
-        Args:
-            env: the profile, as in ``sas --env NAME``. Without it, environment variables, or the
-                ``.devstack/env`` of the stack that runs in this directory or above it.
-            arguments: those of the class, for instance ``reply_queue``.
+        Environment variables name it, or the ``.devstack/env`` of the stack that runs in this
+        directory or above it. ``arguments`` are those of the class, for instance ``reply_queue``.
 
         Raises:
-            ProfileError: there is no such profile, or a file cannot be used.
-            ValueError: no Service Bus namespace is named anywhere.
+            ValueError: no Service Bus namespace is named anywhere, or the file cannot be used.
             ModuleNotFoundError: a namespace without a key needs azure-identity (the extra cli).
         """
-        found = settings(env)
+        found = here()
         where = service_bus(found.settings)
         if where is None:
-            raise ValueError(
-                f"no connection in {found.source}: start devstack, set {CONNECTION}, or "
-                "name a profile with env"
-            )
+            source = found.stack or "the environment variables"
+            raise ValueError(f"no connection in {source}: start devstack, or set {CONNECTION}")
         if "=" in where:
             return cls(where, **arguments)
         from azure.identity.aio import DefaultAzureCredential  # noqa: PLC0415  # slow to import

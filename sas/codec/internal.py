@@ -1,7 +1,6 @@
 """The messages between scheduler, agents and operator.
 
-Versions run side by side, so a reader ignores members that it does not know. A version that sends
-something that a reader must understand (a kind, a verb, an outcome) raises ``VERSION``: older
+Versions run side by side. A version that changes these messages raises the format number: older
 instances put such a message back, and a newer one takes it.
 """
 
@@ -10,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -36,13 +35,11 @@ from sas.domain.ids import check_order_id, reply_id
 from sas.domain.messages import Command, Outcome, Progress, Reply, Verb
 from sas.domain.order import Direction, Fault
 from sas.domain.workflow import TIME_ALLOWED_MAX
-from sas.ports import OtherVersionError
+from sas.ports import FORMAT, check_format
 
 INLINE_BYTES_MAX = 160 * 1024
 """Largest request body that carries the order. Above it, the agent reads the store."""
 
-VERSION: Final = 1
-"""The newest ``v`` of a message that this version understands."""
 REASON_LENGTH_MAX: Final = 500
 """Most characters of an operator's reason."""
 Part = msgspec.Raw | UnsetType
@@ -59,19 +56,20 @@ class Kind(StrEnum):
     PROGRESS = "progress"
 
 
-class Envelope(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
-    """The members of every internal message: version, message id and order id.
+class Envelope(
+    msgspec.Struct, frozen=True, tag_field="kind", kw_only=True, forbid_unknown_fields=True
+):
+    """The members of every internal message: format number, message id and order id.
 
-    The version comes from a factory, so that ``omit_defaults`` never drops it. A reader of a later
-    version must be able to see that a message is old.
+    The number comes from a factory, so that ``omit_defaults`` never drops it.
     """
 
-    v: Literal[1] = msgspec.field(default_factory=lambda: VERSION)
+    format: int = msgspec.field(default_factory=lambda: FORMAT)
     id: str
     order_id: str
 
 
-class PayloadRefBody(msgspec.Struct, frozen=True):
+class PayloadRefBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A reference to a payload in the store: see ``StateStore.get_payload``."""
 
     sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -82,7 +80,7 @@ class PayloadRefBody(msgspec.Struct, frozen=True):
 class WakeMessage(Envelope, tag=Kind.WAKE.value, frozen=True, kw_only=True):
     """To the scheduler: process this order. ``seq`` is the journal seq that it was sent at."""
 
-    seq: int = 0
+    seq: int
 
 
 class CommandMessage(
@@ -93,7 +91,7 @@ class CommandMessage(
     ``seq`` is the journal seq that the operator saw. Only cancel may omit it. ``step`` limits
     resubmit and skip to one failed step. ``input`` is JSON: a resubmitted step gets it instead of
     the order, and a skipped step has it as its result. ``reason`` is the operator's own, for the
-    journal; an older instance ignores it.
+    journal.
     """
 
     verb: Literal["resubmit", "skip", "undo", "cancel", "acknowledge"]
@@ -127,6 +125,9 @@ class RequestMessage(
     epoch: int
     complete_by: Annotated[datetime, msgspec.Meta(tz=True)]
     idempotency_key: str
+    submission: str
+    time_allowed: Annotated[float, msgspec.Meta(gt=0, le=TIME_ALLOWED_MAX.total_seconds())]
+    seq: int
     generation: int = 0
     order: Part = UNSET
     order_ref: PayloadRefBody | None = None
@@ -134,15 +135,12 @@ class RequestMessage(
     result_refs: dict[str, PayloadRefBody] = {}
     own_result: Part = UNSET
     own_result_ref: PayloadRefBody | None = None
-    time_allowed: Annotated[float, msgspec.Meta(gt=0, le=TIME_ALLOWED_MAX.total_seconds())] = 60.0
     checks: Annotated[int, msgspec.Meta(ge=0)] = 0
     alternative: str | None = None
     urgent: bool = False
-    submission: str | None = None
-    seq: int = 0
 
 
-class FaultBody(msgspec.Struct, frozen=True):
+class FaultBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why a remote service refused a call."""
 
     code: str
@@ -158,10 +156,10 @@ class ReplyMessage(Envelope, tag=Kind.REPLY.value, frozen=True, kw_only=True, om
     direction: Literal["do", "undo"]
     epoch: int
     outcome: Literal["done", "refused", "waited"]
+    seq: int
     result: Part = UNSET
     result_ref: PayloadRefBody | None = None
     error: FaultBody | None = None
-    seq: int = 0
 
 
 class ProgressMessage(
@@ -186,9 +184,9 @@ def decode(body: bytes, kind: type[M]) -> M:
 
     Raises:
         MalformedError: the body is not such a message, or its order id is invalid.
-        OtherVersionError: a newer version sent it, and only that one understands it.
+        OtherVersionError: its format is newer.
     """
-    _check_version(parse(body))
+    _check_format(parse(body))
     message = convert(body, kind)
     try:
         check_order_id(message.order_id)
@@ -199,15 +197,14 @@ def decode(body: bytes, kind: type[M]) -> M:
     return message
 
 
-def _check_version(value: Any) -> None:
+def _check_format(value: object) -> None:
+    """Check the format number first, because nothing else is known of a newer message."""
     if not isinstance(value, dict):
         return
-    version, texts = value.get("v"), [value.get(name) for name in ("kind", "id", "order_id")]
-    if type(version) is int and version > VERSION and all(isinstance(one, str) for one in texts):
-        raise OtherVersionError(
-            f"a message of order {value['order_id']} has version {version}, and this instance "
-            f"understands up to {VERSION}: a newer instance takes it"
-        )
+    try:
+        check_format(value.get("format"), "an internal message")
+    except ValueError as wrong:
+        raise MalformedError(Reason.INVALID, str(wrong)) from None
 
 
 def encode(message: Internal) -> bytes:
@@ -231,7 +228,7 @@ def to_reply(message: ReplyMessage) -> Reply:
     )
 
 
-def from_reply(reply: Reply, seq: int = 0) -> ReplyMessage:
+def from_reply(reply: Reply, seq: int) -> ReplyMessage:
     """Return the message of an agent's reply. Every repeat has the same id.
 
     ``seq`` is the journal seq that the request was sent at.

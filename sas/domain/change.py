@@ -96,7 +96,7 @@ class HeldDue:
 
 @dataclass(frozen=True, slots=True)
 class OtherDue:
-    """A due row of an unknown kind, by its key: it is left to the newer version that wrote it.
+    """A due row of an unknown kind, by its key. A newer version wrote it if it wrote the order too.
 
     If ``order_id`` is empty, the key cannot be read at all.
     """

@@ -57,12 +57,6 @@ class JournalWord(StrEnum):
     FENCED = "fenced"
     """Nothing was done: the cause is recorded so that no slow handler can act on it later."""
     REJECTED = "rejected"
-    UNKNOWN = "written by a newer version"
-
-    @classmethod
-    def _missing_(cls, _value: object) -> JournalWord:
-        """Read a word of a newer version as UNKNOWN: it must not make an order unreadable."""
-        return cls.UNKNOWN
 
     @property
     def acts(self) -> bool:

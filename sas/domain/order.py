@@ -397,8 +397,7 @@ class Order:
     ``token`` is the ETag of the store; None for an order not yet stored. ``settled_at`` is when the
     order entered Error or finished; None while it is under way. ``deadline`` is when the whole
     order must be done; None once that no longer matters. ``acknowledged_by`` names the operator who
-    has seen the Error. ``undone_because`` says why its undo was decided. ``unknown`` is what a
-    newer version stored, by row: it is written back.
+    has seen the Error. ``undone_because`` says why its undo was decided.
     """
 
     details: Details
@@ -410,7 +409,6 @@ class Order:
     acknowledged_by: str | None = None
     undone_because: str | None = None
     token: str | None = field(default=None, compare=False)
-    unknown: Mapping[str, Mapping[str, object]] = field(default_factory=dict, compare=False)
 
     @property
     def order_id(self) -> str:

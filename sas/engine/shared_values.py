@@ -1,7 +1,7 @@
 """Small values that all instances share through the store, decoded to one type.
 
 Every value has a token, and a write checks it. So no instance overwrites the change of another one
-unnoticed. Members that a newer version wrote are kept when this one writes the value.
+unnoticed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from sas.ports import OtherVersionError, SharedValue, StateStore
+from sas.ports import SharedValue, StateStore, StoreMismatchError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
@@ -28,8 +28,8 @@ class SharedValues(Generic[T]):
     ) -> None:
         """``type_`` is the type to decode to; it may be a union such as ``Incident | None``.
 
-        ``unreadable`` replaces a value that this version cannot decode. Without it, reading such
-        a value raises OtherVersionError.
+        ``unreadable`` replaces a value that cannot be decoded, because it was changed by hand.
+        Without it, reading such a value raises StoreMismatchError.
         """
         self._store = store
         self._prefix = prefix
@@ -41,13 +41,14 @@ class SharedValues(Generic[T]):
 
         Raises:
             StoreUnavailableError: the store does not answer.
-            OtherVersionError: only a newer version can read the value.
+            OtherVersionError: a newer version wrote the value.
+            StoreMismatchError: it was changed by hand and cannot be read.
         """
         found = await self._store.read_shared(self._prefix + name)
-        return None if found is None else self._decoded(found)
+        return None if found is None else self._decoded(self._prefix + name, found)
 
     async def all(self) -> dict[str, SharedValue[T]]:
-        """Return every value by its name, sorted by name, but those of a newer version.
+        """Return every value by its name, sorted by name, but those that cannot be read.
 
         Raises:
             StoreUnavailableError: the store does not answer.
@@ -56,9 +57,9 @@ class SharedValues(Generic[T]):
         known: dict[str, SharedValue[T]] = {}
         for name, one in found.items():
             try:
-                known[name.removeprefix(self._prefix)] = self._decoded(one)
-            except OtherVersionError as newer:
-                log.warning("shared value %s is left alone: %s", name, newer)
+                known[name.removeprefix(self._prefix)] = self._decoded(name, one)
+            except StoreMismatchError as broken:
+                log.warning("%s", broken)
         return known
 
     async def write(self, name: str, value: T, before: SharedValue[T] | None) -> SharedValue[T]:
@@ -68,21 +69,25 @@ class SharedValues(Generic[T]):
             ConflictError: another instance wrote the value since it was read.
             StoreUnavailableError: the store does not answer.
         """
-        body, unknown = msgspec.to_builtins(value), before.unknown if before else {}
-        if isinstance(body, dict):
-            body = {**unknown, **body}
-        text = msgspec.json.encode(body).decode()
+        text = msgspec.json.encode(value).decode()
         token = before.token if before else None
         written = await self._store.write_shared(self._prefix + name, text, token)
-        return SharedValue(value, written.token, unknown)
+        return SharedValue(value, written.token)
 
-    def _decoded(self, found: SharedValue[str]) -> SharedValue[T]:
+    def _decoded(self, name: str, found: SharedValue[str]) -> SharedValue[T]:
         try:
             value = self._decoder.decode(found.value)
-        except (msgspec.DecodeError, RecursionError) as wrong:
+            _check_members(msgspec.json.decode(found.value), msgspec.to_builtins(value))
+        except (msgspec.DecodeError, RecursionError, ValueError) as wrong:
             if self._unreadable is None:
-                raise OtherVersionError(f"only a newer version can read it ({wrong})") from None
+                text = f"shared value {name} cannot be read: {wrong}. Remove its row"
+                raise StoreMismatchError(text, "shared values changed by hand") from None
             return SharedValue(self._unreadable, found.token)
-        whole, known = msgspec.json.decode(found.value), msgspec.to_builtins(value)
-        unknown = set(whole) - set(known) if isinstance(whole, dict) else ()
-        return SharedValue(value, found.token, {name: whole[name] for name in unknown})
+        return SharedValue(value, found.token)
+
+
+def _check_members(stored: object, known: object) -> None:
+    """Raise ValueError for a stored object that has other members than this version writes."""
+    if isinstance(stored, dict) and isinstance(known, dict) and stored.keys() != known.keys():
+        others = ", ".join(sorted(stored.keys() ^ known.keys()))
+        raise ValueError(f"members are unknown or missing: {others[:200]}")

@@ -99,8 +99,8 @@ async def load(store: StateStore, order_id: str) -> Order:
 def no_such_order(order_id: str) -> str:
     """Say that there is no such order, and what to check."""
     return (
-        f"there is no order {order_id!r} here: check the id, and that --storage and --table "
-        "are the app's; a finished order may have been purged"
+        f"there is no order {order_id!r} here: check the id, and that this is the app's "
+        "table; a finished order may have been purged"
     )
 
 

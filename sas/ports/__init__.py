@@ -20,13 +20,13 @@ from sas.ports.business import (
     TransientError,
 )
 from sas.ports.platform import (
+    FORMAT,
     PEEK_BYTES_MAX,
     BusUnavailableError,
     Clock,
     ConflictError,
     CorruptOrderError,
     DecodingError,
-    Exporter,
     LostContentError,
     Message,
     MessageBus,
@@ -44,9 +44,11 @@ from sas.ports.platform import (
     UnavailableError,
     UndeliverableError,
     UnreadableError,
+    check_format,
 )
 
 __all__ = [
+    "FORMAT",
     "LIMIT_MAX",
     "PEEK_BYTES_MAX",
     "Agent",
@@ -62,7 +64,6 @@ __all__ = [
     "ConflictError",
     "CorruptOrderError",
     "DecodingError",
-    "Exporter",
     "Later",
     "LostContentError",
     "Message",
@@ -84,4 +85,5 @@ __all__ = [
     "UnavailableError",
     "UndeliverableError",
     "UnreadableError",
+    "check_format",
 ]

@@ -39,16 +39,40 @@ class StoreUnavailableError(UnavailableError):
     """The state store did not answer in time."""
 
 
+FORMAT = 1
+"""The format number of the rows and internal messages that this version writes.
+
+A version raises it when it writes what this one cannot read. It reads its own format and all lower
+ones, each by exact rules.
+"""
+
+
 class OtherVersionError(UnavailableError):
-    """Only an instance of another version can act on this: it has the order's workflow, or it can
-    read what was written. While a deploy goes on, such an instance runs and takes the message.
+    """Only an instance of another version can act on this: it has the order's workflow, or it knows
+    the format of a row or message. While a deploy goes on, such an instance runs and takes it.
     """
 
 
+def check_format(number: object, what: str, newest: int = FORMAT) -> None:
+    """Check the format number of a row or message; ``what`` names it.
+
+    Raises:
+        OtherVersionError: it is newer than ``newest``.
+        ValueError: it is no format number.
+    """
+    if type(number) is not int or number < 1:
+        raise ValueError(f"the format number is {str(number)[:40]!r}: it must be 1 or more")
+    if number > newest:
+        raise OtherVersionError(
+            f"{what} has format {number}, and this version knows up to {newest}: it is left to an "
+            "instance of a newer version"
+        )
+
+
 class StoreMismatchError(UnavailableError):
-    """The table was written with another number of shards, in a newer format, or with another
-    definition of a workflow under the same version. Messages are put back until an operator
-    corrects the deploy.
+    """The table was written with another number of shards, or with another definition of a workflow
+    under the same version; or a shared value cannot be read. Messages are put back until an
+    operator corrects it.
 
     ``scope`` names what does not fit.
     """
@@ -90,28 +114,23 @@ class DecodingError(UnreadableError):
 class Summary:
     """One order in a list, read from an index row without loading the order.
 
-    ``submitted_at`` is None if an older version wrote the row. ``undone_because`` says why the
-    undo was decided.
+    ``undone_because`` says why the undo was decided.
     """
 
     at: datetime
     order_id: str
     process_state: OrderState
     workflow: str
-    submitted_at: datetime | None = None
+    submitted_at: datetime
     undone_because: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SharedValue(Generic[T]):
-    """A small named value that all instances share, and the token that guards its change.
-
-    ``unknown`` are members that a newer version wrote.
-    """
+    """A small named value that all instances share, and the token that guards its change."""
 
     value: T
     token: str
-    unknown: Mapping[str, object] = field(default_factory=dict, compare=False)
 
 
 class StateStore(Protocol):
@@ -237,19 +256,6 @@ class StateStore(Protocol):
 
     async def close(self) -> None:
         """Close connections."""
-
-
-class Exporter(Protocol):
-    """Keeps orders that are removed from the state store."""
-
-    async def export(self, lines: Sequence[str]) -> None:
-        """Write orders to durable storage, one line of JSON each.
-
-        After a crash between this and its removal an order is exported again.
-
-        Raises:
-            OSError: they could not be written.
-        """
 
 
 class BusUnavailableError(UnavailableError):

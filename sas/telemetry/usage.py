@@ -53,10 +53,6 @@ class Usage:
         """Return the difference of each count."""
         return Usage(*(a - b for a, b in zip(_counts(self), _counts(other), strict=True)))
 
-    def __mul__(self, times: int) -> Usage:
-        """Return each count so many times."""
-        return Usage(*(count * times for count in _counts(self)))
-
 
 def _counts(usage: Usage) -> list[int]:
     return [getattr(usage, name) for name in _NAMES]

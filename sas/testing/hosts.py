@@ -18,7 +18,7 @@ from sas.engine.kept_orders import KeptOrders
 from sas.engine.messages import Addresses
 from sas.features.callbacks.codec import CallbackKeys
 from sas.features.circuit_breaker.rules import BreakerPolicy
-from sas.ports import Business, MessageBus
+from sas.ports import Business, MessageBus, StateStore
 from sas.testing.bus import DEAD_LETTERS, Queued
 from sas.testing.clock import VirtualClock
 from sas.testing.platform import QUEUES
@@ -68,10 +68,11 @@ class Host:
         business: Business,
         *,
         breaker: BreakerPolicy = BREAKER,
+        store: StateStore | None = None,
         bus: MessageBus | None = None,
     ) -> None:
         self.business, self.clock = business, ClockApart(world.clock)
-        self._store, self._bus = world.store, bus or world.bus_of(self.clock)
+        self._store, self._bus = store or world.store, bus or world.bus_of(self.clock)
         self._breaker, self._name, self._starts = breaker, name, 0
         self._reads_all = int(digest_id(str(world.seed), name), 16) % 4 == 0
         self.start()

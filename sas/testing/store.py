@@ -28,12 +28,14 @@ from sas.domain.ids import all_shards, digest_id, key_time, shard_of
 from sas.domain.messages import JournalEntry
 from sas.domain.order import AttemptError, Order, OrderState
 from sas.ports import (
+    FORMAT,
     ConflictError,
     LostContentError,
     Message,
     SharedValue,
     StoreUnavailableError,
     Summary,
+    check_format,
 )
 from sas.telemetry.usage import Usage
 from sas.testing.rows import aggregate_rows, changed_rows
@@ -91,12 +93,17 @@ class MemoryStore:
     change, ``on_removed`` for each out row and held message before it is removed, ``on_changed``
     for each change of due rows.
 
-    ``meter`` counts the requests and rows that Table Storage would see.
+    ``meter`` counts the requests and rows that Table Storage would see. ``formats`` has the format
+    number of each order and shared value. A subclass may have a newer ``format``.
     """
+
+    format = FORMAT
+    """The format number that this store writes, and the newest that it reads."""
 
     def __init__(self, shards: int = 16) -> None:
         self.orders: dict[str, Stored] = {}
         self.payloads: dict[str, dict[str, bytes]] = {}
+        self.formats: dict[str, int] = {}
         self.plan: Callable[[str, str], StoreFault | None] = lambda _operation, _key: None
         self.pause: Callable[[str, str], Awaitable[None]] = _let_others_run
         self.on_written: Callable[[Change], None] = lambda _change: None
@@ -163,6 +170,7 @@ class MemoryStore:
         stored = self.orders.get(order_id)
         if stored is None:
             return None
+        self._check_format(order_id)
         self.meter.entities_read += stored.aggregate
         errors, steps = stored.errors, stored.order.steps
         if all(step.last_error is errors.get(step.number) for step in steps):
@@ -221,6 +229,7 @@ class MemoryStore:
         seq = stored.causes.get(digest_id(cause)) if stored else None
         if stored is None or seq is None:
             return None
+        self._check_format(order_id)
         self.meter.reads += 1  # the cause row, then the journal row
         self.meter.entities_read += 2
         return stored.journal[seq - 1]
@@ -231,12 +240,14 @@ class MemoryStore:
         stored = self.orders.get(order_id)
         if stored is None or not 1 <= seq <= len(stored.journal):
             return None
+        self._check_format(order_id)
         self.meter.entities_read += 1
         return stored.journal[seq - 1]
 
     async def journal(self, order_id: str) -> list[JournalEntry]:
         """See ``StateStore.journal``."""
         await self._begin("journal", order_id)
+        self._check_format(order_id)
         stored = self.orders.get(order_id)
         return self._page(list(stored.journal) if stored else [])
 
@@ -315,6 +326,7 @@ class MemoryStore:
     async def read_shared(self, name: str) -> SharedValue[str] | None:
         """See ``StateStore.read_shared``."""
         await self._begin("read_shared", name)
+        self._check_format(_shared_key(name))
         self.meter.entities_read += name in self._shared
         return self._shared.get(name)
 
@@ -322,7 +334,7 @@ class MemoryStore:
         """See ``StateStore.shared_values``."""
         await self._begin("shared_values", prefix)
         names = self._page(sorted(name for name in self._shared if name.startswith(prefix)))
-        return {name: self._shared[name] for name in names}
+        return {name: self._shared[name] for name in names if self._knows(_shared_key(name))}
 
     async def write_shared(self, name: str, value: str, token: str | None) -> SharedValue[str]:
         """See ``StateStore.write_shared``."""
@@ -335,6 +347,7 @@ class MemoryStore:
         self.meter.entities_written += 1
         self._versions += 1
         self._shared[name] = SharedValue(value, f"v{self._versions}")
+        self.formats[_shared_key(name)] = self.format
         return self._shared[name]
 
     async def acquire_lease(self, name: str, holder: str, until: datetime, now: datetime) -> bool:
@@ -361,6 +374,13 @@ class MemoryStore:
         if fault is StoreFault.UNAVAILABLE:
             raise StoreUnavailableError(f"{operation} of {key}: an injected fault")
         return fault
+
+    def _knows(self, key: str) -> bool:
+        """Return whether the format of an order or a shared value is known to this store."""
+        return self.formats.get(key, self.format) <= self.format
+
+    def _check_format(self, key: str) -> None:
+        check_format(self.formats.get(key, self.format), key, self.format)
 
     def _asked(self, operation: str, key: str) -> None:
         """Count the first request of an operation."""
@@ -455,6 +475,7 @@ class MemoryStore:
         if entry.cause:
             stored.causes[digest_id(entry.cause)] = entry.seq
         self.orders[after.order_id] = stored
+        self.formats[after.order_id] = self.format
         self._write_due(change)
         self.on_written(change)
         return written
@@ -514,7 +535,7 @@ class MemoryStore:
             if at > most:
                 return
             stored = self.orders.get(order_id)  # a test may have removed it by hand
-            if stored is not None:
+            if stored is not None and self._knows(order_id):
                 yield _summary(stored.order, at)
 
 
@@ -522,6 +543,11 @@ def _summary(order: Order, at: datetime) -> Summary:
     details = order.details
     own = (details.workflow, details.submitted_at, order.undone_because)
     return Summary(at, order.order_id, order.process_state, *own)
+
+
+def _shared_key(name: str) -> str:
+    """Return the key of a shared value in ``MemoryStore.formats``; no order id has its sign."""
+    return f"shared|{name}"
 
 
 def _is_ours(stored: Stored, entry: JournalEntry) -> bool:

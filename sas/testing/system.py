@@ -461,7 +461,7 @@ class System:
                 direction = (Direction.DO if doing else Direction.UNDO).value
                 own_id = reply_id(item.order_id, step.number, direction, step.epoch)
                 members = {"id": own_id, "order_id": item.order_id, "step": step.number}
-                body = {"kind": Kind.REPLY.value, "v": 1, **members, "direction": direction}
+                body = {"kind": Kind.REPLY.value, "format": 1, **members, "direction": direction}
                 body |= {"epoch": step.epoch, "outcome": "done"}
                 with suppress(BusUnavailableError):
                     self._put(STRANGE_QUEUE, own_id, json.dumps(body).encode())

@@ -1,7 +1,4 @@
-"""One suite, several adapters: in memory, over Azurite, over Azurite in small and empty pages.
-
-The last one has its transactions built by the SDK. A test that takes ``store`` runs both ways.
-"""
+"""One suite, several adapters: in memory, over Azurite, over Azurite in small and empty pages."""
 
 from __future__ import annotations
 
@@ -45,8 +42,7 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[StateStore]:
         return
     async with FaultyProxy(running.connection_string) as proxy:
         proxy.page_size, proxy.empty_pages = 2, 1
-        where = proxy.connection_string
-        table = TableStore.connect(where, new_table(), direct_transactions=False)
+        table = TableStore.connect(proxy.connection_string, new_table())
         yield table
         await table.close()
 
@@ -61,17 +57,12 @@ class Troubled:
     table: str
 
 
-@pytest.fixture(params=[True, False], ids=["direct", "sdk"])
-async def troubled(request: pytest.FixtureRequest, azurite: Azurite) -> AsyncIterator[Troubled]:
+@pytest.fixture
+async def troubled(azurite: Azurite) -> AsyncIterator[Troubled]:
     async with FaultyProxy(azurite.connection_string) as proxy:
         table = new_table()
         retry_budget = RetryBudget(attempts=3, wait_s=0.01)
-        store = TableStore.connect(
-            proxy.connection_string,
-            table,
-            retry_budget=retry_budget,
-            direct_transactions=request.param,
-        )
+        store = TableStore.connect(proxy.connection_string, table, retry_budget=retry_budget)
         rival = TableStore.connect(azurite.connection_string, table)
         await store.open()
         await rival.open()

@@ -13,7 +13,7 @@ import pytest
 from azure.data.tables.aio import TableClient
 
 from sas.adapters import keys
-from sas.adapters.table import Meter, RetryBudget, Table
+from sas.adapters.table import RetryBudget
 from sas.adapters.table_store import TableStore
 from sas.domain.change import Change, due_rows
 from sas.domain.ids import shard_of
@@ -199,8 +199,9 @@ async def test_a_store_that_does_not_answer_delays_a_caller_for_a_bounded_time(
     troubled: Troubled,
 ) -> None:
     order = await stored(troubled)
-    hurried = Table(troubled.store.table.client, RetryBudget(total_s=0.3), Meter())
-    store = TableStore(hurried)
+    store = TableStore.connect(
+        troubled.proxy.connection_string, troubled.table, retry_budget=RetryBudget(total_s=0.3)
+    )
     assert await store.load("order-1") == order
     troubled.proxy.queries.append(Trouble.SILENT)
     troubled.proxy.batches.append(Trouble.SILENT)
@@ -210,6 +211,7 @@ async def test_a_store_that_does_not_answer_delays_a_caller_for_a_bounded_time(
     with pytest.raises(StoreUnavailableError, match=r"no answer within 0\.3 s"):
         await store.commit(cases.claimed(order))
     assert time.monotonic() - started < 30  # a silent store would be waited for without end
+    await store.close()
 
 
 async def test_an_index_row_deleted_by_hand_does_not_hold_up_its_order(

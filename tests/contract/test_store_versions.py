@@ -1,25 +1,37 @@
-"""A changed definition under an old version, met by every state store."""
+"""What another version wrote, met by every state store: a newer format, a changed definition."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
+from azure.data.tables import UpdateMode
 
 from devstack.azurite import Azurite
 from sas.adapters.clock import SystemClock
 from sas.adapters.table_store import TableStore
+from sas.domain.ids import shard_of
 from sas.domain.queues import Queues
 from sas.domain.workflow import Step, Workflow
 from sas.engine.context import Context
 from sas.engine.messages import Addresses
 from sas.features.version_check import Versions
-from sas.ports import StateStore, StoreMismatchError
+from sas.ports import (
+    FORMAT,
+    ConflictError,
+    OtherVersionError,
+    StateStore,
+    StoreMismatchError,
+)
 from sas.testing.bus import MemoryBus
+from sas.testing.store import MemoryStore
 from tests.contract import cases
+from tests.contract.cases import NOW
 from tests.contract.conftest import new_table
 
+FAR = NOW + timedelta(days=30)
 STEPS = tuple(Step(f"step-{n}", agent="inventory") for n in range(3))
 FIRST = Workflow("order", 2, STEPS)
 CHANGED = Workflow("order", 2, (*STEPS, Step("gift-wrap", agent="inventory")))
@@ -50,6 +62,59 @@ async def test_a_rejected_order_and_an_unknown_workflow_pass_the_check(
     await Versions(store, [FIRST]).check(order)
     await Versions(store, [Workflow("other", 1, STEPS)]).check(order)
     await Versions(store, [CHANGED]).check(await store.commit(cases.rejected("r")))
+
+
+async def become_newer(store: StateStore, order_id: str) -> None:
+    """Let all rows of an order, and all shared values, be of the next format."""
+    if isinstance(store, MemoryStore):
+        names = [f"shared|{name}" for name in await store.shared_values("")]
+        store.formats |= dict.fromkeys([order_id, *names], FORMAT + 1)
+        return
+    assert isinstance(store, TableStore)
+    for partition in ("meta", shard_of(order_id, 16)):
+        for row in await store.table.rows(partition, ("", "~")):
+            newer = {**row, "Format": FORMAT + 1, "Newly": "added"}
+            await store.table.client.update_entity(newer, mode=UpdateMode.REPLACE)
+
+
+async def test_an_order_of_a_newer_format_is_read_by_nobody_and_not_overwritten(
+    store: StateStore,
+) -> None:
+    order = await store.commit(cases.submitted("o", cause="orders:1"))
+    await become_newer(store, "o")
+    for reading in (
+        store.load("o"),
+        store.recorded("o", "orders:1"),
+        store.entry("o", 1),
+        store.journal("o"),
+    ):
+        with pytest.raises(OtherVersionError, match="left to an instance of a newer version"):
+            await reading
+    assert await store.due(shard_of("o", 16), FAR, 10) != []
+    if isinstance(store, TableStore):  # the token of a row changes with it
+        with pytest.raises(ConflictError):
+            await store.commit(cases.claimed(order))
+    await store.commit(cases.submitted("other"))
+    assert await store.load("other") is not None
+
+
+async def test_lists_skip_orders_of_a_newer_format(store: StateStore) -> None:
+    await store.commit(cases.rejected("r"))
+    await become_newer(store, "r")
+    assert await store.finished(10) == []
+
+
+async def test_a_shared_value_of_a_newer_format_is_left_alone_and_hides_no_other(
+    store: StateStore,
+) -> None:
+    await store.write_shared("a", "1", None)
+    await become_newer(store, "o")
+    with pytest.raises(OtherVersionError):
+        await store.read_shared("a")
+    written = await store.write_shared("b", "2", None)
+    assert await store.shared_values("") == {"b": written}
+    with pytest.raises(ConflictError):
+        await store.write_shared("a", "2", None)
 
 
 def deployed(store: TableStore, workflows: Sequence[Workflow]) -> Context:

@@ -162,7 +162,9 @@ BAD: dict[str, Bad] = {
     "a reply queue that does not exist, and an unknown workflow": Bad(
         order("B-nobody", reply_queue="responses-nobody", workflow="nothing"), "unknown-workflow"
     ),
-    "an internal message": Bad(b'{"kind":"wake","v":1,"id":"1","order_id":"B-wake"}', "invalid"),
+    "an internal message": Bad(
+        b'{"kind":"wake","format":1,"id":"1","order_id":"B-wake"}', "invalid"
+    ),
 }
 
 

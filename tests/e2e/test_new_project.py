@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 
 from devstack import azurite
-from sas.distribution import version
 from tests.ports import free_port
 from tools.dist import ROOT, build
 
@@ -179,9 +178,3 @@ def test_azd_s_first_hook_asks_for_the_settings_of_this_business(
         hook, cwd=project, env=given, capture_output=True, text=True, check=False
     )
     assert taken.returncode == 0, taken.stderr
-
-
-def test_upgrade_finds_nothing_changed_in_a_new_project(place: Path, project: Path) -> None:
-    sas = place / "empty" / "bin" / "sas"
-    said = run(place, sas, "upgrade", cwd=project)
-    assert said == f"The template changed nothing since {version()}.\n"

@@ -21,7 +21,7 @@ ALSO = (
     ".github",
     "samples",
     "docs",
-    "benchmarks",
+    "lab",
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",

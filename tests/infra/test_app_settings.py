@@ -9,7 +9,7 @@ import pytest
 
 from sas.bounds import SHARDS_MAX
 from sas.config import FUNCTIONS, SettingError, read_config
-from sas.profiles import CONNECTION
+from sas.environment import CONNECTION
 from tests.indexed_functions import bindings
 from tests.infra.kit import INFRA, ROOT
 
@@ -78,8 +78,6 @@ ELSEWHERE = {
             *("SAS_AGENT_DELAY_MAX_SECONDS", "SAS_AGENT_LIMITS", "SAS_BREAKER_FAILURES"),
             *("SAS_BREAKER_OPEN_SECONDS", "SAS_FUNCTION_SECONDS", "SAS_DEPLOY_WAIT_SECONDS"),
             *(
-                "SAS_TABLE_TRANSACTIONS",
-                "SAS_PURGE_EXPORT",
                 "ORDERS_ATTEMPT_SECONDS",
                 "ORDERS_CARRIER_TELLS_SECONDS",
             ),

@@ -12,7 +12,7 @@ import pytest
 import orders
 from sas.config import QUEUE_SETTINGS, read_config, read_queues
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
-from sas.profiles import CONNECTION
+from sas.environment import CONNECTION
 from tests.indexed_functions import bindings
 from tools.infra_queues import applications
 

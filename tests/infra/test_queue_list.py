@@ -104,15 +104,6 @@ def test_operators_may_look_into_every_queue_that_the_desk_and_dlq_look_into() -
     assert "param operatorReadsQueues bool = true" in (INFRA / "main.bicep").read_text()
 
 
-def test_the_page_names_the_role_of_each_verb_that_writes_the_table() -> None:
-    page = (ROOT / "docs" / "operating.md").read_text().replace("\n", " ")
-    why = json.loads((INFRA / "roles.json").read_text())["storageTableDataReader"]["why"]
-    writes = r"circuits --probe` and `(sas )?workflows check --record` write the table"
-    assert re.search(writes, page)
-    assert re.search(writes, why)
-    assert "*Storage Table Data Contributor* on it, which nobody has until you grant it" in page
-
-
 def test_an_application_with_queues_of_its_own_has_both_lanes_as_the_shared_one() -> None:
     names = set(all_queues(LIST, ["web"], ["web"])) - set(all_queues(LIST, []))
     bound = Queues(applications=("web",))

@@ -113,7 +113,6 @@ def test_the_pages_are_copied_with_the_files_that_they_link_to(tmp_path: Path) -
     stage(tmp_path)
     assert (tmp_path / "README.md").read_text() == (ROOT / "README.md").read_text()
     assert (tmp_path / "docs" / "images" / "desk-overview.png").exists()
-    assert (tmp_path / "samples" / "prices.json").exists()
     assert not list(tmp_path.rglob("*.py"))
 
 

@@ -19,6 +19,7 @@ from sas.adapters import queues
 from sas.cli.main import main
 from sas.codec.outward import Rejection, encode, rejected_parts
 from sas.domain.ids import parse_key_time
+from sas.ports import BusUnavailableError, UndeliverableError
 from tests.functions_rig import SHOP, own_queues
 from tests.integration.broker_sdk_kit import short_pauses
 
@@ -194,3 +195,15 @@ async def test_a_queue_without_the_right_to_read_it_names_the_role(
         assert await sas("peek", "orders-rejected") == 0
         assert await sas("peek", "other") == 3
     assert "Azure Service Bus Data Receiver" in capsys.readouterr().err
+
+
+async def test_the_right_to_send_is_checked_and_nothing_is_sent(broker: Broker) -> None:
+    bus = queues.OperatorServiceBus.connect(broker.connection_string)
+    try:
+        await bus.check_sending("orders")
+        errors = (BusUnavailableError, UndeliverableError)
+        with pytest.raises(errors, match="There is no such queue: create it"):
+            await bus.check_sending("nosuch")
+        assert await bus.peek("orders", 10) == []
+    finally:
+        await bus.close()

@@ -80,8 +80,9 @@ async def submit(at: At) -> None:
     file = at.folder / "orders.jsonl"
     file.write_text(lines("A-1", "F-2", "A-3"))
     async with Broker(["orders", REPLIES]) as broker, system(broker):
-        to = ("--connection", broker.connection_string, "--reply-queue", REPLIES)
-        assert await at.sas("submit", str(file), "--follow", *to) == 1
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("ServiceBus", broker.connection_string)
+            assert await at.sas("submit", str(file), "--follow", "--reply-queue", REPLIES) == 1
     live = [line for line in at.screen.lines if line.startswith("submitted ")]
     assert live[0] == "submitted 0, ended 0, 0 s"
     assert any(line.startswith("submitted 3, ended ") for line in live[:-1])
@@ -169,20 +170,20 @@ async def incidents(at: At) -> None:
 
 async def queues(at: At) -> None:
     dead = REPLIES + "/$DeadLetterQueue"
-    patch = pytest.MonkeyPatch.context()
     named = Queues()
     there = {REPLIES, *named.on_the_way(()), named.alerts, named.rejected, named.dead_letters}
     missing = "callbacks-urgent"
     async with Broker(sorted(there - {missing})) as broker, AsyncExitStack() as stack:
-        stack.enter_context(patch).setattr(args, "open_bus", OPEN_BUS)
-        to = ("--connection", broker.connection_string)
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(args, "open_bus", OPEN_BUS)
+        patch.setenv("ServiceBus", broker.connection_string)
         client = ServiceBusClient.from_connection_string(broker.connection_string)
         async with client, client.get_queue_sender(REPLIES) as sender:
             await sender.send_messages([ServiceBusMessage("x" * 60) for _ in range(11)])
             async with client.get_queue_receiver(REPLIES) as receiver:
                 for message in await receiver.receive_messages(11, max_wait_time=30):
                     await receiver.dead_letter_message(message, reason="nobody-read-it")
-        assert await at.sas("queues", "--queue", REPLIES, *to) == 1  # one is missing
+        assert await at.sas("queues", "--queue", REPLIES) == 1  # one is missing
         shown = at.screen.last
         if at.narrow:
             place = shown.index(REPLIES)
@@ -193,10 +194,10 @@ async def queues(at: At) -> None:
         said = " ".join(line.strip() for line in shown)
         assert said.count("There is no such queue") == 1
         assert f"queue {missing}: " in said
-        assert await at.sas("queues", "peek", REPLIES, "--dead-letter", "--limit", "1", *to) == 0
+        assert await at.sas("queues", "peek", REPLIES, "--dead-letter", "--limit", "1") == 0
         assert "nobody-read-it" in at.screen.last[-3] + at.screen.last[-2]
         at.fits()
-        redrive = ("queues", "redrive", REPLIES, "--dead-letter", "--all", *to)
+        redrive = ("queues", "redrive", REPLIES, "--dead-letter", "--all")
         for answer, code, dead_letters in (("n", 1, 11), ("y", 0, 0)):
             running = asyncio.ensure_future(at.sas(*redrive))
             await at.screen.answer("send 11 messages again? [y/N] ", f"{answer}\n")
@@ -246,22 +247,6 @@ async def acknowledge(at: At) -> None:
     assert await at.sas("acknowledge", "A", "--by", "bob") == 0
     assert at.screen.last[-1] == "done: seq 4, acknowledged; the order is Error"
     assert "?" not in at.screen.raw  # it does not ask
-
-
-async def cost(at: At) -> None:
-    prices = json.loads((Path(__file__).parents[2] / "samples" / "prices.json").read_text())
-    del prices["items"]["key-vault"]
-    file = at.folder / "prices.json"
-    file.write_text(json.dumps(prices))
-    assert await at.sas("cost", "--orders", "1000", "--prices", str(file)) == 1
-    at.fits()
-    shown = at.screen.lines
-    assert any(line.startswith("functions-time") for line in shown)
-    assert "key-vault" in shown[-1]
-    if at.narrow:
-        assert any(line.startswith("    Unit: GB s; Idling: ") for line in shown)
-    assert await at.sas("cost", "--counts") == 0
-    at.fits()
 
 
 async def sim(at: At) -> None:
@@ -352,14 +337,6 @@ async def doctor(at: At) -> None:
     at.fits()
 
 
-async def env(at: At) -> None:
-    assert await at.sas("env", "list") == 0
-    assert "without --env: " in " ".join(at.screen.last)
-    assert await at.sas("env", "show") == 0
-    assert await at.sas("env", "show", "nosuch") == 2
-    assert "there is no profile 'nosuch'" in at.screen.raw
-
-
 async def desk(at: At) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -379,18 +356,6 @@ async def new(at: At) -> None:
     assert await at.sas("new", str(folder)) == 0
     assert (folder / "function_app.py").is_file()
     assert "is a project of your own." in at.screen.raw
-
-
-async def upgrade(at: At) -> None:
-    folder = at.folder / "mine"
-    assert await at.sas("new", str(folder)) == 0
-    assert await at.sas("upgrade", str(folder)) == 0
-    assert at.screen.last[-1] == "The template changed nothing since 0.1.0."
-
-
-async def completion(at: At) -> None:
-    assert await at.sas("completion", "bash") == 0
-    assert "complete -o default -F _sas sas" in at.screen.raw
 
 
 CASES: dict[str, Callable[[At], Awaitable[None]]] = {
@@ -430,11 +395,7 @@ CASES: dict[str, Callable[[At], Awaitable[None]]] = {
     "watch": watch,
     "doctor": doctor,
     "desk": desk,
-    "env": env,
-    "cost": cost,
-    "completion": completion,
     "new": new,
-    "upgrade": upgrade,
     "sim": sim,
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator
 
 import pytest
@@ -23,6 +24,7 @@ from tests.functions_rig import (
     WORKED,
     Rig,
     body_of,
+    northwind,
     order,
     rig,
     time_allowed_is_over,
@@ -48,7 +50,11 @@ async def holds(made: Rig, queue: str, count: int) -> None:
     await until(enough, f"{count} messages on {queue}")
 
 
-async def test_an_order_walks_from_function_to_function(made: Rig) -> None:
+async def test_an_order_walks_from_function_to_function(
+    made: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG, logger="sas")
     async with made.host("submission"):
         await made.submit("W-1")
         await holds(made, "scheduler", 1)
@@ -86,6 +92,17 @@ async def test_an_order_walks_from_function_to_function(made: Rig) -> None:
     assert await made.kinds("W-1") == ["received", "completed"]
     assert await made.rejected() == []
     assert await made.alerts() == []
+    has_no_key_and_no_content(made, caplog)
+
+
+def has_no_key_and_no_content(made: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    parts = made.azurite.connection_string.split(";")
+    key = max((part.partition("=")[2] for part in parts), key=len)
+    address = northwind()["ship_to"]["address"]
+    assert caplog.records
+    for record in caplog.records:
+        assert key not in record.getMessage()
+        assert address not in record.getMessage()
 
 
 async def test_the_rows_of_an_order_carry_the_five_fields_by_their_names(made: Rig) -> None:

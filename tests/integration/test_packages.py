@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from sas.project.template import sources
+from sas.project import FILES as FOLDER
+from sas.project import sources
 from tools.dist import ROOT, build
 
-FILES = "sas/project/files/"
+FILES = f"sas/{FOLDER}/"
 """What `sas new` writes: it has a folder `tests` and one called `orders`, for the new project."""
 
 

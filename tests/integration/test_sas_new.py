@@ -1,4 +1,4 @@
-"""``sas new`` and ``sas upgrade``, from the working copy."""
+"""``sas new``, from the working copy."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,7 @@ import pytest
 from devstack.__main__ import parser
 from sas.cli.main import build_parser, main
 from sas.distribution import version
-from sas.project.new import BASE, MANIFEST, _remember
-from sas.project.template import BUSINESS, TEMPLATE, sources
+from sas.project import TEMPLATE, WHEELS, sources
 from tests.infra.test_azd import azure_yaml_errors
 from tools.dist import ROOT
 from tools.infra_queues import (
@@ -33,9 +33,9 @@ from tools.infra_queues import (
 )
 
 yaml: Any = importlib.import_module("yaml")
+SETTINGS = {"STOCK_URL", "PAYMENT_URL"}
 CHANGED_FOR_THE_PROJECT = {
     "azure.yaml",
-    "local.settings.json",
     "infra/README.md",
     "infra/emulator/Config.json",
     "infra/main.parameters.json",
@@ -53,8 +53,7 @@ def project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 def files_of(project: Path) -> dict[str, str]:
     paths = (path for path in project.rglob("*") if path.is_file())
-    held = {path.relative_to(project).as_posix(): path.read_text() for path in paths}
-    return {path: text for path, text in held.items() if not path.startswith(f"{BASE.as_posix()}/")}
+    return {path.relative_to(project).as_posix(): path.read_text() for path in paths}
 
 
 def test_a_project_has_every_file_of_the_template_and_the_shared_ones_unchanged(
@@ -62,7 +61,7 @@ def test_a_project_has_every_file_of_the_template_and_the_shared_ones_unchanged(
 ) -> None:
     held = files_of(project)
     wanted = {source.removeprefix(TEMPLATE): source for source in sources(ROOT)}
-    assert set(held) == {*wanted, MANIFEST.as_posix()}
+    assert set(held) == set(wanted)
     same = {path for path, source in wanted.items() if held[path] == (ROOT / source).read_text()}
     of_the_template = {path for path, source in wanted.items() if source.startswith(TEMPLATE)}
     assert set(wanted) - same - of_the_template == CHANGED_FOR_THE_PROJECT
@@ -88,11 +87,11 @@ def test_its_queues_agree_with_each_other_and_its_settings_with_its_business(
     assert not [name for name in azure if differences(azure[name], emulated[name])]
     own = json.loads((project / "local.settings.json").read_text())["Values"]
     ours = json.loads((ROOT / "local.settings.json").read_text())["Values"]
-    assert {n: v for n, v in own.items() if n not in BUSINESS} == {
+    assert {n: v for n, v in own.items() if n not in SETTINGS} == {
         name: value for name, value in ours.items() if not name.startswith("ORDERS_")
     }
     asked = json.loads((infra / "main.parameters.json").read_text())["parameters"]
-    assert set(asked["businessSettings"]["value"]) == set(BUSINESS)
+    assert set(asked["businessSettings"]["value"]) == SETTINGS
 
 
 def test_its_azure_yaml_is_valid_and_has_its_name(project: Path) -> None:
@@ -120,7 +119,7 @@ def test_its_workflows_are_valid(project: Path) -> None:
     [
         (["Tea Shop"], "use letters and digits, with - between them"),
         (["full"], "is not empty: name a new directory"),
-        (["shop", "--wheels", "full"], "holds no scheduler_agent_supervisor*.whl"),
+        (["shop", "--wheels", "full"], "has no scheduler_agent_supervisor-"),
     ],
 )
 def test_a_project_that_cannot_be_written_is_refused(
@@ -155,134 +154,7 @@ def test_the_next_step_can_be_pasted(
     assert main(["new", directory]) == 0
     said = capsys.readouterr().out
     assert said.splitlines()[0].endswith(step)
-    assert "put its two wheels into wheels/ first" in said
-
-
-def test_a_directory_that_sas_new_did_not_write_cannot_be_upgraded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["upgrade", str(tmp_path)]) == 2
-    assert "is for a project of `sas new`" in capsys.readouterr().err
-
-
-def older(project: Path) -> None:
-    """Make the project one of an older template.
-
-    That template had another host.json, no compose.yaml, another Makefile (which the adopter
-    changed since), and a file ``tools/old.py``. The adopter removed ``orders.jsonl``.
-    """
-    files = {path: text for path, text in files_of(project).items() if path != str(MANIFEST)}
-    files["host.json"] = '{"version": "2.0"}\n'
-    files["Makefile"] = "test:\n"
-    files["tools/old.py"] = "# old\n"
-    for path in ("host.json", "tools/old.py"):
-        (project / path).write_text(files[path])
-    (project / "Makefile").write_text("test:\n\techo mine\n")
-    files.pop("infra/emulator/compose.yaml")
-    (project / "infra" / "emulator" / "compose.yaml").unlink()
-    (project / "orders.jsonl").unlink()
-    (project / "orders" / "agents.py").write_text("# mine\n")
-    _remember(project, "tea-shop", files)
-    manifest = {"name": "tea-shop", "version": "0.0.9"}
-    (project / MANIFEST).write_text(json.dumps(manifest))
-
-
-def test_an_upgrade_shows_what_the_template_changed_and_changes_nothing(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["upgrade", str(project)]) == 0
-    older(project)
-    before = files_of(project)
-    capsys.readouterr()
-    assert main(["upgrade", str(project)]) == 1
-    said = capsys.readouterr().out
-    told = dict(re.findall(r"^(\S+): (.*template.*)$", said, re.MULTILINE))
-    assert told == {
-        "host.json": "changed in the template",
-        "Makefile": "changed in the template and by you",
-        "infra/emulator/compose.yaml": "new in the template",
-        "tools/old.py": "no longer in the template",
-    }
-    assert '-{"version": "2.0"}\n' in said
-    assert "+++ template/host.json\n" in said
-    assert "4 files of the template changed since 0.0.9. `sas upgrade --apply` writes or" in said
-    assert "removes 3 files; 1 get NAME.template beside them, merge by hand." in said
-    assert files_of(project) == before
-
-
-def test_an_applied_upgrade_keeps_what_the_adopter_changed(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    as_new = files_of(project)
-    older(project)
-    assert main(["upgrade", str(project), "--apply"]) == 0
-    assert "Makefile.template: not merged yet. Merge it" in capsys.readouterr().out
-    held = files_of(project)
-    assert held["Makefile"] == "test:\n\techo mine\n"
-    assert held["Makefile.template"] == as_new["Makefile"]
-    assert held["orders/agents.py"] == "# mine\n"
-    for path in ("host.json", "infra/emulator/compose.yaml"):
-        assert held[path] == as_new[path]
-    assert not {"tools/old.py", "orders.jsonl"} & set(held)
-    assert (project / BASE / "host.json").read_text() == held["host.json"]
-    assert json.loads(held[MANIFEST.as_posix()])["version"] == version()
-    assert main(["upgrade", str(project)]) == 0
-    said = capsys.readouterr().out
-    assert f"The template changed nothing since {version()}." in said
-    assert "Makefile.template: not merged yet. Merge it" in said
-    (project / "Makefile.template").unlink()
-    assert main(["upgrade", str(project)]) == 0
-    assert "not merged yet" not in capsys.readouterr().out
-
-
-def test_an_upgrade_in_json_names_the_files_that_are_not_merged(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    older(project)
-    assert told_in_json(project, capsys, "--apply") == {
-        ("Makefile", "changed in the template and by you", True),
-        ("host.json", "changed in the template", True),
-        ("infra/emulator/compose.yaml", "new in the template", True),
-        ("tools/old.py", "no longer in the template", True),
-        ("Makefile.template", "not merged yet", False),
-    }
-    assert told_in_json(project, capsys) == {("Makefile.template", "not merged yet", False)}
-    (project / "Makefile.template").unlink()
-    assert told_in_json(project, capsys) == set()
-
-
-def told_in_json(
-    project: Path, capsys: pytest.CaptureFixture[str], *words: str
-) -> set[tuple[str, str, bool]]:
-    capsys.readouterr()
-    assert main(["upgrade", str(project), "--json", *words]) == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    return {(one["Path"], one["Change"], one["Applied"]) for one in told}
-
-
-def test_the_diff_of_a_file_that_both_changed_has_the_changes_of_the_template_only(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    older(project)
-    assert main(["upgrade", str(project)]) == 1
-    shown = capsys.readouterr().out
-    assert "--- base/Makefile\n" in shown
-    assert "echo mine" not in shown
-    assert main(["upgrade", str(project), "--apply"]) == 0
-    applied = capsys.readouterr().out
-    assert "--- base/Makefile\n" in applied
-    assert "echo mine" not in applied
-
-
-def test_an_upgrade_does_not_replace_what_an_earlier_one_left_to_merge(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    older(project)
-    (project / "Makefile.template").write_text("half merged\n")
-    before = files_of(project)
-    assert main(["upgrade", str(project), "--apply"]) == 2
-    assert "Makefile.template of an earlier upgrade is not merged" in capsys.readouterr().err
-    assert files_of(project) == before
+    assert "write it again with --wheels DIR" in said
 
 
 def test_the_agents_of_a_project_are_changed_by_its_own_command(project: Path) -> None:
@@ -293,15 +165,12 @@ def test_the_agents_of_a_project_are_changed_by_its_own_command(project: Path) -
     assert "agent-courier" in {queue["name"] for queue in listed["queues"]}
 
 
-def test_the_project_s_rule_for_the_branch_requires_the_checks_of_its_own_workflow(
+def test_the_project_s_rule_for_the_branch_requires_the_check_of_its_own_workflow(
     project: Path,
 ) -> None:
     jobs = yaml.safe_load((project / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
     page = (project / "infra" / "README.md").read_text()
-    rule = page.partition("A rule for `main`")[2].partition("- **")[0]
-    assert rule
-    assert set(re.findall(r"`(\w+)`", rule)) == set(jobs)
-    assert not any("strategy" in job for job in jobs.values())
+    assert [f"project of your own `{job}`) passed" in page for job in jobs] == [True]
 
 
 def make(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -355,7 +224,62 @@ def test_an_old_python_is_refused_before_anything_is_made(project: Path, tmp_pat
     assert not (project / ".venv").exists()
 
 
-def test_where_pip_finds_no_package_the_wheels_are_named(
+def pip(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run our own pip in the project, without an index: to make an environment takes seconds."""
+    asked = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--dry-run"]
+    env = {name: text for name, text in os.environ.items() if not name.startswith("PIP_")}
+    return subprocess.run(
+        [*asked, "--ignore-installed", "--isolated", *words],
+        cwd=project, env=env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("wheels")
+    for package in WHEELS.values():
+        write_wheel(made, package, version())
+        write_wheel(made, package, "99.0")  # not of this version, and not the project's
+    return made
+
+
+def write_wheel(directory: Path, package: str, number: str) -> None:
+    about = f"{package}-{number}.dist-info"
+    with zipfile.ZipFile(directory / f"{package}-{number}-py3-none-any.whl", "w") as wheel:
+        name = package.replace("_", "-")
+        wheel.writestr(
+            f"{about}/METADATA",
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n"
+            + "".join(f"Provides-Extra: {e}\n" for e in ("functions", "telemetry")),
+        )
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "")
+
+
+def test_pip_installs_just_the_wheels_that_the_project_was_given(
+    tmp_path: Path, wheels: Path
+) -> None:
+    project = tmp_path / "shop"
+    assert main(["new", str(project), "--wheels", str(wheels)]) == 0
+    names = [f"{package}-{version()}-py3-none-any.whl" for package in WHEELS.values()]
+    assert sorted(path.name for path in (project / "wheels").iterdir()) == sorted(names)
+
+    def install() -> subprocess.CompletedProcess[str]:
+        return pip(project, "-r", "requirements.txt")
+
+    installed = f"Would install scheduler-agent-supervisor-{version()}"
+    write_wheel(project / "wheels", "scheduler_agent_supervisor", "99.0")
+    ran = install()
+    assert installed in ran.stdout, ran.stderr
+    (project / "wheels" / names[0]).write_bytes(b"another file")
+    ran = install()
+    assert ran.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in ran.stderr
+    [line] = re.findall("^file:.*$", (project / "requirements-dev.txt").read_text(), re.MULTILINE)
+    assert line.startswith(f"file:wheels/{names[1]}#sha256=")
+
+
+def test_where_pip_finds_no_package_the_option_for_wheels_is_named(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pip is ours: to install one into the .venv takes seconds."""
@@ -366,7 +290,7 @@ def test_where_pip_finds_no_package_the_wheels_are_named(
     ran = make(project, "setup", f"PYTHON={python}")
     assert ran.returncode != 0
     assert "No matching distribution" in ran.stderr
-    assert "put its two wheels into wheels/ and run make again" in ran.stdout
+    assert "write the project again with: sas new --wheels DIR" in ran.stdout
     assert not (project / ".venv" / ".ready").exists()
 
 

@@ -45,7 +45,7 @@ async def test_forged_replies_on_the_callbacks_queue_fence_nothing(made: Rig) ->
         await until(lambda: _requested(made), "the request of the first step is out")
     before = await made.words("V-1")
     forged = (
-        '{"kind":"reply","v":1,"id":"V-1/00/do/1","order_id":"V-1","step":0,"direction":"do",'
+        '{"kind":"reply","format":1,"id":"V-1/00/do/1","order_id":"V-1","step":0,"direction":"do",'
         '"epoch":1,"outcome":"done"%s}'
     )
     for member in ("", ',"DeadLetterSource":"agent-replies"'):

@@ -65,7 +65,6 @@ def test_orders_end_whole_over_several_host_processes_while_one_is_killed(
     assert "\x1b" not in run.stdout
     assert re.search(rf"^ +[\d.]+ s  received \d+/{orders}, processing ", run.stdout, re.MULTILINE)
     assert "Orders ended a second" not in run.stdout
-    assert "<svg" in (PROJECT / "build" / "demo.svg").read_text(encoding="utf-8")
     last = run.stdout.strip().splitlines()[-1]
     figures = {name: int(number) for name, number in re.findall(r"([a-z ]+?) (\d+)", last)}
     figures = {name.strip(): number for name, number in figures.items()}
@@ -95,7 +94,6 @@ def test_on_a_terminal_the_demo_is_a_live_picture_and_its_orders_can_be_operated
         assert re.search(rf"│ {name} .*│", text), name
     assert re.search(r"│ ended +\S* +[\d.]+/s, mean [\d.]+/s", text)
     assert "Orders ended a second (3 orders in " in text
-    assert "The chart is in build/demo.svg." in text
     assert "ORDERS=20" not in text
     assert "Verdict: Every order ended." in text
     assert "orders in 3 | processed 2 | failed 1 " in text

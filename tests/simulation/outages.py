@@ -1,6 +1,6 @@
 """Play an outage of one dependency under a running load, and count what it cost.
 
-An outage of any length costs time and nothing else. ``python -m tools.outages`` makes the table of
+An outage of any length costs time and nothing else. ``python -m lab.outages`` makes the table of
 docs/failure-modes.md with these functions.
 """
 

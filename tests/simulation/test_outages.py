@@ -1,7 +1,7 @@
 """An outage of any length costs time and nothing else.
 
 Each dependency is away for a while under a running load. ``SAS_SEEDS=2000 make test-all`` runs more
-of them. ``python -m tools.outages`` makes the table of docs/failure-modes.md.
+of them. ``python -m lab.outages`` makes the table of docs/failure-modes.md.
 """
 
 from __future__ import annotations

@@ -1,40 +1,54 @@
-"""An instance of this version (the older one) beside one of the next, over one table and one bus.
+"""An instance of this version beside one of the next, over one store and one bus.
 
-Some messages of the newer one have a format that only it understands, and it has a version of a
-workflow that the older one does not know. The older one leaves both to the newer one.
+The newer one writes every order, every shared value and some of its messages in the next format.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from sas.domain.order import OrderState
-from sas.domain.workflow import Workflows
-from sas.ports import Business, Message, MessageBus, Peeked
+from sas.domain.change import Change
+from sas.domain.expire import DEPLOY_TIME
+from sas.domain.order import Order
+from sas.ports import FORMAT, Message, MessageBus, Peeked
 from sas.testing.bus import Queued
 from sas.testing.hosts import Host
-from sas.testing.plan import Faults, Plan
+from sas.testing.plan import Faults
 from sas.testing.platform import QUEUES
-from sas.testing.system import Project
+from sas.testing.store import MemoryStore
 from sas.testing.world import Handler, Instance
-from tests.business import workflows
 from tests.long import seeds
-from tests.simulation.system import System, deployed_host, deployed_queues
+from tests.simulation.system import System, build, check_end
 
 ORDERS = 12
 FAULTS = Faults(lock_lost=0.02, duplicate=0.02, bus_down=0.01)
 
 
+class NewerStore(MemoryStore):
+    """The store as the newer version uses it. It shares all content with the older one's."""
+
+    format = FORMAT + 1
+
+    def __init__(self, shared: MemoryStore) -> None:
+        self.__dict__ = shared.__dict__
+        self.wrote: set[str] = set()
+
+    async def commit(self, change: Change) -> Order:
+        written = await super().commit(change)
+        self.wrote.add(change.after.order_id)
+        return written
+
+
 class NewerBus:
-    """The bus as the newer version uses it: some messages only it understands."""
+    """The bus as the newer version uses it: some of its messages have the next format."""
 
     def __init__(self, bus: MessageBus, rng: random.Random) -> None:
         self._bus, self._rng = bus, rng
@@ -50,113 +64,79 @@ class NewerBus:
 
     def _newer(self, message: Message) -> Message:
         body = json.loads(message.body)
-        if "kind" not in body or "v" not in body or self._rng.random() > 0.3:
+        if body.get("format") != FORMAT or self._rng.random() < 0.5:
             return message
-        return replace(message, body=json.dumps(body | {"v": 2, "newer": [1]}).encode())
+        newer = {**body, "format": FORMAT + 1, "newly": [1]}
+        return replace(message, body=json.dumps(newer).encode())
 
 
-def understands(handle: Handler) -> Handler:
-    """Return a handler of the newer version, given one that knows version 1 only."""
+class NewerHost(Host):
+    """The functions of the newer version: they read both formats."""
 
+    def start(self) -> None:
+        super().start()
+        self.handlers = {queue: _reads_both(handle) for queue, handle in self.handlers.items()}
+
+
+def _reads_both(handle: Handler) -> Handler:
     async def newer(queued: Queued) -> object:
-        body = queued.message.body
+        body: Any = None
         with suppress(ValueError):
-            parsed = json.loads(body)
-            if isinstance(parsed, dict) and parsed.get("v") == 2:
-                del parsed["newer"]
-                body = json.dumps(parsed | {"v": 1}).encode()
-        return await handle(replace(queued, message=replace(queued.message, body=body)))
+            body = json.loads(queued.message.body)
+        if isinstance(body, dict) and body.pop("newly", None):
+            text = json.dumps(body | {"format": FORMAT}).encode()
+            queued = replace(queued, message=replace(queued.message, body=text))
+        return await handle(queued)
 
     return newer
 
 
-class SideBySide(System):
-    """Two instances, the older one first."""
+def side_by_side(seed: int, faults: Faults) -> tuple[System, NewerStore]:
+    """Return a system with an older and a newer instance, and the store of the newer one."""
+    system = build(seed, faults)
+    world, older = system.world, system.hosts[0]
+    store = NewerStore(world.store)
+    bus = NewerBus(world.bus, world.rng)
+    newer = NewerHost(world, "newer", older.business, store=store, bus=bus)
+    system.hosts.append(newer)
+    world.instances.append(Instance(newer))
+    for number in range(ORDERS):
+        system.submit(f"O-{number}")
+    return system, store
 
-    def __init__(self, seed: int, faults: Faults) -> None:
-        old = Workflows(
-            [replace(one, notify_steps=True) for one in workflows(timedelta(minutes=3))]
-        )
-        first = old.find("order")
-        new = Workflows([*old, replace(first, version=2, steps=first.steps[1:])])
-        project = Project(new, deployed_queues(), deployed_host())
-        super().__init__(project, Plan(seed, 1, ()), faults=faults)
-        world = self.world
-        self.hosts = [
-            Host(world, name, Business(known, self.agents), bus=bus)
-            for name, known, bus in (
-                ("older", old, world.bus),
-                ("newer", new, NewerBus(world.bus, world.rng)),
-            )
-        ]
-        newer = self.hosts[1]
-        newer.handlers = {name: understands(handle) for name, handle in newer.handlers.items()}
-        self._both = [Instance(host) for host in self.hosts]
-        self.run_only(0, 1)
 
-    def run_only(self, *running: int) -> None:
-        """Let these instances run: messages go to whichever, and all of them sweep."""
-        self.world.instances = [self._both[number] for number in running]
-
-    def send(self, order_id: str, version: int | None) -> None:
-        self.submitted[order_id] = "order"
-        self.put_order(order_id, "order", {}, version=version)
-
-    def check(self) -> None:
-        """Every order is Processed, its application notified, and nothing needed an operator."""
-        assert self.alerts() == Counter()
-        assert self.bus.messages(QUEUES.rejected) == []
-        assert set(self.states().values()) == {OrderState.PROCESSED}
-        for order_id in self.submitted:
-            steps = len(self.store.orders[order_id].order.steps)
-            told = {"received": 1, "step-completed": steps, "completed": 1}
-            assert self.notices(order_id) == Counter(told)
-
-    def failures(self) -> int:
-        return sum(stored.order.failure_count for stored in self.store.orders.values())
+async def run_for(system: System, time: timedelta) -> None:
+    """Run for some virtual time, whether all is done or not."""
+    with suppress(TimeoutError):
+        await system.world.run(lambda: False, hours_max=time / timedelta(hours=1))
 
 
 @pytest.mark.parametrize("faults", [Faults(), FAULTS], ids=["calm", "faults"])
-@pytest.mark.parametrize("seed", seeds(2, 50))
+@pytest.mark.parametrize("seed", seeds(3, 50))
 async def test_orders_run_to_their_end_on_two_versions_at_once(seed: int, faults: Faults) -> None:
-    both = SideBySide(seed, faults)
-    for number in range(ORDERS):
-        both.send(f"O-{number}", (None, 1, 2)[number % 3])
-    await both.world.run(both.at_rest)
-    both.check()
-    if faults == Faults():
-        assert both.failures() == 0
-    await both.close()
+    system, newer = side_by_side(seed, faults)
+    await system.world.run(system.at_rest)
+    check_end(system)
+    assert newer.wrote
+    assert {newer.formats[order_id] for order_id in newer.wrote} == {FORMAT + 1}
+    assert system.alerts() == {}
+    await system.close()
 
 
-@pytest.mark.parametrize("seed", seeds(2, 30))
-async def test_what_a_newer_version_began_an_older_one_ends_or_leaves_alone(seed: int) -> None:
-    """The newer one is taken back for some minutes, in the middle of its orders."""
-    both = SideBySide(seed, Faults())
-    both.run_only(1)
-    for number in range(ORDERS):
-        both.send(f"O-{number}", 1 + number % 2)
-    while len(both.store.orders) < ORDERS:
-        await both.world.run_for(0.5)
-    both.run_only(0)
-    await both.world.run_for(200)
-    assert both.alerts() == Counter()
-    assert len(set(both.states().values())) == 2, "some waited for the newer one"
-    both.run_only(0, 1)
-    await both.world.run(both.at_rest)
-    both.check()
-    await both.close()
-
-
-@pytest.mark.parametrize("seed", seeds(2, 30))
-async def test_what_an_older_version_began_a_newer_one_ends(seed: int) -> None:
-    both = SideBySide(seed, Faults())
-    both.run_only(0)
-    for number in range(ORDERS):
-        both.send(f"O-{number}", 1)
-    await both.world.run_for(0.5 + seed % 3)
-    both.run_only(1)
-    await both.world.run(both.at_rest)
-    both.check()
-    assert both.failures() == 0
-    await both.close()
+@pytest.mark.parametrize("seed", seeds(3, 30))
+async def test_orders_of_a_newer_format_are_left_alone_and_reported_while_it_is_away(
+    seed: int,
+) -> None:
+    system, newer = side_by_side(seed, Faults())
+    await run_for(system, timedelta(seconds=0.5 + seed % 3))
+    system.world.instances[1].up = False
+    left = {order_id: system.store.orders[order_id].order for order_id in newer.wrote}
+    await run_for(system, 2 * DEPLOY_TIME)
+    assert {order_id: system.store.orders[order_id].order for order_id in left} == left
+    unfinished = [order for order in left.values() if order.settled_at is None]
+    assert set(system.alerts()) == ({"not-runnable"} if unfinished else set())
+    assert system.bus.messages(QUEUES.rejected) == []
+    system.world.instances[1].up = True
+    await system.world.run(system.at_rest)
+    check_end(system)
+    await system.close()

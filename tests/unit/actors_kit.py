@@ -346,6 +346,7 @@ def done(order_id: str = "O-1", step: int = 0, epoch: int = 1, **changes: Any) -
         "direction": "do",
         "epoch": epoch,
         "outcome": "done",
+        "seq": 0,
         "result": msgspec.Raw(b'{"ok":true}'),
     }
     reply = ReplyMessage(**(members | changes))

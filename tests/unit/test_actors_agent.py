@@ -428,7 +428,7 @@ async def test_a_reply_that_the_bus_does_not_take_lets_the_request_come_again() 
         lambda body: body.replace(b'"epoch":1', b'"epoch":"1"'),
         lambda body: body.replace(b'"direction":"do"', b'"direction":"redo"'),
         lambda body: body.replace(b'"O-1"', b'"O#1"'),
-        lambda body: body.replace(b'"v":1', b'"v":0'),
+        lambda body: body.replace(b'"format":1', b'"format":0'),
         lambda body: body.replace(b'"complete_by":"', b'"complete_by":"x'),
         lambda body: body.replace(b"+00:00", b"").replace(b'Z"', b'"'),
     ],

@@ -9,7 +9,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import msgspec
 import pytest
 
 from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
@@ -692,23 +691,6 @@ async def test_a_token_ends_no_step_of_a_later_order_under_the_same_id() -> None
     await made.run(made.dead_letters.handle(letter(said(callback))))
     assert made.order() == before
     assert waiting(made) == []
-
-
-async def test_a_token_from_before_orders_were_distinguished_is_accepted_until_it_expires() -> None:
-    made, callback = await awaiting()
-    bare = msgspec.structs.replace(KEYS.read(callback.token), submission=None)
-    assert (await post(made, KEYS.issue(bare))).status == 202
-
-
-async def test_an_old_token_that_expired_before_its_order_was_submitted_is_of_an_earlier_one() -> (
-    None
-):
-    made, callback = await awaiting()
-    past = int((made.order().details.submitted_at - HOUR).timestamp())
-    old = msgspec.structs.replace(KEYS.read(callback.token), submission=None, expires=past)
-    await made.hand(said(Callback(KEYS.issue(old), None, made.clock.now())))
-    assert made.states()[0] == "Processing"
-    assert [one.reason for one in made.rejected()] == ["unknown-order"]
 
 
 async def test_an_order_that_takes_its_place_while_a_callback_is_taken_is_left_alone() -> None:

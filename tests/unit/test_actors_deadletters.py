@@ -32,7 +32,7 @@ async def claimed() -> Kit:
 
 
 def wake(wake_id: str = "O-1/1/0", order_id: str = "O-1") -> Message:
-    body = internal.encode(internal.WakeMessage(id=wake_id, order_id=order_id))
+    body = internal.encode(internal.WakeMessage(id=wake_id, order_id=order_id, seq=0))
     return Message(QUEUES.scheduler, wake_id, body)
 
 

@@ -590,7 +590,7 @@ async def test_a_wake_in_an_extended_wait_claims_nothing() -> None:
         await made.later(seconds)
         await made.sweep()
     before = made.order()
-    stray = internal.encode(WakeMessage(id="stray", order_id="O-1"))
+    stray = internal.encode(WakeMessage(id="stray", order_id="O-1", seq=0))
     assert (
         await made.run(made.scheduler.handle(received(QUEUES.scheduler, "stray", stray)))
         is ApplyResult.NOTHING

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sas.actors import purge
 from sas.actors.purge import LEASE, Purge, Purger
-from sas.adapters.export import JsonLines
 from sas.domain.change import Due, HeldDue
 from sas.domain.ids import shard_of
 from sas.domain.order import Order
-from sas.ports import Exporter, Message, StoreUnavailableError
+from sas.ports import Message, StoreUnavailableError
 from sas.testing.store import StoreFault
 from tests.contract import cases
-from tests.contract.cases import NOW
 from tests.telemetry_kit import recording
 from tests.unit.actors_kit import Kit, kit
 
@@ -46,22 +42,8 @@ async def in_error(made: Kit, order_id: str, days: float) -> Order:
     return await made.store.commit(cases.refused(order, 0, ONE, at=aged(made, days)))
 
 
-async def run(made: Kit, exporter: Exporter | None = None) -> Purge:
-    return await made.run(Purger(made.context, RETENTION, exporter).run())
-
-
-class Kept:
-    """An exporter that remembers its lines, and fails on demand."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.full = False
-
-    async def export(self, lines: list[str] | tuple[str, ...] | object) -> None:
-        if self.full:
-            raise OSError("no space left")
-        assert isinstance(lines, list)
-        self.lines += lines
+async def run(made: Kit) -> Purge:
+    return await made.run(Purger(made.context, RETENTION).run())
 
 
 async def test_finished_orders_older_than_the_retention_go_and_younger_ones_stay() -> None:
@@ -102,7 +84,7 @@ async def test_one_that_an_operator_touches_while_it_is_being_removed_stays() ->
     assert made.state("touched") == "Compensating"
 
 
-async def test_one_that_moved_on_since_it_was_listed_is_not_even_exported() -> None:
+async def test_one_that_moved_on_since_it_was_listed_stays() -> None:
     made = kit()
     seen = await processed(made, "moved", 40)
     finished = made.store.finished
@@ -114,9 +96,8 @@ async def test_one_that_moved_on_since_it_was_listed_is_not_even_exported() -> N
         return listed
 
     made.store.finished = meanwhile  # type: ignore[method-assign,assignment]
-    kept = Kept()
-    found = await run(made, kept)
-    assert (found.removed, found.left, kept.lines) == (0, 1, [])
+    found = await run(made)
+    assert (found.removed, found.left) == (0, 1)
 
 
 async def test_a_run_goes_through_more_than_a_batch_oldest_first_in_each_shard(
@@ -124,17 +105,23 @@ async def test_a_run_goes_through_more_than_a_batch_oldest_first_in_each_shard(
 ) -> None:
     monkeypatch.setattr(purge, "BATCH", 3)
     monkeypatch.setattr(purge, "TOGETHER", 2)
-    made, kept = kit(), Kept()
+    made = kit()
     names = [f"o-{number}" for number in range(10)]
     names += neighbours("o-0", 10)
     for number, name in enumerate(names):
         await processed(made, name, 60 - number // 4)  # several at the same moment
-    found = await run(made, kept)
+    together, removed = made.store.purge, list[Order]()
+
+    async def noted(*orders: Order) -> set[str]:
+        removed.extend(orders)
+        return await together(*orders)
+
+    made.store.purge = noted  # type: ignore[method-assign]
+    found = await run(made)
     assert (found.looked_at, found.removed) == (20, 20)
-    exported = [json.loads(line) for line in kept.lines]
     for shard in made.store.shards:
-        of_it = [one["SettledAt"] for one in exported if shard_of(one["OrderID"], 16) == shard]
-        assert of_it == sorted(of_it)
+        ends = [str(one.settled_at) for one in removed if shard_of(one.order_id, 16) == shard]
+        assert ends == sorted(ends)
 
 
 def neighbours(order_id: str, count: int) -> list[str]:
@@ -327,90 +314,11 @@ async def test_two_instances_do_not_purge_at_once() -> None:
     assert "old" in made.store.orders
 
 
-async def test_what_is_removed_was_exported_whole_before() -> None:
-    made, kept = kit(), Kept()
-    order = await processed(made, "old", 60)
-    await run(made, kept)
-    (line,) = kept.lines
-    record = json.loads(line)
-    assert record["OrderID"] == "old"
-    assert record["Payload"] == json.loads(str(order.details.payload))
-    assert [entry["What"] for entry in record["Journal"]] == [
-        "submitted",
-        "claimed",
-        "step processed",
-    ]
-
-
-async def large(made: Kit, order_id: str, size: int) -> Order:
-    """An order that was processed long ago, its result offloaded."""
-    order = await made.store.commit(cases.submitted(order_id, ONE))
-    order = await made.store.commit(cases.claimed(order, ONE))
-    ref = await made.store.put_payload(order_id, b'"' + b"x" * (size - 2) + b'"')
-    return await made.store.commit(cases.answered(order, 0, ONE, result=ref, at=aged(made, 60)))
-
-
-async def test_offloaded_content_is_exported_whole_and_goes_with_its_order() -> None:
-    made, kept = kit(), Kept()
-    await large(made, "old", 60_000)
-    assert (await run(made, kept)).removed == 1
-    assert json.loads(kept.lines[0])["Steps"][0]["Result"] == "x" * 59_998
-    assert made.store.payloads == {}
-
-
-async def test_content_that_cannot_be_read_keeps_its_order_and_no_other() -> None:
-    made, kept = kit(), Kept()
-    for name in ("a", "b"):
-        await large(made, name, 60_000)
-    made.store.fail_next("get_payload", StoreFault.UNAVAILABLE)
-    found = await run(made, kept)
-    assert (found.removed, found.failed, len(kept.lines)) == (1, 1, 1)
-    assert (await run(made, kept)).removed == 1
-
-
-async def test_no_more_content_is_read_at_once_than_fits_in_memory() -> None:
+async def test_offloaded_content_goes_with_its_order() -> None:
     made = kit()
-    parts: list[int] = []
-
-    class Counting(Kept):
-        async def export(self, lines: object) -> None:
-            assert isinstance(lines, list)
-            parts.append(len(lines))
-
-    for name in neighbours("small", 5):
-        await large(made, name, 900_000)
-    await processed(made, "small", 60)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(purge, "EXPORT_BYTES_MAX", 2_000_000)
-        assert (await run(made, Counting())).removed == 6
-    assert parts == [3, 2, 1]  # never more than two large ones
-
-
-async def test_what_cannot_be_exported_is_not_removed() -> None:
-    made, kept = kit(), Kept()
-    await processed(made, "old", 60)
-    kept.full = True
-    found = await run(made, kept)
-    assert (found.removed, found.failed) == (0, 1)
-    assert "old" in made.store.orders
-    kept.full = False
-    assert (await run(made, kept)).removed == 1
-
-
-async def test_the_file_takes_line_after_line_and_survives_a_torn_one(tmp_path: Path) -> None:
-    folder = tmp_path / "kept"
-    file = JsonLines(folder, "host/1:7", lambda: NOW.astimezone(UTC))
-    await file.export(['{"a":1}', '{"a":2}'])
-    (path,) = folder.iterdir()
-    assert path.name == "orders-2026-03-01-host-1-7.jsonl"
-    with path.open("ab") as torn:
-        torn.write(b'{"a":')
-    await file.export(['{"a":"\u00e9"}'])
-    assert path.read_text(encoding="utf-8") == '{"a":1}\n{"a":2}\n{"a":\n{"a":"é"}\n'
-
-
-async def test_a_directory_that_cannot_be_written_is_an_os_error(tmp_path: Path) -> None:
-    taken = tmp_path / "taken"
-    taken.write_text("a file")
-    with pytest.raises(OSError, match="taken"):
-        await JsonLines(taken, "host").export(["{}"])
+    order = await made.store.commit(cases.submitted("old", ONE))
+    order = await made.store.commit(cases.claimed(order, ONE))
+    ref = await made.store.put_payload("old", b'"' + b"x" * 60_000 + b'"')
+    await made.store.commit(cases.answered(order, 0, ONE, result=ref, at=aged(made, 60)))
+    assert (await run(made)).removed == 1
+    assert made.store.payloads == {}

@@ -72,7 +72,7 @@ async def test_a_request_that_only_a_newer_version_understands_waits_too() -> No
     made = await expired(taken=False)
     request = made.bus.take(STOCK)
     assert request is not None
-    newer = request.body.replace(b'"v":1', b'"v":2')
+    newer = request.body.replace(b'"format":1', b'"format":2')
     made.bus._enqueue(Message(STOCK, request.message_id, newer))
     assert await made.sweep() == WAITS
     assert (step(made).failure_count, step(made).epoch) == (0, 1)
@@ -127,11 +127,16 @@ async def test_no_other_message_does(message: Message) -> None:
 
 async def test_a_message_that_only_a_newer_version_understands_excuses_its_order_alone() -> None:
     made = await expired(taken=True)
-    await made.bus.send([replace(done("O-2"), body=b'{"kind":"x","v":9,"order_id":"O-2"}')])
-    await made.bus.send([replace(done(), body=b'{"kind":"x","v":9,"order_id":"O-1","step":[]}')])
+    body = b'{"kind":"x","format":9,"order_id":"O-2"}'
+    await made.bus.send([replace(done("O-2"), body=body)])
+    await made.bus.send(
+        [replace(done(), body=b'{"kind":"x","format":9,"order_id":"O-1","step":[]}')]
+    )
     assert await made.sweep() == RESET
     made = await expired(taken=True)
-    await made.bus.send([replace(done(), body=b'{"kind":"x","v":9,"order_id":"O-1","more":{}}')])
+    await made.bus.send(
+        [replace(done(), body=b'{"kind":"x","format":9,"order_id":"O-1","more":{}}')]
+    )
     assert await made.sweep() == WAITS
 
 
@@ -362,7 +367,7 @@ async def test_an_undo_is_looked_for_at_the_agent_that_undoes_it() -> None:
 async def test_on_the_queue_of_applications_only_a_signed_callback_excuses() -> None:
     """Applications may send there, and could name any order."""
     made = await expired(taken=True)
-    forged = b'{"kind":"wake","v":1,"id":"x","order_id":"O-1"}'
+    forged = b'{"kind":"wake","format":1,"id":"x","order_id":"O-1"}'
     properties = {"sas_put_back": "1"}
     await made.bus.send([Message(QUEUES.callbacks, "x", forged, properties=properties)])
     assert await made.sweep() == RESET
@@ -373,7 +378,7 @@ async def test_a_request_behind_many_that_were_put_back_is_excused(
 ) -> None:
     monkeypatch.setattr(excuses, "SCAN_MAX", 5)
     made = await expired(taken=True)
-    put_back = b'{"kind":"wake","v":1,"id":"x","order_id":"O-9"}'
+    put_back = b'{"kind":"wake","format":1,"id":"x","order_id":"O-9"}'
     properties = {"sas_put_back": "1"}
     await made.bus.send(
         [Message(STOCK, f"m-{number}", put_back, properties=properties) for number in range(6)]

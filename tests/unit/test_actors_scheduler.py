@@ -71,7 +71,7 @@ async def in_error() -> Kit:
 
 
 def wake(order_id: str = "O-1", wake_id: str = "O-1/1/0") -> Message:
-    body = internal.encode(internal.WakeMessage(id=wake_id, order_id=order_id))
+    body = internal.encode(internal.WakeMessage(id=wake_id, order_id=order_id, seq=0))
     return Message(QUEUES.scheduler, wake_id, body)
 
 
@@ -323,7 +323,7 @@ async def test_messages_about_an_order_that_never_was_are_put_aside() -> None:
         b"null",
         b'{"kind":"wake"}',
         b'{"kind":"nothing","id":"1","order_id":"O-1"}',
-        b'{"kind":"wake","v":0,"id":"1","order_id":"O-1"}',
+        b'{"kind":"wake","format":0,"id":"1","order_id":"O-1"}',
         b'{"kind":"wake","id":"1","order_id":"a/b"}',
         b'{"kind":"wake","id":"","order_id":"O-1"}',
         b'{"kind":"wake","id":"1","id":"2","order_id":"O-1"}',

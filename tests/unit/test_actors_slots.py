@@ -80,7 +80,7 @@ class Rig:
                 step_name="reserve", direction="do", epoch=1,
                 complete_by=self.clock.now() + timedelta(seconds=seconds),
                 idempotency_key=f"O-{number}/reserve", order=msgspec.Raw(b"{}"), urgent=urgent,
-                time_allowed=seconds,
+                submission="s", time_allowed=seconds, seq=1,
             )
         )  # fmt: skip
         return self.actors[number % len(self.actors)].handle(

@@ -144,6 +144,7 @@ class Rig:
                 step_name="reserve", direction="do", epoch=1,
                 complete_by=self.clock.now() + timedelta(seconds=seconds),
                 idempotency_key=f"{order_id}/reserve", order=msgspec.Raw(b"{}"),
+                submission="s", time_allowed=seconds, seq=1,
             )
         )  # fmt: skip
 

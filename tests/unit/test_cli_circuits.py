@@ -5,21 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from azure.core.exceptions import HttpResponseError
 
-from sas.adapters.table import advice
 from sas.cli import arguments as args
 from sas.cli.main import main
-from sas.domain.ids import key_time
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, closed, opened, probe
-from sas.operate.errors import UNAVAILABLE
-from sas.ports import ConflictError, StoreUnavailableError
 from sas.testing.store import MemoryStore
-from tests.unit.actors_kit import breaker_of, keep_breaker
+from tests.unit.actors_kit import keep_breaker
 from tests.unit.cli_kit import store
 
 __all__ = ["store"]  # a fixture of the tests here
@@ -129,63 +123,3 @@ def test_the_error_for_an_unknown_name_lists_the_known_ones(
     error = capsys.readouterr().err
     assert error.startswith("sas: there is no circuit of an agent 'paymnet': known are ")
     assert "inventory, " in error
-
-
-def test_a_probe_ends_the_pause_of_an_open_circuit_and_of_no_other(
-    store: MemoryStore, capsys: pytest.CaptureFixture[str]
-) -> None:
-    later = replace(OPEN, until=datetime.now(UTC) + timedelta(minutes=5))
-    keep(store, BREAKERS | {"payment": later})
-    assert main(["circuits", "payment", "--probe", "--json"]) == 0
-    (record,) = map(json.loads, capsys.readouterr().out.splitlines())
-    assert record["State"] == "open"
-    assert record["Until"] <= key_time(datetime.now(UTC))
-    kept = asyncio.run(breaker_of(store, "payment"))
-    assert replace(kept, until=None) == replace(later, until=None)
-    assert main(["circuits", "--probe"]) == 2
-    capsys.readouterr()
-    assert main(["circuits", "nosuch", "--probe"]) == 2
-    assert "there is no circuit of an agent 'nosuch': known are" in capsys.readouterr().err
-    for agent, state in (("inventory", "closed"), ("shipping", "half-open")):
-        assert main(["circuits", "payment", agent, "--probe"]) == 1
-        said = capsys.readouterr().err
-        assert f"the circuit of '{agent}' is {state}: only an open one can be probed" in said
-    assert asyncio.run(breaker_of(store, "payment")) == kept
-
-
-def test_a_circuit_that_changed_meanwhile_is_not_probed(
-    store: MemoryStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keep(store, BREAKERS)
-
-    async def lost(*_: object) -> None:
-        raise ConflictError("a rival was faster")
-
-    monkeypatch.setattr(store, "write_shared", lost)
-    assert main(["circuits", "payment", "--probe"]) == 1
-    assert "the circuit of 'payment' changed meanwhile: look" in capsys.readouterr().err
-
-
-def test_without_the_right_to_write_no_circuit_is_probed(
-    store: MemoryStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keep(store, BREAKERS)
-    forbidden = HttpResponseError("no")
-    forbidden.status_code = 403
-    right = f"the table. {advice(forbidden)}"
-    assert "for circuits --probe Storage Table Data Contributor" in right
-
-    async def refused(*_: object) -> None:
-        raise StoreUnavailableError(right)
-
-    async def connected(*_: object) -> MemoryStore:
-        return store
-
-    with monkeypatch.context() as patch:
-        patch.setattr(args, "open_store", OPEN_STORE)
-        patch.setattr("sas.adapters.table_store.connect_existing", connected)
-        patch.setattr(store, "write_shared", refused)
-        assert main(["circuits", "payment", "--probe"]) == UNAVAILABLE
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("", f"sas: {right}\n")
-    assert asyncio.run(breaker_of(store, "payment")) == OPEN

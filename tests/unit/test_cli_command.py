@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -78,11 +77,10 @@ def test_bad_usage_ends_with_2_and_a_usage_line(
 @pytest.mark.parametrize(
     ("change", "arguments", "said"),
     [
-        ({"ServiceBus": ""}, [], "--connection or ServiceBus"),
+        ({"ServiceBus": ""}, [], "or set ServiceBus to"),
         ({"ServiceBus": "nowhere"}, [], "neither a connection string"),
         ({"ServiceBus": "Endpoint=sb://x"}, [], "connection string cannot be read"),
         ({"SAS_QUEUE_ORDERS": "a/b"}, [], "SAS_QUEUE_ORDERS='a/b': use letters, digits"),
-        ({}, ["--connection", "a=b"], "connection string cannot be read"),
         ({"SAS_REPLY_QUEUE": ""}, [], "give --reply-queue responses-NAME"),
         ({}, ["--reply-queue", "orders"], "must begin with 'responses-'"),
         ({"SAS_QUEUE_RESPONSE_PREFIX": "to-"}, [], "must begin with 'to-'"),
@@ -113,21 +111,15 @@ def test_a_file_that_cannot_be_read_is_named(
         assert str(name) in capsys.readouterr().err
 
 
-def test_the_connection_comes_from_the_argument_then_the_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def found(connection: str | None, **env: str) -> Connection:
-        return read_connection(Namespace(connection=connection, reply_queue="responses-a"), env)
+def test_the_connection_comes_from_the_environment() -> None:
+    def found(**env: str) -> Connection:
+        return read_connection("responses-a", env)
 
-    whole = Connection(Endpoint("a=1"), "responses-a", Queues(), 258_048)
-    assert found("a=1", ServiceBus="b=2") == whole
-    assert found("a=1", ServiceBus="b=2", SAS_ORDER_BYTES_MAX="4096").order_bytes_max == 4096
-    assert found(None, ServiceBus="b=2").endpoint.connection_string == "b=2"
-    assert found(None, AzureWebJobsServiceBus="c=3").endpoint.connection_string == "c=3"
-    by_identity = found(None, ServiceBus__fullyQualifiedNamespace="n.servicebus.windows.net")
-    assert by_identity.endpoint.address == "n.servicebus.windows.net"
-    assert by_identity.endpoint.connection_string is None
-    assert found("n.servicebus.windows.net").endpoint.address == "n.servicebus.windows.net"
-    assert found("a=1", SAS_QUEUE_ORDERS="in").queues.orders == "in"
+    assert found(ServiceBus="a=1") == Connection(Endpoint("a=1"), "responses-a", Queues(), 258_048)
+    assert found(ServiceBus="b=2", SAS_ORDER_BYTES_MAX="4096").order_bytes_max == 4096
+    assert found(AzureWebJobsServiceBus="c=3").endpoint.connection_string == "c=3"
+    by_identity = found(ServiceBus__fullyQualifiedNamespace="n.servicebus.windows.net")
+    assert by_identity.endpoint == Endpoint(address="n.servicebus.windows.net")
+    assert found(ServiceBus="a=1", SAS_QUEUE_ORDERS="in").queues.orders == "in"
     with pytest.raises(UsageError):
-        found("https://n.servicebus.windows.net/")
+        found(ServiceBus="https://n.servicebus.windows.net/")

@@ -153,7 +153,7 @@ def test_an_app_that_fails_as_it_is_loaded_is_one_sentence(
 
 
 async def test_an_order_is_never_undone_by_the_steps_of_another_definition() -> None:
-    """It ended, so its version may have been given away (``--record``); an operator undoes it."""
+    """It ended, and its version was given away all the same; an operator undoes it."""
     made = kit(CHAIN)
     await made.submit()
     await made.drain()

@@ -87,7 +87,7 @@ def test_without_the_right_or_the_namespace_it_is_one_sentence(
         night.sas(*verb).refused(3, "you need the role Azure Service Bus Data Receiver")
     monkeypatch.delenv("ServiceBus")
     for verb in (["alerts"], ["rejected"], ["dlq"]):
-        night.sas(*verb).refused(2, "no connection: name an environment with --env")
+        night.sas(*verb).refused(2, "no connection: set ServiceBus to")
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def lake(night: Night) -> Kit:
     dead(night, "agent-replies", done("done", 0).body, "recorded-reply")
     dead(night, "agent-replies", done("open", 0).body, "new-reply")
     dead(night, "agent-replies", done("gone", 0).body, "gone-reply")
-    wake = internal.encode(WakeMessage(id="w-9", order_id="open"))
+    wake = internal.encode(WakeMessage(id="w-9", order_id="open", seq=1))
     dead(night, "scheduler", wake, "wake")
     dead(night, "scheduler", b"\x00poison", "poison")
     dead(night, "orders", order("done"), "repeat")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -125,8 +124,6 @@ def sas(*arguments: str) -> int:
         (["A", "--input", "@nowhere.json"], "cannot read nowhere.json"),
         (["A", "--by", "x" * 101], "--by has 101 characters"),
         (["A/B"], "order_id contains '/'"),
-        (["A", "--connection", "nowhere"], "neither a connection string"),
-        (["A", "--table", "a-b"], "SAS_TABLE='a-b'"),
     ],
 )
 def test_a_wrong_use_is_one_clear_sentence_and_sends_nothing(
@@ -276,27 +273,12 @@ async def test_if_the_bus_fails_half_way_the_number_of_sent_commands_is_printed(
     assert "The bus is down. 2 of 3 commands were sent before." in capsys.readouterr().err
 
 
-def arguments(given: str | None = None, table: str | None = None) -> argparse.Namespace:
-    return argparse.Namespace(storage=given, table=table)
-
-
-def test_the_storage_comes_from_the_argument_then_the_environment() -> None:
+def test_the_storage_comes_from_the_environment() -> None:
     env = {"SAS_TABLES__endpoint": "https://a.table.core.windows.net", "SAS_TABLE": "mine"}
-    assert args.read_storage(arguments(), env).endpoint == Endpoint(
-        address="https://a.table.core.windows.net"
-    )
-    assert args.read_storage(arguments(), env).table == "mine"
-    assert args.read_storage(arguments("a=b", "other"), env) == args.Storage(
-        Endpoint(connection_string="a=b"), "other"
-    )
-    by_name = args.read_storage(
-        arguments("https://b.table.core.windows.net"), {"SAS_TABLES": "c=d"}
-    )
-    assert by_name.endpoint == Endpoint(address="https://b.table.core.windows.net")
-    assert (
-        args.read_storage(arguments(), {"AzureWebJobsStorage": "e=f"}).endpoint.connection_string
-        == "e=f"
-    )
+    by_address = args.Storage(Endpoint(address="https://a.table.core.windows.net"), "mine")
+    assert args.read_storage(env) == by_address
+    by_key = args.read_storage({"AzureWebJobsStorage": "e=f"})
+    assert by_key == args.Storage(Endpoint(connection_string="e=f"), "orders")
 
 
 def test_a_storage_that_cannot_be_reached_or_read_is_one_sentence(

@@ -82,7 +82,7 @@ def test_a_full_order_message_keeps_all_its_members() -> None:
         "workflow_version": 2,
         "order": {"n": 1},
     }
-    [item] = read(json.dumps(message), Defaults("responses-web-shop", "order", "prefix-"))
+    [item] = read(json.dumps(message), Defaults("responses-web-shop", "order"))
     assert item.order == NewOrder(
         "A-1",
         msgspec.Raw(b'{"n": 1}'),
@@ -94,13 +94,11 @@ def test_a_full_order_message_keeps_all_its_members() -> None:
 
 
 def test_what_an_item_leaves_open_comes_from_the_command() -> None:
-    defaults = Defaults("responses-mobile", "order-with-care", "today/")
+    defaults = Defaults("responses-mobile", "order-with-care")
     bare, full = read(
         '{"order_id": "A-1"}\n{"order_id": "A-2", "workflow": "order", "order": {}}', defaults
     )
     assert (bare.order.workflow, full.order.workflow) == ("order-with-care", "order")
-    assert (bare.order.correlation_id, full.order.correlation_id) == ("today/A-1", "today/A-2")
-    assert read('{"order_id": "A-1"}')[0].order.correlation_id is None
 
 
 def test_an_order_message_for_another_reply_queue_is_refused_with_both_names() -> None:

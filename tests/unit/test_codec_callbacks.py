@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
-from sas.codec.internal import PayloadRefBody
+from sas.codec.internal import FaultBody, PayloadRefBody
 from sas.codec.strict import CONTENT_DEPTH_MAX, MalformedError
 from sas.domain.content import PayloadRef
 from sas.domain.messages import Outcome
@@ -22,7 +22,6 @@ from sas.domain.order import Direction, Fault
 from sas.features.callbacks.codec import (
     CALLBACK_BYTES_MAX,
     TOKEN_LENGTH_MAX,
-    CallbackFault,
     CallbackKeys,
     CallbackMessage,
     Claims,
@@ -40,7 +39,9 @@ from tests.unit.contract_files import load, validator
 
 OLD, NEW, OTHER = "old-key-" * 5, "new-key-" * 5, "other-key-" * 4
 KEYS = CallbackKeys((NEW, OLD))
-CLAIMS = Claims(order_id="O-1é", step=3, direction="do", generation=2, expires=1_800_000_000)
+CLAIMS = Claims(
+    order_id="O-1é", step=3, direction="do", generation=2, expires=1_800_000_000, submission="s"
+)
 TOKEN = KEYS.issue(CLAIMS)
 REF: dict[str, Any] = {"sha256": "0a" * 32, "size": 50_000, "chunks": 1}
 
@@ -147,7 +148,7 @@ def message(**changes: Any) -> bytes:
 
 
 def test_a_message_reads_back_as_it_was_sent() -> None:
-    made = CallbackMessage(TOKEN, "refused", error=CallbackFault("lost", "on the way"))
+    made = CallbackMessage(TOKEN, "refused", error=FaultBody("lost", "on the way"))
     assert parse_message(encode_message(made)) == made
     body = message()
     assert json.loads(encode_message(parse_message(body))) == json.loads(body)

@@ -31,13 +31,13 @@ from sas.codec.strict import MalformedError
 from sas.domain.content import ref_of
 from sas.domain.messages import Outcome, Reply, Verb
 from sas.domain.order import Direction, Fault
-from sas.ports import OtherVersionError
+from sas.ports import FORMAT, OtherVersionError
 
 COMPLETE_BY = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 ANY: Any = Internal
 
 MESSAGES: dict[str, Internal] = {
-    "wake": WakeMessage(id="A/1/0", order_id="A"),
+    "wake": WakeMessage(id="A/1/0", order_id="A", seq=1),
     "command": CommandMessage(
         id="c-1",
         order_id="A",
@@ -60,7 +60,9 @@ MESSAGES: dict[str, Internal] = {
         order=msgspec.Raw(b'{"n":1.10}'),
         results={"reserve-stock": msgspec.Raw(b'["r"]')},
         own_result=msgspec.Raw(b"null"),
+        submission="s",
         time_allowed=7.5,
+        seq=1,
         checks=3,
     ),
     "claim check": RequestMessage(
@@ -73,6 +75,9 @@ MESSAGES: dict[str, Internal] = {
         epoch=1,
         complete_by=COMPLETE_BY,
         idempotency_key="A/reserve-stock",
+        submission="s",
+        time_allowed=60.0,
+        seq=1,
     ),
     "done": ReplyMessage(
         id="A/00/do/1",
@@ -81,6 +86,7 @@ MESSAGES: dict[str, Internal] = {
         direction="do",
         epoch=1,
         outcome="done",
+        seq=1,
         result=msgspec.Raw(b'{"r":1}'),
     ),
     "progress": ProgressMessage(
@@ -100,6 +106,7 @@ MESSAGES: dict[str, Internal] = {
         direction="do",
         epoch=1,
         outcome="refused",
+        seq=1,
         error=FaultBody("declined", "the card was declined"),
     ),
 }
@@ -109,34 +116,40 @@ MESSAGES: dict[str, Internal] = {
 def test_an_internal_message_reads_back_as_it_was_sent(name: str) -> None:
     message = MESSAGES[name]
     body = encode(message)
-    assert json.loads(body)["v"] == 1
+    assert json.loads(body)["format"] == FORMAT
     back = decode(body, ANY)
     assert type(back) is type(message)
     assert encode(back) == body
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_a_member_of_a_newer_version_is_ignored(name: str) -> None:
+def test_an_unknown_member_is_refused(name: str) -> None:
     good = json.loads(encode(MESSAGES[name]))
-    for part in (good, *(one for one in good.values() if isinstance(one, dict))):
-        part["of a newer version"] = {"a": [1]}
-    good.get("order", {}).pop("of a newer version", None)
-    assert type(decode(json.dumps(good).encode(), ANY)) is type(MESSAGES[name])
+    own = {"order", "own_result", "results", "result_refs", "input", "result"}
+    parts = [good, *(part for key, part in good.items() if key not in own)]
+    for part in parts:
+        if isinstance(part, dict):
+            part["newly"] = {"a": [1]}
+            with pytest.raises(MalformedError, match="newly"):
+                decode(json.dumps(good).encode(), ANY)
+            del part["newly"]
+    decode(json.dumps(good).encode(), ANY)
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_a_message_that_only_a_newer_version_understands_is_left_to_it(name: str) -> None:
+def test_a_message_of_a_newer_format_is_left_to_a_newer_instance(name: str) -> None:
     good = json.loads(encode(MESSAGES[name]))
-    for other in ({"v": 2}, {"v": 7, "kind": "greeting"}, {"v": 2, "step": "text"}):
-        with pytest.raises(OtherVersionError, match="a newer instance takes it"):
-            decode(json.dumps(good | other).encode(), ANY)
+    for other in ({}, {"kind": "greeting"}, {"step": "text"}, {"id": None}, {"newly": 1}):
+        newer = good | {"format": FORMAT + 1} | other
+        with pytest.raises(OtherVersionError, match="left to an instance of a newer version"):
+            decode(json.dumps(newer).encode(), ANY)
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_a_wrong_version_kind_or_id_is_refused(name: str) -> None:
+def test_a_wrong_format_kind_or_id_is_refused(name: str) -> None:
     good = json.loads(encode(MESSAGES[name]))
-    wrong: list[dict[str, Any]] = [{"v": 0}, {"v": "2"}, {"v": True}, {"v": 1.5}, {"v": -2}]
-    wrong += [{"kind": "greeting"}, {"id": 1}, {"order_id": None}, {"v": 2, "id": 1}]
+    wrong: list[dict[str, Any]] = [{"format": one} for one in (0, "2", True, 1.5, -2, None)]
+    wrong += [{"kind": "greeting"}, {"id": 1}, {"order_id": None}]
     for other in wrong:
         with pytest.raises(MalformedError) as caught:
             decode(json.dumps(good | other).encode(), ANY)
@@ -146,9 +159,9 @@ def test_a_wrong_version_kind_or_id_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", MESSAGES)
 def test_no_member_but_the_optional_ones_may_be_missing(name: str) -> None:
     good = json.loads(encode(MESSAGES[name]))
-    optional = {"v", "order", "results", "own_result", "result", "error"}
-    optional |= {"generation", "time_allowed", "checks", "note", "awaits"}
-    optional |= {"seq"} | ({"step", "input"} if name == "command" else set())
+    optional = {"order", "results", "own_result", "result", "error"}
+    optional |= {"generation", "checks", "note", "awaits"}
+    optional |= {"seq", "step", "input"} if name == "command" else set()
     for member in good.keys() - optional:
         lacking = {key: value for key, value in good.items() if key != member}
         with pytest.raises(MalformedError):
@@ -200,12 +213,12 @@ REPLIES = [
 
 @pytest.mark.parametrize("reply", REPLIES, ids=["done", "undone", "refused"])
 def test_a_reply_of_the_domain_travels_and_comes_back_unchanged(reply: Reply) -> None:
-    assert to_reply(decode(encode(from_reply(reply)), ReplyMessage)) == reply
+    assert to_reply(decode(encode(from_reply(reply, 1)), ReplyMessage)) == reply
 
 
 def test_every_repeat_of_a_reply_has_the_same_id_and_another_epoch_has_another() -> None:
     first, again, later = (
-        from_reply(Reply("A", 2, Direction.DO, epoch, Outcome.DONE)) for epoch in (1, 1, 2)
+        from_reply(Reply("A", 2, Direction.DO, epoch, Outcome.DONE), 1) for epoch in (1, 1, 2)
     )
     assert first.id == again.id == "A/02/do/1"
     assert later.id != first.id
@@ -213,18 +226,18 @@ def test_every_repeat_of_a_reply_has_the_same_id_and_another_epoch_has_another()
 
 def test_a_result_over_the_bound_is_refused_whatever_its_characters() -> None:
     fits = Reply("A", 0, Direction.DO, 1, Outcome.DONE, result='"' + "x" * 1000 + '"')
-    assert to_reply(from_reply(fits)) == fits
+    assert to_reply(from_reply(fits, 1)) == fits
     for character in ("x", "ü"):
         long = '"' + character * (RESULT_INLINE_BYTES_MAX // len(character.encode())) + '"'
         with pytest.raises(MalformedError) as caught:
-            to_reply(from_reply(Reply("A", 0, Direction.DO, 1, Outcome.DONE, result=long)))
+            to_reply(from_reply(Reply("A", 0, Direction.DO, 1, Outcome.DONE, result=long), 1))
         assert caught.value.reason == "result-too-large"
 
 
 def test_a_large_result_travels_as_a_payload_reference() -> None:
     ref = ref_of(b"x" * 100_000)
     reply = Reply("A", 0, Direction.DO, 1, Outcome.DONE, result=ref)
-    sent = encode(from_reply(reply))
+    sent = encode(from_reply(reply, 1))
     assert to_reply(decode(sent, ReplyMessage)) == reply
     assert len(sent) < 300
     assert b'"result":' not in sent
@@ -242,7 +255,7 @@ def test_a_large_result_travels_as_a_payload_reference() -> None:
     ],
 )
 def test_a_wrong_payload_reference_is_refused(wrong: dict[str, Any], why: str) -> None:
-    sent = json.loads(encode(from_reply(Reply("A", 0, Direction.DO, 1, Outcome.DONE))))
+    sent = json.loads(encode(from_reply(Reply("A", 0, Direction.DO, 1, Outcome.DONE), 1)))
     with pytest.raises(MalformedError) as caught:
         to_reply(decode(json.dumps({**sent, "result_ref": wrong}).encode(), ReplyMessage))
     assert caught.value.reason == why

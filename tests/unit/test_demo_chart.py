@@ -1,22 +1,14 @@
-"""The demo's chart: on the terminal and as a picture."""
+"""The demo's chart, and what it says to try next."""
 
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from samples.demo import display
 from samples.demo.chart import History, bars, blocks
-
-
-def noted(*ended: int) -> History:
-    history = History()
-    for second, count in enumerate(ended):
-        history.note(second + 0.5, count, count // 2)
-    return history
 
 
 def test_each_second_has_what_ended_in_it_also_where_nothing_was_noted() -> None:
@@ -41,16 +33,6 @@ def test_bars_fit_the_width_and_the_height(width: int) -> None:
     assert all(len(line) <= width for line in drawn)
     assert bars([0], 5, 2) == ["", ""]
     assert bars([1, 2], 5, 2) == [" █", "██"]
-
-
-def test_the_picture_has_the_rates_and_the_kills(tmp_path: Path) -> None:
-    history = noted(*range(0, 400, 2))
-    history.kills.append(30.0)
-    history.write(tmp_path / "new" / "demo.svg", "400 orders & more")
-    text = (tmp_path / "new" / "demo.svg").read_text(encoding="utf-8")
-    assert "400 orders &amp; more" in text
-    assert text.count("<polyline") == 3
-    assert "kill -9" in text
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("docs", "infra", "samples", "benchmarks", "devstack", "sas", "orders", "tools")
+FOLDERS = ("docs", "infra", "samples", "lab", "devstack", "sas", "orders", "tools")
 PAGES = sorted(
     page.relative_to(ROOT)
     for pages in (ROOT.glob("*.md"), *((ROOT / folder).rglob("*.md") for folder in FOLDERS))
@@ -18,11 +18,11 @@ PAGES = sorted(
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"^(```|~~~).*?^\1", re.DOTALL | re.MULTILINE)
 PATH = re.compile(
-    r"`((?:sas|orders|devstack|samples|infra|tests|tools|docs|benchmarks)/[\w./-]+?)(?:::\w+)?`"
+    r"`((?:sas|orders|devstack|samples|infra|tests|tools|docs|lab)/[\w./-]+?)(?:::\w+)?`"
 )
 DEFINED = re.compile(r"((?:`\w+`(?:, | and )?)+) in `(sas/[\w/]+\.py)`")
 MAKE = re.compile(r"(?:`| {4})make ([a-z-]+)\b")
-MODULE = re.compile(r"python -m ((?:sas|devstack|samples|tools|benchmarks|orders)[\w.]*)")
+MODULE = re.compile(r"python -m ((?:sas|devstack|samples|tools|lab|orders)[\w.]*)")
 
 
 def prose(page: Path) -> str:
@@ -135,6 +135,6 @@ def test_a_page_holds_no_merge_conflict() -> None:
 
 def test_a_decision_is_at_most_a_page() -> None:
     decisions = [page for page in PAGES if re.match(r"\d{4}-", page.name)]
-    assert len(decisions) > 30
+    assert decisions
     lengths = {str(page): len((ROOT / page).read_text("utf-8").split()) for page in decisions}
     assert {page: words for page, words in lengths.items() if words > 450} == {}

@@ -11,7 +11,7 @@ import pytest
 
 from sas.config import QUEUE_SETTINGS, read_config
 from sas.domain.queues import Queues
-from sas.profiles import CONNECTION
+from sas.environment import CONNECTION
 from tools.azd_hooks import asked
 
 ROOT = Path(__file__).parents[2]

@@ -1,7 +1,6 @@
 """What pages show is what our tools print: the outputs of long runs by their form.
 
-tests/orders/test_docs_operating.py and test_cli_cost.py run the commands of docs/operating.md and
-docs/cost.md.
+tests/orders/test_docs_operating.py runs the commands of docs/operating.md.
 """
 
 from __future__ import annotations
@@ -15,14 +14,12 @@ import pytest
 
 from sas.config import read_config
 from sas.testing import __path__ as sim_folders
-from tests.simulation.outages import DURATIONS, Cost
-from tools import outages, queues
+from tools import queues
 
 ROOT = Path(__file__).parents[2]
 RELIABILITY = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
 SECURITY = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
 CODEC = (ROOT / "docs" / "payload-codec.md").read_text()
-FAILURE_MODES = (ROOT / "docs" / "failure-modes.md").read_text(encoding="utf-8")
 
 
 def table_under(head: str, page: str) -> list[str]:
@@ -33,18 +30,6 @@ def table_under(head: str, page: str) -> list[str]:
 
 def cells(row: str) -> list[str]:
     return [cell.strip() for cell in row.strip("|").split("|")]
-
-
-def test_the_table_of_outages_is_one_that_the_tool_prints() -> None:
-    durations = list(DURATIONS)
-    head = f"| Away | {' | '.join(durations)} |\n|---|{'---|' * len(durations)}"
-    rows = table_under(head, FAILURE_MODES)
-    found = {
-        (1, dependency, duration, "light"): Cost(back_s=float(took.removesuffix(" s")))
-        for dependency, *costs in map(cells, rows)
-        for duration, took in zip(durations, costs, strict=True)
-    }
-    assert outages.table(found, durations).splitlines() == [*head.splitlines(), *rows]
 
 
 def test_a_number_that_the_simulation_prints_is_a_row_of_the_invariants() -> None:

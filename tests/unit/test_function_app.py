@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "sas.config",
     "sas.engine.delivery",
     "sas.ports",
-    "sas.profiles",
+    "sas.environment",
 }
 FUNCTIONS = functions()
 NAMES = Queues(orders="in", scheduler="wakes", agent_prefix="to-")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("sas", "orders", "devstack", "samples", "tools", "benchmarks")
+PACKAGES = ("sas", "orders", "devstack", "samples", "tools", "lab")
 
 
 def modules_of(package: Path) -> dict[str, Path]:

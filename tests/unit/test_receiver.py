@@ -26,6 +26,7 @@ from sas.engine.receiver import (
     Receiver,
     delay_s,
 )
+from sas.environment import CONNECTION
 from sas.operate.redriving import redrive
 from sas.ports import (
     BusUnavailableError,
@@ -36,7 +37,6 @@ from sas.ports import (
     UnavailableError,
     UndeliverableError,
 )
-from sas.profiles import CONNECTION
 from sas.testing.bus import DEAD_LETTERS, BusFault, MemoryBus
 from sas.testing.clock import START, VirtualClock
 from sas.testing.platform import host_rules

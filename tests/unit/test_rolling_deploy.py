@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -12,12 +13,19 @@ import pytest
 from sas.actors.agent import RetryPolicy
 from sas.actors.supervisor import LEASE_TIME
 from sas.bootstrap import Application, actors, wired
+from sas.domain.change import OtherDue
 from sas.domain.expire import DEPLOY_TIME
 from sas.domain.workflow import NO_TIME, Workflow, Workflows
 from sas.engine.delivery import DEPLOY_WAIT, LEFT_SINCE, Delivery
 from sas.engine.receiver import DELAY_MAX_S, Receiver, delay_s
 from sas.features.circuit_breaker.rules import BreakerPolicy
-from sas.ports import Message, OtherVersionError, StoreMismatchError, StoreUnavailableError
+from sas.ports import (
+    FORMAT,
+    Message,
+    OtherVersionError,
+    StoreMismatchError,
+    StoreUnavailableError,
+)
 from tests.unit.actors_kit import (
     CARE,
     CHAIN,
@@ -28,6 +36,7 @@ from tests.unit.actors_kit import (
     delivery,
     done,
     kit,
+    letter,
     order,
 )
 
@@ -42,14 +51,20 @@ def sides(deploy_wait: timedelta = NO_TIME) -> tuple[Kit, Kit]:
 
 async def receive(made: Kit, message: Message) -> object:
     """Hand a message over as the Functions host does: through the receiver."""
+    given = delivery(message)
+    return await receive_as(made, message.queue, given)
+
+
+async def receive_as(made: Kit, queue: str, given: Delivery) -> object:
     handlers: dict[str, Callable[[Delivery], Awaitable[object]]] = {
         QUEUES.orders: made.submitter.handle,
         QUEUES.scheduler: made.scheduler.handle,
         QUEUES.replies: made.scheduler.handle_reply,
         QUEUES.agent("stock"): made.actors["stock"].handle,
+        QUEUES.dead_letters: made.dead_letters.handle,
     }
     receiver = Receiver(made.bus, made.clock, timedelta(minutes=9), made.context.outward)
-    return await made.run(receiver.receive(handlers[message.queue], delivery(message)))
+    return await made.run(receiver.receive(handlers[queue], given))
 
 
 async def comes_again(made: Kit, queue: str, seconds: float = 1.0) -> Message:
@@ -75,6 +90,61 @@ async def test_a_wake_and_a_reply_that_an_older_instance_takes_come_again_after_
     assert newer.state() == "Processed"
     assert newer.alerts() == []
     assert newer.rejected() == []
+
+
+NEWER_BODY = json.dumps({"format": FORMAT + 1, "kind": "greeting", "newly": {}}).encode()
+INTERNAL = (QUEUES.scheduler, QUEUES.replies, QUEUES.agent("stock"))
+
+
+@pytest.mark.parametrize("dead", [False, True], ids=["", "dead letter"])
+@pytest.mark.parametrize("queue", INTERNAL)
+async def test_a_message_of_a_newer_format_is_put_back_by_its_actor(queue: str, dead: bool) -> None:
+    made = kit(CHAIN, CARE)
+    message = Message(queue, "m-1", NEWER_BODY)
+    own = QUEUES.dead_letters if dead else queue
+    for _ in range(12):
+        assert await receive_as(made, own, letter(message) if dead else delivery(message)) is None
+        again = await comes_again(made, own, DELAY_MAX_S)
+        assert again.body == NEWER_BODY
+    assert (made.rejected(), made.alerts(), made.store.orders) == ([], [], {})
+
+
+async def test_an_order_of_a_newer_format_is_left_alone_and_reported_if_that_lasts() -> None:
+    made = kit(CHAIN, CARE, duplicate_window=timedelta(minutes=10))
+    await made.submit(order())
+    await made.step(QUEUES.scheduler)
+    before = made.order()
+    made.store.formats["O-1"] = FORMAT + 1
+    made.context.kept.forget("O-1")
+    assert await receive(made, done()) is None
+    await made.later(31)
+    swept = await made.run(made.supervisor.sweep())
+    assert (swept.done, swept.failed, swept.left, made.alerts()) == ({}, 0, 1, [])
+    for _ in range(20):
+        await made.later(61)
+        await made.sweep()
+    assert made.order() == before
+    assert {(alert.kind, alert.scope) for alert in made.alerts()} == {
+        ("not-runnable", "newer format")
+    }
+    assert "deploy it again" in made.alerts()[0].text
+    del made.store.formats["O-1"]
+    await receive(made, await comes_again(made, QUEUES.replies))
+    assert made.states()[0] == "Processed"
+
+
+@pytest.mark.parametrize(("number", "left"), [(FORMAT, 0), (FORMAT + 1, 1)])
+async def test_a_due_row_of_an_unknown_kind_is_left_with_its_order_or_is_broken(
+    number: int, left: int
+) -> None:
+    made = kit(CHAIN, CARE)
+    await made.submit(order())
+    made.store.formats["O-1"] = number
+    row = OtherDue(made.clock.now(), "O-1", "due|newly|O-1")
+    made.store._due[made.store.shards[0]]["newly"] = row
+    swept = await made.run(made.supervisor.sweep())
+    assert (swept.left, swept.failed) == (left, 1 - left)
+    assert [alert.kind for alert in made.alerts()] == ["unreadable"] * (1 - left)
 
 
 async def test_a_wake_of_a_finished_order_needs_no_workflow() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -20,10 +19,9 @@ from sas.adapters.transaction import (
     journal_row,
     messages_from_json,
     messages_to_json,
-    operations,
 )
 from sas.bounds import utf16_units
-from sas.domain.change import Change, DeadlineDue, Due, HeldDue, OtherDue, OutDue, StepDue
+from sas.domain.change import DeadlineDue, Due, HeldDue, OtherDue, OutDue, StepDue
 from sas.domain.ids import check_order_id, key_time
 from sas.domain.messages import (
     Alert,
@@ -55,7 +53,7 @@ from sas.domain.order import (
     UndoLedger,
     UndoStatus,
 )
-from sas.ports import CorruptOrderError, OtherVersionError
+from sas.ports import FORMAT, CorruptOrderError, OtherVersionError
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 7, tzinfo=UTC)
 CHARACTER = st.sampled_from(["a", "é", "注", "🛒", '"', "\\", "\n", "\x00"])
@@ -205,6 +203,17 @@ def test_the_records_of_these_tests_leave_no_field_at_its_default(record: Any) -
     assert [f.name for f in fields(record) if getattr(record, f.name) in empty] == []
 
 
+def stored(*made: rows.Entity) -> dict[str, rows.Entity]:
+    """Return rows by their key, as the table has them."""
+    return {row["RowKey"]: rows.stored("00", row) for row in made}
+
+
+def rows_of(order: Order) -> dict[str, rows.Entity]:
+    own = order.order_id
+    made = [rows.details_row(order), rows.state_row(order, "commit")]
+    return stored(*made, *(rows.step_row(own, step) for step in order.steps))
+
+
 def bare(step: StepRecord) -> StepRecord:
     return StepRecord(step.number, step.name, StepState.PENDING, NOW)
 
@@ -222,7 +231,7 @@ def test_no_field_of_an_order_is_lost_in_its_rows(order: Order) -> None:
         for step in order.steps
         if step.last_error is not None
     ]
-    by_key = {row["RowKey"]: row for row in made}
+    by_key = stored(*made)
     read = rows.order_from("o'1", by_key, "etag")
     assert read == order
     assert [step.last_error for step in read.steps] == [step.last_error for step in order.steps]
@@ -248,29 +257,7 @@ def test_every_form_of_a_step_is_read_as_written(
     made = [rows.details_row(order), rows.state_row(order, "commit"), rows.step_row("o'1", step)]
     row = made[-1]
     assert (row["LockedBy"], row["CompleteBy"] is None) == (step.locked_by, turn is None)
-    assert rows.order_from("o'1", {row["RowKey"]: row for row in made}, "etag").steps == (step,)
-
-
-def test_an_order_written_before_traces_were_kept_still_loads() -> None:
-    made = [rows.details_row(ORDER), rows.state_row(ORDER, "commit")]
-    made += [rows.step_row("o'1", step) for step in ORDER.steps]
-    del made[0]["TraceParent"]
-    found = rows.order_from("o'1", {row["RowKey"]: row for row in made}, "etag")
-    assert found.details == replace(DETAILS, traceparent=None)
-
-
-def test_an_order_written_before_there_were_alternatives_and_urgent_orders_still_loads() -> None:
-    made = [rows.details_row(ORDER), rows.state_row(ORDER, "commit")]
-    made += [rows.step_row("o'1", step) for step in ORDER.steps]
-    for row in made:
-        for column in ("Route", "UndoRoutes", "Urgent"):
-            row.pop(column, None)
-    found = rows.order_from("o'1", {row["RowKey"]: row for row in made}, "etag")
-    plain = [
-        replace(step, call=replace(step.call, route=0), undo=replace(step.undo, routes=()))
-        for step in ORDER.steps
-    ]
-    assert found == replace(ORDER, details=replace(DETAILS, urgent=False), steps=tuple(plain))
+    assert rows.order_from("o'1", stored(*made), "etag").steps == (step,)
 
 
 @given(st.permutations(range(12)), st.integers(0, 12), st.integers(0, 11))
@@ -285,7 +272,7 @@ def test_the_agents_to_be_undone_come_back_in_their_order(
     )
     order = replace(ORDER, steps=(step,))
     made = [rows.details_row(order), rows.state_row(order, "commit"), rows.step_row("o'1", step)]
-    assert rows.order_from("o'1", {row["RowKey"]: row for row in made}, "etag").steps == (step,)
+    assert rows.order_from("o'1", stored(*made), "etag").steps == (step,)
 
 
 def test_a_step_with_one_agent_and_an_order_that_is_not_urgent_fill_no_column_for_it() -> None:
@@ -304,7 +291,7 @@ def test_an_order_with_a_row_missing_is_refused_not_guessed(missing: str) -> Non
     order = Order(DETAILS, (step,), seq=9)
     made = [rows.details_row(order), rows.state_row(order, "commit")]
     made += [rows.step_row("o'1", step), rows.result_row("o'1", step)]
-    by_key = {row["RowKey"]: row for row in made}
+    by_key = stored(*made)
     assert rows.order_from("o'1", by_key, "etag") == order
     del by_key[missing]
     with pytest.raises(CorruptOrderError, match=r"order o'1: .*missing"):
@@ -326,20 +313,17 @@ MESSAGES: tuple[Outgoing, ...] = (
 def test_every_message_comes_back_from_the_journal() -> None:
     assert messages_from_json(messages_to_json(MESSAGES)) == MESSAGES
     entry = JournalEntry(3, NOW, JournalWord.CLAIMED, "me", "commit", None, MESSAGES)
-    assert entry_from(journal_row("order-1", entry)) == entry
+    assert entry_from(rows.stored("00", journal_row("order-1", entry))) == entry
 
 
-def test_what_changed_comes_back_from_the_journal_without_what_a_newer_version_wrote() -> None:
+def test_what_changed_comes_back_from_the_journal() -> None:
     changes = (
         StepChange(0, StepState.ERROR, StepState.PENDING, edited=True),
         StepChange(12, StepState.PENDING, StepState.PENDING, edited=True),
         *(StepChange(1, before, after) for before in StepState for after in StepState),
     )
     entry = JournalEntry(3, NOW, JournalWord.CLAIMED, "me", "c", None, (), "why", changes)
-    row = journal_row("o", entry)
-    assert entry_from(row) == entry
-    newer = row | {"Changes": "0:Error>Pending:edited,1:Error>Sleeping,x,2:Pending>Error"}
-    assert [one.step for one in entry_from(newer).changes] == [0, 2]
+    assert entry_from(rows.stored("00", journal_row("o", entry))) == entry
 
 
 def test_every_kind_of_message_has_its_word_in_the_journal() -> None:
@@ -350,65 +334,82 @@ def test_every_kind_of_message_has_its_word_in_the_journal() -> None:
 def test_a_journal_row_of_thirty_requests_is_spread_over_properties_and_comes_back() -> None:
     alerts = tuple(Alert(AlertKind.STEP_FAILED, n, "x" * 1900) for n in range(30))
     entry = JournalEntry(1, NOW, JournalWord.CLAIMED, "me", "commit", "orders:1", alerts)
-    row = journal_row("order-1", entry)
+    row = rows.stored("00", journal_row("order-1", entry))
     assert "Messages01" in row
     assert entry_from(row) == entry
 
 
-def test_a_message_of_a_newer_version_is_refused_with_a_sentence() -> None:
-    for text in (
-        '[{"k":"telegram"}]',
-        '[{"k":"alert","alert":"of a newer version","step":null,"text":""}]',
-        '[{"k":"notify","notice":"of a newer version"}]',
-    ):
-        with pytest.raises(OtherVersionError, match="only a newer version can read"):
-            messages_from_json(text)
+WRONG_COLUMNS: tuple[tuple[str, rows.Entity], ...] = (
+    ("Seq", {"Seq": None}),
+    ("Format", {"Format": None}),
+    ("the format number is '0'", {"Format": 0}),
+    ("Surname", {"Surname": "of nobody"}),
+    ("Steps", {"Steps": "2"}),
+)
+WRONG_STEP: tuple[tuple[str, rows.Entity], ...] = (
+    ("Teleported", {"ProcessState": "Teleported"}),
+    ("Teleported", {"Undo": "Teleported"}),
+    ("Name", {"Name": None}),
+    ("ErrorMessage", {"ErrorMessage": None}),
+    ("Surname", {"Surname": 1}),
+)
 
 
-@pytest.mark.parametrize("column", ["ProcessState", "Undo"])
-def test_an_order_in_a_state_of_a_newer_version_is_left_to_it(column: str) -> None:
-    made = [rows.details_row(ORDER), rows.state_row(ORDER, "commit")]
-    made += [rows.step_row("o'1", step) for step in ORDER.steps]
-    made[2][column] = "Teleported"
-    with pytest.raises(OtherVersionError, match="'Teleported', which this version does not know"):
-        rows.order_from("o'1", {row["RowKey"]: row for row in made}, "etag")
+@pytest.mark.parametrize(
+    ("key", "says", "columns"),
+    [
+        *((keys.state("o'1"), *one) for one in WRONG_COLUMNS),
+        *((keys.step("o'1", 1), *one) for one in WRONG_STEP),
+        (keys.details("o'1"), "Payload00", {"Payload00": None}),
+    ],
+)
+def test_a_column_that_is_missing_unknown_or_wrong_makes_the_order_unreadable(
+    key: str, says: str, columns: rows.Entity
+) -> None:
+    by_key = rows_of(ORDER)
+    row = by_key[key] | columns
+    by_key[key] = {name: value for name, value in row.items() if value is not None}
+    with pytest.raises(CorruptOrderError, match=says):
+        rows.order_from("o'1", by_key, "etag")
 
 
-def test_columns_of_a_newer_version_are_written_back_where_they_were() -> None:
-    made = [rows.details_row(ORDER), rows.state_row(ORDER, "commit")]
-    made += [rows.step_row("o'1", step) for step in ORDER.steps]
-    for number, row in enumerate(made):
-        row |= {"PartitionKey": "00", "Newer": number, "AcknowledgedBy": "an operator"}
-    order = rows.order_from("o'1", {row["RowKey"]: row for row in made}, "etag")
-    entry = JournalEntry(order.seq + 1, NOW, JournalWord.PROGRESS, "me", "c", None, ())
-    steps = tuple(replace(step, since=NOW + timedelta(days=1)) for step in order.steps)
-    after = replace(order, steps=steps, acknowledged_by=None)
-    written = operations(Change(order, after, entry))
-    kept = {
-        one.row_key: one.row.get("Newer") for one in written if one.verb in {"update", "upsert"}
-    }
-    assert kept == {row["RowKey"]: row["Newer"] for row in made[1:]}
-    assert written[0].row["AcknowledgedBy"] is None
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"What": "teleported"},
+        {"Changes": "1:Error>Sleeping"},
+        {"Changes": "1:Error"},
+        {"Changes": "1:Pending>Error:twice"},
+        {"Messages00": None},
+        {"Messages00": '[{"k":"telegram"}]'},
+        {"Messages00": '[{"k":["wake"]}]'},
+        {"Messages00": '[{"k":"wake","newly":1}]'},
+        {"Messages00": '[{"k":"notify","notice":"completed"}]'},
+        {"Messages00": '[{"k":"alert","alert":"teleported","step":null,"text":""}]'},
+        {"Format": None},
+    ],
+)
+def test_a_journal_row_that_is_not_as_it_was_written_is_refused(columns: rows.Entity) -> None:
+    entry = JournalEntry(1, NOW, JournalWord.CLAIMED, "me", "c", None, ())
+    row = rows.stored("00", journal_row("o", entry)) | columns
+    with pytest.raises(CorruptOrderError, match=r"order o: row .* cannot be read"):
+        entry_from({name: value for name, value in row.items() if value is not None})
 
 
-def test_a_due_row_of_a_kind_of_a_newer_version_is_read_as_another() -> None:
+def test_a_row_of_a_newer_format_is_left_to_a_newer_instance_whatever_else_it_holds() -> None:
+    by_key = rows_of(ORDER)
+    newer = {"Format": FORMAT + 1, "RowKey": keys.state("o'1"), "Newly": b"x"}
+    with pytest.raises(OtherVersionError, match="has format 2, and this version knows up to 1"):
+        rows.order_from("o'1", {keys.state("o'1"): newer}, "etag")
+    by_key[keys.step("o'1", 0)] = newer
+    with pytest.raises(OtherVersionError):
+        rows.order_from("o'1", by_key, "etag")
+    with pytest.raises(OtherVersionError):
+        entry_from(newer)
+
+
+def test_a_due_row_of_an_unknown_kind_keeps_its_key() -> None:
     at = key_time(NOW)
     for key in (f"due|{at}|o|teleport|1", f"due|{at}|o|7", f"due|{at}|o|1|2|3"):
         assert keys.parse_due(key) == OtherDue(NOW, "o", key)
         assert keys.due(keys.parse_due(key)) == key
-
-
-def test_members_that_older_rows_lack_and_newer_rows_have_do_no_harm() -> None:
-    old = '[{"k":"notify","notice":"completed","of a newer version":1}]'
-    assert messages_from_json(old) == (Notify(Notice.COMPLETED),)
-
-
-def test_a_request_recorded_before_there_were_alternatives_goes_to_the_first_agent() -> None:
-    made = json.loads(messages_to_json((Request(1, Direction.DO, 1, 0, NOW, 2),)))
-    del made[0]["route"]
-    assert messages_from_json(json.dumps(made)) == (Request(1, Direction.DO, 1, 0, NOW),)
-
-
-def test_a_journal_word_of_a_newer_version_is_read_as_unknown() -> None:
-    row = journal_row("o", JournalEntry(1, NOW, JournalWord.CLAIMED, "me", "c", None, ()))
-    assert entry_from(row | {"What": "teleported"}).what is JournalWord.UNKNOWN

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pytest
 
 from sas.engine.shared_values import SharedValues
-from sas.ports import ConflictError, OtherVersionError
+from sas.ports import ConflictError, StoreMismatchError
 from sas.testing.store import MemoryStore
 
 
@@ -43,34 +42,27 @@ async def test_a_value_that_another_instance_changed_is_not_overwritten() -> Non
     assert found.value is None
 
 
-async def test_a_value_that_cannot_be_decoded_raises_or_is_replaced() -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"text": 1, "at": "2026-01-01T00:00:00Z"}',
+        '{"text": "a"}',
+        '{"text": "a", "at": "2026-01-01T00:00:00Z", "newly": [1]}',
+        "no JSON",
+    ],
+)
+async def test_a_value_that_cannot_be_read_raises_or_is_replaced_and_hides_no_other(
+    text: str,
+) -> None:
     store = MemoryStore()
-    await store.write_shared("note|a", '{"a": "later version"}', None)
-    with pytest.raises(OtherVersionError):
-        await SharedValues[Note](store, "note|", Note).read("a")
+    await store.write_shared("note|a", text, None)
+    notes = SharedValues[Note](store, "note|", Note)
+    with pytest.raises(StoreMismatchError, match=r"note\|a cannot be read"):
+        await notes.read("a")
+    await notes.write("b", NOTE, None)
+    assert list(await notes.all()) == ["b"]
     lenient = SharedValues[Note](store, "note|", Note, unreadable=NOTE)
     found = await lenient.read("a")
     assert found is not None
     assert found.value == NOTE
     await lenient.write("a", Note("new", NOTE.at), found)
-
-
-async def test_members_of_a_newer_version_are_kept_when_an_older_one_writes_the_value() -> None:
-    store = MemoryStore()
-    text = '{"text":"a","at":"2026-01-01T00:00:00Z","newer":[1]}'
-    await store.write_shared("note|a", text, None)
-    notes = SharedValues[Note | None](store, "note|", Note | None)
-    found = await notes.read("a")
-    for written in ("b", "c"):
-        found = await notes.write("a", Note(written, NOTE.at), found)
-    raw = await store.read_shared("note|a")
-    assert raw is not None
-    assert json.loads(raw.value) == {"text": "c", "at": "2026-01-01T00:00:00Z", "newer": [1]}
-
-
-async def test_a_value_of_a_newer_version_does_not_hide_the_others() -> None:
-    store = MemoryStore()
-    await store.write_shared("note|a", '{"text": 1}', None)
-    notes = SharedValues[Note](store, "note|", Note)
-    await notes.write("b", NOTE, None)
-    assert list(await notes.all()) == ["b"]

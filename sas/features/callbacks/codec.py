@@ -52,14 +52,6 @@ _SIGNED_AS = b"sas-callback-1."
 _BEARER = "bearer "
 
 
-class CallbackFault(FaultBody, forbid_unknown_fields=True, frozen=True):
-    """Why an outside system refused. A message from outside may have no unknown members."""
-
-
-class CallbackRef(PayloadRefBody, forbid_unknown_fields=True, frozen=True):
-    """A payload reference, in a message that may also come from outside."""
-
-
 class CallbackBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
     """The body that is POSTed to the callback endpoint: how a step ended.
 
@@ -68,7 +60,7 @@ class CallbackBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit
 
     outcome: Literal["done", "refused"]
     result: Part = msgspec.UNSET
-    error: CallbackFault | None = None
+    error: FaultBody | None = None
 
 
 class CallbackMessage(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
@@ -81,15 +73,15 @@ class CallbackMessage(msgspec.Struct, forbid_unknown_fields=True, frozen=True, o
     token: Annotated[str, msgspec.Meta(min_length=1, max_length=TOKEN_LENGTH_MAX)]
     outcome: Literal["done", "refused"]
     result: Part = msgspec.UNSET
-    error: CallbackFault | None = None
-    result_ref: CallbackRef | None = None
+    error: FaultBody | None = None
+    result_ref: PayloadRefBody | None = None
     id: Annotated[str, msgspec.Meta(max_length=100)] = ""
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a token allows: to end this step, under this generation of its key.
 
-    ``submission`` differs from that of a later order under the same id; a very old token has none.
+    ``submission`` differs from that of a later order under the same id.
     ``alternative`` is the name of the agent if it is not the step's first one; it has its own keys.
     ``expires`` is in seconds since 1970.
     """
@@ -99,8 +91,8 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     direction: Literal["do", "undo"]
     generation: int
     expires: int
+    submission: str
     alternative: str | None = None
-    submission: str | None = None
 
     @property
     def expires_at(self) -> datetime:
@@ -115,17 +107,11 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """
         if order is None:
             raise MalformedError(Reason.UNKNOWN_ORDER, f"there is no order {self.order_id!r}")
-        if self.submission not in {None, order.details.submission}:
+        if self.submission != order.details.submission:
             raise MalformedError(
                 Reason.UNKNOWN_ORDER,
                 f"the order {self.order_id!r} of this token is gone, and another order has its id "
                 "now",
-            )
-        if self.submission is None and self.expires_at <= order.details.submitted_at:
-            raise MalformedError(
-                Reason.UNKNOWN_ORDER,
-                f"the token expired before this order {self.order_id!r} was submitted: it is of an "
-                "earlier one",
             )
         return order
 
@@ -257,7 +243,7 @@ def to_callback_result(
     named = claims.alternative
     route = 0 if named is None else agents.index(named) if named in agents else -1
     refused = message.outcome == Outcome.REFUSED.value
-    error = message.error or CallbackFault(FaultCode.REFUSED, "the callback gave no reason")
+    error = message.error or FaultBody(FaultCode.REFUSED, "the callback gave no reason")
     return CallbackResult(
         claims.order_id,
         claims.step,

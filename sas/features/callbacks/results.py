@@ -10,7 +10,7 @@ from datetime import timedelta
 import msgspec
 
 from sas.bounds import RESULT_BYTES_MAX
-from sas.codec.internal import check_result, content_of, raw, text_of, to_ref_body
+from sas.codec.internal import FaultBody, check_result, content_of, raw, text_of, to_ref_body
 from sas.codec.outward import AlertMessage
 from sas.codec.payloads import encode_content
 from sas.domain.content import PayloadRef
@@ -18,7 +18,7 @@ from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind
 from sas.domain.order import Fault, Order
 from sas.engine.context import Context
-from sas.features.callbacks.codec import CallbackFault, CallbackMessage, own_id
+from sas.features.callbacks.codec import CallbackMessage, own_id
 from sas.ports import PayloadCodec, UnreadableError
 
 
@@ -27,7 +27,7 @@ def cut_fault(message: CallbackMessage) -> CallbackMessage:
     if message.error is None:
         return message
     fault = Fault(message.error.code, message.error.message)
-    return msgspec.structs.replace(message, error=CallbackFault(fault.code, fault.message))
+    return msgspec.structs.replace(message, error=FaultBody(fault.code, fault.message))
 
 
 def encode_result(message: CallbackMessage, codec: PayloadCodec | None) -> CallbackMessage:

@@ -36,7 +36,7 @@ OrderOf = Callable[[bytes], str]
 
 
 class _Envelope(msgspec.Struct):
-    """What an internal message of any version belongs to. Other members are ignored."""
+    """What an internal message belongs to. Its other members do not matter here."""
 
     kind: str
     order_id: str

@@ -1,0 +1,1 @@
+"""How we know: benchmarks, chaos, mutants, fuzz. Nothing imports it."""

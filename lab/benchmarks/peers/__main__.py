@@ -1,0 +1,221 @@
+"""The same saga on this project and its peers, in turns: ``python -m lab.benchmarks.peers``.
+
+Installs the peers into ``build/peers`` the first time; one that cannot be installed is left out.
+Each peer is driven with 1, 10 and 100 orders in flight, and its workers get ``kill -9`` once. Read
+the lab's README before you compare figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from devstack.children import Scratch
+from devstack.inputs import DevstackError
+from lab.benchmarks.orders import content
+from lab.benchmarks.peers.install import PROJECT, NotInstalledError, install
+from lab.benchmarks.peers.rigs import RIGS, Rig, cpu_s
+from orders.content import amount_due
+from samples.services.faults import Faults
+from samples.services.remote import RemoteServices
+
+SECONDS = {1: 3.0, 10: 4.0, 100: 6.0}
+"""How long each number of orders is kept in flight."""
+WARM_ORDERS = 12
+STEP_S, RECOVERY_STEP_S = 60.0, 10.0
+"""Time allowed for a step. The first is so long that no peer gives up a step for load alone."""
+RECOVERY_IN_FLIGHT, RECOVERY_ORDERS, RECOVERY_LOAD_S = 20, (40, 400), 6.0
+REFUSED = 0.05
+"""Share of calls that the services refuse for good in the recovery run, so that undos happen."""
+SERVICES = ("stock", "payment", "shipping")
+READY_S, QUIET_S, VISIT_S = 30.0, 120.0, 240.0
+FAILURES = (OSError, RuntimeError, TimeoutError, NotInstalledError, DevstackError)
+
+
+@dataclass(slots=True)
+class Ended:
+    """The orders of one run that ended, when they were sent, and when the client was told."""
+
+    outcomes: dict[str, str] = field(default_factory=dict)
+    sent: list[float] = field(default_factory=list)
+    told: list[float] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        """Orders a second, from the first that was sent to the last that ended."""
+        return len(self.told) / (max(self.told) - min(self.sent))
+
+
+async def follow(
+    driver: asyncio.subprocess.Process, ended: Ended, **asked: Any
+) -> AsyncIterator[None]:
+    """Ask the driver for a run, and yield after each order that ended."""
+    if driver.stdin is None:
+        raise RuntimeError("the driver has no input: report this")
+    driver.stdin.write(json.dumps(asked).encode() + b"\n")
+    while isinstance(line := await read(driver, QUIET_S), list):
+        order_id, outcome, sent, told = line
+        ended.outcomes[order_id] = outcome
+        ended.sent.append(sent)
+        ended.told.append(told)
+        yield
+
+
+async def read(driver: asyncio.subprocess.Process, seconds: float) -> Any:
+    """Return the driver's next line."""
+    if driver.stdout is None:
+        raise RuntimeError("the driver has no output: report this")
+    line = await asyncio.wait_for(driver.stdout.readline(), seconds)
+    if not line:
+        raise OSError("the driver ended: see driver.log")
+    return json.loads(line)
+
+
+async def driven(driver: asyncio.subprocess.Process, **asked: Any) -> Ended:
+    """Carry out a whole run."""
+    ended = Ended()
+    async for _ in follow(driver, ended, **asked):
+        pass
+    return ended
+
+
+@asynccontextmanager
+async def running(
+    kind: type[Rig], step_s: float, faults: Faults | None = None
+) -> AsyncIterator[tuple[Rig, asyncio.subprocess.Process, RemoteServices]]:
+    """Start a peer with services and driver; stop all at the end. A failure keeps the logs."""
+    order = content()
+    order["amount"] = amount_due(order)
+    scratch = Scratch("peers-")
+    try:
+        async with RemoteServices(faults) as remote:
+            rig = kind(scratch.path, remote.urls, step_s)
+            try:
+                await rig.start()
+                with (scratch.path / "driver.log").open("wb") as log:
+                    driver = await asyncio.create_subprocess_exec(
+                        rig.python, "-m", "lab.benchmarks.peers.apps.drive", rig.name, rig.address,
+                        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log,
+                        env={**rig.environment(), "PEERS_ORDER": json.dumps(order)}, cwd=PROJECT,
+                    )  # fmt: skip
+                    try:
+                        await read(driver, READY_S)
+                        await driven(driver, prefix="warm", in_flight=4, orders=WARM_ORDERS)
+                        yield rig, driver, remote
+                    finally:
+                        driver.kill()
+                        await driver.wait()
+            finally:
+                await rig.stop()
+    except BaseException:
+        scratch.keep()
+        print(f"  the logs of {kind.name} stay in {scratch.path}", flush=True)
+        raise
+    finally:
+        scratch.close()
+
+
+async def speed(kind: type[Rig], seconds: dict[int, float]) -> str:
+    """Return a row: orders a second, the median latency of a lone order, CPU at the most."""
+    cells: list[str] = []
+    latency, cpu = "", ""
+    async with running(kind, STEP_S) as (rig, driver, _):
+        for in_flight, lasts in seconds.items():
+            before = {part: cpu_s(pids) for part, pids in rig.pids().items()}
+            asked = {"prefix": f"b{in_flight}", "in_flight": in_flight, "seconds": lasts}
+            ended = await driven(driver, **asked)
+            count = len(ended.told)
+            spent = [
+                1000 * (cpu_s(pids) - before[part]) / count for part, pids in rig.pids().items()
+            ]
+            cells.append(f"{ended.rate:.1f}")
+            cpu = ", ".join(f"{one:.1f}" for one in spent)
+            if in_flight == 1:
+                times = (told - sent for sent, told in zip(ended.sent, ended.told, strict=True))
+                latency = f"{1000 * statistics.median(times):.0f}"
+    return " | ".join([*cells, latency, cpu])
+
+
+async def recovery(kind: type[Rig]) -> str:
+    """Kill the workers when half of the orders ended; return a row that says how all ended."""
+    async with running(kind, RECOVERY_STEP_S, Faults(permanent=REFUSED)) as (rig, driver, remote):
+        trial = await driven(driver, prefix="t", in_flight=RECOVERY_IN_FLIGHT, seconds=3.0)
+        fewest, most = RECOVERY_ORDERS
+        orders = int(min(most, max(fewest, RECOVERY_LOAD_S * trial.rate)))
+        ended, killed_at, due_s, restart = Ended(), 0.0, 0.0, None
+        lost = 0
+        try:
+            asked = {"prefix": "r", "in_flight": RECOVERY_IN_FLIGHT, "orders": orders}
+            async for _ in follow(driver, ended, **asked):
+                if restart is None and 2 * len(ended.told) >= orders:
+                    rig.kill_workers()
+                    killed_at = time.monotonic()
+                    due_s = (orders - len(ended.told)) / ended.rate
+                    restart = asyncio.create_task(rig.start_workers())
+        except TimeoutError:
+            lost = orders - len(ended.told)
+        if restart is not None:
+            await restart
+        torn, doubled = effects(remote, ended)
+    seconds = max(ended.told) - killed_at
+    return f"{orders} | {due_s:.1f} | {seconds:.1f} | {lost} | {torn} | {doubled}"
+
+
+def effects(remote: RemoteServices, ended: Ended) -> tuple[int, int]:
+    """Return how many orders have only some of their effects, and how many have one twice."""
+    in_force, doubled = dict.fromkeys(ended.outcomes, 0), 0
+    for service in SERVICES:
+        ledger = remote.ledger(service)
+        doubled += len(ledger["doubled"])
+        for effect in ledger["effects"]:
+            if effect["undone_at"] is None and effect["order_id"] in in_force:
+                in_force[effect["order_id"]] += 1
+    right = {"done": len(SERVICES)}
+    torn = sum(in_force[one] != right.get(end, 0) for one, end in ended.outcomes.items())
+    return torn, doubled
+
+
+async def compare(names: Sequence[str], seconds: dict[int, float]) -> None:
+    """Measure each peer, and print both tables."""
+    speeds, recoveries = list[str](), list[str]()
+    for name in names:
+        kind = RIGS[name]
+        try:
+            if kind.installed_as:
+                install(kind.installed_as)
+            async with asyncio.timeout(2 * VISIT_S):
+                speeds.append(f"| {kind.title} | {await speed(kind, seconds)} |")
+                recoveries.append(f"| {kind.title} | {await recovery(kind)} |")
+            print(f"{speeds[-1]}\n{recoveries[-1]}", flush=True)
+        except FAILURES as failed:
+            print(f"{kind.title} is left out: {type(failed).__name__}: {failed}", flush=True)
+    heads = " | ".join(f"{count} in flight" for count in seconds)
+    print(f"\nload average {os.getloadavg()[0]:.1f}")
+    print(
+        f"\n| orders/s | {heads} | p50 at 1, ms | CPU ms an order at the most: workers, servers |"
+    )
+    print("|---|" + "---|" * (len(seconds) + 2), *speeds, sep="\n")
+    heads = "orders | left at the rate before, s | the last ended after, s | lost | torn | doubled"
+    print(f"\n| `kill -9` at half time | {heads} |", "|---|" + "---|" * 6, *recoveries, sep="\n")
+
+
+def main() -> None:
+    """Install, measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m lab.benchmarks.peers", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a third of the time")
+    parser.add_argument("--only", nargs="+", choices=RIGS, default=list(RIGS), help="some peers")
+    options = parser.parse_args()
+    part = 1 / 3 if options.quick else 1
+    asyncio.run(compare(options.only, {count: part * lasts for count, lasts in SECONDS.items()}))
+
+
+if __name__ == "__main__":
+    main()

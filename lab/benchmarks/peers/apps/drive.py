@@ -1,0 +1,175 @@
+"""The driver: keeps orders in flight at one peer, and prints each as it ends.
+
+``python -m lab.benchmarks.peers.apps.drive PEER ADDRESS`` in its own Python. A line of JSON on
+standard input starts a run: ``{"prefix", "in_flight", "seconds" or "orders"}``. Each order gives a
+line ``[id, outcome, sent, ended]`` (seconds of the monotonic clock); ``{"ended": count}`` ends the
+run. Standard input's end stops the driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import sys
+import time
+from typing import Any, Protocol
+
+CONTENT: dict[str, Any] = json.loads(os.environ["PEERS_ORDER"])
+
+
+class Client(Protocol):
+    """Takes one order to a peer and waits for its end."""
+
+    async def open(self) -> None:
+        """Connect."""
+
+    async def order(self, order_id: str) -> str:
+        """Send an order; return *done* or *undone* when this client hears of it."""
+
+
+class Http:
+    """Restate and DBOS: a request whose answer is the result; DBOS's is repeated after a kill."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    async def open(self) -> None:
+        import aiohttp  # noqa: PLC0415  each client has what its own Python has
+
+        self._lost = (aiohttp.ClientError, OSError)
+        none = aiohttp.ClientTimeout(None)
+        connector = aiohttp.TCPConnector(limit=0)
+        self._session = aiohttp.ClientSession(timeout=none, connector=connector)
+
+    async def order(self, order_id: str) -> str:
+        while True:
+            try:
+                url = self._address.format(id=order_id)
+                async with self._session.post(url, json=CONTENT) as answer:
+                    if answer.status == 200:
+                        return str(await answer.json())
+                    raise RuntimeError(f"{order_id}: {answer.status} {await answer.text()}")
+            except self._lost:
+                await asyncio.sleep(0.1)  # the workers were killed: the same id finds its workflow
+
+
+class Temporal:
+    """Temporal's own client."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    async def open(self) -> None:
+        from temporalio.client import Client as TemporalClient  # noqa: PLC0415
+
+        self._client = await TemporalClient.connect(self._address)
+
+    async def order(self, order_id: str) -> str:
+        run: Any = self._client.execute_workflow
+        return str(await run("Saga", CONTENT, id=order_id, task_queue="saga"))
+
+
+class Celery:
+    """Celery publishes each result on a Redis channel, which its own ``get`` listens to."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._waiting: dict[str, asyncio.Future[str]] = {}
+
+    async def open(self) -> None:
+        from redis.asyncio import Redis  # noqa: PLC0415
+
+        from lab.benchmarks.peers.apps import celery_app  # noqa: PLC0415
+
+        self._app: Any = celery_app
+        self._told = Redis.from_url(self._address).pubsub()
+        await self._told.psubscribe("celery-task-meta-*")
+        self._listening = asyncio.create_task(self._listen())
+
+    async def order(self, order_id: str) -> str:
+        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._waiting[order_id] = told
+        chain = self._app.order(order_id, CONTENT)
+        await asyncio.to_thread(chain.apply_async)
+        return await told
+
+    async def _listen(self) -> None:
+        async for message in self._told.listen():
+            if message["type"] != "pmessage":
+                continue
+            found = json.loads(message["data"])
+            if found["status"] == "SUCCESS" and (told := self._waiting.pop(found["task_id"], None)):
+                told.set_result("undone" if found["result"] == "undone" else "done")
+
+
+class Ours:
+    """This project's client; the address is the connection string."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._waiting: dict[str, asyncio.Future[str]] = {}
+
+    async def open(self) -> None:
+        from sas.client import NewOrder, OrdersClient, is_end  # noqa: PLC0415
+
+        self._new, self._is_end = NewOrder, is_end
+        self._content = {name: value for name, value in CONTENT.items() if name != "amount"}
+        self._client = OrdersClient(self._address, reply_queue="responses-web-shop")
+        self._listening = asyncio.create_task(self._listen())
+
+    async def order(self, order_id: str) -> str:
+        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._waiting[order_id] = told
+        await self._client.submit(self._new(order_id, self._content))
+        return await told
+
+    async def _listen(self) -> None:
+        async for one in self._client.events():
+            told = self._waiting.get(one.data.order_id)
+            if told is not None and self._is_end(one) and not told.done():
+                outcome = one.type.removesuffix(".v1").rsplit(".", 1)[-1]
+                told.set_result("done" if outcome == "completed" else outcome)
+
+
+CLIENTS: dict[str, type[Any]] = {
+    "restate": Http,
+    "dbos": Http,
+    "temporal": Temporal,
+    "celery": Celery,
+    "ours": Ours,
+}
+
+
+async def run(client: Client, asked: dict[str, Any]) -> None:
+    """Keep orders in flight until the time or the number of orders is reached."""
+    numbers = itertools.count()
+    until = time.monotonic() + asked.get("seconds", 1e9)
+    most = asked.get("orders", 1_000_000_000)
+    ended = 0
+
+    async def worker() -> None:
+        nonlocal ended
+        while time.monotonic() < until and (number := next(numbers)) < most:
+            order_id, sent = f"{asked['prefix']}-{number}", time.monotonic()
+            outcome = await client.order(order_id)
+            ended += 1
+            print(json.dumps([order_id, outcome, sent, time.monotonic()]), flush=True)
+
+    await asyncio.gather(*(worker() for _ in range(asked["in_flight"])))
+    print(json.dumps({"ended": ended}), flush=True)
+
+
+async def main(peer: str, address: str) -> None:
+    """Carry out one run after another."""
+    client: Client = CLIENTS[peer](address)
+    await client.open()
+    print(json.dumps({"ready": True}), flush=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        await run(client, json.loads(line))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2]))

@@ -1,0 +1,283 @@
+"""The entry points of messages: every queue, and the callback endpoint.
+
+After each input: no undocumented exception; a malformed message is kept whole on the
+rejected queue, with an alert; no row of an order changed that the input does not name; another
+order completes.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from lab.fuzz.mutation import ODD, Raw, body_of, broken
+from lab.fuzz.scene import AGENTS, BESIDE, KEYS, Scene, World
+from sas.codec import internal
+from sas.codec.internal import CommandMessage, ProgressMessage, ReplyMessage, RequestMessage
+from sas.codec.internal import WakeMessage as Wake
+from sas.codec.orders import parse_order
+from sas.codec.outward import RejectedMessage, rejected_body
+from sas.codec.strict import MalformedError, convert
+from sas.domain.queues import lane
+from sas.features.callbacks.codec import parse_body, parse_message, read_message
+from sas.ports import OtherVersionError
+from sas.testing.platform import QUEUES, REPLIES_TO
+
+Parts = dict[str, Any]
+STATUS = frozenset({200, 202, 400, 401, 404, 409, 410, 429, 503})
+"""Every status of the callback endpoint (``Callbacks.answer``)."""
+PROPERTIES = (
+    "sas_put_back", "sas_first_id", "sas_first_at", "sas_dead_letter_source", "sas_left_since",
+    "sas_outside_sent", "sas_called", "traceparent", "tracestate", "Diagnostic-Id",
+    "DeadLetterReason", "DeadLetterErrorDescription", "x",
+)  # fmt: skip
+SOURCES = (
+    *QUEUES.own(AGENTS), "", "unknown", REPLIES_TO, "ORDERS", "agent-", "agent-nobody",
+)  # fmt: skip
+FUZZED = "fuzzed-message"
+
+
+def queue_parts(queue: str, scene: Scene, rng: random.Random) -> Parts:
+    """Return a message for a queue: most often one of its own, changed."""
+    kinds = [name for name in scene.valid if name.removesuffix("-urgent") == queue]
+    if rng.random() < 0.05 or not kinds:
+        kinds = list(scene.valid)
+    bodies = scene.valid[rng.choice(kinds)]
+    body = body_of(json.loads(rng.choice(bodies)), rng)
+    urgent = rng.random() < 0.2
+    parts: Parts = {"queue": lane(queue, urgent=urgent), "body": body}
+    if rng.random() < 0.2:
+        names = rng.sample(PROPERTIES, rng.choice([1, 1, 3]))
+        parts["properties"] = {name: _property(rng) for name in names}
+    return parts
+
+
+def letter_parts(scene: Scene, rng: random.Random) -> Parts:
+    """Return a dead letter: any message, from its own queue or from another one."""
+    queue = rng.choice(list(scene.valid))
+    body = body_of(json.loads(rng.choice(scene.valid[queue])), rng)
+    name = QUEUES.dead_letters + ("/$DeadLetterQueue" if rng.random() < 0.2 else "")
+    source = queue if rng.random() < 0.7 else rng.choice(SOURCES)
+    properties: Parts = {"sas_dead_letter_source": source}
+    if rng.random() < 0.3:
+        properties[rng.choice(PROPERTIES)] = _property(rng)
+    return {"queue": name, "body": body, "properties": properties}
+
+
+def _property(rng: random.Random) -> object:
+    """Return a value as the host hands one over: any JSON value."""
+    found = rng.choice([one for one in ODD if not isinstance(one, Raw)])
+    return rng.choice([found, str(found), "2026-01-01T00:00:00.000000Z", "7"])
+
+
+def http_parts(scene: Scene, rng: random.Random) -> Parts:
+    """Return a request to the callback endpoint."""
+    message = json.loads(rng.choice(scene.valid[QUEUES.callbacks]))
+    token = message.pop("token")
+    body = body_of(message, rng)
+    if rng.random() < 0.4:
+        data = broken(token.encode(), rng).decode("utf-8", "replace")
+        token = rng.choice([data, None, "", token.upper(), token + ".x", "." * 3000])
+    parts: Parts = {"body": body, "token": token}
+    if rng.random() < 0.3:
+        parts["authorization"] = rng.choice(
+            [f"Bearer {token}", f"bearer  {token} ", "Bearer", "Basic x", "", "\udcff", "Bearer é"]
+        )
+    return parts
+
+
+async def check_http(parts: Parts, scene: Scene) -> str | None:
+    """Send a request to the callback endpoint; return what is wrong with the answer."""
+    world = scene.world()
+    before = dict(world.table.held)
+    body = parts.get("body", b"")
+    token, header = parts.get("token"), parts.get("authorization")
+    answer = await world.guarded(world.app.callbacks.answer(token, header, body))
+    if world.errors:
+        return world.errors[0]
+    if answer.status not in STATUS:
+        return f"status {answer.status}"
+    said = json.loads(answer.body)
+    if not (said["code"] and said["message"]):
+        return f"an answer without a reason: {answer.body}"
+    if answer.status >= 300 and world.table.held != before:
+        return f"status {answer.status}, and rows changed"
+    try:
+        parse_body(body)
+    except MalformedError:
+        if answer.status < 300:
+            return f"a malformed body has status {answer.status}"
+    return await _beside(world, before, parts)
+
+
+async def check_message(parts: Parts, scene: Scene) -> str | None:
+    """Deliver a message; return what went wrong."""
+    world = scene.world()
+    before = dict(world.table.held)
+    queue, body = parts.get("queue", QUEUES.orders), parts.get("body", b"")
+    properties = parts.get("properties") or {}
+    texts = {name: one for name, one in properties.items() if _is_plain(one)}
+    world.odd[FUZZED] = properties
+    world.send(queue, FUZZED, body, **texts)
+    await world.pump()
+    if world.errors:
+        return world.errors[0]
+    fate = _fate(world, before, queue, body)
+    must = _must(queue, body, properties)
+    if must is not None and fate not in must:
+        return f"it must be {' or '.join(sorted(must))}, and it is {fate}"
+    return await _beside(world, before, parts)
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether a property can lie on the bus in memory."""
+    return isinstance(value, str) and value.isprintable()
+
+
+async def _beside(world: World, before: dict[Any, Any], parts: Parts) -> str | None:
+    """Return whether another order was harmed, or a new one does not complete."""
+    changed = {
+        key
+        for key in before.keys() | world.table.held.keys()
+        if before.get(key) is not world.table.held.get(key)
+    }
+    named = _named(parts)
+    harmed = sorted({order_of(key) for partition, key in changed if partition != "meta"} - named)
+    if harmed:
+        return f"rows of {harmed[0]} changed, and the input does not name it"
+    world.submit(BESIDE, "beside")
+    world.bus.queues[QUEUES.callbacks].waiting.clear()
+    await world.pump()
+    state = world.state_of(BESIDE)
+    if world.errors:
+        return f"beside it: {world.errors[0]}"
+    if state != "Processed" and BESIDE not in named:
+        return f"the order beside it is {state}"
+    found = await world.guarded(world.app.supervisor.sweep())
+    return f"the sweep: {world.errors[0]}" if world.errors or found is None else None
+
+
+def order_of(row_key: str) -> str:
+    """Return the order of a row: its id is the second part, or the third behind a time."""
+    kind, first, *rest = row_key.split("|")
+    return first if kind == "order" or not rest else rest[0]
+
+
+def _named(parts: Parts) -> set[str]:
+    """Return the texts of an input that may be the id of its order, as they are in keys."""
+    body = parts.get("body", b"").decode("utf-8", "replace")
+    try:
+        found = set(_texts(json.loads(body)))
+    except (ValueError, RecursionError):
+        return set()
+    tokens = {
+        *found,
+        parts.get("token"),
+        str(parts.get("authorization")).split()[-1:][0] if parts.get("authorization") else None,
+    }
+    for token in filter(None, tokens):
+        try:
+            found.add(KEYS.read(str(token).strip()).order_id)
+        except Exception:  # noqa: BLE001, S112  it is not a token
+            continue
+    return {
+        one.replace("=", "=3d").replace("%", "=25").replace("+", "=2b").replace("'", "=27")
+        for one in found
+    }
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _texts(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _texts(one)
+
+
+def _fate(world: World, before: dict[Any, Any], queue: str, body: bytes) -> str:
+    """Return what became of a message."""
+    if body in _kept(world):
+        return "kept"
+    names = (queue, QUEUES.dead_letters)
+    waiting = (one.message.body for name in names for one in world.bus.queues[name].waiting)
+    if body in waiting:
+        return "put back"
+    if world.table.held != before:
+        return "accepted"
+    sent = any(one.message.message_id != FUZZED for one in world.seen)
+    told = any(world.bus.messages(name) for name in (QUEUES.alerts, REPLIES_TO))
+    return "answered" if sent or told else "late"
+
+
+def _kept(world: World) -> list[bytes]:
+    """Return the bodies that lie whole on the rejected queue, each with the alert that it needs.
+
+    What comes from the operator's own queues has no alert: see ``DeadLetters``.
+    """
+    messages = world.bus.messages(QUEUES.rejected)
+    by_base: defaultdict[str, list[RejectedMessage]] = defaultdict(list)
+    found = [one.body for one in messages]
+    alerts = b"".join(one.body for one in world.bus.messages(QUEUES.alerts))
+    for message in messages:
+        try:
+            part = convert(message.body, RejectedMessage)
+        except MalformedError:
+            continue
+        by_base[part.id.rpartition("/")[0]].append(part)
+    for base, parts in by_base.items():
+        silent = parts[0].source_queue in {QUEUES.alerts, QUEUES.rejected}
+        if len(parts) == parts[0].parts and (silent or base.encode() in alerts):
+            found.append(rejected_body(parts))
+    return found
+
+
+def _command(message: object) -> None:
+    if isinstance(message, CommandMessage):
+        internal.to_command(message)
+
+
+def _reply(message: object) -> None:
+    if isinstance(message, ReplyMessage):
+        internal.to_reply(message)
+
+
+def _request(body: bytes) -> None:
+    internal.decode(body, RequestMessage)
+
+
+READERS: dict[str, Callable[[bytes], object]] = {
+    QUEUES.orders: lambda body: parse_order(body, FUZZED),
+    QUEUES.scheduler: lambda body: _command(internal.decode(body, Wake | CommandMessage)),  # type: ignore[arg-type]
+    QUEUES.replies: lambda body: _reply(internal.decode(body, ReplyMessage | ProgressMessage)),  # type: ignore[arg-type]
+    **{QUEUES.agent(name): _request for name in AGENTS},
+    QUEUES.callbacks: lambda body: (parse_message(body), read_message(body, KEYS)),
+}
+"""What reads a message of each queue, and raises MalformedError."""
+
+
+def _must(queue: str, body: bytes, properties: Parts) -> set[str] | None:
+    """Return what may become of a message; None if anything may."""
+    letter = queue.startswith(QUEUES.dead_letters)
+    if letter:
+        queue = str(properties.get("sas_dead_letter_source"))
+    ordinary = queue.removesuffix("-urgent")
+    reader = READERS.get(ordinary, _request)
+    try:
+        reader(body)
+    except MalformedError:
+        return {"kept"}
+    except OtherVersionError:
+        return {"kept", "put back"} if letter else {"put back"}
+    if letter:  # a letter whose cause is recorded, without messages, leaves nothing
+        return None
+    commands = ordinary == QUEUES.scheduler and b'"command"' in body
+    silent = "sas_outside_sent" in properties
+    if (commands or ordinary == QUEUES.orders) and not silent:
+        return {"kept", "accepted", "answered", "put back"}
+    return None

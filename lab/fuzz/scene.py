@@ -1,0 +1,336 @@
+"""A system with an order in every state, and a world of its own for every input.
+
+The actors, the codec and the table store are the real ones; queues, rows and clock are in memory.
+The messages of every queue that the orders were made with are the valid inputs of the doors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from lab.fuzz.table import MemoryTable, Rows
+from sas.actors.agent import RetryPolicy
+from sas.adapters.table_store import TableStore
+from sas.bootstrap import Application, actors, wired
+from sas.codec import internal
+from sas.codec.internal import CommandMessage
+from sas.domain.queues import lane
+from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
+from sas.engine.delivery import Delivery
+from sas.engine.messages import Addresses
+from sas.engine.receiver import SOURCE
+from sas.features.callbacks.codec import CallbackKeys
+from sas.features.circuit_breaker.rules import BreakerPolicy
+from sas.ports import (
+    AwaitCallback,
+    Business,
+    Call,
+    Message,
+    RefusedError,
+    StillRunning,
+    UnavailableError,
+    UnreadableError,
+)
+from sas.testing.bus import DEAD_LETTERS, MemoryBus, Queued
+from sas.testing.clock import START, VirtualClock
+from sas.testing.platform import QUEUES, REPLIES_TO, queue_rules
+
+ROOT = Path(__file__).parents[2]
+AGENTS = ("backup", "courier", "payment", "stock")
+BESIDE = "beside-1"
+"""The order beside an input. It must complete, whatever the input is."""
+SHARDS = 2
+DELIVERIES_MAX = 400
+KEYS = CallbackKeys(("a-key-for-the-fuzz-of-callbacks-1234",), "https://example.com/callbacks")
+TIME = timedelta(minutes=10)
+DOCUMENTED = (UnavailableError, UnreadableError)
+"""What a reader of rows may raise. The host redelivers the message, and nothing is lost."""
+
+
+class ScriptedAgent:
+    """Does what the order's content says of a step: refuse, call back, or go on later."""
+
+    async def do(self, call: Call) -> Any:
+        """See ``Agent.do``."""
+        match call.order.get(call.step) if isinstance(call.order, dict) else None:
+            case "refuse":
+                raise RefusedError("no-stock", "there is none left")
+            case "outside":
+                return AwaitCallback(timedelta(hours=1), call.callback(timedelta(hours=1)).token)
+            case "later":
+                return StillRunning(timedelta(minutes=1), "going on")
+            case "large":
+                return {"text": "x" * 50_000}
+        return {"done": call.key}
+
+    async def undo(self, call: Call) -> Any:
+        """See ``Agent.undo``."""
+        if isinstance(call.order, dict) and call.order.get("undo") == call.step:
+            return AwaitCallback(timedelta(hours=1), call.callback(timedelta(hours=1)).token)
+        return None
+
+    async def close(self) -> None:
+        """Do nothing: there are no connections."""
+
+
+def workflows() -> Workflows:
+    """Return workflows with every kind of step."""
+    undo = Undo(TIME)
+    reserve = Step("reserve", "stock", TIME, undo=undo)
+    pay = Step("pay", "payment", TIME, undo=undo, alternatives=("backup",))
+    ship = Step("ship", "courier", TIME)
+    held = (reserve, Step("pay", "payment", TIME, after=(), undo=undo))
+    return Workflows(
+        [
+            Workflow("order", 1, (reserve, pay, ship), OnFailure.UNDO),
+            Workflow("order-held", 1, held, OnFailure.HOLD, notify_steps=True),
+            Workflow("beside", 1, (reserve,)),
+        ]
+    )
+
+
+def check(payload: bytes) -> None:
+    """Refuse an order without lines, as a business would."""
+    if not isinstance(json.loads(payload).get("lines"), list):
+        raise ValueError("give lines")  # noqa: TRY004  a check raises ValueError
+
+
+BUSINESS = Business(
+    workflows(),
+    {name: ScriptedAgent() for name in AGENTS},
+    {"order": check},
+)
+RULES = queue_rules(ROOT, AGENTS)
+
+
+@dataclass(eq=False)
+class World:
+    """One instance over some rows. ``errors`` are undocumented exceptions."""
+
+    rows: Rows
+    now: datetime = START
+    odd: dict[str, Mapping[str, object]] = field(default_factory=dict)
+    """Properties that a message has beside its own, by MessageId, of any type."""
+    allowed: tuple[type[Exception], ...] = (UnavailableError,)
+    seen: list[Queued] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    clock: VirtualClock = field(init=False)
+    table: MemoryTable = field(init=False)
+    bus: MemoryBus = field(init=False)
+    app: Application = field(init=False)
+
+    def __post_init__(self) -> None:
+        random.seed(0)  # the jitter of retries
+        self.clock, self.table = VirtualClock(self.now), MemoryTable(self.rows)
+        self.bus = MemoryBus(self.clock)
+        for queue, rules in RULES.items():
+            self.bus.declare(queue, rules=rules)
+        store = TableStore(self.table, shards=SHARDS)
+        to = Addresses(QUEUES, "/fuzz")
+        context = wired(store, self.bus, self.clock, to, "fuzz:1", BUSINESS.workflows)
+        self.app = actors(
+            context,
+            BUSINESS,
+            policy=RetryPolicy(0.2, 2.0),
+            circuit=BreakerPolicy(10),
+            callback_keys=KEYS,
+        )
+        self.handlers = _handlers(self.app)
+
+    def send(self, queue: str, message_id: str, body: bytes, **properties: str) -> None:
+        """Put a message on a queue."""
+        self.bus._enqueue(Message(queue, message_id, body, properties=properties))
+
+    def submit(self, order_id: str, workflow: str, *, urgent: bool = False, **content: Any) -> None:
+        """Put an order on its queue."""
+        body = {
+            "order_id": order_id,
+            "workflow": workflow,
+            "reply_queue": REPLIES_TO,
+            "correlation_id": f"c-{order_id}",
+            "order": {"lines": [], **content},
+        }
+        self.send(lane(QUEUES.orders, urgent=urgent), f"m-{order_id}", json.dumps(body).encode())
+
+    async def pump(self, *queues: str) -> None:
+        """Deliver what can be received now, on all queues or only on these ones."""
+        names = [name for name in self.handlers if not queues or name.startswith(queues)]
+        for _ in range(DELIVERIES_MAX):
+            held = (name for name in names if self.bus.queues[name].waiting)
+            queued = next(filter(None, map(self.bus.receive, held)), None)
+            if queued is None:
+                return
+            await self._deliver(queued)
+        self.errors.append(f"there are messages left after {DELIVERIES_MAX} deliveries")
+
+    async def _deliver(self, queued: Queued) -> None:
+        self.seen.append(queued)
+        message = queued.message
+        odd = self.odd.get(message.message_id, {}) if queued.deliveries == 1 else {}
+        delivery = Delivery(
+            message.body,
+            message.message_id,
+            message.queue.removesuffix(DEAD_LETTERS),
+            urgent=message.queue.endswith("-urgent"),
+            properties={**message.properties, **odd},
+            count=queued.deliveries,
+            enqueued_at=queued.visible_at,
+            source_queue=queued.source,
+        )
+        await self.guarded(self.app.receive(self.handlers[message.queue], delivery), queued)
+
+    async def guarded(self, work: Awaitable[object], queued: Queued | None = None) -> Any:
+        """Return what ``work`` returns, and settle its message. Remember an unexpected error."""
+        try:
+            result = await self.clock.run(work)
+        except self.allowed:
+            if queued is not None:
+                self.bus.abandon(queued)
+        except Exception as wrong:  # noqa: BLE001  it is what the fuzz looks for
+            self.errors.append(f"{type(wrong).__name__}: {wrong}"[:500])
+            if queued is not None:
+                self.bus.complete(queued)
+        else:
+            if queued is not None:
+                self.bus.complete(queued)
+            return result
+
+    def drain(self) -> list[Message]:
+        """Take everything off the queues that have a function, scheduled messages too."""
+        found = [one for name in self.handlers for one in self.bus.queues[name].waiting]
+        self.seen += found
+        for name in self.handlers:
+            self.bus.queues[name].waiting.clear()
+        return [one.message for one in found]
+
+    def state_of(self, order_id: str) -> str | None:
+        """Return the stored ProcessState of an order."""
+        for (_, key), row in self.table.held.items():
+            if key == f"order|{order_id}|a|state":
+                return str(row.get("ProcessState"))
+        return None
+
+
+def _handlers(app: Application) -> dict[str, Callable[[Delivery], Awaitable[object]]]:
+    letters = app.dead_letters
+    found: dict[str, Callable[[Delivery], Awaitable[object]]] = {}
+    for urgent in (False, True):
+        found[lane(QUEUES.orders, urgent=urgent)] = app.submitter.handle
+        found[lane(QUEUES.scheduler, urgent=urgent)] = app.scheduler.handle
+        found[lane(QUEUES.replies, urgent=urgent)] = app.scheduler.handle_reply
+        found[lane(QUEUES.callbacks, urgent=urgent)] = app.callbacks.handle
+        found |= {QUEUES.agent(name, urgent=urgent): app.agents[name].handle for name in AGENTS}
+    found[QUEUES.dead_letters] = letters.handle
+    found[QUEUES.dead_letters + DEAD_LETTERS] = letters.handle_given_up
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The rows of the orders, the time, valid bodies by queue, and the tokens of callbacks."""
+
+    rows: Rows
+    now: datetime
+    valid: Mapping[str, tuple[bytes, ...]]
+    tokens: tuple[str, ...]
+
+    def world(self) -> World:
+        """Return a world of its own with these orders."""
+        return World(self.rows, self.now)
+
+
+async def scene() -> Scene:
+    """Return the scene. It is the same in every process."""
+    with patch.object(os, "urandom", random.Random(0).randbytes):  # ids are made of it
+        return await _scene()
+
+
+async def _scene() -> Scene:
+    world = World({})
+    asked = (QUEUES.orders, QUEUES.scheduler)
+    made: Iterable[tuple[str, str, tuple[str, ...], dict[str, Any]]] = (
+        ("O-asked", "order", asked, {}),
+        ("O-urgent", "order", asked, {"urgent": True}),
+        ("O-held", "order-held", asked, {"lines": [{"note": "ring twice"}]}),
+        ("O-answered", "order", (*asked, "agent-stock"), {}),
+        ("O-refused", "order-held", (*asked, "agent-payment"), {"pay": "refuse"}),
+        ("O-outside", "order", (), {"reserve": "outside"}),
+        ("O-later", "order", (), {"pay": "later"}),
+        ("O-failed", "order-held", (), {"pay": "refuse"}),
+        ("O-undoing", "order", (), {"ship": "refuse", "undo": "pay"}),
+        ("O-undone", "order", (), {"ship": "refuse"}),
+        ("O-large", "order", (), {"reserve": "large", "text": "y" * 90_000, "pay": "outside"}),
+        ("O-done", "order", (), {}),
+    )
+    for order_id, workflow, queues, content in made:
+        world.submit(order_id, workflow, **content)
+        await world.pump(*queues)
+        world.drain()
+    world.submit("O-given-up", "order")
+    (letter,) = world.drain()
+    source = {SOURCE: QUEUES.orders, "DeadLetterReason": "MaxDeliveryCountExceeded"}
+    world.send(QUEUES.dead_letters, letter.message_id, letter.body, **source)
+    await world.pump()
+    assert not world.errors, world.errors
+    valid: defaultdict[str, list[bytes]] = defaultdict(list)
+    for queued in world.seen:
+        body = queued.message.body
+        if body not in valid[queued.message.queue] and len(body) < 20_000:
+            valid[queued.message.queue].append(body)
+    for queue in (QUEUES.alerts, QUEUES.rejected):
+        valid[queue] = [message.body for message in world.bus.messages(queue)]
+    valid[QUEUES.scheduler] += list(_commands(world))
+    tokens = _tokens(world)
+    valid[QUEUES.callbacks] = [_callback(token, one) for token in tokens for one in _ENDS]
+    return Scene(
+        world.table.held,
+        world.clock.now(),
+        {queue: tuple(bodies) for queue, bodies in valid.items()},
+        tokens,
+    )
+
+
+_ENDS: tuple[Mapping[str, Any], ...] = (
+    {"outcome": "done", "result": {"tracking": "T-1"}},
+    {"outcome": "refused", "error": {"code": "lost", "message": "the parcel is lost"}},
+)
+
+
+def _callback(token: str, end: Mapping[str, Any]) -> bytes:
+    return json.dumps({"token": token, **end}).encode()
+
+
+def _tokens(world: World) -> tuple[str, ...]:
+    """Return the tokens that steps told as their note."""
+    notes = {row["Note"] for row in world.table.held.values() if "." in (row.get("Note") or "")}
+    return tuple(sorted(notes))
+
+
+def _commands(world: World) -> Iterable[bytes]:
+    seqs = {
+        row["OrderID"]: row["Seq"]
+        for (_, key), row in world.table.held.items()
+        if "|a|state" in key
+    }
+    for order_id in ("O-failed", "O-undoing", "O-asked"):
+        for verb in ("resubmit", "skip", "undo", "cancel", "acknowledge"):
+            message = CommandMessage(
+                id=f"w-{verb}-{order_id}",
+                order_id=order_id,
+                verb=verb,
+                by="ann",
+                seq=seqs[order_id],
+                step="pay" if verb in {"resubmit", "skip"} else None,
+                input=internal.raw('{"lines":[]}' if verb == "resubmit" else None),
+                reason="a reason",
+            )
+            yield internal.encode(message)

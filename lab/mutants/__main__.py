@@ -1,0 +1,145 @@
+"""Break the code on purpose, and see what finds it: ``python -m lab.mutants``.
+
+Each mutant changes one place of a copy of the code. Those of the protocol are looked for by seeds
+of the simulation, until one breaks an invariant, ends in an error of the simulation itself, or
+never ends. Those of the edge with Azure are looked for by the tests that they name. Each hunt
+prints a line; exit code 1: a mutant was not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from lab.mutants.edge import EDGE
+from lab.mutants.mutant import Mutant
+from lab.mutants.protocol import MUTANTS
+
+ROOT = Path(__file__).parents[2]
+COPIED = (
+    *("sas", "orders", "tests", "infra", "host.json", "tools", "pyproject.toml"),
+    *("function_app.py", "local.settings.json", "docs"),
+)
+APP = "tests.simulation.test_everything_at_once:DEFINED"
+"""Workflows with every feature: alternatives, drain times, waits, deadlines, no undo."""
+SEEDS_MAX = 2000
+SEED_CPU_S_MAX = 60
+"""A seed that takes more CPU time never ends: an invariant is broken too. Days take 10 s."""
+TEST_S_MAX = 300
+PLAY = """
+import signal
+import sys
+from pathlib import Path
+from sas.cli.workflows import load
+from sas.testing.plan import drawn
+from sas.testing.play import Project, play
+project = Project.of(load(sys.argv[1]), Path())
+for seed in range(int(sys.argv[2])):
+    signal.setitimer(signal.ITIMER_VIRTUAL, int(sys.argv[3]))
+    print(f"seed {seed}:", end=" ", flush=True)
+    try:
+        broken = play(project, drawn(seed, project.workflows)).violations
+    except Exception as error:
+        broken = [f"{type(error).__name__}: {error}"]
+    if broken:
+        sys.exit(str(broken[0]))
+"""
+"""Exit code 0: no seed found it. Otherwise the last seed did, and stderr says how."""
+
+
+def hunted(mutant: Mutant, seeds: int = SEEDS_MAX) -> str | None:
+    """Return what finds a mutant in a copy of the code; None if nothing does."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as name:
+        copy = copied(Path(name))
+        mutant.apply(copy)
+        return failing(copy, mutant.tests) if mutant.tests else played(copy, seeds)
+
+
+def copied(to: Path) -> Path:
+    """Copy the code that is played and tested."""
+    for part in COPIED:
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, to / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, to / part)
+    return to
+
+
+def played(copy: Path, seeds: int) -> str | None:
+    """Play seeds; return the one that finds something, and what it saw."""
+    ended = _python(copy, "-c", PLAY, APP, str(seeds), str(SEED_CPU_S_MAX))
+    if ended.returncode == 0:
+        return None
+    seed = ended.stdout.rstrip(": ").rpartition("seed ")[2]
+    never = ended.returncode == -signal.SIGVTALRM
+    saw = "it never ends" if never else ended.stderr.strip().splitlines()[-1]
+    return f"seed {seed}: {saw}"
+
+
+def failing(copy: Path, tests: Sequence[str]) -> str | None:
+    """Return the first of some tests that fails.
+
+    Raises:
+        RuntimeError: pytest ran no test, or broke.
+    """
+    options = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", f"--timeout={TEST_S_MAX}")
+    ended = _python(copy, "-m", "pytest", *options, *tests)
+    failed = re.search(r"^FAILED (\S+)", ended.stdout, re.MULTILINE)
+    if ended.returncode == 1 and failed is not None:
+        return failed[1]
+    if ended.returncode != 0:
+        raise RuntimeError(f"pytest ended with {ended.returncode}:\n{ended.stdout[-3000:]}")
+    return None
+
+
+def _python(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=copy, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Hunt the mutants, and print what finds each."""
+    parser = argparse.ArgumentParser(prog="python -m lab.mutants", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--only", nargs="*", default=[""], help="mutants with one of these texts")
+    arguments = parser.parse_args(argv)
+    chosen = [
+        mutant
+        for mutant in (*MUTANTS, *EDGE)
+        if any(text in mutant.name for text in arguments.only)
+    ]
+    if not chosen:
+        parser.error("no mutant has one of these texts")
+    tests = sorted({test for mutant in chosen for test in mutant.tests})
+    if tests:
+        with tempfile.TemporaryDirectory(prefix="mutant-") as name:
+            if broken := failing(copied(Path(name)), tests):
+                print(f"{broken} fails on the code as it is: repair that first")
+                return 1
+    missed = 0
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        hunts = {pool.submit(hunted, mutant, arguments.seeds): mutant for mutant in chosen}
+        for hunt in as_completed(hunts):
+            finder = hunt.result()
+            missed += finder is None
+            print(f"{hunts[hunt].name}: {finder or 'NOT FOUND'}", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} were found")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""A short test of each tool of the lab."""

@@ -1,0 +1,139 @@
+"""The fuzz itself: its inputs repeat, and it finds defects."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from lab.fuzz import mutation
+from lab.fuzz.__main__ import main
+from lab.fuzz.run import Fuzz, doors
+from sas.codec.internal import WakeMessage
+from sas.codec.strict import MalformedError, convert
+from sas.features.queue_delay.excuses import _owner as owner_of
+
+
+@pytest.fixture(autouse=True)
+def logging_is_on_again() -> Iterator[None]:
+    """The fuzz turns logging off in its process; other tests here read logs."""
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(scope="module")
+def fuzz() -> Fuzz:
+    return Fuzz(1)
+
+
+def test_every_one_of_400_inputs_is_accepted_or_refused_with_a_clear_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--inputs", "400", "--jobs", "1"]) == 0, capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert all(door.name in said for door in doors())
+    assert "0 went wrong" in said
+
+
+@pytest.mark.long
+def test_every_one_of_10000_other_inputs_is_accepted_or_refused_with_a_clear_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wrong = main(["--inputs", "10000", "--seed", "2", "--jobs", "1"])
+    assert wrong == 0, capsys.readouterr().out
+
+
+def test_a_seed_draws_the_same_inputs_again(fuzz: Fuzz) -> None:
+    other = Fuzz(1)
+    drawn = [fuzz.drawn(number) for number in range(300)]
+    again = [other.drawn(number) for number in range(300)]
+    assert repr(drawn) == repr(again)  # a NaN does not equal itself
+    assert len({door for door, _ in drawn}) == len(doors())
+
+
+def test_most_inputs_differ_from_the_valid_one_they_are_made_of() -> None:
+    valid = {"format": 1, "id": "m", "kind": "wake", "order_id": "O-1", "seq": 4}
+    rng = random.Random(3)
+    bodies = [mutation.body_of(valid, rng) for _ in range(500)]
+    refused = 0
+    for body in bodies:
+        try:
+            convert(body, WakeMessage)
+        except MalformedError:
+            refused += 1
+    assert len(set(bodies)) > 300
+    assert 100 < refused < 490
+
+
+def test_an_undocumented_exception_is_found(fuzz: Fuzz, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(text: bytes) -> object:
+        value = json.loads(text)
+        if isinstance(value, dict) and value.get("seq") == 7:
+            raise ZeroDivisionError("seven")
+        return value
+
+    monkeypatch.setattr("sas.codec.internal.parse", broken)
+    body = b'{"format":1,"kind":"wake","id":"m","order_id":"O-done","seq":7}'
+    parts = {"queue": "scheduler", "body": body, "properties": {"x": "y"}}
+    assert fuzz.tried("queue scheduler", parts) == "ZeroDivisionError: seven"
+
+
+def test_a_message_that_is_dropped_is_found(fuzz: Fuzz, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def dropped(*_given: object) -> None:
+        return None
+
+    monkeypatch.setattr("sas.engine.rejections.Rejections.put_aside", dropped)
+    problem = fuzz.tried("queue scheduler", {"queue": "scheduler", "body": b"{"})
+    assert problem == "it must be kept, and it is late"
+
+
+def test_a_row_of_another_order_that_changes_is_found(
+    fuzz: Fuzz, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wake of one order acts on another one, because its id is read wrongly."""
+    body = b'{"format":1,"kind":"command","id":"w","order_id":"O-asked","verb":"cancel","by":"ann"}'
+    parts = {"queue": "scheduler", "body": body}
+    assert fuzz.tried("queue scheduler", parts) is None
+    monkeypatch.setattr("lab.fuzz.messages._named", lambda _parts: set())
+    assert fuzz.tried("queue scheduler", parts) == (
+        "rows of O-asked changed, and the input does not name it"
+    )
+
+
+@pytest.mark.parametrize("body", [b'{"reason":' + b"[" * 100_000, b'{"reason":"\xff"}'])
+def test_a_rejected_message_that_nests_deep_or_is_not_text_is_kept_when_it_expires(
+    fuzz: Fuzz, body: bytes
+) -> None:
+    parts = {
+        "queue": "dead-letters",
+        "body": body,
+        "properties": {"sas_dead_letter_source": "orders-rejected"},
+    }
+    assert fuzz.tried("queue dead-letters", parts) is None
+
+
+def test_a_request_with_more_time_than_any_step_may_have_is_put_aside(fuzz: Fuzz) -> None:
+    body = (
+        b'{"kind":"request","format":1,"id":"O-failed/2/1","order_id":"O-failed","workflow":"order-held"'
+        b',"step":1,"step_name":"pay","direction":"do","epoch":1,"time_allowed":1e300'
+        b',"complete_by":"2026-01-01T00:10:00Z","idempotency_key":"O-failed/pay","order":{}}'
+    )
+    parts = {"queue": "agent-payment", "body": body}
+    assert fuzz.tried("queue agent-payment", parts) is None
+
+
+@pytest.mark.parametrize("body", [b'{"kind":' + b"[" * 100_000, b'{"kind":"\xff"}', b"{"])
+def test_a_message_that_cannot_be_read_belongs_to_no_order(body: bytes) -> None:
+    assert owner_of(body) is None
+
+
+def test_one_input_is_printed_with_its_door_and_what_became_of_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--seed", "1", "--input", "4"]) == 0
+    said = capsys.readouterr().out
+    assert "input 4 of seed 1, door " in said
+    assert "1 inputs of seed 1: 0 went wrong" in said

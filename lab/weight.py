@@ -1,0 +1,207 @@
+"""What this repository weighs, as a table in Markdown: ``python -m lab.weight``.
+
+Lines are those of Python files, blank ones and docstrings too. Words are those of the pages. The
+files that a wake and a reply pass are noted while an order runs over Azurite and the broker.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
+
+import orders
+from devstack.azurite import Azurite
+from devstack.servicebus import Broker
+from samples.services.remote import RemoteServices
+from sas.bootstrap import bootstrap
+from sas.cli.main import VERBS
+from sas.config import read_config
+from sas.domain.queues import Queues
+from sas.engine.delivery import Delivery
+
+ROOT = Path(__file__).parents[1]
+NOT_PAGES = ("LICENSE", "CHANGELOG.md", "template/", ".github/")
+QUEUES, REPLY_QUEUE = Queues(), "responses-web-shop"
+TURNS_MAX = 10
+
+
+def tracked() -> list[str]:
+    """Return the files of the repository."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],  # noqa: S607
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def text_of(name: str) -> str:
+    """Return the text of a file."""
+    return (ROOT / name).read_text("utf-8")
+
+
+def lines(files: list[str], *folders: str, without: tuple[str, ...] = ()) -> int:
+    """Return the lines of the Python files in some folders."""
+    chosen = [name for name in files if name.endswith(".py") and name.startswith(folders)]
+    return sum(len(text_of(name).splitlines()) for name in chosen if not name.startswith(without))
+
+
+def words(files: list[str]) -> int:
+    """Return the words of all pages."""
+    pages = [name for name in files if name.endswith(".md") and not name.startswith(NOT_PAGES)]
+    return sum(len(text_of(name).split()) for name in pages)
+
+
+def exceptions(files: list[str]) -> int:
+    """Return how many classes of ``sas`` derive from an exception, directly or not."""
+    trees = (
+        ast.parse(text_of(name))
+        for name in files
+        if name.startswith("sas/") and name.endswith(".py")
+    )
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    known = {"Exception", "BaseException", "ValueError", "RuntimeError", "OSError", "TypeError"}
+    known |= {"KeyError", "LookupError", "TimeoutError", "ConnectionError"}
+    found: set[str] = set()
+    grown = True
+    while grown:
+        new = {
+            one.name
+            for one in classes
+            if one.name not in found
+            and any(ast.unparse(base).rpartition(".")[2] in known | found for base in one.bases)
+        }
+        found |= new
+        grown = bool(new)
+    return len(found)
+
+
+def settings() -> int:
+    """Return the rows of the settings' page that begin with a name of this project's."""
+    return len(re.findall(r"^\| `SAS_\w+` \|", text_of("docs/settings.md"), re.MULTILINE))
+
+
+def glossary() -> int:
+    """Return the entries of the glossary."""
+    return len(re.findall(r"^- \*\*", text_of("docs/glossary.md"), re.MULTILINE))
+
+
+@contextmanager
+def noting(files: set[str]) -> Iterator[None]:
+    """Note every file of ``sas`` whose code runs inside the block."""
+    prefix = f"{ROOT / 'sas'}/"
+
+    def note(frame: FrameType, event: str, _argument: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_name != "<module>" and code.co_filename.startswith(prefix):
+            files.add(code.co_filename)
+
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+async def passed() -> tuple[int, int]:
+    """Run two orders, and return how many files a wake and a reply of the second one passed."""
+    names = [QUEUES.orders, QUEUES.scheduler, QUEUES.replies, QUEUES.alerts, QUEUES.rejected]
+    names += [REPLY_QUEUE, *map(QUEUES.agent, orders.AGENTS)]
+    files: dict[str, set[str]] = {}
+    with Azurite() as azurite:
+        async with Broker(names) as broker, RemoteServices() as remote:
+            services = {f"ORDERS_{name.upper()}_URL": url for name, url in remote.urls.items()}
+            given = {
+                "ServiceBus": broker.connection_string,
+                "SAS_TABLES": azurite.connection_string,
+            }
+            app = bootstrap(orders.business(services), read_config(given))
+            handlers: dict[str, Callable[[Delivery], Awaitable[object]]] = {
+                QUEUES.orders: app.submitter.handle,
+                QUEUES.scheduler: app.scheduler.handle,
+                **{QUEUES.agent(name): agent.handle for name, agent in app.agents.items()},
+                QUEUES.replies: app.scheduler.handle_reply,
+            }
+            bus = ServiceBusClient.from_connection_string(broker.connection_string)
+            async with AsyncExitStack() as stack:
+                client = await stack.enter_async_context(bus)
+                receivers = {
+                    queue: await stack.enter_async_context(client.get_queue_receiver(queue))
+                    for queue in handlers
+                }
+                for order_id in ("first", "second"):  # the first one opens everything
+                    files = {queue: set() for queue in handlers}
+                    await submit(client, order_id)
+                    for _ in range(TURNS_MAX):
+                        for queue, handle in handlers.items():
+                            await deliver(receivers[queue], queue, handle, files[queue])
+            await app.close()
+    return len(files[QUEUES.scheduler]), len(files[QUEUES.replies])
+
+
+async def submit(client: ServiceBusClient, order_id: str) -> None:
+    """Send the first real order under an id."""
+    content = json.loads(text_of("samples/northwind-orders.jsonl").partition("\n")[0])
+    del content["order_id"]
+    body = {"order_id": order_id, "workflow": "order", "reply_queue": REPLY_QUEUE, "order": content}
+    async with client.get_queue_sender(QUEUES.orders) as sender:
+        await sender.send_messages(ServiceBusMessage(json.dumps(body), message_id=order_id))
+
+
+async def deliver(
+    receiver: ServiceBusReceiver,
+    queue: str,
+    handle: Callable[[Delivery], Awaitable[object]],
+    files: set[str],
+) -> None:
+    """Hand the messages of a queue to their actor."""
+    for message in await receiver.receive_messages(max_message_count=20, max_wait_time=0.2):
+        properties = {str(k): v for k, v in (message.application_properties or {}).items()}
+        delivery = Delivery(
+            b"".join(message.body), message.message_id or "", queue, properties=properties,
+            count=1, enqueued_at=message.enqueued_time_utc,
+        )  # fmt: skip
+        with noting(files):
+            await handle(delivery)
+        await receiver.complete_message(message)
+
+
+def main() -> None:
+    """Print the table."""
+    files = tracked()
+    wake, reply = asyncio.run(passed())
+    adrs = [name for name in files if re.search(r"(^|/)adr/(.*/)?\d{4}-", name)]
+    tests = ("tests/", "devstack/tests/")
+    rows = {
+        "files": len(files),
+        "Python lines: `sas` without `testing`": lines(files, "sas/", without=("sas/testing/",)),
+        "Python lines: `sas/testing`": lines(files, "sas/testing/"),
+        "Python lines: `devstack`": lines(files, "devstack/", without=tests),
+        "Python lines: tests of both": lines(files, *tests),
+        "Python lines: `lab`, `tools`, `samples`": lines(files, "lab/", "tools/", "samples/"),
+        "words of all pages": words(files),
+        "settings": settings(),
+        "verbs": len(VERBS),
+        "exception classes of `sas`": exceptions(files),
+        "glossary entries": glossary(),
+        "decisions (ADR)": len(adrs),
+        "files of `sas` that a wake passes": wake,
+        "files of `sas` that a reply passes": reply,
+    }
+    print("| what | now |\n|---|---|")
+    for name, count in rows.items():
+        print(f"| {name} | {count:,} |")
+
+
+if __name__ == "__main__":
+    main()

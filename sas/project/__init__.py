@@ -1,1 +1,0 @@
-"""``sas new`` and ``sas upgrade``: a project of one's own on the installed packages."""
