@@ -22,10 +22,10 @@ from sas.operate.errors import UsageError
 
 if TYPE_CHECKING:
     from sas.domain.workflow import Workflows
-    from sas.testing.invariants import Violation
     from sas.testing.plan import Plan
     from sas.testing.play import Project
     from sas.testing.tally import Tally
+    from sas.testing.violation import Violation
 
 DESCRIPTION = """\
 Simulate the workflows of an application: the real scheduler, agents' retries, supervisor and

@@ -13,7 +13,6 @@ import base64
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import zip_longest
 from typing import Any
@@ -55,6 +54,7 @@ from sas.ports import Call, Callback, Message, UnavailableError
 from sas.testing.bus import DEAD_LETTERS, Queued
 from sas.testing.platform import QUEUES, REPLIES_TO
 from sas.testing.system import AT_REST, CALLBACKS, System
+from sas.testing.violation import Violation
 from sas.testing.world import CrashError
 
 READ_BY_PEOPLE = frozenset({REPLIES_TO, QUEUES.alerts, QUEUES.rejected})
@@ -70,22 +70,6 @@ _BASES = {
 """The ordinary lane of each queue whose messages are causes."""
 _REPLY = f'"kind":"{Kind.REPLY}"'.encode()
 _ENDS = frozenset({StepState.PROCESSED, StepState.ERROR})
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """An invariant that did not hold: its number, and what was seen.
-
-    ``about`` says what a step of the adopter does wrong, in the same words for every order. The
-    number is 0 where no invariant is concerned.
-    """
-
-    number: int
-    text: str
-    about: str = ""
-
-    def __str__(self) -> str:
-        return f"invariant {self.number}: {self.text}" if self.number else self.text
 
 
 # --- one transition ---

@@ -34,9 +34,9 @@ from sas.ports import (
     TransientError,
     UnavailableError,
 )
-from sas.testing.invariants import Violation
 from sas.testing.plan import Faults
 from sas.testing.remote import Effects, ModelService, RemoteLedger, Tell
+from sas.testing.violation import Violation
 from sas.testing.wire import HttpAnswer, HttpRequest, NotSimulatedError
 from sas.testing.world import life_here, of_no_host
 

@@ -15,10 +15,11 @@ from sas.domain.order import Direction, OrderState, UndoStatus
 from sas.domain.workflow import StepRules, Workflow
 from sas.ports import Call, RefusedError, TransientError
 from sas.testing.clock import START
-from sas.testing.invariants import Invariants, Violation, at_end, in_force, keys_of, skipped
+from sas.testing.invariants import Invariants, at_end, in_force, keys_of, skipped
 from sas.testing.own_agents import alone
 from sas.testing.plan import DAY, HOUR, Away, Plan
 from sas.testing.system import Project, System, with_newer
+from sas.testing.violation import Violation
 from sas.testing.wire import SimulatedLoop
 from sas.testing.world import is_killed
 

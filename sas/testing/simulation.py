@@ -13,10 +13,11 @@ from sas.codec import outward
 from sas.domain.order import Order
 from sas.domain.workflow import Workflows
 from sas.ports import Agent, Business
-from sas.testing.invariants import Invariants, Violation, at_end, in_force
+from sas.testing.invariants import Invariants, at_end, in_force
 from sas.testing.plan import Item, Plan
 from sas.testing.platform import REPLIES_TO
 from sas.testing.system import Project, System
+from sas.testing.violation import Violation
 
 
 class Simulation:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import msgspec
 
@@ -34,6 +34,7 @@ from sas.ports import Agent, Business, BusUnavailableError, Callback, Message, P
 from sas.testing.bus import DEAD_LETTERS, MemoryBus, Queued, QueueRules
 from sas.testing.clock import VirtualClock
 from sas.testing.hosts import BREAKER, KEYS, Host
+from sas.testing.own_agents import Given, OwnAgents
 from sas.testing.plan import (
     NO_WORKFLOW,
     Apart,
@@ -64,9 +65,6 @@ from sas.testing.remote import ModelService, RemoteLedger
 from sas.testing.store import MemoryStore
 from sas.testing.wire import SimulatedLoop
 from sas.testing.world import CrashError, Instance, World, of_no_host
-
-if TYPE_CHECKING:
-    from sas.testing.own_agents import Given, OwnAgents
 
 SEND_AGAIN_S = 30.0
 """How long an application waits before it sends again to a queue that takes nothing."""
@@ -158,7 +156,8 @@ class System:
         """Called with each callback and the status of its answer."""
         self._deployed, self._left = project.workflows, 0
         self._senders: set[asyncio.Task[None]] = set()
-        self._redriver = Redriver(self, tell)
+        agents_here = sorted(project.workflows.agents())
+        self._redriver = Redriver(self.world, agents_here, self.redriven, tell)
         self.own = self._own_agents(project.given) if project.given else None
         self.agents = self._services(project, service)
         played: dict[str, Agent] = {**self.agents, **agents}
@@ -197,8 +196,6 @@ class System:
 
     def _own_agents(self, given: Given) -> OwnAgents:
         """Return the adopter's agents. Their clients reach a model service by the event loop."""
-        from sas.testing.own_agents import OwnAgents  # noqa: PLC0415  a cycle
-
         world, limits = self.world, drain_times(self.workflows)
         own = OwnAgents(
             given,

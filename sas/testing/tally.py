@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, fields
 from sas.domain.messages import JournalWord
 from sas.domain.order import OrderState
 from sas.domain.workflow import Step, Workflows
-from sas.testing.invariants import Violation
 from sas.testing.play import Played, StepTally
+from sas.testing.violation import Violation
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from sas.ports import Call, Message
 from sas.testing import redrives, system
 from sas.testing.bus import MemoryBus
 from sas.testing.clock import START
-from sas.testing.invariants import Invariants, Violation
+from sas.testing.invariants import Invariants
 from sas.testing.plan import (
     NO_WORKFLOW,
     Away,
@@ -48,6 +48,7 @@ from sas.testing.remote import ModelService
 from sas.testing.shrink import shrunk
 from sas.testing.system import Project, System
 from sas.testing.tally import Tally
+from sas.testing.violation import Violation
 from tests.business import workflows
 from tests.long import seeds
 

@@ -9,8 +9,8 @@ import pytest
 
 from sas.ports import Call, RefusedError
 from sas.testing import Away, Chance, Kill, OrderState, Press, Simulation, Verb
-from sas.testing.invariants import Violation
 from sas.testing.plan import dependencies
+from sas.testing.violation import Violation
 from tests.business import workflows
 
 ROOT = Path(__file__).parents[2]
