@@ -70,7 +70,7 @@ test-all: setup ## what `make test` leaves out: kills, fuzz, more seeds, larger 
 test-unit: setup ## the unit tests alone, in half a minute
 	$(PY) -m pytest -n 2 --dist loadfile -q tests/unit
 
-test-infra: setup ## Bicep, queues, access, queries, azd (checkov too: python -m tools.infra_checkov --install)
+test-infra: setup ## names in Bicep against the code, queues, access, azd (CI runs bicep lint and checkov)
 	$(PY) -m pytest tests/infra
 
 test-sdk: setup ## Microsoft's own tests of azure-servicebus against our broker (about 15 minutes)

@@ -78,9 +78,6 @@ param settingsInVault string = ''
 @maxLength(200)
 param keyVaultUri string = ''
 
-@description('A second app, with an identity of its own, for the anonymous callback endpoint alone. Needs SAS_CALLBACK_KEY in settingsInVault.')
-param callbackApp bool = false
-
 @description('Public address of the callback endpoint; empty for the app\'s own.')
 param callbackUrl string = ''
 
@@ -178,6 +175,11 @@ param telemetryShare string = '1'
 @maxLength(1000)
 param operatorMail string = ''
 
+@secure()
+@description('https addresses that alerts are posted to, in the common alert schema, with commas between: PagerDuty, a workflow that posts to Teams. Secure, because such an address is often a secret.')
+@maxLength(4000)
+param operatorWebhooks string = ''
+
 @minValue(1)
 param queueDepthMax int = 1000
 
@@ -232,7 +234,6 @@ module platform 'modules/platform.bicep' = {
     businessSettings: businessSettings
     settingsInVault: settingsInVault
     keyVaultUri: keyVaultUri
-    callbackApp: callbackApp
     callbackUrl: callbackUrl
     serviceBusSku: serviceBusSku
     messagingUnits: messagingUnits
@@ -252,6 +253,7 @@ module platform 'modules/platform.bicep' = {
     purgeLagHoursMax: purgeLagHoursMax
     telemetryShare: telemetryShare
     operatorMail: operatorMail
+    operatorWebhooks: operatorWebhooks
     queueDepthMax: queueDepthMax
     overdueMinutesMax: overdueMinutesMax
     logRetentionDays: logRetentionDays
@@ -263,11 +265,8 @@ module platform 'modules/platform.bicep' = {
 output AZURE_LOCATION string = location
 output AZURE_RESOURCE_GROUP string = group.name
 output SERVICE_ORDERS_NAME string = platform.outputs.appName
-output SERVICE_CALLBACKS_NAME string = platform.outputs.callbackAppName
 output ServiceBus__fullyQualifiedNamespace string = platform.outputs.namespaceHostName
 output SAS_TABLES__endpoint string = platform.outputs.tableEndpoint
 output SAS_IDENTITY_PRINCIPAL_ID string = platform.outputs.identityPrincipalId
 output SAS_KEY_VAULT_NAME string = platform.outputs.vaultName
-output SAS_CALLBACK_IDENTITY_PRINCIPAL_ID string = platform.outputs.callbackIdentityPrincipalId
-output SAS_CALLBACK_KEY_VAULT_NAME string = platform.outputs.callbackVaultName
 output SAS_RESPONSE_QUEUES array = platform.outputs.responseQueues

@@ -18,7 +18,6 @@ from sas.actors.supervisor import Supervisor
 from sas.adapters import telemetry
 from sas.adapters.clock import SystemClock
 from sas.adapters.servicebus import ServiceBus, tls
-from sas.adapters.webhook import post
 from sas.bounds import SHARDS_MAX
 from sas.codec.orders import ORDER_BYTES_MAX
 from sas.config import Config, SettingError, read_config
@@ -29,9 +28,8 @@ from sas.engine.delivery import DEPLOY_WAIT, Delivery
 from sas.engine.hooks import CallGuard, RuntimeRules, no_callbacks
 from sas.engine.messages import Addresses
 from sas.engine.receiver import Handler, Receiver
-from sas.features.alert_webhook import AlertCopies, AlertWebhook, Post, Webhook
 from sas.features.call_limit import CallLimit
-from sas.features.callbacks.codec import CallbackKeys, read_message
+from sas.features.callbacks.codec import CallbackKeys
 from sas.features.callbacks.endpoint import Callbacks
 from sas.features.circuit_breaker.guard import CircuitBreaker, OpenCircuits, open_circuits
 from sas.features.circuit_breaker.rules import BreakerPolicy
@@ -66,7 +64,6 @@ class Application:
     dead_letters: DeadLetters
     purger: Purger
     callbacks: Callbacks
-    alert_webhook: AlertWebhook
 
     async def receive(self, handler: Handler, delivery: Delivery) -> object:
         """Hand a message to its handler; see ``Receiver.receive``."""
@@ -186,8 +183,6 @@ def assemble(
     """
     _check_queues(settings.queues, business)
     to = Addresses(settings.queues, settings.source)
-    if settings.alert_webhook:
-        bus = AlertCopies(store, bus, clock, settings.queues)
     codec = _codec(business, settings)
     context = wired(store, bus, clock, to, settings.instance, business.workflows, codec)
     return actors(
@@ -201,7 +196,6 @@ def assemble(
         purge_shards=settings.purge_shards,
         function_time=settings.function_time,
         deploy_wait=settings.deploy_wait,
-        webhook=settings.alert_webhook,
     )
 
 
@@ -241,19 +235,8 @@ def actors(  # noqa: PLR0913  one value for each setting
     purge_shards: int = SHARDS_MAX,
     function_time: timedelta = timedelta(minutes=9),
     deploy_wait: timedelta = DEPLOY_WAIT,
-    webhook: Webhook = Webhook(),  # noqa: B008  immutable
-    post_alert: Post = post,
 ) -> Application:
     """Return the actors of one instance. The simulation calls this too."""
-    callbacks = Callbacks(context, business, callback_keys)
-
-    def order_of_callback(body: bytes) -> str:
-        return read_message(body, callback_keys)[1].order_id
-
-    excuses = QueueExcuses(
-        context, business.workflows, order_of_callback if callback_keys else None
-    )
-
     return Application(
         context=context,
         receiver=Receiver(
@@ -267,17 +250,14 @@ def actors(  # noqa: PLR0913  one value for each setting
             for name in business.agents
         },
         supervisor=Supervisor(
-            context, business.workflows.rules, excuses, min(SWEEP_TIME, function_time)
-        ),
-        dead_letters=DeadLetters(
             context,
-            business,
-            order_bytes_max,
-            {context.queues.callbacks: callbacks.identify},
+            business.workflows.rules,
+            QueueExcuses(context, business.workflows),
+            min(SWEEP_TIME, function_time),
         ),
+        dead_letters=DeadLetters(context, business, order_bytes_max),
         purger=Purger(context, retention, function_time, purge_shards),
-        callbacks=callbacks,
-        alert_webhook=AlertWebhook(context.clock, webhook, post_alert),
+        callbacks=Callbacks(context, business, callback_keys),
     )
 
 

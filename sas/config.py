@@ -6,7 +6,6 @@ Tests compare the names in this file with the table in ``docs/settings.md``, wit
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
@@ -29,7 +28,6 @@ from sas.codec.orders import (
 from sas.domain.ids import URGENT_SUFFIX
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, QUEUE_NAME, Queues
 from sas.environment import CONNECTION
-from sas.features.alert_webhook import Webhook
 from sas.features.callbacks.codec import CallbackKeys
 from sas.ports import LIMIT_MAX, PayloadCodec
 
@@ -48,9 +46,6 @@ QUEUE_SETTINGS: Mapping[str, str] = {
 
 QUEUE_SETTING_LENGTH_MAX = 100
 """Longest name or prefix of a queue. An agent's name and the suffix of a lane still fit behind."""
-WEBHOOK_KEY_BYTES = range(24, 65)
-"""Lengths of a key of https://www.standardwebhooks.com."""
-_WEBHOOK_KEY_PREFIX = "whsec_"
 CALLBACK_KEY_LENGTH_MIN = 32
 SOURCE_LENGTH_MAX = 500
 _URI_REFERENCE = re.compile(
@@ -77,13 +72,6 @@ MESSAGE_BYTES_LIMIT = 100 * 1024 * 1024
 TELEMETRY = ("off", "console", "otlp", "azuremonitor")
 """Targets of spans, metrics and log lines: see docs/telemetry.md."""
 
-FUNCTIONS: Mapping[str, tuple[str, ...]] = {
-    "all": ("engine", "callbacks"),
-    "engine": ("engine",),
-    "callbacks": ("callbacks",),
-}
-"""The groups of functions that an app has, for each value of SAS_FUNCTIONS."""
-
 
 class SettingError(ValueError):
     """A setting is missing or wrong. The message names it and says what it should be."""
@@ -97,7 +85,6 @@ class Config:
     tables: Endpoint
     table: str
     shards: int
-    functions: tuple[str, ...]
     queues: Queues
     source: str
     instance: str
@@ -114,7 +101,6 @@ class Config:
     retention: timedelta
     purge_shards: int
     callback_keys: CallbackKeys
-    alert_webhook: Webhook = field(default_factory=Webhook)
     payload_codec: PayloadCodec | None = field(default=None, repr=False)
 
 
@@ -131,7 +117,6 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         tables=_tables(env),
         table=read_table_name(env),
         shards=_whole(env, "SAS_SHARDS", 16, 1, SHARDS_MAX),
-        functions=read_functions(env),
         queues=read_queues(env),
         source=_source(env),
         instance=_instance(env),
@@ -148,7 +133,6 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         retention=timedelta(days=_whole(env, "SAS_RETENTION_DAYS", 30, 1, 36_500)),
         purge_shards=_whole(env, "SAS_PURGE_SHARDS", SHARDS_MAX, 1, SHARDS_MAX),
         callback_keys=_callback_keys(env),
-        alert_webhook=_alert_webhook(env),
         payload_codec=read_payload_codec(env),
     )
 
@@ -195,19 +179,6 @@ def read_applications(environ: Mapping[str, str] | None = None) -> tuple[str, ..
                 f"of {name!r} too: rename one"
             )
     return names
-
-
-def read_functions(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return the groups of functions that this app has: engine, callbacks, or both.
-
-    Raises:
-        SettingError: it is not in ``FUNCTIONS``.
-    """
-    env = os.environ if environ is None else environ
-    text = env.get("SAS_FUNCTIONS", "all")
-    if text not in FUNCTIONS:
-        raise SettingError(f"SAS_FUNCTIONS={text[:80]!r}: give one of {', '.join(FUNCTIONS)}")
-    return FUNCTIONS[text]
 
 
 def _check_queue_name(field_name: str, text: str) -> None:
@@ -397,45 +368,6 @@ def _callback_keys(env: Mapping[str, str]) -> CallbackKeys:
                 "`openssl rand -base64 32` prints it; commas between keys"
             )
     return CallbackKeys(keys, url)
-
-
-def _alert_webhook(env: Mapping[str, str]) -> Webhook:
-    """Return where alerts are posted; a false value if nowhere."""
-    url, text = env.get("SAS_ALERT_WEBHOOK_URL"), env.get("SAS_ALERT_WEBHOOK_SECRET")
-    if not url and not text:
-        return Webhook()
-    if not url or not _is_safe_address(url):  # without the value, which may hold a secret
-        raise SettingError(
-            "SAS_ALERT_WEBHOOK_URL: give an address that begins with https://, as "
-            "https://alerts.example.com/sas (http:// on this machine only)"
-        )
-    keys = tuple(map(_webhook_key, (text or "").split(",")))
-    if not all(keys):
-        raise SettingError(
-            "SAS_ALERT_WEBHOOK_SECRET: give 24 to 64 random bytes in base64, as "
-            "`openssl rand -base64 32` prints them, also with whsec_ before; commas between keys"
-        )
-    return Webhook(url, keys)
-
-
-def _is_safe_address(url: str) -> bool:
-    """Return whether a post to an address is safe from readers on the network."""
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        return False
-    is_here = parts.scheme == "http" and host in {"127.0.0.1", "::1", "localhost"}
-    return bool(_URI_REFERENCE.fullmatch(url) and host and (parts.scheme == "https" or is_here))
-
-
-def _webhook_key(text: str) -> bytes:
-    """Return the bytes of a key; none if it is not base64, or too short."""
-    try:
-        key = base64.b64decode(text.strip().removeprefix(_WEBHOOK_KEY_PREFIX), validate=True)
-    except ValueError:
-        return b""
-    return key if len(key) in WEBHOOK_KEY_BYTES else b""
 
 
 def _check_references(env: Mapping[str, str]) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import azure.functions as func
 
 from sas.bootstrap import Application, bootstrap, checked, closed_with_loop, load_ahead
-from sas.config import queue_named, read_applications, read_functions
+from sas.config import queue_named, read_applications
 from sas.engine.delivery import Delivery
 from sas.environment import CONNECTION
 from sas.ports import Business
@@ -77,7 +77,7 @@ def _application(business: Business) -> Application:
 
 def function_app(business: Business, agents: Iterable[str]) -> FunctionApp:
     """Return the function app of a business: a function for each queue, each of ``agents``, the
-    callbacks, the supervisor and the purge. SAS_FUNCTIONS may choose one group of them.
+    callbacks, the supervisor and the purge.
 
     The business and the settings are checked now, not on the first message. If something is wrong,
     the host registers no function, logs why, and takes no message.
@@ -87,20 +87,12 @@ def function_app(business: Business, agents: Iterable[str]) -> FunctionApp:
     """
     names = tuple(agents)
     app = FunctionApp(checked(business, names))
-    groups = {
-        "engine": functools.partial(_add_engine, app, names),
-        "callbacks": functools.partial(_add_callback, app),
-    }
-    for group in read_functions():
-        groups[group]()
+    _add_queues(app)
+    _add_agents(app, names)
+    _add_callback(app)
+    _add_timers(app)
     load_ahead()
     return app
-
-
-def _add_engine(app: FunctionApp, agents: Iterable[str]) -> None:
-    _add_queues(app)
-    _add_agents(app, agents)
-    _add_timers(app)
 
 
 def _add_queues(app: FunctionApp) -> None:
@@ -115,12 +107,6 @@ def _add_queues(app: FunctionApp) -> None:
     app.on_queue("scheduler", "%SAS_QUEUE_SCHEDULER%", lambda app: app.scheduler.handle)
     app.on_queue("replies", "%SAS_QUEUE_AGENT_REPLIES%", lambda app: app.scheduler.handle_reply)
     app.on_queue("callbacks", "%SAS_QUEUE_CALLBACKS%", lambda app: app.callbacks.handle)
-    app.on(
-        "alert_webhook",
-        "%SAS_QUEUE_OPERATOR_ALERTS%-webhook",
-        lambda app: app.alert_webhook.handle,
-        urgent=False,
-    )
     app.on(
         "deadletters",
         "%SAS_QUEUE_DEAD_LETTERS%",

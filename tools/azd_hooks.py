@@ -18,18 +18,16 @@ from pathlib import Path
 
 INFRA = Path(__file__).parents[1] / "infra"
 MAIL = "SAS_OPERATOR_MAIL"
+WEBHOOKS = "SAS_OPERATOR_WEBHOOKS"
 OPERATOR = "SAS_OPERATOR_PRINCIPAL_ID"
 APPLICATION = "SAS_PRINCIPAL_"
 SECRETS = "SAS_SECRET_SETTINGS"
 PRIVATE = "SAS_VNET_ENABLED"
-CALLBACK_APP = "SAS_CALLBACK_APP"
-CALLBACK_KEY = "SAS_CALLBACK_KEY"
 _ASKED = re.compile(r"\$\{([A-Z][A-Z0-9_]*)(=?)")
 _GUID = "[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
 _SETTING = r" *[A-Za-z][A-Za-z0-9_]* *"
 _SWITCH = ("true|false", "give true or false")
 FORMS: Mapping[str, tuple[str, str]] = {
-    "SAS_CALLBACK_APP": _SWITCH,
     "SAS_CALLBACK_URL": (r"https://\S+", "give an https address"),
     "SAS_KEY_VAULT_URI": (
         r"https://[A-Za-z][A-Za-z0-9-]{1,22}[A-Za-z0-9]\.vault(\.[a-z]+)+",
@@ -40,6 +38,10 @@ FORMS: Mapping[str, tuple[str, str]] = {
         "give User, Group or ServicePrincipal",
     ),
     "SAS_OPERATOR_READS_QUEUES": _SWITCH,
+    WEBHOOKS: (
+        r" *https://[^\s,]+ *(, *https://[^\s,]+ *)*",
+        "give https addresses, one comma between two of them",
+    ),
     "SAS_ORDERS_PER_DAY": ("[1-9][0-9]{0,6}|10000000", "give a whole number from 1 to 10000000"),
     "SAS_SCALER_READS_COUNTS": _SWITCH,
     "SAS_SECRET_SETTINGS": (
@@ -84,7 +86,6 @@ def check(env: Mapping[str, str]) -> None:
     _check_given(env)
     _check_forms(env)
     _check_secrets(env)
-    _check_callback_app(env)
     _check_principals(env)
     _check_platform(env)
     _check_mail(env.get(MAIL, ""))
@@ -114,8 +115,6 @@ The identity of the functions: {env.get("SAS_IDENTITY_PRINCIPAL_ID", "?")}
 Roles on Service Bus take up to a minute to spread: the first messages may wait that long.
 Look at the workbook "Orders: Scheduler Agent Supervisor" in the resource group, and at alerts."""
     )
-    if env.get(CALLBACK_APP) == "true":
-        print(f"The callback endpoint runs in {env.get('SERVICE_CALLBACKS_NAME', '?')}")
     names = _secrets(env)
     if names:
         vault = env.get("SAS_KEY_VAULT_NAME") or "VAULT"
@@ -123,13 +122,7 @@ Look at the workbook "Orders: Scheduler Agent Supervisor" in the resource group,
         for name in names:
             secret = name.lower().replace("_", "-")
             print(f"    az keyvault secret set --vault-name {vault} --name {secret} --file ...")
-        own = env.get("SAS_CALLBACK_KEY_VAULT_NAME")
-        if own:
-            print("The callback endpoint's app has a vault of its own: put the same key there too:")
-            print(
-                f"    az keyvault secret set --vault-name {own} --name sas-callback-key --file ..."
-            )
-    if not env.get(MAIL):
+    if not env.get(MAIL) and not env.get(WEBHOOKS):
         _warn_of_silence()
 
 
@@ -159,7 +152,8 @@ def _check_forms(env: Mapping[str, str]) -> None:
         form = PRINCIPAL_FORM if _is_principal(name) else FORMS.get(name)
         value = env.get(name, "")
         if form and value and not re.fullmatch(form[0], value):
-            raise RefusedError(f"{name}={value}: {form[1]}")
+            shown = "..." if name == WEBHOOKS else value  # an address may be a secret
+            raise RefusedError(f"{name}={shown}: {form[1]}")
 
 
 def _is_principal(name: str) -> bool:
@@ -191,15 +185,6 @@ def _plain_settings() -> set[str]:
         *(setting["name"] for setting in queues),
         *re.findall(r"\{ name: '(\w+)', value:", app),
     }
-
-
-def _check_callback_app(env: Mapping[str, str]) -> None:
-    """Refuse an app for the callback endpoint that would answer 404 to everything."""
-    if env.get(CALLBACK_APP) == "true" and CALLBACK_KEY not in _secrets(env):
-        raise RefusedError(
-            f"{CALLBACK_APP}=true needs a key for the callbacks, as a secret setting:\n"
-            f"    azd env set {SECRETS} {','.join([*_secrets(env), CALLBACK_KEY])}"
-        )
 
 
 def _check_principals(env: Mapping[str, str]) -> None:
@@ -293,7 +278,7 @@ def _ask_mail(env: Mapping[str, str]) -> None:
         if text and azd:
             _check_mail(text)
             subprocess.run([azd, "env", "set", MAIL, text], check=True)  # noqa: S603  # found above
-    if not text:
+    if not text and not env.get(WEBHOOKS):
         _warn_of_silence()
 
 
@@ -308,7 +293,7 @@ def _check_mail(text: str) -> None:
 def _warn_of_silence() -> None:
     _say(
         "************************************************************************\n"
-        "WARNING: NOBODY GETS ALERTS BY MAIL. Failed orders wait unnoticed.\n"
+        "WARNING: NOBODY GETS ALERTS. Failed orders wait unnoticed.\n"
         f"    azd env set {MAIL} ann@example.com,bob@example.com && azd provision\n"
         "************************************************************************"
     )

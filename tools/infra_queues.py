@@ -116,7 +116,7 @@ def _policy(listed: Mapping[str, Any]) -> list[str]:
         properties = kind["properties"]
         if properties["requiresDuplicateDetection"] is (name in {"orders", "deadLetters"}):
             problems.append(f"{name}: duplicate detection is wrong")
-        if properties["deadLetteringOnMessageExpiration"] is (name in {"request", "copies"}):
+        if properties["deadLetteringOnMessageExpiration"] is (name == "request"):
             problems.append(f"{name}: dead-lettering on expiration is wrong")
         weeks = seconds(properties["defaultMessageTimeToLive"]) >= 7 * 86_400
         if name in {"response", "kept"} and not weeks:

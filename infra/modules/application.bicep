@@ -37,7 +37,7 @@ resource responses 'Microsoft.ServiceBus/namespaces/queues@2024-01-01' = {
 
 var sharedOrders = urgent ? list.access.urgentApplicationSends : list.access.applicationSends
 var lanes = bound ? ['', '-urgent'] : []
-var ownOrders = concat([ownQueueName, 'callbacks'], urgent ? ['${ownQueueName}-urgent'] : [])
+var ownOrders = concat([ownQueueName], urgent ? ['${ownQueueName}-urgent'] : [])
 
 // Both lanes, also if nobody may send to one of them: each has a function.
 @batchSize(1)

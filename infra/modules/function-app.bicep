@@ -2,21 +2,6 @@
 
 param name string
 
-@description('The service of azure.yaml that is deployed to it.')
-@allowed([
-  'orders'
-  'callbacks'
-])
-param serviceName string
-
-@description('Which functions it has: SAS_FUNCTIONS.')
-@allowed([
-  'all'
-  'engine'
-  'callbacks'
-])
-param functions string
-
 param planName string
 param location string
 param tags object
@@ -101,7 +86,6 @@ var settings = [
   { name: 'SAS_TABLES__endpoint', value: stateTableEndpoint }
   { name: 'SAS_TABLES__clientId', value: identityClientId }
   { name: 'SAS_TABLE', value: tableName }
-  { name: 'SAS_FUNCTIONS', value: functions }
   { name: 'SAS_SUPERVISOR_SCHEDULE', value: supervisorSchedule }
   { name: 'SAS_PURGE_SCHEDULE', value: purgeSchedule }
   { name: 'SAS_PURGE_SHARDS', value: string(purgeShards) }
@@ -133,7 +117,7 @@ resource app 'Microsoft.Web/sites@2024-11-01' = {
   name: name
   location: location
   tags: union(tags, {
-    'azd-service-name': serviceName
+    'azd-service-name': 'orders' // the service of azure.yaml that is deployed to it
   })
   kind: 'functionapp,linux'
   identity: {

@@ -17,7 +17,6 @@ param applications array
 param businessSettings object
 param settingsInVault string
 param keyVaultUri string
-param callbackApp bool
 param callbackUrl string
 param serviceBusSku string
 param messagingUnits int
@@ -37,6 +36,8 @@ param orderRetentionDays int
 param purgeLagHoursMax int
 param telemetryShare string
 param operatorMail string
+@secure()
+param operatorWebhooks string
 param queueDepthMax int
 param overdueMinutesMax int
 param logRetentionDays int
@@ -46,8 +47,6 @@ param auditStateStore bool
 var abbreviations = loadJsonContent('../abbreviations.json')
 var packageContainer = 'packages'
 var busSku = vnetEnabled ? 'Premium' : serviceBusSku
-var callbackAppName = '${abbreviations.functionApp}${suffix}-callbacks'
-var callbackAppUrl = callbackApp ? 'https://${callbackAppName}.azurewebsites.net/api/callbacks' : ''
 var warm = filter([
   { name: 'function:submission', instanceCount: alwaysReadySubmission }
   { name: 'function:scheduler', instanceCount: alwaysReadyScheduler }
@@ -143,29 +142,6 @@ module network 'private-access.bicep' = if (vnetEnabled) {
     hostAccountId: host.outputs.id
     stateAccountId: state.outputs.id
     vaultId: secrets.outputs.vaultId
-    callbackHostAccountId: callbackApp ? callbackParts!.outputs.hostAccountId : ''
-    callbackVaultId: callbackApp ? callbackParts!.outputs.vaultId : ''
-  }
-}
-
-// Before the app itself: its private endpoints are made in between.
-module callbackParts 'callback-parts.bicep' = if (callbackApp) {
-  name: 'callback-parts'
-  params: {
-    suffix: suffix
-    location: location
-    tags: tags
-    publicAccess: !vnetEnabled
-    replication: stateReplication
-    packageContainer: packageContainer
-    hasKey: contains(settingsInVault, 'SAS_CALLBACK_KEY')
-    keyVaultUri: keyVaultUri
-    operatorPrincipalId: operatorPrincipalId
-    operatorPrincipalType: operatorPrincipalType
-    namespaceName: messaging.outputs.name
-    stateAccountName: state.outputs.name
-    tableName: tableName
-    componentName: monitoring.outputs.componentName
   }
 }
 
@@ -201,8 +177,6 @@ module app 'function-app.bicep' = {
   params: {
     name: '${abbreviations.functionApp}${suffix}'
     planName: '${abbreviations.plan}${suffix}'
-    serviceName: 'orders'
-    functions: callbackApp ? 'engine' : 'all'
     location: location
     tags: tags
     identityId: identity.outputs.id
@@ -220,7 +194,7 @@ module app 'function-app.bicep' = {
     telemetryShare: telemetryShare
     vaultReferences: secrets.outputs.settings
     businessSettings: businessSettings
-    callbackUrl: empty(callbackUrl) ? callbackAppUrl : callbackUrl
+    callbackUrl: callbackUrl
     boundApplications: messaging.outputs.boundApplications
     alwaysReady: warm
     instanceMemoryMB: instanceMemoryMB
@@ -230,40 +204,6 @@ module app 'function-app.bicep' = {
   dependsOn: [
     appAccess
   ]
-}
-
-// The same package, with the anonymous endpoint alone.
-module callbackEndpoint 'function-app.bicep' = if (callbackApp) {
-  name: 'callback-app'
-  params: {
-    name: callbackAppName
-    planName: '${abbreviations.plan}${suffix}-callbacks'
-    serviceName: 'callbacks'
-    functions: 'callbacks'
-    location: location
-    tags: tags
-    identityId: callbackParts!.outputs.identityId
-    identityClientId: callbackParts!.outputs.identityClientId
-    hostBlobEndpoint: callbackParts!.outputs.hostBlobEndpoint
-    packageContainer: packageContainer
-    stateTableEndpoint: state.outputs.tableEndpoint
-    tableName: tableName
-    namespaceHostName: messaging.outputs.hostName
-    telemetryConnectionString: monitoring.outputs.connectionString
-    supervisorSchedule: supervisorSchedule
-    purgeSchedule: purgeSchedule
-    purgeShards: purgeShards
-    orderRetentionDays: orderRetentionDays
-    telemetryShare: telemetryShare
-    vaultReferences: callbackParts!.outputs.settings
-    businessSettings: businessSettings
-    callbackUrl: callbackUrl
-    boundApplications: messaging.outputs.boundApplications
-    alwaysReady: []
-    instanceMemoryMB: instanceMemoryMB
-    maximumInstanceCount: maximumInstanceCount
-    subnetId: vnetEnabled ? network!.outputs.functionsSubnetId : ''
-  }
 }
 
 module operations '../operations/operations.bicep' = {
@@ -282,6 +222,7 @@ module operations '../operations/operations.bicep' = {
     responseQueues: messaging.outputs.responseQueues
     ownOrdersQueues: messaging.outputs.ownOrdersQueues
     mailAddresses: empty(operatorMail) ? [] : split(replace(operatorMail, ' ', ''), ',')
+    webhookAddresses: operatorWebhooks
     queueDepthMax: queueDepthMax
     overdueMinutesMax: overdueMinutesMax
     purgeLagHoursMax: purgeLagHoursMax
@@ -293,8 +234,5 @@ output appName string = app.outputs.name
 output namespaceHostName string = messaging.outputs.hostName
 output tableEndpoint string = state.outputs.tableEndpoint
 output identityPrincipalId string = identity.outputs.principalId
-output callbackAppName string = callbackApp ? callbackEndpoint!.outputs.name : ''
-output callbackIdentityPrincipalId string = callbackApp ? callbackParts!.outputs.identityPrincipalId : ''
-output callbackVaultName string = callbackApp ? callbackParts!.outputs.vaultName : ''
 output vaultName string = secrets.outputs.vaultName
 output responseQueues array = messaging.outputs.responseQueues

@@ -13,12 +13,6 @@ param stateAccountId string
 @description('Empty without a vault of our own.')
 param vaultId string
 
-@description('Empty without an app of its own for the callback endpoint.')
-param callbackHostAccountId string
-
-@description('Empty without a vault of its own.')
-param callbackVaultId string
-
 module network 'network.bicep' = {
   name: 'network'
   params: {
@@ -84,41 +78,6 @@ module vault 'private-endpoint.bicep' = if (!empty(vaultId)) {
     groupId: 'vault'
     zoneName: 'privatelink.vaultcore.azure.net'
   }
-}
-
-// After the others: both write the same DNS zone.
-module callbackBlobs 'private-endpoint.bicep' = if (!empty(callbackHostAccountId)) {
-  name: 'endpoint-callback-blobs'
-  params: {
-    name: '${endpointPrefix}callback-blobs'
-    location: location
-    tags: tags
-    networkId: network.outputs.id
-    subnetId: network.outputs.endpointsSubnetId
-    serviceId: callbackHostAccountId
-    groupId: 'blob'
-    zoneName: 'privatelink.blob.${environment().suffixes.storage}'
-  }
-  dependsOn: [
-    blobs
-  ]
-}
-
-module callbackVault 'private-endpoint.bicep' = if (!empty(callbackVaultId)) {
-  name: 'endpoint-callback-vault'
-  params: {
-    name: '${endpointPrefix}callback-vault'
-    location: location
-    tags: tags
-    networkId: network.outputs.id
-    subnetId: network.outputs.endpointsSubnetId
-    serviceId: callbackVaultId
-    groupId: 'vault'
-    zoneName: 'privatelink.vaultcore.azure.net'
-  }
-  dependsOn: [
-    vault
-  ]
 }
 
 output functionsSubnetId string = network.outputs.functionsSubnetId

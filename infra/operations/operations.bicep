@@ -15,6 +15,8 @@ param responseQueues array
 param ownOrdersQueues array
 
 param mailAddresses array
+@secure()
+param webhookAddresses string
 param queueDepthMax int
 param overdueMinutesMax int
 param purgeLagHoursMax int
@@ -26,6 +28,7 @@ module actionGroup 'action-group.bicep' = {
     name: actionGroupName
     tags: tags
     mailAddresses: mailAddresses
+    webhookAddresses: webhookAddresses
   }
 }
 

@@ -14,15 +14,21 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from lab.fuzz.mutation import ODD, Raw, body_of, broken
-from lab.fuzz.scene import AGENTS, BESIDE, KEYS, Scene, World
+from lab.fuzz.scene import AGENTS, BESIDE, ENDS, KEYS, Scene, World
 from sas.codec import internal
-from sas.codec.internal import CommandMessage, ProgressMessage, ReplyMessage, RequestMessage
+from sas.codec.internal import (
+    CallbackMessage,
+    CommandMessage,
+    ProgressMessage,
+    ReplyMessage,
+    RequestMessage,
+)
 from sas.codec.internal import WakeMessage as Wake
 from sas.codec.orders import parse_order
 from sas.codec.outward import RejectedMessage, rejected_body
 from sas.codec.strict import MalformedError, convert
 from sas.domain.queues import lane
-from sas.features.callbacks.codec import parse_body, parse_message, read_message
+from sas.features.callbacks.codec import parse_body
 from sas.ports import OtherVersionError
 from sas.testing.platform import QUEUES, REPLIES_TO
 
@@ -75,12 +81,11 @@ def _property(rng: random.Random) -> object:
 
 def http_parts(scene: Scene, rng: random.Random) -> Parts:
     """Return a request to the callback endpoint."""
-    message = json.loads(rng.choice(scene.valid[QUEUES.callbacks]))
-    token = message.pop("token")
-    body = body_of(message, rng)
+    token: str | None = rng.choice(scene.tokens)
+    body = body_of(dict(rng.choice(ENDS)), rng)
     if rng.random() < 0.4:
-        data = broken(token.encode(), rng).decode("utf-8", "replace")
-        token = rng.choice([data, None, "", token.upper(), token + ".x", "." * 3000])
+        data = broken(str(token).encode(), rng).decode("utf-8", "replace")
+        token = rng.choice([data, None, "", f"{token}".upper(), f"{token}.x", "." * 3000])
     parts: Parts = {"body": body, "token": token}
     if rng.random() < 0.3:
         parts["authorization"] = rng.choice(
@@ -256,7 +261,7 @@ READERS: dict[str, Callable[[bytes], object]] = {
     QUEUES.scheduler: lambda body: _command(internal.decode(body, Wake | CommandMessage)),  # type: ignore[arg-type]
     QUEUES.replies: lambda body: _reply(internal.decode(body, ReplyMessage | ProgressMessage)),  # type: ignore[arg-type]
     **{QUEUES.agent(name): _request for name in AGENTS},
-    QUEUES.callbacks: lambda body: (parse_message(body), read_message(body, KEYS)),
+    QUEUES.callbacks: lambda body: internal.decode(body, CallbackMessage),
 }
 """What reads a message of each queue, and raises MalformedError."""
 

@@ -28,7 +28,7 @@ from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.delivery import Delivery
 from sas.engine.messages import Addresses
 from sas.engine.receiver import SOURCE
-from sas.features.callbacks.codec import CallbackKeys
+from sas.features.callbacks.codec import CallbackKeys, message_of, parse_body
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import (
     AwaitCallback,
@@ -59,13 +59,16 @@ DOCUMENTED = (UnavailableError, UnreadableError)
 class ScriptedAgent:
     """Does what the order's content says of a step: refuse, call back, or go on later."""
 
+    def __init__(self) -> None:
+        self.tokens: list[str] = []
+
     async def do(self, call: Call) -> Any:
         """See ``Agent.do``."""
         match call.order.get(call.step) if isinstance(call.order, dict) else None:
             case "refuse":
                 raise RefusedError("no-stock", "there is none left")
             case "outside":
-                return AwaitCallback(timedelta(hours=1), call.callback(timedelta(hours=1)).token)
+                return self._awaits(call)
             case "later":
                 return StillRunning(timedelta(minutes=1), "going on")
             case "large":
@@ -75,11 +78,15 @@ class ScriptedAgent:
     async def undo(self, call: Call) -> Any:
         """See ``Agent.undo``."""
         if isinstance(call.order, dict) and call.order.get("undo") == call.step:
-            return AwaitCallback(timedelta(hours=1), call.callback(timedelta(hours=1)).token)
+            return self._awaits(call)
         return None
 
     async def close(self) -> None:
         """Do nothing: there are no connections."""
+
+    def _awaits(self, call: Call) -> AwaitCallback:
+        self.tokens.append(call.callback(timedelta(hours=1)).token)
+        return AwaitCallback(timedelta(hours=1), "waits for somebody outside")
 
 
 def workflows() -> Workflows:
@@ -104,9 +111,10 @@ def check(payload: bytes) -> None:
         raise ValueError("give lines")  # noqa: TRY004  a check raises ValueError
 
 
+SERVICES = {name: ScriptedAgent() for name in AGENTS}
 BUSINESS = Business(
     workflows(),
-    {name: ScriptedAgent() for name in AGENTS},
+    SERVICES,
     {"order": check},
 )
 RULES = queue_rules(ROOT, AGENTS)
@@ -255,6 +263,8 @@ async def scene() -> Scene:
 
 
 async def _scene() -> Scene:
+    for service in SERVICES.values():
+        service.tokens.clear()
     world = World({})
     asked = (QUEUES.orders, QUEUES.scheduler)
     made: Iterable[tuple[str, str, tuple[str, ...], dict[str, Any]]] = (
@@ -289,8 +299,8 @@ async def _scene() -> Scene:
     for queue in (QUEUES.alerts, QUEUES.rejected):
         valid[queue] = [message.body for message in world.bus.messages(queue)]
     valid[QUEUES.scheduler] += list(_commands(world))
-    tokens = _tokens(world)
-    valid[QUEUES.callbacks] = [_callback(token, one) for token in tokens for one in _ENDS]
+    tokens = tuple(sorted(token for service in SERVICES.values() for token in service.tokens))
+    valid[QUEUES.callbacks] = [_callback(token, one) for token in tokens for one in ENDS]
     return Scene(
         world.table.held,
         world.clock.now(),
@@ -299,20 +309,15 @@ async def _scene() -> Scene:
     )
 
 
-_ENDS: tuple[Mapping[str, Any], ...] = (
+ENDS: tuple[Mapping[str, Any], ...] = (
     {"outcome": "done", "result": {"tracking": "T-1"}},
     {"outcome": "refused", "error": {"code": "lost", "message": "the parcel is lost"}},
 )
 
 
 def _callback(token: str, end: Mapping[str, Any]) -> bytes:
-    return json.dumps({"token": token, **end}).encode()
-
-
-def _tokens(world: World) -> tuple[str, ...]:
-    """Return the tokens that steps told as their note."""
-    notes = {row["Note"] for row in world.table.held.values() if "." in (row.get("Note") or "")}
-    return tuple(sorted(notes))
+    body = parse_body(json.dumps(end).encode())
+    return internal.encode(message_of(token, KEYS.read(token), body))
 
 
 def _commands(world: World) -> Iterable[bytes]:

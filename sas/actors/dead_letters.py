@@ -3,14 +3,13 @@
 If its transition is recorded, the recorded messages are sent. If not, its cause is fenced, so that
 a slow handler cannot act on it later. After that, the application and the operator are informed.
 
-Each queue has its own senders, so a dead letter is believed only as a message of its source queue:
-a forged reply on ``callbacks`` must not fence the real one. A message of any other source is put
-aside without a look at its content.
+A dead letter is believed only as a message of its source queue: an order that looks like a reply
+must not fence the real one. A message of any other source is put aside without a look at its
+content.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from uuid import uuid4
@@ -19,6 +18,7 @@ from sas.actors.submission import details_of, read_order, sender_of
 from sas.bounds import TooLargeError
 from sas.codec import internal
 from sas.codec.internal import (
+    CallbackMessage,
     CommandMessage,
     Envelope,
     ProgressMessage,
@@ -31,10 +31,9 @@ from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError, Reason, parse
 from sas.domain.change import Change, Origin, fence, rejection
 from sas.domain.claim import is_out
-from sas.domain.ids import cause_of
+from sas.domain.ids import URGENT_SUFFIX, cause_of
 from sas.domain.messages import AlertKind, JournalEntry
 from sas.domain.order import Details, Direction, Order
-from sas.domain.queues import lane
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.receiver import GivenUpError
@@ -48,31 +47,24 @@ log = logger(__name__)
 _TO_SCHEDULER: type[Envelope] = WakeMessage | CommandMessage  # type: ignore[assignment]
 _FROM_AGENTS: type[Envelope] = ReplyMessage | ProgressMessage  # type: ignore[assignment]
 
-Identify = Callable[[bytes], Awaitable[tuple[str, str | None]]]
-"""Given the body of a dead letter: the id of its order, and its cause or None if nothing may be
-fenced. Raises MalformedError if the body is of another kind.
-"""
-
 
 class DeadLetters:
-    """Handles the ``dead-letters`` queue, to which every queue forwards.
-
-    ``features`` identify the messages of the queues that features have, by queue.
-    """
+    """Handles the ``dead-letters`` queue, to which every queue forwards."""
 
     def __init__(
-        self,
-        context: Context,
-        business: Business,
-        order_bytes_max: int = ORDER_BYTES_MAX,
-        features: Mapping[str, Identify] | None = None,
+        self, context: Context, business: Business, order_bytes_max: int = ORDER_BYTES_MAX
     ) -> None:
         self._context = context
         self._bytes_max = order_bytes_max
         self._runner = TransitionRunner(context, business.workflow_of)
-        self._identify = self._by_source(features or {})
+        queues = context.queues
+        self._kinds: dict[str, type[Envelope]] = {
+            queues.scheduler: _TO_SCHEDULER,
+            queues.replies: _FROM_AGENTS,
+            queues.callbacks: CallbackMessage,
+        }
         # Service Bus compares names without case, and may spell them in another one.
-        self._own = {name.lower(): name for name in context.queues.own(business.agents)}
+        self._own = {name.lower(): name for name in queues.own(business.agents)}
 
     async def handle(self, delivery: Delivery) -> None:
         """Handle one dead letter.
@@ -98,16 +90,6 @@ class DeadLetters:
             log.exception("a dead letter that was given up fails again: repair its cause")
             raise GivenUpError(f"it was given up, and fails again: {failed!r}") from failed
 
-    def _by_source(self, features: Mapping[str, Identify]) -> Mapping[str, Identify]:
-        """Return what identifies the internal messages of each queue but the agents'."""
-        queues = self._context.queues
-        found: dict[str, Identify] = {
-            queues.scheduler: _identify(_TO_SCHEDULER, queues.scheduler),
-            queues.replies: _identify(_FROM_AGENTS, queues.replies),
-            **features,
-        }
-        return found | {lane(queue, urgent=True): one for queue, one in found.items()}
-
     async def _handle(self, delivery: Delivery) -> None:
         queues, rejections = self._context.queues, self._context.rejections
         named = "" if _names_its_source(delivery.body) else delivery.source_queue or ""
@@ -120,24 +102,21 @@ class DeadLetters:
             await rejections.keep_on(self._rejection(delivery, None))
         elif source == queues.alerts:
             await rejections.keep(self._rejection(delivery, None))
-        elif source in self._identify:
-            await self._internal(delivery, self._identify[source])
+        elif (queue := source.removesuffix(URGENT_SUFFIX)) in self._kinds:
+            await self._internal(delivery, queue)
         elif source.startswith(queues.agent_prefix):
             await self._request(delivery)
         else:
             await self._put_aside(delivery, None)
 
-    async def _internal(self, delivery: Delivery, identify: Identify) -> None:
+    async def _internal(self, delivery: Delivery, queue: str) -> None:
         try:
-            order_id, cause = await identify(delivery.body)
+            message = internal.decode(delivery.body, self._kinds[queue])
         except MalformedError:
             await self._put_aside(delivery, salvage(delivery.body).order_id)
             return
-        tracing.about(order_id=order_id)
-        if cause is None:
-            await self._put_aside(delivery, order_id)
-        else:
-            await self._finish(order_id, cause, delivery)
+        tracing.about(order_id=message.order_id)
+        await self._finish(message.order_id, cause_of(queue, message.id), delivery)
 
     async def _request(self, delivery: Delivery) -> None:
         """Put a request aside, unless its step no longer waits for it: then no work is left.
@@ -233,16 +212,6 @@ class DeadLetters:
             order_id=order_id,
             correlation_id=None,
         )
-
-
-def _identify(kinds: type[Envelope], queue: str) -> Identify:
-    """Return what identifies the messages of these kinds in ``queue``."""
-
-    async def identify(body: bytes) -> tuple[str, str | None]:
-        message = internal.decode(body, kinds)
-        return message.order_id, cause_of(queue, message.id)
-
-    return identify
 
 
 def _names_its_source(body: bytes) -> bool:

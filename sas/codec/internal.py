@@ -1,4 +1,4 @@
-"""The messages between scheduler, agents and operator.
+"""The messages between scheduler, agents, the callback endpoint and the operator.
 
 Versions run side by side. A version that changes these messages raises the format number: older
 instances put such a message back, and a newer one takes it.
@@ -54,6 +54,7 @@ class Kind(StrEnum):
     REQUEST = "request"
     REPLY = "reply"
     PROGRESS = "progress"
+    CALLBACK = "callback"
 
 
 class Envelope(
@@ -175,7 +176,31 @@ class ProgressMessage(
     awaits: bool = False
 
 
-Internal = WakeMessage | CommandMessage | RequestMessage | ReplyMessage | ProgressMessage
+class CallbackMessage(
+    Envelope, tag=Kind.CALLBACK.value, frozen=True, kw_only=True, omit_defaults=True
+):
+    """From the callback endpoint: how a step ended, as an event outside says.
+
+    The endpoint has checked the token; these are its claims. ``submission`` differs from that of a
+    later order with the same id. ``generation`` and ``alternative`` name the key of the step, as in
+    a request. ``expires_at`` is the end of the token. ``result_ref`` replaces a large ``result``.
+    """
+
+    submission: str
+    step: int
+    direction: Literal["do", "undo"]
+    generation: int
+    alternative: str | None = None
+    expires_at: Annotated[datetime, msgspec.Meta(tz=True)]
+    outcome: Literal["done", "refused"]
+    result: Part = UNSET
+    result_ref: PayloadRefBody | None = None
+    error: FaultBody | None = None
+
+
+Internal = (
+    WakeMessage | CommandMessage | RequestMessage | ReplyMessage | ProgressMessage | CallbackMessage
+)
 M = TypeVar("M", bound=Envelope)
 
 

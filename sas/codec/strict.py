@@ -48,7 +48,6 @@ class Reason(StrEnum):
     FORBIDDEN_REPLY_QUEUE = "forbidden-reply-queue"
     UNKNOWN_WORKFLOW = "unknown-workflow"
     UNKNOWN_ORDER = "unknown-order"
-    CALLBACKS_OFF = "callbacks-off"
     FORGED_TOKEN = "forged-token"  # noqa: S105  a reason, no secret
     EXPIRED = "expired"
     TOO_LATE = "too-late"

@@ -54,11 +54,6 @@ class Queues:
     callbacks: str = "callbacks"
     applications: tuple[str, ...] = ()
 
-    @property
-    def alert_copies(self) -> str:
-        """The queue whose function posts alerts to a webhook, where one is configured."""
-        return f"{self.alerts}-webhook"
-
     def agent(self, name: str, *, urgent: bool = False) -> str:
         """Return the request queue of an agent."""
         return lane(self.agent_prefix + name, urgent=urgent)
@@ -82,7 +77,7 @@ class Queues:
 
     def own(self, agents: Iterable[str] = ()) -> tuple[str, ...]:
         """Return every queue of the system with these agents; applications' are not among them."""
-        kept = (self.alerts, self.alert_copies, self.rejected, self.dead_letters)
+        kept = (self.alerts, self.rejected, self.dead_letters)
         return (*self.on_the_way(agents), *kept)
 
     def orders_of(self, application: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from sas.codec import internal
 from sas.codec.internal import (
+    CallbackMessage,
     CommandMessage,
     Envelope,
     Kind,
@@ -44,8 +45,8 @@ READ_MAX = 1000
 AT_ONCE = 8
 """Queues that are read at the same time."""
 # msgspec takes a union as a type.
-_TO_SCHEDULER: type[Envelope] = (
-    WakeMessage | CommandMessage | ReplyMessage | ProgressMessage  # type: ignore[assignment]
+_INTERNAL: type[Envelope] = (
+    WakeMessage | CommandMessage | ReplyMessage | ProgressMessage | CallbackMessage  # type: ignore[assignment]
 )
 WHY, WHY_TEXT = "DeadLetterReason", "DeadLetterErrorDescription"
 
@@ -292,12 +293,12 @@ def _of_recorded(entry: JournalEntry, order: Order) -> Verdict:
 async def _of_internal(
     store: StateStore, letter: Letter, order: Order, queue: str, queues: Queues
 ) -> Verdict:
-    if queue not in {queues.scheduler, queues.replies}:
+    if queue not in {queues.scheduler, queues.replies, queues.callbacks}:
         if queue.startswith(queues.agent_prefix):
             return _of_request(letter, order)
         return Verdict(Fate.UNKNOWN, f"the order is {order.process_state.value}: look at it", order)
     try:
-        message = internal.decode(letter.peeked.body, _TO_SCHEDULER)
+        message = internal.decode(letter.peeked.body, _INTERNAL)
     except (MalformedError, OtherVersionError) as wrong:
         return Verdict(Fate.UNKNOWN, f"its body cannot be read: {wrong}", order)
     entry = await store.recorded(order.order_id, cause_of(queue, message.id))

@@ -190,8 +190,8 @@ def _origin(said: RejectedMessage, queues: Queues) -> str:
 
     A body can forge its source (see Delivery): an operator must not make it an internal message.
     """
-    source, of_applications = said.source_queue, (*_lanes(queues.orders), *_lanes(queues.callbacks))
-    if source in of_applications or source.startswith(queues.response_prefix):
+    source = said.source_queue
+    if source in _lanes(queues.orders) or source.startswith(queues.response_prefix):
         return source
     raise NotPossibleError(f"a sender can forge its source {source!r}: check it, and give --to")
 

@@ -155,7 +155,7 @@ class Invariants:
         self._until: dict[tuple[str, int, Direction, int], datetime] = {}
         self._called: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         self._ended: set[tuple[str, int, int, StepState]] = set()
-        self._tokens: set[str] = set()
+        self._accepted: set[tuple[Any, ...]] = set()
         self._deadlines: dict[str, datetime] = {}
         self._swept_at = self._rests_until = system.world.clock.now()
         self._incidents: set[tuple[str, str]] = set()
@@ -280,7 +280,7 @@ class Invariants:
             self._alerts.add(alert.id)
             self._alerted.add((alert.kind, alert.scope or ""))
         elif message.queue.startswith(QUEUES.callbacks):
-            self._tokens.add(msgspec.json.decode(message.body)["token"])
+            self._accepted.add(_key(msgspec.json.decode(message.body)))
         if _BASES.get(message.queue) != QUEUES.replies:
             return
         key = (message.queue, message.message_id)
@@ -466,41 +466,41 @@ class Invariants:
     def _callback_completed(self, message: Message, *, kept: bool) -> None:
         """Check a callback that leaves its queue: it ended its step, or it is ``kept``."""
         said = msgspec.json.decode(message.body)
-        claims = _claims(said["token"])
         ends = StepState.PROCESSED if said["outcome"] == "done" else StepState.ERROR
-        if not kept and claims["direction"] == Direction.DO.value and not self._is(claims, ends):
+        if not kept and said["direction"] == Direction.DO.value and not self._is(said, ends):
             self._say(
                 12,
-                f"order {claims['order_id']}: a callback is completed, and it neither ended step "
-                f"{claims['step']} nor is kept",
+                f"order {said['order_id']}: a callback is completed, and it neither ended step "
+                f"{said['step']} nor is kept",
             )
 
     def _is_awaited(self, body: bytes) -> bool:
         """Return whether the step of a callback can still take it: it has not ended so far."""
-        claims = _claims(msgspec.json.decode(body)["token"])
-        stored = self._system.store.orders.get(claims["order_id"])
-        if stored is None or claims["direction"] != Direction.DO.value:
+        said = msgspec.json.decode(body)
+        stored = self._system.store.orders.get(said["order_id"])
+        if stored is None or said["direction"] != Direction.DO.value:
             return False
-        step = stored.order.steps[claims["step"]]
+        step = stored.order.steps[said["step"]]
         waits = step.process_state in {StepState.PROCESSING, StepState.PENDING}
-        return waits and step.call.generation == claims["generation"] and step.epoch > 0
+        return waits and step.call.generation == said["generation"] and step.epoch > 0
 
     def _was_answered(self, callback: Callback, status: int) -> None:
         """Check the answer to a callback by HTTP."""
         claims = _claims(callback.token)
         where = f"order {claims['order_id']}: a callback for step {claims['step']}"
-        if status == 202 and callback.token not in self._tokens and not self._holds(callback):
+        if status == 202 and _key(claims) not in self._accepted and not self._holds(claims):
             self._say(2, f"{where} is answered 202, and is neither sent nor held")
         done = any(self._is(claims, end) for end in _ENDS)
         if status == 200 and claims["direction"] == Direction.DO.value and not done:
             self._say(12, f"{where} is answered 200, and its step has not ended")
 
-    def _holds(self, callback: Callback) -> bool:
+    def _holds(self, claims: dict[str, Any]) -> bool:
         held = self._system.store._held.values()  # noqa: SLF001  the twin of a table
-        return any(callback.token.encode() in message.body for message in held)
+        callbacks = [one.body for one in held if one.queue.startswith(QUEUES.callbacks)]
+        return any(_key(msgspec.json.decode(body)) == _key(claims) for body in callbacks)
 
     def _is(self, claims: dict[str, Any], ends: StepState) -> bool:
-        """Return whether the step of a token ever ended so, at the agent of the token."""
+        """Return whether the step of a callback ever ended so, at the agent of its key."""
         order_id, step = claims["order_id"], claims["step"]
         rules = self._system.rules_of(self._system.store.orders[order_id].order)
         named = claims.get("alternative")
@@ -631,6 +631,12 @@ def _is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool
 def _claims(token: str) -> dict[str, Any]:
     payload = base64.urlsafe_b64decode(token.partition(".")[0] + "==")
     return dict(msgspec.json.decode(payload))
+
+
+def _key(claims: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what a callback ends: a token and its message on the queue have the same."""
+    names = ("order_id", "submission", "step", "direction", "generation", "alternative")
+    return tuple(claims.get(name) for name in names)
 
 
 def _woken(before: Order, after: Order) -> StepRecord | None:

@@ -44,7 +44,6 @@ def queue_rules(project: Path, agents: Iterable[str]) -> dict[str, QueueRules]:
     described, kind_of = _described(project / "infra" / "queues.json")
     names = {
         QUEUES.alerts: "kept",
-        QUEUES.alert_copies: "copies",
         QUEUES.rejected: "kept",
         QUEUES.dead_letters: "deadLetters",
         REPLIES_TO: "response",

@@ -7,7 +7,6 @@ from contextlib import suppress
 
 from sas.operate.letters import (
     READ_MAX,
-    Fate,
     Letter,
     Verdict,
     dead_letter_paths,
@@ -51,7 +50,7 @@ class Redriver:
             await self._world.clock.sleep(AGAIN_S)
 
     async def redrive(self, *, dies: bool) -> None:
-        """Send those dead letters again that are safe, and callbacks (``sas queues redrive``)."""
+        """Send those dead letters again that are safe."""
         of_no_host()
         await self._gives("sas dlq redrive", self._redrive(dies=dies))
 
@@ -92,9 +91,6 @@ class Redriver:
         found = await read(bus, [path for path in paths if path in bus.queues])
         judged = [(one, await self._judged(one)) for one in found.letters]
         moves, _ = redrive_safe(judged, QUEUES)
-        for one, verdict in judged:
-            if verdict.fate is Fate.UNKNOWN:  # a callback: the operator looks at it, and sends it
-                moves += redrive([one.peeked], one.path, None, QUEUES)[0]
         sent = {number for one in moves for number in one.move.sequences}
         self._stays |= {one.peeked.sequence for one, _ in judged} - sent
         self._tell(f"sas dlq redrive: {len(moves)} of {len(judged)} dead letters")

@@ -20,20 +20,19 @@ from typing import Any, Self
 import msgspec
 
 from sas.codec import internal
-from sas.codec.internal import CommandMessage, Kind
+from sas.codec.internal import CallbackMessage, CommandMessage, Kind
 from sas.codec.strict import MalformedError
 from sas.domain.ids import URGENT_SUFFIX, idempotency_key, reply_id, shard_of
 from sas.domain.messages import Verb
 from sas.domain.order import CLOCK_SKEW, Direction, Order, OrderState, StepState
 from sas.domain.queues import lane
 from sas.domain.workflow import TIME_ALLOWED_MAX, Rules, Workflow, Workflows
-from sas.features.callbacks.codec import read_message
 from sas.features.callbacks.endpoint import AGAIN_MAX
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import Agent, Business, BusUnavailableError, Callback, Message, PayloadCodec
 from sas.testing.bus import DEAD_LETTERS, MemoryBus, Queued, QueueRules
 from sas.testing.clock import VirtualClock
-from sas.testing.hosts import BREAKER, KEYS, Host
+from sas.testing.hosts import BREAKER, Host
 from sas.testing.own_agents import Given, OwnAgents
 from sas.testing.plan import (
     NO_WORKFLOW,
@@ -248,10 +247,10 @@ class System:
         if queued.visible_at - queued.enqueued_at < AGAIN_MAX:
             return False
         try:
-            _, claims = read_message(queued.message.body, KEYS)
+            callback = internal.decode(queued.message.body, CallbackMessage)
         except MalformedError:
             return False
-        stored = self.store.orders.get(claims.order_id)
+        stored = self.store.orders.get(callback.order_id)
         return stored is not None and stored.order.process_state is OrderState.ERROR
 
     def owes_effect(self, step: str, keys: Iterable[str]) -> bool:

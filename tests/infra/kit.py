@@ -1,58 +1,44 @@
-"""What the tests of ``infra`` share: places, tools they need, and copies broken on purpose."""
+"""What the tests of ``infra`` share: places, and the names in Bicep files.
+
+The compiler, its linter and checkov run in CI. Here a few regular expressions read the names that
+must agree with the code.
+"""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import shutil
-from collections.abc import Mapping
+import re
+from dataclasses import dataclass
 from pathlib import Path
-
-import pytest
-
-from tools.infra_bicep import BicepFile, read_all
 
 ROOT = Path(__file__).resolve().parents[2]
 INFRA = ROOT / "infra"
-SHARED = ROOT.parent / "shared" / "data"
-REQUIRED = "SAS_INFRA_TOOLS_REQUIRED"
+_DECLARED = re.compile(
+    r"^(resource|module) (\w+) '([^']+)'(?: existing)? = (.*?)^\}", re.MULTILINE | re.DOTALL
+)
 
 
-def need_tool(there: bool, name: str, how: str) -> None:
-    """Skip with a reason; where the tools are required (the GitHub workflow), fail instead."""
-    if there:
-        return
-    said = f"{name} is not installed: {how}"
-    if os.environ.get(REQUIRED):
-        pytest.fail(said)
-    pytest.skip(said, allow_module_level=True)
+@dataclass(frozen=True)
+class Declared:
+    """A resource or a module: its symbol, its type or file (``target``), and the text of it."""
+
+    kind: str
+    symbol: str
+    target: str
+    text: str
 
 
-def need_module(name: str) -> None:
-    """Skip a test module that a development dependency is missing for."""
-    need_tool(importlib.util.find_spec(name) is not None, name, "it is in requirements-dev.txt")
+def declared(path: Path, kind: str) -> list[Declared]:
+    """Return the resources, or the modules, of a file of ``infra``."""
+    found = _DECLARED.findall((INFRA / path).read_text())
+    return [Declared(*each) for each in found if each[0] == kind]
 
 
-def need_shared(path: Path) -> None:
-    """Skip where the published definitions are not beside the project, as on GitHub.
-
-    There ``test_open_enums.py`` and the compiler stand in; ``pytest -rs`` lists what is skipped.
-    """
-    if not path.is_dir():
-        reason = f"the published definitions are not beside the project: {path.name}"
-        pytest.skip(reason, allow_module_level=True)
+def parameters(path: Path) -> dict[str, bool]:
+    """Return the parameters of a file of ``infra``, and whether each has a default."""
+    found = re.findall(r"^param (\w+) \w+( = )?", (INFRA / path).read_text(), re.MULTILINE)
+    return {name: bool(default) for name, default in found}
 
 
-def broken_copy(to: Path, file: str, old: str, new: str) -> Path:
-    """Copy ``infra``, with one text replaced; it must have been there."""
-    made = to / "infra"
-    shutil.copytree(INFRA, made)
-    text = (made / file).read_text()
-    assert old in text, f"{file} has changed: {old!r} is not in it, so nothing would be broken"
-    (made / file).write_text(text.replace(old, new, 1))
-    return made
-
-
-def bicep(root: Path = INFRA) -> Mapping[Path, BicepFile]:
-    """Return every Bicep file, parsed."""
-    return read_all(root.resolve())
+def bicep_files() -> list[Path]:
+    """Return every Bicep file."""
+    return sorted(INFRA.rglob("*.bicep"))

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from sas.bounds import SHARDS_MAX
-from sas.config import FUNCTIONS, SettingError, read_config
+from sas.config import SettingError, read_config
 from sas.environment import CONNECTION
 from tests.indexed_functions import bindings
 from tests.infra.kit import INFRA, ROOT
@@ -25,7 +25,6 @@ STAND_INS = {
     **DEFAULTS,
     **{f"string({name})": value for name, value in DEFAULTS.items()},
     "boundApplications": "web,desk",
-    "functions": "all",
     "namespaceHostName": "ns.servicebus.windows.net",
     "identityClientId": "00000000-0000-0000-0000-000000000001",
     "stateTableEndpoint": "https://state.table.core.windows.net",
@@ -58,10 +57,7 @@ def test_every_local_setting_is_given_in_azure_too() -> None:
 ELSEWHERE = {
     **dict.fromkeys(("ServiceBus", "SAS_TABLES", "AzureWebJobsStorage"), "by identity"),
     **dict.fromkeys(
-        (
-            *("SAS_CALLBACK_KEY", "SAS_PAYLOAD_KEYS"),
-            *("SAS_ALERT_WEBHOOK_URL", "SAS_ALERT_WEBHOOK_SECRET"),
-        ),
+        ("SAS_CALLBACK_KEY", "SAS_PAYLOAD_KEYS"),
         "settingsInVault",
     ),
     **dict.fromkeys(("SAS_INSTANCE", "WEBSITE_INSTANCE_ID"), "Azure names instances"),
@@ -137,9 +133,7 @@ def test_a_secret_setting_is_a_reference_to_the_vault() -> None:
     assert "keyVaultReferenceIdentity: identityId" in APP
 
 
-@pytest.mark.parametrize(
-    "name", ["SAS_CALLBACK_KEY", "SAS_ALERT_WEBHOOK_SECRET", "PAYMENT_API_KEY"]
-)
+@pytest.mark.parametrize("name", ["SAS_CALLBACK_KEY", "PAYMENT_API_KEY"])
 def test_the_app_refuses_a_secret_setting_that_was_not_resolved(name: str) -> None:
     with pytest.raises(SettingError, match=f"{name} is a Key Vault reference"):
         read_config(in_azure() | {name: reference(name)})
@@ -184,26 +178,6 @@ def test_the_purge_follows_its_parameters() -> None:
     assert config.purge_shards == int(DEFAULTS["purgeShards"]) == SHARDS_MAX
     for name in ("purgeSchedule", "orderRetentionDays", "purgeShards"):
         assert f"    {name}: {name}\n" in (INFRA / "modules" / "platform.bicep").read_text()
-
-
-@pytest.mark.parametrize("functions", ["all", "engine", "callbacks"])
-def test_an_app_in_azure_has_the_functions_of_its_setting(functions: str) -> None:
-    settings = in_azure() | {"SAS_FUNCTIONS": functions}
-    assert read_config(settings).functions == FUNCTIONS[functions]
-    allowed = re.search(r"@allowed\(\[([^\]]*)\]\)\nparam functions string", APP)
-    assert allowed is not None
-    assert set(re.findall(r"'(\w+)'", allowed[1])) == set(FUNCTIONS)
-
-
-def test_with_an_app_for_callbacks_the_engine_has_no_endpoint_and_names_the_other_one() -> None:
-    text = (INFRA / "modules" / "platform.bicep").read_text()
-    assert "functions: callbackApp ? 'engine' : 'all'" in text
-    assert "callbackUrl: empty(callbackUrl) ? callbackAppUrl : callbackUrl" in text
-    address = "'https://${callbackAppName}.azurewebsites.net/api/callbacks'"
-    assert f"var callbackAppUrl = callbackApp ? {address} : ''" in text
-    endpoint = text.partition("\nmodule callbackEndpoint ")[2].partition("\nmodule ")[0]
-    assert "name: callbackAppName\n" in endpoint
-    assert "functions: 'callbacks'" in endpoint
 
 
 def test_the_host_s_storage_is_its_blobs_for_it_has_no_right_to_tables_or_queues() -> None:

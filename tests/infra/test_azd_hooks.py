@@ -6,10 +6,8 @@ import contextlib
 import io
 import json
 import os
-import pty
 import re
 import subprocess
-import sys
 from pathlib import Path
 from unittest.mock import patch
 
@@ -72,13 +70,6 @@ def test_it_names_a_setting_that_is_missing(name: str) -> None:
     assert f"azd env set {name}" in done.stderr
 
 
-def test_it_asks_for_what_has_no_default_and_for_nothing_else() -> None:
-    done = hook({})
-    named = {line.split()[3] for line in done.stderr.splitlines() if "azd env set" in line}
-    needed = {name for name, has_default in asked().items() if not has_default}
-    assert named == {one for one in needed if not one.startswith("AZURE_")}
-
-
 def test_it_refuses_an_address_of_http() -> None:
     done = hook({**GIVEN, "ORDERS_STOCK_URL": "http://stock.example"})
     assert done.returncode == 1
@@ -88,32 +79,9 @@ def test_it_refuses_an_address_of_http() -> None:
 def test_it_warns_if_no_person_receives_alerts() -> None:
     done = hook(without("SAS_OPERATOR_MAIL"))
     assert done.returncode == 0
-    assert "WARNING: NOBODY GETS ALERTS BY MAIL" in done.stderr
+    assert "WARNING: NOBODY GETS ALERTS" in done.stderr
     assert "azd env set SAS_OPERATOR_MAIL" in done.stderr
-    assert "WARNING: NOBODY GETS ALERTS BY MAIL" in hook({}, name="postdeploy").stderr
-
-
-def test_it_asks_a_person_who_receives_alerts_and_gives_azd_the_answer(tmp_path: Path) -> None:
-    commands = Commands(tmp_path, {"azd env set": ""})
-    ours, theirs = pty.openpty()
-    try:
-        os.write(ours, b"ann@example.com\n")
-        done = subprocess.run(
-            [sys.executable, "-m", "tools.azd_hooks", "preprovision"],
-            cwd=ROOT,
-            env={"PATH": str(tmp_path), **without("SAS_OPERATOR_MAIL")},
-            stdin=theirs,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    assert done.returncode == 0, done.stderr
-    assert "Mail addresses for alerts" in done.stdout
-    assert "NOBODY" not in done.stderr
-    assert commands.called() == [["azd", "env", "set", "SAS_OPERATOR_MAIL", "ann@example.com"]]
+    assert "WARNING: NOBODY GETS ALERTS" in hook({}, name="postdeploy").stderr
 
 
 def test_it_refuses_an_invalid_mail_address() -> None:
@@ -127,20 +95,6 @@ def test_it_refuses_an_operator_and_an_application_that_share_a_principal() -> N
     done = hook({**GIVEN, "SAS_PRINCIPAL_WEB_SHOP": same.upper()})
     assert done.returncode == 1
     assert "SAS_OPERATOR_PRINCIPAL_ID and SAS_PRINCIPAL_WEB_SHOP are the same" in done.stderr
-
-
-def test_it_refuses_two_applications_that_share_a_principal() -> None:
-    one = "0f0c0f0c-0000-4000-8000-000000000002"
-    done = hook({**GIVEN, "SAS_PRINCIPAL_WEB_SHOP": one, "SAS_PRINCIPAL_WHOLESALE": one})
-    assert done.returncode == 1
-    assert "give each an identity of its own" in done.stderr
-
-
-def test_if_there_is_no_operator_it_prints_how_to_become_one() -> None:
-    done = hook(without("SAS_OPERATOR_PRINCIPAL_ID"))
-    assert done.returncode == 0
-    assert "No operator" in done.stderr
-    assert "azd env set SAS_OPERATOR_PRINCIPAL_ID" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -175,13 +129,6 @@ def test_it_lets_a_standard_namespace_be_made_and_stay(
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_it_refuses_if_it_cannot_read_the_namespaces(tmp_path: Path) -> None:
-    Commands(tmp_path, {**STANDARD, "az servicebus namespace list": None})
-    done = hook(GIVEN, tmp_path)
-    assert done.returncode == 1
-    assert "could not be read" in done.stderr
-
-
 def test_it_registers_the_provider_of_the_delegated_subnet_and_reports_it(tmp_path: Path) -> None:
     answers = {**NEW, "az provider show": "NotRegistered", "az provider register": ""}
     commands = Commands(tmp_path, {**answers})
@@ -190,29 +137,6 @@ def test_it_registers_the_provider_of_the_delegated_subnet_and_reports_it(tmp_pa
     assert "Registering the resource provider Microsoft.App" in done.stderr
     [made] = commands.called("az provider register --namespace Microsoft.App --wait")
     assert made[-4:] == ["--subscription", "s-1", "--output", "tsv"]
-
-
-def test_it_registers_the_provider_that_the_subnet_is_delegated_to() -> None:
-    text = (ROOT / "infra" / "modules" / "network.bicep").read_text()
-    assert "serviceName: 'Microsoft.App/environments'" in text
-    assert '_register(env, "Microsoft.App")' in (ROOT / "tools" / "azd_hooks.py").read_text()
-
-
-def test_it_registers_nothing_that_is_registered_and_nothing_without_a_network(
-    tmp_path: Path,
-) -> None:
-    commands = Commands(tmp_path, {**NEW, **REGISTERED})
-    assert hook({**GIVEN, "SAS_VNET_ENABLED": "true"}, tmp_path).stderr == ""
-    assert commands.called("az provider register") == []
-    assert hook(GIVEN, tmp_path).stderr == ""
-    assert len(commands.called("az provider")) == 1
-
-
-def test_it_says_whom_to_ask_if_the_provider_cannot_be_registered(tmp_path: Path) -> None:
-    Commands(tmp_path, {**NEW, "az provider show": "", "az provider register": None})
-    done = hook({**GIVEN, "SAS_VNET_ENABLED": "true"}, tmp_path)
-    assert done.returncode == 1
-    assert "az provider register --namespace Microsoft.App" in done.stderr
 
 
 @pytest.mark.parametrize("answers", [{}, {"az account show": None}])
@@ -255,49 +179,12 @@ def test_the_last_hook_says_which_secrets_the_app_waits_for() -> None:
     assert "output SAS_KEY_VAULT_NAME " in (ROOT / "infra" / "main.bicep").read_text()
 
 
-def test_it_refuses_an_app_for_callbacks_without_a_key_and_says_how_to_name_one() -> None:
-    done = hook({**GIVEN, "SAS_CALLBACK_APP": "true", "SAS_SECRET_SETTINGS": "TRIPS_API_KEY"})
-    assert done.returncode == 1
-    assert "azd env set SAS_SECRET_SETTINGS TRIPS_API_KEY,SAS_CALLBACK_KEY" in done.stderr
-
-
-@pytest.mark.parametrize("value", ["yes", "True", "1"])
-def test_it_refuses_a_word_that_azd_or_bicep_would_read_in_its_own_way(value: str) -> None:
-    done = hook({**GIVEN, "SAS_CALLBACK_APP": value, "SAS_SECRET_SETTINGS": "SAS_CALLBACK_KEY"})
-    assert done.returncode == 1
-    assert f"SAS_CALLBACK_APP={value}: give true or false" in done.stderr
-
-
-@pytest.mark.parametrize("value", ["true", "false", ""])
-def test_it_is_content_with_and_without_an_app_for_callbacks(value: str) -> None:
-    done = hook({**GIVEN, "SAS_CALLBACK_APP": value, "SAS_SECRET_SETTINGS": "SAS_CALLBACK_KEY"})
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_the_last_hook_names_the_app_for_callbacks_and_its_vault() -> None:
-    outputs = {
-        "SAS_CALLBACK_APP": "true",
-        "SAS_SECRET_SETTINGS": "SAS_CALLBACK_KEY",
-        "SERVICE_CALLBACKS_NAME": "func-1-callbacks",
-        "SAS_CALLBACK_KEY_VAULT_NAME": "kvcall-1",
-    }
-    said = hook(outputs, name="postdeploy").stdout
-    assert "The callback endpoint runs in func-1-callbacks" in said
-    assert "az keyvault secret set --vault-name kvcall-1 --name sas-callback-key" in said
-    bicep = (ROOT / "infra" / "main.bicep").read_text()
-    for name in ("SERVICE_CALLBACKS_NAME", "SAS_CALLBACK_KEY_VAULT_NAME"):
-        assert f"output {name} " in bicep
-    assert "callback" not in hook({}, name="postdeploy").stdout
-
-
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
         ("SAS_KEY_VAULT_URI", "https://kv-1.vault.azure.net/", "not even a slash"),
-        ("SAS_KEY_VAULT_URI", "https://kv-1.vault.azure.net/secrets", "not even a slash"),
         ("SAS_KEY_VAULT_URI", "kv-1", "give https://NAME.vault.azure.net"),
         ("SAS_SECRET_SETTINGS", "TRIPS_KEY,", "one comma between two names"),
-        ("SAS_SECRET_SETTINGS", "TRIPS_KEY,,OTHER_KEY", "one comma between two names"),
         ("SAS_SECRET_SETTINGS", "TRIPS_KEY;OTHER_KEY", "one comma between two names"),
         ("SAS_SECRET_SETTINGS", "TRIPS_KEY, TRIPS_KEY", "has TRIPS_KEY twice: remove one"),
         ("SAS_SECRET_SETTINGS", "ORDERS_STOCK_URL", "already has as a plain setting"),
@@ -306,19 +193,15 @@ def test_the_last_hook_names_the_app_for_callbacks_and_its_vault() -> None:
         ("SAS_VNET_ENABLED", "True", "give true or false"),
         ("SAS_SCALER_READS_COUNTS", "yes", "give true or false"),
         ("SAS_ORDERS_PER_DAY", "100,000", "give a whole number from 1 to 10000000"),
-        ("SAS_ORDERS_PER_DAY", "0", "give a whole number from 1 to 10000000"),
-        ("SAS_ORDERS_PER_DAY", "10000001", "give a whole number from 1 to 10000000"),
         ("SAS_TELEMETRY_SHARE", "0", "above 0 and at most 1"),
-        ("SAS_TELEMETRY_SHARE", "0.00", "above 0 and at most 1"),
         ("SAS_TELEMETRY_SHARE", "10", "above 0 and at most 1"),
-        ("SAS_TELEMETRY_SHARE", "0,1", "above 0 and at most 1"),
-        ("SAS_TELEMETRY_SHARE", "10%", "above 0 and at most 1"),
         ("SAS_OPERATOR_PRINCIPAL_ID", "ann@example.com", "give an object id"),
         ("SAS_PRINCIPAL_WEB_SHOP", "web-shop", "give an object id"),
         ("SAS_OPERATOR_PRINCIPAL_TYPE", "group", "give User, Group or ServicePrincipal"),
         ("SAS_SERVICE_BUS_SKU", "premium", "give Standard or Premium"),
         ("SAS_STATE_REPLICATION", "Standard_LRS", "give Standard_ZRS"),
         ("SAS_CALLBACK_URL", "callbacks.example", "give an https address"),
+        ("SAS_OPERATOR_WEBHOOKS", "http://events.example/key", "SAS_OPERATOR_WEBHOOKS=..."),
     ],
 )
 @pytest.mark.parametrize("command", ["check", "preprovision"])
@@ -386,7 +269,3 @@ def test_a_check_changes_nothing_and_refuses_another_tier(tmp_path: Path) -> Non
     done = hook(GIVEN, tmp_path, "check")
     assert done.returncode == 1
     assert "azd env set SAS_SERVICE_BUS_SKU Premium" in done.stderr
-
-
-def test_a_hook_that_is_none_is_refused() -> None:
-    assert hook({}, name="predeploy").returncode == 2

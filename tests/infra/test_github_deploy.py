@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from tests.infra.fake_commands import Commands
-from tests.infra.kit import INFRA, ROOT, need_module
+from tests.infra.kit import INFRA, ROOT
 from tools.azd_hooks import asked
-from tools.github_deploy import ISSUER, OF_SIGN_IN, condition, settings, subject
+from tools.github_deploy import ISSUER, condition, settings, subject
 
-need_module("yaml")
 yaml: Any = importlib.import_module("yaml")
 
 TEXT = (ROOT / ".github" / "workflows" / "deploy.yml").read_text()
@@ -113,12 +112,6 @@ def test_the_condition_names_the_roles_of_the_list_and_no_other() -> None:
     assert condition().count("(") == condition().count(")")
 
 
-def test_only_protected_branches_deploy(tmp_path: Path) -> None:
-    [made] = signed_in(tmp_path).called("gh api --method PUT")
-    assert made[4] == f"repos/me/shop/environments/{JOB['environment']}"
-    assert json.loads(made[-1])["deployment_branch_policy"]["protected_branches"] is True
-
-
 def test_the_workflow_has_the_values_of_azd_and_no_older_ones(tmp_path: Path) -> None:
     stale = json.dumps([{"name": "SAS_SERVICE_BUS_SKU"}, {"name": "THEIR_OWN"}])
     commands = signed_in(tmp_path, gh_variable_list=stale)
@@ -152,38 +145,11 @@ def test_a_variable_cannot_define_another_one() -> None:
         settings({"ORDERS_STOCK_URL": "https://stock.example\nLD_PRELOAD=x"})
 
 
-def test_the_workflow_and_azure_yaml_have_no_list_of_variables_of_their_own() -> None:
-    """The list is main.parameters.json. A second one would undo what the first one set up."""
-    assert set(JOB["env"]) == set(OF_SIGN_IN)
-    assert set(re.findall(r"vars\.(\w+)", TEXT)) == set(OF_SIGN_IN)
-    steps = {step.get("run", ""): step for step in JOB["steps"]}
-    handed = steps['python3 -m tools.github_deploy settings >> "$GITHUB_ENV"']
-    assert handed["env"] == {"VARS": "${{ toJSON(vars) }}"}
-    assert "pipeline" not in yaml.safe_load((ROOT / "azure.yaml").read_text())
-
-
 def test_the_workflow_signs_in_with_federated_identity_and_keeps_no_secret() -> None:
     assert JOB["permissions"] == {"contents": "read", "id-token": "write"}
     assert "--federated-credential-provider github" in TEXT
     for path in (ROOT / ".github" / "workflows").glob("*.yml"):
         assert "secrets." not in path.read_text()
-
-
-def test_the_first_hook_finds_a_signed_in_az() -> None:
-    uses = [step.get("uses", "").partition("@")[0] for step in JOB["steps"]]
-    runs = [step.get("run", "") for step in JOB["steps"]]
-    first = next(number for number, run in enumerate(runs) if "azd provision" in run)
-    assert "azure/login" in uses[:first]
-
-
-def test_each_call_of_az_and_azd_gives_its_output_format(tmp_path: Path) -> None:
-    calls = signed_in(tmp_path).called()
-    for call in calls:
-        if call[0] == "gh":
-            assert "--output" not in call
-            continue
-        whole = ("list" in call and "--query" not in call) or "get-values" in call
-        assert after(call, "--output") == ("json" if whole else "tsv"), call
 
 
 def test_before_a_preview_azd_has_an_environment_and_the_settings_are_checked() -> None:

@@ -33,7 +33,6 @@ INTERNAL = {
     *LANES,
     *(f"{name}-urgent" for name in LANES),
     "operator-alerts",
-    "operator-alerts-webhook",
     "orders-rejected",
     "dead-letters",
 }
@@ -61,7 +60,7 @@ def test_every_setting_of_a_queue_is_one_that_is_read() -> None:
 
 def test_every_binding_is_a_queue_of_the_code() -> None:
     queues = Queues()
-    ours = {*queues.on_the_way(orders.AGENTS), queues.dead_letters, queues.alert_copies}
+    ours = {*queues.on_the_way(orders.AGENTS), queues.dead_letters}
     assert bound() == ours
 
 
@@ -91,12 +90,12 @@ def test_duplicate_detection_is_off_where_two_applications_may_send_the_same_id(
     assert off == {"orders", "orders-urgent", "dead-letters"}
 
 
-def test_only_requests_to_agents_and_copies_of_alerts_expire_without_a_dead_letter() -> None:
+def test_only_requests_to_agents_expire_without_a_dead_letter() -> None:
     dropped = {n for n, one in EMULATED.items() if not one["DeadLetteringOnMessageExpiration"]}
     lanes = {
         Queues().agent(name, urgent=urgent) for name in orders.AGENTS for urgent in (False, True)
     }
-    assert dropped == lanes | {Queues().alert_copies}
+    assert dropped == lanes
 
 
 def test_the_connection_of_the_bindings_is_a_setting() -> None:

@@ -43,6 +43,17 @@ def test_every_alert_that_is_wanted_is_there() -> None:
     assert set(re.findall(r"    name: '([\w-]+)'", QUEUE_ALERTS + QUERY_ALERTS)) >= WANTED
 
 
+def test_queries_read_what_the_code_emits_and_alerts_read_queries_that_are_there() -> None:
+    fields = json.loads((INFRA / "telemetry-fields.json").read_text())
+    emitted = set(re.findall(r"sas\.[\w.]+", json.dumps(fields)))
+    queries = {path.name: path.read_text() for path in (INFRA / "kql").glob("*.kql")}
+    for name, text in queries.items():
+        assert set(re.findall(r"\bsas\.[\w.]+", text)) <= emitted, name
+    for path in (INFRA / "operations").glob("*.bicep"):
+        named = re.findall(r"/kql/([\w-]+\.kql)'", path.read_text())
+        assert set(named) <= set(queries), path.name
+
+
 def test_comments_on_how_often_things_run_agree_with_the_schedules() -> None:
     """With a window of a day, the alert of a late purge stayed on for a day after the repair."""
     assert "param purgeSchedule string = '0 5/10 * * * *'" in MAIN
@@ -79,6 +90,8 @@ def test_recipients_of_alerts_are_those_of_the_setting() -> None:
     assert "mailAddresses: empty(operatorMail) ? [] : split(replace(operatorMail" in platform
     parameters = json.loads((INFRA / "main.parameters.json").read_text())["parameters"]
     assert parameters["operatorMail"]["value"] == "${SAS_OPERATOR_MAIL=}"
+    assert "webhookAddresses: operatorWebhooks\n" in platform
+    assert parameters["operatorWebhooks"]["value"] == "${SAS_OPERATOR_WEBHOOKS=}"
 
 
 def test_alerts_on_queues_name_queues_of_the_code() -> None:

@@ -34,7 +34,7 @@ CODE = Queues()
 URGENT_ORDERS = lane(CODE.orders, urgent=True)
 OF_THE_CODE = {
     *CODE.on_the_way(orders.AGENTS),
-    *(CODE.alerts, CODE.alert_copies, CODE.rejected),
+    *(CODE.alerts, CODE.rejected),
 }
 
 
@@ -78,9 +78,9 @@ def test_the_app_may_send_to_every_queue_it_sends_to_or_puts_messages_back_on() 
     assert set(access["appReceives"]) < set(access["appSends"])
 
 
-def test_applications_may_send_orders_and_callbacks_and_urgent_orders_where_configured() -> None:
-    assert LIST["access"]["applicationSends"] == [CODE.orders, CODE.callbacks]
-    urgent = [CODE.orders, URGENT_ORDERS, CODE.callbacks]
+def test_applications_may_send_orders_and_urgent_ones_where_configured() -> None:
+    assert LIST["access"]["applicationSends"] == [CODE.orders]
+    urgent = [CODE.orders, URGENT_ORDERS]
     assert LIST["access"]["urgentApplicationSends"] == urgent
 
 
@@ -139,7 +139,6 @@ def test_an_application_with_queues_of_its_own_may_not_send_to_the_shared_one() 
     assert own is not None
     assert set(re.findall(r"'[^']*'|ownQueueName\b(?!})", own[1])) == {
         "ownQueueName",
-        f"'{CODE.callbacks}'",
         "'${ownQueueName}-urgent'",
     }
 

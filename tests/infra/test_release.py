@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.infra.kit import ROOT
 from tests.infra.test_azd import read_yaml
-from tools.docs_site import pages, stage
+from tools.docs_site import stage
 from tools.release import problems
 
 GITHUB = ROOT / ".github"
@@ -72,41 +70,7 @@ def test_what_the_changelog_calls_not_released_is_not_released(project: Path) ->
     assert "without a remark" in problem
 
 
-# -- Templates --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["bug.yml", "feature.yml"])
-def test_a_form_for_issues_has_what_github_asks_for(name: str) -> None:
-    form: Any = read_yaml(GITHUB / "ISSUE_TEMPLATE" / name)
-    assert {"name", "description", "body"} <= form.keys()
-    fields = [field for field in form["body"] if field["type"] != "markdown"]
-    assert len({field["id"] for field in fields}) == len(fields) >= 3
-    for field in fields:
-        assert field["type"] in {"textarea", "dropdown"}
-        assert field["attributes"]["label"]
-        assert field["type"] != "dropdown" or len(field["attributes"]["options"]) > 1
-
-
-def test_the_forms_name_commands_and_files_that_are_there() -> None:
-    texts = [path.read_text() for path in (GITHUB / "ISSUE_TEMPLATE").iterdir()]
-    text = " ".join([*texts, (GITHUB / "pull_request_template.md").read_text()])
-    for name in set(re.findall(r"\b[A-Z]+\.md\b", text)):
-        assert (ROOT / name).exists(), name
-    makefile = (ROOT / "Makefile").read_text()
-    for target in set(re.findall(r"`make ([a-z-]+)`", text)):
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-
-
 # -- The site ---------------------------------------------------------------------------------
-
-
-def test_every_page_has_its_place_in_the_site_once() -> None:
-    named = re.findall(r": (\S+\.md)$", NAV, re.MULTILINE)
-    decisions = {str(page) for page in pages() if re.match(r"(devstack/)?docs/adr/0", str(page))}
-    assert sorted(named) == sorted({str(page) for page in pages()} - decisions)
-    assert re.findall(r"^  - ([\w-]+):", NAV, re.MULTILINE) == [
-        "Home", "Tutorial", "How-to", "Reference", "Explanation",
-    ]  # fmt: skip
 
 
 def test_the_pages_are_copied_with_the_files_that_they_link_to(tmp_path: Path) -> None:
@@ -114,13 +78,3 @@ def test_the_pages_are_copied_with_the_files_that_they_link_to(tmp_path: Path) -
     assert (tmp_path / "README.md").read_text() == (ROOT / "README.md").read_text()
     assert (tmp_path / "docs" / "images" / "desk-overview.png").exists()
     assert not list(tmp_path.rglob("*.py"))
-
-
-def test_the_packages_of_the_site_are_locked_without_addresses_and_not_part_of_setup() -> None:
-    lock = (ROOT / "requirements-docs.txt").read_text()
-    assert "mkdocs-material==" in lock
-    assert "--hash=sha256:" in lock
-    assert "://" not in lock
-    assert "mkdocs" not in (ROOT / "requirements-dev.txt").read_text()
-    recipe = (ROOT / "Makefile").read_text()
-    assert "--require-hashes -r requirements-docs.txt" in recipe

@@ -1,6 +1,5 @@
 """What an import of ``function_app`` loads, in a fresh interpreter. A cold start waits for it."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,7 +7,6 @@ import sys
 import pytest
 
 from tests.indexed_functions import ROOT, local_settings
-from tests.unit.test_function_app import QUEUES
 
 SDK = {"azure.functions", "azure.servicebus.aio"}
 OURS = {"function_app", "msgspec", "opentelemetry", "orders", "sas"}
@@ -76,20 +74,3 @@ def test_what_the_first_message_needs_is_loaded_by_a_thread_after_the_import() -
     loaded = loaded_by(wait)
     assert {"aiohttp", "azure.data.tables.aio", "sas.adapters.table_store"} <= loaded
     assert not loaded & (NOT_YET - {"aiohttp", "azure.data.tables"})
-
-
-def test_an_app_has_the_functions_of_its_setting() -> None:
-    script = (
-        "import json, os, sys\n"
-        "for value in ('all', 'engine', 'callbacks'):\n"
-        "    os.environ['SAS_FUNCTIONS'] = value\n"
-        "    import function_app\n"
-        "    found = function_app.app.get_functions()\n"
-        "    print(json.dumps([one.get_function_name() for one in found]))\n"
-        "    del sys.modules['function_app']"
-    )
-    lines = printed_by(script).splitlines()
-    everything, engine, callbacks = (set(json.loads(line)) for line in lines)
-    assert everything == {*QUEUES, "callback", "supervisor", "purge"}
-    assert engine == {*QUEUES, "supervisor", "purge"}
-    assert callbacks == {"callback"}

@@ -21,7 +21,6 @@ from devstack.__main__ import parser
 from sas.cli.main import build_parser, main
 from sas.distribution import version
 from sas.project import TEMPLATE, WHEELS, sources
-from tests.infra.test_azd import azure_yaml_errors
 from tools.dist import ROOT
 from tools.infra_queues import (
     all_queues,
@@ -94,10 +93,9 @@ def test_its_queues_agree_with_each_other_and_its_settings_with_its_business(
     assert set(asked["businessSettings"]["value"]) == SETTINGS
 
 
-def test_its_azure_yaml_is_valid_and_has_its_name(project: Path) -> None:
+def test_its_azure_yaml_has_its_name(project: Path) -> None:
     content = yaml.safe_load((project / "azure.yaml").read_text())
     assert content["name"] == "tea-shop"
-    assert azure_yaml_errors(content) == []
 
 
 def test_its_pages_link_to_files_that_it_has(project: Path) -> None:

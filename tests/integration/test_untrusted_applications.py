@@ -39,7 +39,7 @@ async def test_an_order_on_an_applications_own_queue_ends_and_another_cannot_tak
     assert reasons == {"web-shop-1": "invalid-order-id", "X-1": "forbidden-reply-queue"}
 
 
-async def test_forged_replies_on_the_callbacks_queue_fence_nothing(made: Rig) -> None:
+async def test_forged_replies_on_the_queue_of_orders_fence_nothing(made: Rig) -> None:
     async with made.host("submission", "scheduler"):
         await made.submit("V-1", reply_queue=WHOLESALE)
         await until(lambda: _requested(made), "the request of the first step is out")
@@ -50,7 +50,7 @@ async def test_forged_replies_on_the_callbacks_queue_fence_nothing(made: Rig) ->
     )
     for member in ("", ',"DeadLetterSource":"agent-replies"'):
         message = ServiceBusMessage(forged % member, time_to_live=timedelta(milliseconds=1))
-        await made.send("callbacks", message)
+        await made.send("orders", message)
     async with made.host("deadletters"):
         await until(lambda: _kept(made, 2, "V-1/00/do/1"), "both forged replies are kept")
     assert await made.words("V-1") == before

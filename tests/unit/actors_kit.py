@@ -31,7 +31,7 @@ from sas.engine.hooks import CallGuard, VersionCheck
 from sas.engine.kept_orders import KeptOrders
 from sas.engine.messages import Addresses
 from sas.features.call_limit import CallLimit
-from sas.features.callbacks.codec import CallbackKeys
+from sas.features.callbacks.codec import CallbackKeys, message_of, parse_body
 from sas.features.callbacks.endpoint import Callbacks
 from sas.features.circuit_breaker.guard import CircuitBreaker, breakers
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy
@@ -351,6 +351,15 @@ def done(order_id: str = "O-1", step: int = 0, epoch: int = 1, **changes: Any) -
     }
     reply = ReplyMessage(**(members | changes))
     return Message(QUEUES.replies, reply.id, internal.encode(reply))
+
+
+def called_back(token: str, message_id: str = "c-1", **members: Any) -> Message:
+    """Return the message that the callback endpoint makes of a token and a body."""
+    body = {"outcome": "done", "result": {"signed_by": "Ann"}} | members
+    body = {name: value for name, value in body.items() if value is not None}
+    parsed = parse_body(json.dumps(body).encode())
+    message = message_of(token, KEYS.read(token), parsed)
+    return Message(QUEUES.callbacks, message_id, internal.encode(message))
 
 
 def letter(

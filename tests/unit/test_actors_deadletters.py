@@ -400,7 +400,7 @@ PUT_ASIDE = [
 async def test_a_dead_letter_is_believed_only_from_the_queue_of_its_kind(
     source: str | None, kind: str
 ) -> None:
-    """Applications send to ``callbacks`` too, with any time to live."""
+    """An application sends to its queue what it likes, with any time to live."""
     made = await claimed()
     await dead(made, letter(FORGED[kind], source))
     fenced = kind in BELIEVED.get(source or "", set())

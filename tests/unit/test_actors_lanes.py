@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from sas.domain.queues import lane
-from sas.features.callbacks.codec import CallbackMessage, encode_message
 from sas.ports import AwaitCallback, Call
-from tests.unit.actors_kit import QUEUES, Kit, kit, letter, order, received
+from tests.unit.actors_kit import QUEUES, Kit, called_back, kit, letter, order, received
 
 URGENT = tuple(name for name in QUEUES.on_the_way(["stock", "payment"]) if name.endswith("-urgent"))
 ORDINARY = tuple(name.removesuffix("-urgent") for name in URGENT)
@@ -53,10 +52,7 @@ async def test_a_callback_of_an_urgent_order_takes_its_lane_and_waits_in_it() ->
     assert made.bus.take(lane(QUEUES.replies, urgent=True)) is not None  # lost: no time is given
     await made.later(31)
     await made.sweep()  # between two attempts
-    said = CallbackMessage(tokens[0], "done")
-    await made.run(
-        made.callbacks.handle(received(QUEUES.callbacks, "direct", encode_message(said)))
-    )
+    await made.hand(called_back(tokens[0]))
     answer = await made.run(made.callbacks.answer(tokens[0], None, b'{"outcome": "done"}'))
     assert (answer.status, answer.code) == (202, "accepted")
     waiting = made.bus.queues[lane(QUEUES.callbacks, urgent=True)].waiting

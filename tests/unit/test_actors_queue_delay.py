@@ -10,13 +10,13 @@ import pytest
 from sas.domain.messages import JournalWord
 from sas.domain.order import Direction, Dispatched, StepRecord
 from sas.domain.queues import lane
-from sas.features.callbacks.codec import CallbackMessage, encode_message
 from sas.features.queue_delay import excuses
 from sas.ports import AwaitCallback, BusUnavailableError, Call, Message, Peeked, RefusedError
 from tests.unit.actors_kit import (
     ALLOWED,
     QUEUES,
     Kit,
+    called_back,
     command,
     done,
     kit,
@@ -163,8 +163,7 @@ async def test_a_callback_of_its_order_that_waits_excuses_it() -> None:
     made.agents["stock"].then(awaited)
     await made.submit()
     await made.drain()
-    body = encode_message(CallbackMessage(tokens[0], "done"))
-    await made.bus.send([Message(QUEUES.callbacks, "c", body)])
+    await made.bus.send([called_back(tokens[0])])
     await made.later(ALLOWED.total_seconds())
     assert await made.sweep() == WAITS
     await made.drain()
@@ -362,15 +361,6 @@ async def test_an_undo_is_looked_for_at_the_agent_that_undoes_it() -> None:
     made.agents_die()
     await made.later(ALLOWED.total_seconds())
     assert await made.sweep() == {"undo reset": 1}
-
-
-async def test_on_the_queue_of_applications_only_a_signed_callback_excuses() -> None:
-    """Applications may send there, and could name any order."""
-    made = await expired(taken=True)
-    forged = b'{"kind":"wake","format":1,"id":"x","order_id":"O-1"}'
-    properties = {"sas_put_back": "1"}
-    await made.bus.send([Message(QUEUES.callbacks, "x", forged, properties=properties)])
-    assert await made.sweep() == RESET
 
 
 async def test_a_request_behind_many_that_were_put_back_is_excused(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 
 import pytest
@@ -10,21 +9,20 @@ import pytest
 from sas.actors.agent import RetryPolicy
 from sas.actors.scheduler import Scheduler
 from sas.domain.workflow import OnFailure, Step, Workflow
-from sas.features.callbacks.codec import CallbackMessage, encode_message
 from sas.features.circuit_breaker import rules
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy
-from sas.ports import AwaitCallback, Call, Message, RefusedError, StillRunning, TransientError
+from sas.ports import AwaitCallback, Call, RefusedError, StillRunning, TransientError
 from tests.unit.actors_kit import (
     ALLOWED,
     QUEUES,
     UNDO,
     Kit,
     agent_actor,
+    called_back,
     delivery,
     keep_breaker,
     kit,
     order,
-    received,
 )
 
 POLICY = BreakerPolicy(failures_max=3, open_for=timedelta(seconds=15))
@@ -227,8 +225,7 @@ async def test_a_late_callback_of_one_agent_does_not_end_the_step_at_another(mad
     assert (made.states()[0], made.order().steps[0].call.route) == ("Processing", 1)
     answer = await made.run(made.callbacks.answer(tokens[0], None, b'{"outcome": "done"}'))
     assert (answer.status, answer.code) == (410, "too-late")
-    said = encode_message(CallbackMessage(tokens[0], "done"))
-    await made.run(made.callbacks.handle(received(QUEUES.callbacks, "c-1", said)))
+    await made.hand(called_back(tokens[0]))
     assert [one.reason for one in made.rejected()] == ["too-late"]
     assert made.states()[0] == "Processing"
     await made.step(QUEUES.agent("payment"))
@@ -312,7 +309,6 @@ async def test_after_a_callback_the_next_step_goes_to_an_agent_that_is_to_be_had
     await made.drain()
     await cut_off(made, "stock")
     await made.later(2)  # circuits are read once a second at most
-    body = {"token": tokens[0], "outcome": "done"}
-    await made.hand(Message(QUEUES.callbacks, "c-1", json.dumps(body).encode()))
+    await made.hand(called_back(tokens[0]))
     assert made.order().steps[1].call.route == 1
     assert [request.alternative for request in made.requests("payment")] == ["payment"]

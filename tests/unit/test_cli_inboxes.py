@@ -15,9 +15,11 @@ from sas.codec.internal import CommandMessage, WakeMessage
 from sas.codec.orders import salvage
 from sas.codec.outward import Rejection, encode, rejected_parts
 from sas.engine.receiver import FIRST_ID
+from sas.features.callbacks.codec import Claims
 from sas.ports import BusUnavailableError, Message, Move, Peeked, RefusedError, UndeliverableError
+from sas.testing.clock import START
 from sas.testing.world import CrashError
-from tests.unit.actors_kit import QUEUES, SHOP, Kit, done, order
+from tests.unit.actors_kit import KEYS, QUEUES, SHOP, Kit, called_back, done, order
 from tests.unit.cli_kit import Night, store_away
 from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
 
@@ -257,6 +259,21 @@ def test_every_dead_letter_is_joined_with_its_order(night: Night) -> None:
     said = night.sas("dlq", "--app", "tests.unit.test_cli_why:workflows")
     assert said.lines[0].split() == ["Since", "Queue", "Order", "State", "Fate", "MessageId"]
     assert said.lines[-1].startswith("10 dead letters: 6 safe to redrive, 2 already done")
+
+
+def test_a_dead_callback_that_did_not_count_yet_is_safe_to_redrive(night: Night) -> None:
+    made = night.made
+    night.play(made.submit(order("open"), "m-open"))
+    claims = Claims(
+        order_id="open",
+        step=0,
+        direction="do",
+        generation=0,
+        expires=int(START.timestamp()) + 3600,
+        submission=made.order("open").details.submission,
+    )
+    dead(night, "callbacks", called_back(KEYS.issue(claims)).body, "callback")
+    assert fates(night) == {"callback": "safe to redrive"}
 
 
 def test_a_command_that_was_carried_out_or_fenced_is_done(night: Night) -> None:

@@ -65,7 +65,6 @@ def test_the_queues_are_those_of_the_system() -> None:
         "orders": queues.orders,
         "urgentOrders": queues.urgent.orders,
         "ownOrders": queues.orders_of("{application}"),
-        "callbacks": queues.callbacks,
         "responses": queues.response_prefix + "{application}",
         "alerts": queues.alerts,
         "rejected": queues.rejected,
@@ -94,7 +93,7 @@ def test_every_channel_has_an_operation_and_every_operation_a_message_of_its_cha
     assert used == {f"#/channels/{name}" for name in API["channels"]}
     actions = {name: operation["action"] for name, operation in API["operations"].items()}
     taking = [name for name, action in actions.items() if action == "receive"]
-    assert taking == ["takeOrder", "takeUrgentOrder", "takeOwnOrder", "takeCallback"]
+    assert taking == ["takeOrder", "takeUrgentOrder", "takeOwnOrder"]
 
 
 def test_an_order_is_answered_on_the_queue_that_it_names() -> None:

@@ -33,7 +33,6 @@ URGENT = {f"{name}_urgent": f"{queue}-urgent" for name, queue in LANES.items()}
 QUEUES = {
     **LANES,
     **URGENT,
-    "alert_webhook": "%SAS_QUEUE_OPERATOR_ALERTS%-webhook",
     "deadletters": "%SAS_QUEUE_DEAD_LETTERS%",
     "deadletters_end": "%SAS_QUEUE_DEAD_LETTERS%/$DeadLetterQueue",
 }
@@ -97,7 +96,7 @@ def test_the_module_imports_only_what_triggers_need() -> None:
 
 
 def test_the_module_decides_nothing() -> None:
-    """It has no branch and no error handler. Its loops go over applications, agents and groups."""
+    """It has no branch and no error handler. Its loops go over applications and agents."""
     refused = (ast.If, ast.IfExp, ast.Try, ast.TryStar, ast.While, ast.Match, ast.With)
     found = [node for node in ast.walk(TREE) if isinstance(node, refused)]
     assert [f"line {getattr(node, 'lineno', 0)}" for node in found] == []
@@ -107,7 +106,7 @@ def test_the_module_decides_nothing() -> None:
         assert isinstance(loop, ast.For)
         over.append(ast.unparse(loop.iter))
         assert len(loop.body) == 1
-    assert set(over) == {"read_applications()", "agents", "read_functions()"}
+    assert set(over) == {"read_applications()", "agents"}
     for node in ast.walk(TREE):
         if isinstance(node, ast.Lambda):  # it names a method of an actor
             assert isinstance(node.body, ast.Attribute), ast.unparse(node)
@@ -170,7 +169,6 @@ class Seen:
         self.supervisor = SimpleNamespace(sweep=self._as("supervisor"))
         self.purger = SimpleNamespace(run=self._as("purge"))
         self.callbacks = SimpleNamespace(handle=self._as("callbacks"), answer=self._answer)
-        self.alert_webhook = SimpleNamespace(handle=self._as("alert_webhook"))
 
     async def receive(self, handler: Any, delivery: Any) -> None:
         await handler(delivery)
@@ -220,7 +218,6 @@ def named(queue: str) -> str:
         "%SAS_QUEUE_CALLBACKS%": NAMES.callbacks,
         "%SAS_QUEUE_DEAD_LETTERS%": NAMES.dead_letters,
         "%SAS_QUEUE_AGENT_PREFIX%": NAMES.agent_prefix,
-        "%SAS_QUEUE_OPERATOR_ALERTS%": NAMES.alerts,
     }
     queue = queue.removesuffix("/$DeadLetterQueue")  # a copy goes to the queue itself
     for setting, name in given.items():

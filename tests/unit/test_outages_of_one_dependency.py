@@ -5,7 +5,6 @@ The whole platform with its outages is in tests/simulation. Here each place is s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -18,7 +17,7 @@ from sas.engine.receiver import TIMES, Receiver
 from sas.ports import Call, Message, RefusedError, StillRunning, TransientError
 from sas.testing.bus import BusFault
 from sas.testing.store import StoreFault
-from tests.unit.actors_kit import QUEUES, SHOP, Kit, delivery, done, kit, order
+from tests.unit.actors_kit import QUEUES, SHOP, Kit, called_back, delivery, done, kit, order
 from tests.unit.test_actors_callbacks import CARE, awaiting, post
 
 STOCK, PAYMENT = QUEUES.agent("stock"), QUEUES.agent("payment")
@@ -292,12 +291,11 @@ async def test_a_callback_that_came_in_time_counts_however_long_an_outage_delays
 ) -> None:
     made, callback = await awaiting(CARE)
     await made.later(3600 - 60)  # a minute before its token expires
-    body = {"token": callback.token, "outcome": "done", "result": None}
     if away == "callbacks":
         made.bus.cut(QUEUES.callbacks)
         assert (await post(made, callback.token)).status == 202
     else:  # the message waits in its queue, because no function can handle it
-        await made.bus.send([Message(QUEUES.callbacks, "c-1", json.dumps(body).encode())])
+        await made.bus.send([called_back(callback.token)])
         made.store.away = made.store.partitions
     await made.later(300)
     made.bus.mend(QUEUES.callbacks)

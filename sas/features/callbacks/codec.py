@@ -1,28 +1,28 @@
-"""Callbacks as they travel: the token that allows one, and the message that carries it.
+"""Callbacks as they come by HTTP: the token that allows one, and the body.
 
 A token is ``<claims>.<HMAC-SHA256 of the claims>``, both in base64url. The claims name an order and
 its submission, a step, the generation of its key, and when the token expires. The signature is
-checked before any claim is read.
+checked before any claim is read. What was checked goes on as a ``CallbackMessage``, without the
+token.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
-from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
+from sas.bounds import RESULT_BYTES_MAX
 from sas.codec.internal import (
+    CallbackMessage,
     FaultBody,
     Part,
-    PayloadRefBody,
     RequestMessage,
     check_result,
     content_of,
@@ -44,7 +44,6 @@ from sas.engine.hooks import CallbackIssuer
 from sas.features.callbacks.rules import CallbackResult
 from sas.ports import Callback, CallbacksOffError, Clock
 
-T = TypeVar("T")
 TOKEN_LENGTH_MAX = 2000
 CALLBACK_BYTES_MAX = RESULT_BYTES_MAX + 16 * 1024
 _SIGNED_AS = b"sas-callback-1."
@@ -61,21 +60,6 @@ class CallbackBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit
     outcome: Literal["done", "refused"]
     result: Part = msgspec.UNSET
     error: FaultBody | None = None
-
-
-class CallbackMessage(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
-    """A message of the ``callbacks`` queue: how a step ended, and the token that allows it.
-
-    ``result_ref`` replaces a large result that came by HTTP and was offloaded. ``id`` is the id of
-    a result that was encoded: it cannot be made of the encoded text, which differs each time.
-    """
-
-    token: Annotated[str, msgspec.Meta(min_length=1, max_length=TOKEN_LENGTH_MAX)]
-    outcome: Literal["done", "refused"]
-    result: Part = msgspec.UNSET
-    error: FaultBody | None = None
-    result_ref: PayloadRefBody | None = None
-    id: Annotated[str, msgspec.Meta(max_length=100)] = ""
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -98,22 +82,6 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def expires_at(self) -> datetime:
         """When the token expires."""
         return datetime.fromtimestamp(self.expires, UTC)
-
-    def check_order(self, order: Order | None) -> Order:
-        """Return the order, if the token is for this one.
-
-        Raises:
-            MalformedError: the order is gone, and perhaps another one has its id now.
-        """
-        if order is None:
-            raise MalformedError(Reason.UNKNOWN_ORDER, f"there is no order {self.order_id!r}")
-        if self.submission != order.details.submission:
-            raise MalformedError(
-                Reason.UNKNOWN_ORDER,
-                f"the order {self.order_id!r} of this token is gone, and another order has its id "
-                "now",
-            )
-        return order
 
 
 class ForgedError(Exception):
@@ -189,66 +157,67 @@ def parse_body(body: bytes) -> CallbackBody:
     Raises:
         MalformedError: with a reason code and a sentence that says what to change.
     """
-    found = _parsed(body, CallbackBody)
-    _check_result(found.result)
-    return found
+    if len(body) > CALLBACK_BYTES_MAX:
+        raise MalformedError(
+            Reason.TOO_LARGE,
+            f"the callback has {len(body):,} bytes, at most {CALLBACK_BYTES_MAX:,} are accepted: "
+            "store large results elsewhere and send a reference to them",
+        )
+    parse(body)
+    callback = convert(body, CallbackBody)
+    result = text_of(callback.result)
+    check_result(result, RESULT_BYTES_MAX)
+    check_depth(result or "", CONTENT_DEPTH_MAX)
+    return callback
 
 
-def parse_message(body: bytes) -> CallbackMessage:
-    """Return a message of the ``callbacks`` queue; raises as ``parse_body`` does."""
-    found = _parsed(body, CallbackMessage)
-    _check_result(found.result, found.result_ref)
-    return found
+def message_of(token: str, claims: Claims, body: CallbackBody) -> CallbackMessage:
+    """Return the message of a callback. The same token with the same answer has the same id."""
+    error = [body.error.code, body.error.message] if body.error else []
+    text = canonical([token, body.outcome, text_of(body.result), *error])
+    return CallbackMessage(
+        id=f"callback/{digest_id(text)}",
+        order_id=claims.order_id,
+        submission=claims.submission,
+        step=claims.step,
+        direction=claims.direction,
+        generation=claims.generation,
+        alternative=claims.alternative,
+        expires_at=claims.expires_at,
+        outcome=body.outcome,
+        result=body.result,
+        error=FaultBody(body.error.code, body.error.message) if body.error else None,
+    )
 
 
-def read_message(body: bytes, keys: CallbackKeys) -> tuple[CallbackMessage, Claims]:
-    """Return a message of the ``callbacks`` queue and the claims of its token, expired or not.
+def check_order(message: CallbackMessage, order: Order | None) -> Order:
+    """Return the order, if the callback is for this one.
 
     Raises:
-        MalformedError: it is not a callback, or this system did not issue its token.
+        MalformedError: the order is gone, and perhaps another one has its id now.
     """
-    message = parse_message(body)
-    if not keys:
-        raise MalformedError(Reason.CALLBACKS_OFF, str(CallbacksOffError()))
-    try:
-        return message, keys.read(message.token)
-    except ForgedError as forged:
-        raise MalformedError(Reason.FORGED_TOKEN, str(forged)) from None
+    if order is None:
+        raise MalformedError(Reason.UNKNOWN_ORDER, f"there is no order {message.order_id!r}")
+    if message.submission != order.details.submission:
+        raise MalformedError(
+            Reason.UNKNOWN_ORDER,
+            f"the order {message.order_id!r} of this callback is gone, and another order has its "
+            "id now",
+        )
+    return order
 
 
-def encode_message(message: CallbackMessage) -> bytes:
-    """Return the bytes of a callback message."""
-    return msgspec.json.encode(message)
-
-
-def own_id(message: CallbackMessage) -> str:
-    """Return the id of a callback. The same token with the same answer has the same id."""
-    if message.id:
-        return message.id
-    result = text_of(message.result)
-    if message.result_ref is not None:
-        result = message.result_ref.sha256
-    elif result is not None and len(result.encode()) > RESULT_INLINE_BYTES_MAX:
-        result = hashlib.sha256(result.encode()).hexdigest()
-    said = [message.outcome, result]
-    said += [message.error.code, message.error.message] if message.error else []
-    text = canonical([message.token, *said])
-    return f"callback/{digest_id(text)}"
-
-
-def to_callback_result(
-    message: CallbackMessage, claims: Claims, agents: Sequence[str]
-) -> CallbackResult:
+def to_callback_result(message: CallbackMessage, agents: Sequence[str]) -> CallbackResult:
     """Return what a callback says, for a decision. ``agents`` are those of the step, by route."""
-    named = claims.alternative
+    named = message.alternative
     route = 0 if named is None else agents.index(named) if named in agents else -1
     refused = message.outcome == Outcome.REFUSED.value
     error = message.error or FaultBody(FaultCode.REFUSED, "the callback gave no reason")
     return CallbackResult(
-        claims.order_id,
-        claims.step,
-        Direction(claims.direction),
-        claims.generation,
+        message.order_id,
+        message.step,
+        Direction(message.direction),
+        message.generation,
         Outcome(message.outcome),
         None if refused else (content_of(message.result, message.result_ref) or "null"),
         Fault(error.code, error.message) if refused else None,
@@ -270,19 +239,3 @@ def _signature(key: str, payload: str) -> str:
 
 def _base64(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
-
-
-def _parsed(body: bytes, kind: type[T]) -> T:
-    if len(body) > CALLBACK_BYTES_MAX:
-        raise MalformedError(
-            Reason.TOO_LARGE,
-            f"the callback has {len(body):,} bytes, at most {CALLBACK_BYTES_MAX:,} are accepted: "
-            "store large results elsewhere and send a reference to them",
-        )
-    parse(body)
-    return convert(body, kind)
-
-
-def _check_result(result: Part, ref: PayloadRefBody | None = None) -> None:
-    check_result(content_of(result, ref), RESULT_BYTES_MAX)
-    check_depth(text_of(result) or "", CONTENT_DEPTH_MAX)

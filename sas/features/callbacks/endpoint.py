@@ -1,14 +1,14 @@
 """Callbacks: an outside event (a carrier's message, a person's approval) ends a step.
 
-A callback comes by HTTP or on the ``callbacks`` queue. The HTTP endpoint puts it on that queue, so
-an accepted callback is a message that is redelivered until it is processed. The token authenticates
-it. A callback that arrives between two attempts of its step, or cannot be read now, waits on the
-queue: see ``WAIT_MIN``.
+1. The HTTP endpoint is the only door. It checks the token, and that the step can still end so.
+2. It puts what it checked on the internal queue ``callbacks``: an accepted callback is a message
+   that is redelivered until it is processed. The token stays behind.
+3. The queue's function decides as if the message were the agent's reply. The cause row tells a
+   repeat. A callback that comes between two attempts of its step waits on the queue: see
+   ``WAIT_MIN``.
 
-The end of a token is checked where the callback comes by HTTP. On the queue it refuses no result of
-a step that is out under the token's key, because an outage may have delayed the message. So an
-application that may send to ``callbacks`` can use a token that it holds after its end, while the
-step still waits for a result under that key.
+The end of a token is checked where the callback arrives. An accepted callback counts however long
+an outage delays it, if its step still waits for a result under the token's key.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from uuid import uuid4
 
 from opentelemetry.trace import SpanKind
 
+from sas.codec import internal
+from sas.codec.internal import CallbackMessage
 from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Change, Decision, Origin, fence
 from sas.domain.ids import cause_of, digest_id, key_time
@@ -32,7 +34,7 @@ from sas.engine.delivery import Delivery
 from sas.engine.transition import ApplyResult, Source, TransitionRunner
 from sas.features.callbacks import codec, results
 from sas.features.callbacks import rules as decisions
-from sas.features.callbacks.codec import CallbackKeys, CallbackMessage, Claims, ForgedError
+from sas.features.callbacks.codec import CallbackKeys, ForgedError, check_order
 from sas.features.callbacks.rules import CallbackResult, StepStatus
 from sas.ports import (
     Business,
@@ -132,32 +134,29 @@ class Callbacks:
             claims = self._keys.read(token or "")
         except ForgedError as forged:
             return _answer(401, Reason.FORGED_TOKEN.value, str(forged))
-        said = codec.parse_body(body)
+        message = codec.message_of(token or "", claims, codec.parse_body(body))
         if claims.expires_at <= self._context.clock.now():
             expired = f"the token expired at {claims.expires_at.isoformat()}"
             return _answer(410, Reason.EXPIRED.value, f"{expired}: it is not accepted any more")
         tracing.about(order_id=claims.order_id)
         try:
-            order = claims.check_order(await self._context.load(claims.order_id))
+            order = check_order(message, await self._context.load(message.order_id))
         except MalformedError as gone:
             return _answer(404, gone.reason, gone.description)
-        message = CallbackMessage(token or "", said.outcome, said.result, said.error)
         message = results.cut_fault(message)
-        status = decisions.status_of(order, self._result_of(message, claims, order))
+        status = decisions.status_of(order, self._result_of(message, order))
         http_status, code, sentence = _ANSWERS[status]
         if status in {StepStatus.OUT, StepStatus.WAITS}:
             message = results.encode_result(message, self._context.codec)
-            own_id = codec.own_id(message)
-            if not await self._is_the_one(order, claims, message.token, own_id):
-                return _answer(409, "other-result", f"order {claims.order_id}: {_OTHER}")
-            message = await results.offload_result(message, order, self._context)
-            encoded = codec.encode_message(message)
+            if not await self._is_the_one(message, token or ""):
+                return _answer(409, "other-result", f"order {order.order_id}: {_OTHER}")
+            message = await results.offload_result(message, self._context)
             # Held if the bus is away: the result is recorded as the one of its token.
-            sent = Message(self._lane(order), own_id, encoded)
+            sent = Message(self._lane(order), message.id, internal.encode(message))
             await self._context.outward.send([sent], order.order_id)
-        return _answer(http_status, code, f"order {claims.order_id}: {sentence}")
+        return _answer(http_status, code, f"order {order.order_id}: {sentence}")
 
-    async def _is_the_one(self, order: Order, claims: Claims, token: str, own_id: str) -> bool:
+    async def _is_the_one(self, message: CallbackMessage, token: str) -> bool:
         """Return whether this is the one result of its token that may be kept and sent now.
 
         The first result is recorded in the order's journal. Another result is accepted only after
@@ -166,19 +165,19 @@ class Callbacks:
         queue, store = self._context.queues.callbacks, self._context.store
 
         def accept(found: Order | None, now: datetime) -> Change:
-            origin = Origin(own_id, uuid4().hex, cause, now)
-            return fence(claims.check_order(found), origin, JournalWord.CALLBACK_ACCEPTED)
+            origin = Origin(message.id, uuid4().hex, cause, now)
+            return fence(check_order(message, found), origin, JournalWord.CALLBACK_ACCEPTED)
 
         number = 0
         while True:
             cause = cause_of(queue, f"accepted/{digest_id(token)}/{number}")
-            entry = await store.recorded(order.order_id, cause)
+            entry = await store.recorded(message.order_id, cause)
             if entry is None:
-                await self._runner.run(order.order_id, Source(cause, own_id), accept)
-                entry = await store.recorded(order.order_id, cause)  # a rival may have won
-            if entry is None or entry.by == own_id:
+                await self._runner.run(message.order_id, Source(cause, message.id), accept)
+                entry = await store.recorded(message.order_id, cause)  # a rival may have won
+            if entry is None or entry.by == message.id:
                 return entry is not None
-            if await store.recorded(order.order_id, cause_of(queue, entry.by)) is None:
+            if await store.recorded(message.order_id, cause_of(queue, entry.by)) is None:
                 return False
             number += 1
 
@@ -186,98 +185,48 @@ class Callbacks:
         """Handle one message of the ``callbacks`` queue.
 
         Raises:
-            ContentionError, StoreUnavailableError, BusUnavailableError: put the message back.
+            ContentionError, UnavailableError: put the message back.
         """
         order_id: str | None = None
         with tracing.received("callback", "callbacks", delivery.properties):
             try:
-                message, claims = codec.read_message(delivery.body, self._keys)
-                order_id = claims.order_id
-                return await self._process(message, claims, delivery)
+                message = internal.decode(delivery.body, CallbackMessage)
+                order_id = message.order_id
+                return await self._process(message, delivery)
             except MalformedError as wrong:
                 rejection = delivery.rejected(wrong, order_id)
                 await self._context.rejections.put_aside(rejection, AlertKind.REJECTED)
                 return ApplyResult.NOTHING
 
-    async def identify(self, body: bytes) -> tuple[str, str | None]:
-        """Return the order and the cause of a dead-lettered callback.
-
-        The cause is None if the order is gone: another order under its id must not be fenced.
-
-        Raises:
-            MalformedError: it is not a callback of this system.
-        """
-        message, claims = codec.read_message(body, self._keys)
-        try:
-            claims.check_order(await self._context.load(claims.order_id))
-        except MalformedError:
-            return claims.order_id, None
-        return claims.order_id, cause_of(self._context.queues.callbacks, codec.own_id(message))
-
-    async def _process(
-        self, message: CallbackMessage, claims: Claims, delivery: Delivery
-    ) -> ApplyResult:
-        order = claims.check_order(await self._context.load(claims.order_id))
+    async def _process(self, message: CallbackMessage, delivery: Delivery) -> ApplyResult:
+        order = check_order(message, await self._context.load(message.order_id))
         trace = order.details.traceparent
         with tracing.of_order("callback act", trace, order_id=order.order_id):
-            try:
-                said = await self._readable(message, claims, order)
-            except UnreadableError as wrong:
-                return await self._wait(message, claims, order, delivery, wrong)
-            result, status, since = await self._apply(said, claims, codec.own_id(message), delivery)
+            result, status, since = await self._apply(message, order, delivery)
             if result is not ApplyResult.NOTHING:
                 return result
             if status is StepStatus.CLOSED:
                 raise MalformedError(Reason.TOO_LATE, _ANSWERS[status][2])
             if status is StepStatus.WAITS:
-                await self._put_back(order, claims, delivery, since)
+                await self._put_back(message, order, delivery, since)
         return result
 
-    async def _wait(
-        self,
-        message: CallbackMessage,
-        claims: Claims,
-        order: Order,
-        delivery: Delivery,
-        wrong: UnreadableError,
-    ) -> ApplyResult:
-        """Put a callback that cannot be read back. One that is recorded already is finished."""
-        own_id = codec.own_id(message)
-        cause = cause_of(self._context.queues.callbacks, own_id)
-        if await self._runner.repeat(order, cause):
-            return ApplyResult.REPEATED
-        await results.alert_unreadable(order, own_id, wrong, AGAIN_MAX, self._context)
-        known = 0 <= claims.step < len(order.steps)
-        since = order.steps[claims.step].since if known else order.details.submitted_at
-        await self._put_back(order, claims, delivery, since)
-        return ApplyResult.NOTHING
-
-    async def _readable(
-        self, message: CallbackMessage, claims: Claims, order: Order
-    ) -> CallbackResult:
-        """Return a callback's result, encoded and offloaded; raises as ``results`` does."""
-        message = results.encode_result(results.cut_fault(message), self._context.codec)
-        said = self._result_of(message, claims, order)
-        if decisions.status_of(order, said) is not StepStatus.OUT:  # it is not kept while it waits
-            return said
-        message = await results.offload_result(message, order, self._context)
-        return self._result_of(message, claims, order)
-
-    def _result_of(self, message: CallbackMessage, claims: Claims, order: Order) -> CallbackResult:
+    def _result_of(self, message: CallbackMessage, order: Order) -> CallbackResult:
         agents: Sequence[str] = ()
-        if claims.alternative is not None and not order.rejected:
-            agents = self._business.workflow_of(order).steps[claims.step].agents
-        return codec.to_callback_result(message, claims, agents)
+        if message.alternative is not None and not order.rejected:
+            agents = self._business.workflow_of(order).steps[message.step].agents
+        return codec.to_callback_result(message, agents)
 
     async def _apply(
-        self, said: CallbackResult, claims: Claims, own_id: str, delivery: Delivery
+        self, message: CallbackMessage, order: Order, delivery: Delivery
     ) -> tuple[ApplyResult, StepStatus, datetime]:
         """Decide about a callback; return also the status of its step, and since when."""
+        said = self._result_of(message, order)
         status, since = StepStatus.CLOSED, self._context.clock.now()
 
         def decide(order: Order, now: datetime) -> Decision | None:
             nonlocal status, since
-            claims.check_order(order)  # it may have been purged since, and its id used again
+            check_order(message, order)  # it may have been purged since, and its id used again
             status = decisions.status_of(order, said)
             if status is StepStatus.CLOSED:
                 return None
@@ -289,7 +238,7 @@ class Callbacks:
             rules = self._context.rules.of(self._business.workflow_of(order), now)
             return decisions.decide(order, said, rules, now=now, instance=self._context.instance)
 
-        cause = cause_of(self._context.queues.callbacks, own_id)
+        cause = cause_of(self._context.queues.callbacks, message.id)
         source = Source(cause, "callback", outside_sent=delivery.outside_sent)
         await self._context.rules.refresh()
         result = await self._runner.apply(said.order_id, source, decide)
@@ -300,7 +249,7 @@ class Callbacks:
         return lane(self._context.queues.callbacks, urgent=order.details.urgent)
 
     async def _put_back(
-        self, order: Order, claims: Claims, delivery: Delivery, since: datetime
+        self, message: CallbackMessage, order: Order, delivery: Delivery, since: datetime
     ) -> None:
         """Put a callback back until its step may be out. The pause grows with the step's wait.
 
@@ -308,15 +257,15 @@ class Callbacks:
             MalformedError: it has waited long enough.
         """
         now = self._context.clock.now()
-        if max(claims.expires_at, since + WAIT_MIN) <= now:
+        if max(message.expires_at, since + WAIT_MIN) <= now:
             raise MalformedError(
                 Reason.EXPIRED,
-                f"the token expired at {claims.expires_at.isoformat()}, and its step has not "
+                f"the token expired at {message.expires_at.isoformat()}, and its step has not "
                 f"changed since {since.isoformat()}",
             )
         at = now + min(max(now - since, AGAIN_MIN), AGAIN_MAX)
         own_id = f"callback/again/{digest_id(delivery.message_id, key_time(at))}"
         later = delivery.on_bus(at, now)
-        message = Message(self._lane(order), own_id, delivery.body, scheduled_at=later)
-        await self._context.bus.send([message])
-        log.info("a callback waits for order %s step %d", claims.order_id, claims.step)
+        again = Message(self._lane(order), own_id, delivery.body, scheduled_at=later)
+        await self._context.bus.send([again])
+        log.info("a callback waits for order %s step %d", message.order_id, message.step)

@@ -9,13 +9,12 @@ step, and only into those: another queue neither excuses it nor fails it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 
 import msgspec
 
 from sas.codec.internal import Kind
-from sas.codec.strict import MalformedError
 from sas.domain.expire import Excuse
 from sas.domain.order import Order, StepRecord
 from sas.domain.queues import lane
@@ -31,8 +30,6 @@ from sas.telemetry.tracing import logger
 log = logger(__name__)
 SCAN_MAX = 1_000
 """Most messages of one queue that a sweep reads. Large ones are fewer: see ``MessageBus.peek``."""
-OrderOf = Callable[[bytes], str]
-"""Returns the order of a callback. Raises MalformedError if the body is not a callback."""
 
 
 class _Envelope(msgspec.Struct):
@@ -45,14 +42,11 @@ class _Envelope(msgspec.Struct):
 
 
 class QueueExcuses(Excuses):
-    """See ``sas.engine.hooks.Excuses``. ``order_of_callback`` is None if callbacks are off."""
+    """See ``sas.engine.hooks.Excuses``."""
 
-    def __init__(
-        self, context: Context, workflows: Workflows, order_of_callback: OrderOf | None = None
-    ) -> None:
+    def __init__(self, context: Context, workflows: Workflows) -> None:
         self._context = context
         self._workflows = workflows
-        self._order_of_callback = order_of_callback
         self._scans: dict[str, Scan] = {}
         self._before: dict[str, Scan] = {}
         self._reported_at: dict[str, datetime] = {}
@@ -95,8 +89,7 @@ class QueueExcuses(Excuses):
         queues, urgent = self._context.queues, order.details.urgent
         yield lane(queues.scheduler, urgent=urgent)
         yield lane(queues.replies, urgent=urgent)
-        if self._order_of_callback is not None:
-            yield lane(queues.callbacks, urgent=urgent)
+        yield lane(queues.callbacks, urgent=urgent)
 
     async def _excuse(
         self, queue: str, scan: Scan, owner: Owner, step: StepRecord
@@ -121,10 +114,8 @@ class QueueExcuses(Excuses):
         except BusUnavailableError as away:
             log.warning("queue %s cannot be read: %s", queue, away)
             return rules.away_scan(before, now)
-        # Applications may send to the callbacks queue: there only a signed token counts.
-        owner_of = self._owner_of_callback if self._is_callbacks(queue) else _owner
         seen = [
-            Seen(one.message_id, one.enqueued_at, owner_of(one.body), TIMES in one.properties)
+            Seen(one.message_id, one.enqueued_at, _owner(one.body), TIMES in one.properties)
             for one in found
         ]
         full = len(found) >= SCAN_MAX or sum(len(one.body) for one in found) >= PEEK_BYTES_MAX
@@ -133,14 +124,6 @@ class QueueExcuses(Excuses):
     def _is_callbacks(self, queue: str) -> bool:
         callbacks = self._context.queues.callbacks
         return queue in {lane(callbacks, urgent=urgent) for urgent in (False, True)}
-
-    def _owner_of_callback(self, body: bytes) -> Owner | None:
-        if self._order_of_callback is None:
-            return None
-        try:
-            return self._order_of_callback(body), None, None
-        except MalformedError:
-            return None
 
     async def _report(self, queue: str, scan: Scan, since: datetime, step: StepRecord) -> None:
         """Report a message that waits for long, or a queue that is away for long."""
