@@ -25,7 +25,7 @@ from sas.domain.queues import Queues
 from sas.domain.workflow import WorkflowError, Workflows
 from sas.engine.context import Context
 from sas.engine.delivery import DEPLOY_WAIT, Delivery
-from sas.engine.hooks import CallGuard, RuntimeRules, no_callbacks
+from sas.engine.hooks import CallGuard, no_callbacks
 from sas.engine.messages import Addresses
 from sas.engine.receiver import Handler, Receiver
 from sas.features.call_limit import CallLimit
@@ -218,7 +218,7 @@ def wired(
         codec=codec,
         versions=Versions(store, workflows),
         incidents=incidents,
-        rules=RuntimeRules(routing),
+        rules=routing,
         sweep_tasks=(incidents.check_health,),
     )
 

@@ -44,7 +44,6 @@ from sas.engine.hooks import (
     MustWaitError,
     SilentError,
     called_before,
-    is_first,
     no_callbacks,
 )
 from sas.ports import (
@@ -121,7 +120,7 @@ class AgentActor:
         self._name = name
         self._agent = agent
         self._attempts = Attempts(name, context, policy or RetryPolicy(), guards)
-        self._long_steps = long_steps or LongSteps(context.clock)
+        self._long_steps = long_steps or LongSteps()
         self._callbacks = callbacks
         self._workflows = workflows
 
@@ -150,15 +149,14 @@ class AgentActor:
             return await self._handle(request, delivery)
 
     async def _handle(self, request: RequestMessage, delivery: Delivery) -> Reply | None:
-        first = is_first(delivery)
-        deadline = self._long_steps.deadline(request, first=first)
+        deadline = CallDeadline(self._context.clock, request, delivery.ends_at)
         try:
             granted = await self._long_steps.granted(request, delivery)
-            if granted is not None:
-                deadline = self._long_steps.deadline(granted, first=first)
-            deadline.function_ends_at = delivery.ends_at
-            answer = await self._work(deadline) if granted is not None else None
-            if granted is not None and answer is None:
+            if granted is None:
+                return await self._send(None, deadline)
+            deadline.request = granted
+            answer = await self._work(deadline)
+            if answer is None:
                 _check_begun(deadline, delivery)
             return await self._send(answer, deadline)
         except MustWaitError as wait:
@@ -208,7 +206,6 @@ class AgentActor:
             call = replace(
                 await self._call_of(request),
                 callbacks=self._callbacks(request, request.generation),
-                heartbeats=deadline.heartbeat,
             )
             result = await self._make_calls(call, deadline)
         except RefusedError as refused:
@@ -244,9 +241,7 @@ class AgentActor:
         """
         request = deadline.request
         for generation in range(request.generation):
-            key = idempotency_key(
-                request.order_id, request.step_name, generation, request.alternative
-            )
+            key = idempotency_key(request.order_id, request.step_name, generation)
             older = replace(call, key=key, callbacks=self._callbacks(request, generation))
             undo = functools.partial(self._agent.undo, older)
             try:
@@ -269,13 +264,11 @@ class AgentActor:
         message that comes back too early (clocks differ) makes another id, or duplicate detection
         would drop it.
         """
-        request, body = deadline.request, delivery.body
-        if deadline.extended:
-            body = internal.encode(msgspec.structs.replace(request, checks=request.checks + 1))
+        request = deadline.request
         again = Message(
             self._context.queues.agent(self._name, urgent=request.urgent),
             PUT_BACK + digest_id(request.id, delivery.message_id, key_time(until)),
-            body,
+            delivery.body,
             scheduled_at=delivery.on_bus(until, self._context.clock.now()),
             properties={CALLED: "yes"} if called else {},
         )
@@ -512,7 +505,7 @@ class Attempts:
         except (SilentError, MustWaitError) as cut_off:
             took = self._clock.now() - began
             by_host = isinstance(cut_off, MustWaitError) and cut_off.called
-            if took >= deadline.fair_share and not (deadline.superseded or by_host):
+            if took >= deadline.fair_share and not by_host:
                 end, why = CallEnd.FAILED, "no answer until CompleteBy"
             raise
         else:
@@ -534,30 +527,17 @@ class Attempts:
                 Or a probe has no answer shortly before CompleteBy: no failure is counted for it.
         """
         deadline = attempt.deadline
-
-        async def begin() -> Any:
-            await deadline.begin()
-            deadline.called = True
-            return await call()
-
-        async def extended() -> None:
-            for guard in self._guards:
-                await guard.extend(attempt)
-
-        deadline.on_extended = extended
-        work = asyncio.ensure_future(begin())
-        over = asyncio.ensure_future(deadline.passed())
+        deadline.called = True
+        work = asyncio.ensure_future(call())
+        over = asyncio.ensure_future(self._reached(deadline.request.complete_by))
         ends = asyncio.ensure_future(self._reached(deadline.function_ends_at))
         late = asyncio.ensure_future(self._reached(deadline.last_reply if attempt.probes else None))
         tasks = (work, over, ends, late)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if late.done() and deadline.extended:
-                await asyncio.wait(tasks[:3], return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return work.result()
             if over.done():
-                over.result()
                 raise SilentError
             if ends.done():
                 raise MustWaitError(self._clock.now() + CALL_AGAIN_AFTER, called=True)
@@ -589,7 +569,7 @@ def _is_news(error: AttemptError, kept: AttemptError | None, *, over: bool) -> b
 
 def _check_begun(deadline: CallDeadline, delivery: Delivery) -> None:
     """Raise NotBegunError if the time of a request is over before any call went out."""
-    if not (deadline.called or deadline.superseded or called_before(delivery)):
+    if not (deadline.called or called_before(delivery)):
         raise NotBegunError(
             f"order {deadline.request.order_id}: no call could begin before CompleteBy"
         )

@@ -12,7 +12,7 @@ from sas.domain.change import Decision
 from sas.domain.claim import claim
 from sas.domain.ids import cause_of
 from sas.domain.messages import AlertKind, Progress, Reply
-from sas.domain.order import FINISHED, Direction, Order
+from sas.domain.order import FINISHED, Order
 from sas.domain.reply import answer, progressed
 from sas.domain.workflow import Rules
 from sas.engine.context import Context
@@ -107,10 +107,8 @@ class Scheduler:
             return answer(order, said, self._rules(order, now), now=now, instance=instance)
 
         def by(order: Order) -> str:
-            step = order.steps[said.step]
-            undoing = said.direction is Direction.UNDO and step.undo.routes
             agents = self._business.workflow_of(order).steps[said.step].agents
-            return f"agent {agents[step.undo.routes[0] if undoing else step.call.route]}"
+            return f"agent {agents[order.steps[said.step].call.route]}"
 
         cause = cause_of(self._context.queues.replies, message.id)
         seq = message.seq if isinstance(message, ReplyMessage) else None

@@ -45,7 +45,6 @@ from sas.domain.order import (
     StepRecord,
     StepState,
     Turn,
-    UndoLedger,
     UndoStatus,
 )
 from sas.domain.workflow import STEPS_MAX
@@ -67,7 +66,7 @@ _TEXTS = frozenset(
     {"OrderID", "LockedBy", "CompleteBy", "ProcessState", "Workflow", "ContentHash", "ReplyQueue"}
     | {"CorrelationID", "SubmittedAt", "TraceParent", "SettledAt", "Deadline", "AcknowledgedBy"}
     | {"UndoneBecause", "Name", "Since", "ErrorCode", "ErrorMessage", "CalledUntil", "Undo", "At"}
-    | {"UndoRoutes", "Edited", "Note", "PayloadSha256", "ResultSha256", "What", "By", "CommitId"}
+    | {"Edited", "Note", "PayloadSha256", "ResultSha256", "What", "By", "CommitId"}
     | {"Cause", "Reason", "Changes", "Queue", "MessageId", "ContentType", "Properties"}
 )
 _CHUNKED = re.compile(r"(Payload|Result|Messages)\d\d")
@@ -202,7 +201,7 @@ def state_row(order: Order, commit_id: str) -> Entity:
 
 def step_row(order_id: str, step: StepRecord) -> Entity:
     """Return one step as an entity, with its result unless that has a row of its own."""
-    large, undo = has_own_row(step.result), step.undo
+    large = has_own_row(step.result)
     inline = {} if step.result is None or large else _content("Result", step.result)
     return {
         "RowKey": keys.step(order_id, step.number),
@@ -222,8 +221,7 @@ def step_row(order_id: str, step: StepRecord) -> Entity:
         "ResultRow": True if large else None,
         "ExtendedWaits": step.failures.extended_waits or None,
         "CalledUntil": _time(step.call.called_until),
-        "Undo": None if undo.status is UndoStatus.NOT_DECIDED else undo.status.value,
-        "UndoRoutes": ",".join(map(str, undo.routes)) or None,
+        "Undo": None if step.undo is UndoStatus.NOT_DECIDED else step.undo.value,
         "Edited": None if step.call.edited is None else clean(step.call.edited),
         "Note": None if step.note is None else clean(step.note),
         "Excused": (step.turn.excused or None) if isinstance(step.turn, Dispatched) else None,
@@ -364,7 +362,7 @@ def _error_from(order_id: str, row: Row, details: Row) -> AttemptError | None:
 
 def _step_from(row: Row, result: Content | None, last_error: AttemptError | None) -> StepRecord:
     code = row.get("ErrorCode")
-    status, routes = row.get("Undo"), row.get("UndoRoutes")
+    undo = row.get("Undo")
     return StepRecord(
         number=row["Number"],
         name=row["Name"],
@@ -381,10 +379,7 @@ def _step_from(row: Row, result: Content | None, last_error: AttemptError | None
         ),
         result=result,
         error=None if code is None else Fault(code, row["ErrorMessage"]),
-        undo=UndoLedger(
-            UndoStatus(status) if status else UndoStatus.NOT_DECIDED,
-            tuple(map(int, routes.split(","))) if routes else (),
-        ),
+        undo=UndoStatus(undo) if undo else UndoStatus.NOT_DECIDED,
         last_error=last_error,
     )
 

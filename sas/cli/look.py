@@ -161,9 +161,8 @@ def _after_failure(order: Order) -> str:
     failed = next(step for step in order.steps if is_failed(step))
     name, step = order.order_id, failed.name
     if failed.undo_failed:
-        where = "" if failed.direction is Direction.UNDO else " at an earlier agent"
         return (
-            f"the undo of {step}{where} failed: repair what its error says, then "
+            f"the undo of {step} failed: repair what its error says, then "
             f"`sas resubmit {name}` tries the undo again, or `sas skip {name} --step {step}` "
             "after you undid it by hand."
         )
@@ -223,12 +222,12 @@ def _row(step: StepRecord) -> tuple[str, ...]:
         str(step.failure_count),
         step.locked_by or "-",
         time_of(step.complete_by),
-        step.undo.status.value,
+        step.undo.value,
     )
 
 
 def _below(step: StepRecord) -> list[str]:
-    """Return the lines below a step: its error, when it is tried again, its agents, progress."""
+    """Return the lines below a step: its error, when it is tried again, its agent, progress."""
     said = [f"{step.error.code}: {step.error.message}"] if step.error else []
     last, ended = step.last_error, {StepState.PROCESSED, StepState.COMPENSATED}
     if last is not None and step.process_state not in ended:
@@ -239,9 +238,6 @@ def _below(step: StepRecord) -> list[str]:
         said.append(f"resting {output.phrase('until', step.complete_by)}, then it is {then}")
     if step.call.route:
         said.append(f"with agent number {step.call.route + 1} of the step")
-    others = [str(route + 1) for route in step.undo.routes if route != step.call.route]
-    if others:
-        said.append(f"to be undone at agent number {', '.join(others)} too")
     return [*said, step.note] if step.note else said
 
 

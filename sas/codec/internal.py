@@ -109,8 +109,7 @@ class RequestMessage(
     """To an agent: do or undo one step.
 
     ``generation`` counts the inputs that an operator edited; an undo covers all of them.
-    ``alternative`` is the agent's name, if it is not the step's first agent. ``urgent`` is the
-    lane. Large content travels as a reference (``order_ref``, ``result_refs``,
+    ``urgent`` is the lane. Large content travels as a reference (``order_ref``, ``result_refs``,
     ``own_result_ref``). If ``order`` and ``order_ref`` are both absent, all of it together was too
     large: then the agent reads the order from the store, and the results of the steps that
     ``results`` names. ``submission`` differs from that of a later order with the same id, and
@@ -137,7 +136,6 @@ class RequestMessage(
     own_result: Part = UNSET
     own_result_ref: PayloadRefBody | None = None
     checks: Annotated[int, msgspec.Meta(ge=0)] = 0
-    alternative: str | None = None
     urgent: bool = False
 
 
@@ -182,15 +180,14 @@ class CallbackMessage(
     """From the callback endpoint: how a step ended, as an event outside says.
 
     The endpoint has checked the token; these are its claims. ``submission`` differs from that of a
-    later order with the same id. ``generation`` and ``alternative`` name the key of the step, as in
-    a request. ``expires_at`` is the end of the token. ``result_ref`` replaces a large ``result``.
+    later order with the same id. ``generation`` names the key of the step, as in a request.
+    ``expires_at`` is the end of the token. ``result_ref`` replaces a large ``result``.
     """
 
     submission: str
     step: int
     direction: Literal["do", "undo"]
     generation: int
-    alternative: str | None = None
     expires_at: Annotated[datetime, msgspec.Meta(tz=True)]
     outcome: Literal["done", "refused"]
     result: Part = UNSET

@@ -54,7 +54,6 @@ def to_line(record: dict[str, Any]) -> str:
 
 
 def _step(step: StepRecord, *, content: bool) -> dict[str, Any]:
-    status = step.undo.status
     members = {
         "Name": step.name,
         "LockedBy": step.locked_by,
@@ -62,7 +61,7 @@ def _step(step: StepRecord, *, content: bool) -> dict[str, Any]:
         "ProcessState": step.process_state.value,
         "FailureCount": step.failure_count,
         "Direction": step.direction.value,
-        "Undo": None if status is UndoStatus.NOT_DECIDED else status.value,
+        "Undo": None if step.undo is UndoStatus.NOT_DECIDED else step.undo.value,
         "Error": {"Code": step.error.code, "Message": step.error.message} if step.error else None,
         "LastError": _last_error(step.last_error),
         "Since": _time(step.since),
@@ -71,7 +70,6 @@ def _step(step: StepRecord, *, content: bool) -> dict[str, Any]:
         "Resting": step.resting,
         "Note": step.note,
         "Route": step.call.route,
-        "UndoRoutes": list(step.undo.routes),
     }
     inside = {"Result": _json(step.result), "Edited": _json(step.call.edited)}
     return members | (inside if content else {})

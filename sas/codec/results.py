@@ -8,7 +8,7 @@ from typing import Any
 from sas.bounds import RESULT_BYTES_MAX
 from sas.codec.payloads import encode_content
 from sas.codec.strict import CONTENT_DEPTH_MAX, MalformedError, canonical, check_depth
-from sas.domain.order import Fault
+from sas.domain.order import Fault, FaultCode
 from sas.ports import PayloadCodec
 
 
@@ -21,24 +21,24 @@ def encode_result(value: Any, agent: str, codec: PayloadCodec | None = None) -> 
         check_depth(text, CONTENT_DEPTH_MAX)
     except (RecursionError, MalformedError):
         return Fault(
-            "result-too-deep",
+            FaultCode.RESULT_TOO_DEEP,
             f"agent {agent} returned JSON that nests deeper than {CONTENT_DEPTH_MAX} "
             "levels, and no queue would carry it: flatten it",
         )
     except (TypeError, ValueError) as wrong:  # the errors name types and quote no value
         return Fault(
-            "result-no-json",
+            FaultCode.RESULT_NO_JSON,
             f"agent {agent} returned what JSON cannot hold ({wrong}): return text, numbers, "
             "true, false, null, lists, and mappings whose keys are text",
         )
     try:
         stored = encode_content(text, codec)
     except MalformedError as wrong:
-        return Fault("result-not-plain", f"agent {agent} returned what is refused: {wrong}")
+        return Fault(FaultCode.RESULT_NOT_PLAIN, f"agent {agent} returned what is refused: {wrong}")
     size = len(stored.encode())
     if size > RESULT_BYTES_MAX:
         return Fault(
-            "result-too-large",
+            FaultCode.RESULT_TOO_LARGE,
             f"agent {agent} returned {size:,} bytes as they are stored, at most "
             f"{RESULT_BYTES_MAX:,} are kept: return a reference instead",
         )

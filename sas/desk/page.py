@@ -94,7 +94,7 @@ def view(
         agent = agents.get(step.number)
         circuit = circuits.get(agent) if agent else None
         bars = [_bar(one, began, ended) for one in own]
-        undo = "" if step.undo.status is UndoStatus.NOT_DECIDED else step.undo.status.value
+        undo = "" if step.undo is UndoStatus.NOT_DECIDED else step.undo.value
         steps.append(StepView(step, agent, circuit, own, bars, undo))
     return OrderView(
         order=order,

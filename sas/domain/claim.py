@@ -38,9 +38,8 @@ def claim(order: Order, rules: Rules, *, now: datetime, instance: str) -> Decisi
 def is_ready(step: StepRecord, steps: Sequence[StepRecord], rules: Rules) -> bool:
     """Return whether no request of a step is out and no other step blocks it.
 
-    No step starts while another one is in Error. A Processed step is ready again if another agent
-    may have done it as well: its effect there must be undone. Steps are undone in
-    reverse order, so a failed undo (Error) blocks the steps before it.
+    No step starts while another one is in Error. Steps are undone in reverse order, so a failed
+    undo (Error) blocks the steps before it.
     """
     if step.dispatched:
         return False
@@ -50,8 +49,6 @@ def is_ready(step: StepRecord, steps: Sequence[StepRecord], rules: Rules) -> boo
             before = rules.steps[step.number].after
             done = all(states[n] is StepState.PROCESSED for n in before)
             return done and StepState.ERROR not in states
-        case StepState.PROCESSED:
-            return bool(step.undo.routes)
         case StepState.COMPENSATING:
             later = rules.dependents(step.number)
             return all(states[n] is StepState.COMPENSATED for n in later)
@@ -98,13 +95,12 @@ def _claimed(
 ) -> tuple[StepRecord, Request]:
     own = rules.steps[step.number]
     doing = step.process_state is StepState.PENDING
-    route = _route(step, rules) if doing else step.undo.routes[0]
     allowed = own.time_allowed if doing else own.undo_time
     until = now + allowed
     state, since, call = step.process_state, step.since, step.call
     if doing:
         state, since = StepState.PROCESSING, now
-        call = replace(step.call, route=route, called_until=until)
+        call = replace(step.call, route=_route(step, rules), called_until=until)
     claimed = replace(
         step,
         process_state=state,
@@ -114,22 +110,16 @@ def _claimed(
         call=call,
     )
     direction = Direction.DO if doing else Direction.UNDO
-    request = Request(step.number, direction, claimed.epoch, step.call.generation, until, route)
+    request = Request(step.number, direction, claimed.epoch, step.call.generation, until)
     return claimed, request
 
 
 def _route(step: StepRecord, rules: Rules) -> int:
-    """Return the first available route, or the route asked last if no route is available.
-
-    A step without an undo is pinned to the agent that may have done it already: its effect there
-    could not be undone.
-    """
-    own = rules.steps[step.number]
-    pinned = bool(step.undo.routes) and own.undo_time_allowed is None
-    if pinned:
+    """Return the first available route. A step that was dispatched before keeps its route."""
+    if step.epoch:
         return step.call.route
-    routes = (one for one in range(len(own.agents)) if (step.number, one) not in rules.unavailable)
-    return next(routes, step.call.route)
+    routes = range(len(rules.steps[step.number].agents))
+    return next((one for one in routes if (step.number, one) not in rules.unavailable), 0)
 
 
 def is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:
@@ -137,15 +127,14 @@ def is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:
     if order.rejected or not 0 <= number < len(order.steps):
         return False
     step = order.steps[number]
-    expected = {StepState.PROCESSING}
-    if direction is Direction.UNDO:
-        expected = {StepState.COMPENSATING, StepState.PROCESSED}
-    return step.process_state in expected and step.dispatched and step.epoch == epoch
+    doing = direction is Direction.DO
+    expected = StepState.PROCESSING if doing else StepState.COMPENSATING
+    return step.process_state is expected and step.dispatched and step.epoch == epoch
 
 
 def is_cancelled(step: StepRecord) -> bool:
     """Return whether a do of the step is out although its order was cancelled."""
-    return step.undo.status is UndoStatus.TO_BE_UNDONE
+    return step.undo is UndoStatus.TO_BE_UNDONE
 
 
 def calls_until(step: StepRecord, direction: Direction) -> datetime | None:

@@ -15,7 +15,6 @@ from sas.domain.messages import Command, JournalWord, Verb, Wake
 from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState, UndoStatus
 from sas.domain.undo import (
     begin_undo,
-    complete,
     completed_notice,
     turn_to_undo,
     undone_by_hand,
@@ -85,11 +84,10 @@ def resubmit(
 
 
 def _again(step: StepRecord, now: datetime, edited: str | None) -> StepRecord:
-    """Return a failed step that goes on with its do, its undo, or its undo at another agent."""
+    """Return a failed step that goes on with its do, or with its undo."""
     if step.undo_failed:
-        doing = step.direction is Direction.DO
-        state = StepState.PROCESSED if doing else StepState.COMPENSATING
-        return step.moved(state, now, undo=step.undo.retried()).without_failures()
+        undoing = step.moved(StepState.COMPENSATING, now, undo=UndoStatus.UNDOING)
+        return undoing.without_failures()
     again = step.moved(StepState.PENDING, now).without_failures()
     if edited is None:
         return again
@@ -123,11 +121,8 @@ def skip(
         return undone_by_hand(order, undoing, rules, now)
     steps = list(order.steps)
     for one in failed:
-        if one.undo_failed:  # at another agent: the step itself is done
-            done = one.moved(StepState.PROCESSED, now, undo=one.undo.first_undone())
-            steps[one.number] = done.without_failures()
-        else:
-            steps[one.number] = complete(replace(one, result=result or "null"), rules, now)
+        done = replace(one, result=result or "null").moved(StepState.PROCESSED, now)
+        steps[one.number] = done.without_failures()
     after = update_readiness(steps, rules, now)
     return Decision(JournalWord.SKIPPED, after, completed_notice(after) or (Wake(),))
 
@@ -176,7 +171,7 @@ def acknowledge(order: Order, by: str) -> Decision | None:
 def _cancelled(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
     """Return a step of a cancelled order: one that is out goes on until it replies or times out."""
     if step.process_state is StepState.PROCESSING:
-        return replace(step, undo=replace(step.undo, status=UndoStatus.TO_BE_UNDONE))
+        return replace(step, undo=UndoStatus.TO_BE_UNDONE)
     return turn_to_undo(step, rules, now)
 
 

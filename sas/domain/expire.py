@@ -150,7 +150,7 @@ def fail(
     A scheduler passes its ``instance`` and sends the undo requests at once. The supervisor passes
     None and wakes a scheduler.
     """
-    failed = step.attempted().moved(StepState.ERROR, now, error=fault)
+    failed = step.moved(StepState.ERROR, now, error=fault)
     steps = with_step(order.steps, failed)
     undo_all = rules.on_failure is OnFailure.UNDO
     notice = Notify(Notice.FAILED, step.number, fault, undoing=undo_all)
@@ -244,7 +244,7 @@ def _again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decis
     """
     own = rules.steps[step.number]
     doing = step.process_state is StepState.PROCESSING
-    free = step.reset(now) if doing else replace(step, turn=None)
+    free = step.moved(StepState.PENDING, now) if doing else replace(step, turn=None)
     if step.failure_count <= own.failures_max:
         rest = own.backoff.delay(step.failure_count)
         reset = replace(free, turn=Resting(now + rest) if rest else None)
@@ -299,8 +299,7 @@ def resting_incident(
     doing = step.process_state is StepState.PROCESSING
     workflow, name = _workflow_of(order), f"step {step.name}"
     name = name if doing else f"the undo of {name}"
-    agents, route = rules.steps[step.number].agents, step.call.route
-    agent = agents[route if doing else step.undo.routes[0]]
+    agent = rules.steps[step.number].agents[step.call.route]
     text = f"In {workflow} {name} {text}"
     scope, own = f"{workflow}, {name}", order.details.workflow
     return Incident(AlertKind.WAITING, scope, text, now, until, own, agent)

@@ -114,19 +114,13 @@ def progress_id(order_id: str, step: int, direction: str, epoch: int, check: int
     return f"{reply_id(order_id, step, direction, epoch)}/{check}"
 
 
-def idempotency_key(
-    order_id: str, step_name: str, generation: int, alternative: str | None = None
-) -> str:
+def idempotency_key(order_id: str, step_name: str, generation: int) -> str:
     """Return the key that a remote call carries through all retries and resubmissions.
-
-    An ``alternative`` agent has its own keys. Two agents may call the same remote service, and the
-    undo of one must never undo the work of the other.
 
     An input that an operator edited makes a new generation and so a new key; see ``resubmit`` in
     `sas/domain/command.py`.
     """
-    own = step_name if alternative is None else f"{step_name}@{alternative}"
-    return f"{order_id}/{own}" + (f"/{generation}" if generation else "")
+    return f"{order_id}/{step_name}" + (f"/{generation}" if generation else "")
 
 
 def key_time(moment: datetime) -> str:

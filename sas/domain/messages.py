@@ -31,7 +31,6 @@ class JournalWord(StrEnum):
     """CompleteBy passed while a message of the step lay in a queue: no failure, and more time."""
     QUEUE_AWAY = "its queue is away"
     """CompleteBy passed while a queue of the step could not be read: no failure, and more time."""
-    ANOTHER_AGENT = "another agent asked"
     WAITING = "waiting: no call could begin"
     """This word is also used if the probe of an open circuit failed."""
     EXTENDED_WAIT = "extended wait"
@@ -45,7 +44,6 @@ class JournalWord(StrEnum):
     CALLBACK_ACCEPTED = "callback accepted"
     """Its result waits on the queue. No other result of its token is accepted meanwhile."""
     STEP_UNDONE = "step undone"
-    UNDONE_AT_ONE_AGENT = "undone at one agent"
     UNDO_FAILED = "undo failed"
     RESUBMITTED = "resubmitted"
     SKIPPED = "skipped"
@@ -101,14 +99,13 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Ask one of the agents of a step (``route``) to do or undo it. The epoch fences its reply."""
+    """Ask the agent of a step to do or undo it. The epoch fences its reply."""
 
     step: int
     direction: Direction
     epoch: int
     generation: int
     complete_by: datetime
-    route: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,11 +38,8 @@ STEP_MOVES: tuple[Move, ...] = (
     Move(_S.PROCESSING, _S.PROCESSED, "its agent replied: done"),
     Move(_S.PROCESSING, _S.ERROR, "refused, or past the threshold"),
     Move(_S.PROCESSING, _S.PENDING, "CompleteBy passed: FailureCount + 1; or no call could begin"),
-    Move(_S.PROCESSED, _S.ERROR, "the undo at another agent failed"),
     Move(_S.ERROR, _S.PENDING, "resubmitted, only while the direction is do"),
-    Move(
-        _S.ERROR, _S.PROCESSED, "skipped by the operator; or the undo at another agent is retried"
-    ),
+    Move(_S.ERROR, _S.PROCESSED, "skipped by the operator"),
     Move(_S.PENDING, _S.COMPENSATING, "undo decided, dispatched before"),
     Move(_S.PROCESSING, _S.COMPENSATING, "undo decided"),
     Move(_S.PROCESSED, _S.COMPENSATING, "undo decided"),
@@ -106,8 +103,9 @@ def _check_steps(order_id: str, before: Sequence[StepRecord], after: Sequence[St
             raise IllegalMoveError(where)
         if new.epoch < old.epoch:
             raise IllegalMoveError(f"{where}: epoch {old.epoch} became {new.epoch}")
-        again = new.epoch > old.epoch and old.dispatched and states[0] is states[1]
-        if again and (new.call.route, new.undo.routes) == (old.call.route, old.undo.routes):
+        if new.epoch > old.epoch and old.dispatched and states[0] is states[1]:
             raise IllegalMoveError(f"{where}: its request is out and would be sent twice")
+        if old.epoch and new.call.route != old.call.route:
+            raise IllegalMoveError(f"{where}: it would go to another agent")
         if old.direction is Direction.UNDO and new.direction is Direction.DO:
             raise IllegalMoveError(f"{where}: an undo is final")

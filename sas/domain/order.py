@@ -70,6 +70,7 @@ class FaultCode(StrEnum):
     RESULT_TOO_LARGE = "result-too-large"
     RESULT_TOO_DEEP = "result-too-deep"
     RESULT_NO_JSON = "result-no-json"
+    RESULT_NOT_PLAIN = "result-not-plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,9 @@ class Failures:
 class LastCall:
     """The last request to do the step: which agent (by number), with which input, until when.
 
-    ``called_until`` is the last moment at which a call may begin; None before the first dispatch.
+    ``route`` is chosen at the first dispatch and never changes: every call of a step goes to one
+    agent. ``called_until`` is the last moment at which a call may begin; None before the first
+    dispatch.
     ``edited`` is the JSON input that an operator gave in place of the order. ``generation`` counts
     such inputs: it is part of the idempotency key.
     """
@@ -177,59 +180,14 @@ class UndoStatus(Enum):
     UNDONE = "undone"
     BY_HAND = "undone by hand"
     FAILED = "undo failed"
-    FAILED_ELSEWHERE = "undo failed at another agent"
-    """The step is done by one agent; its undo at another one that may have done it failed."""
-
-    @property
-    def direction(self) -> Direction:
-        """Whether the whole step is to be done or undone."""
-        forward = self is UndoStatus.NOT_DECIDED or self is UndoStatus.FAILED_ELSEWHERE
-        return Direction.DO if forward else Direction.UNDO
-
-
-@dataclass(frozen=True, slots=True)
-class UndoLedger:
-    """The state of a step's undo, and the agents where it is still to be undone, in order.
-
-    While the direction is do, ``routes`` are the other agents that may have done it as well.
-    """
-
-    status: UndoStatus = UndoStatus.NOT_DECIDED
-    routes: tuple[int, ...] = ()
-
-    def with_route(self, route: int) -> UndoLedger:
-        """Return the ledger with this agent first in ``routes``."""
-        return replace(self, routes=(route, *self.without(route).routes))
-
-    def without(self, route: int) -> UndoLedger:
-        """Return the ledger with nothing left to undo at this agent."""
-        return replace(self, routes=tuple(one for one in self.routes if one != route))
-
-    def first_undone(self) -> UndoLedger:
-        """Return the ledger after its first agent has undone the step."""
-        return replace(self.retried(), routes=self.routes[1:])
-
-    def failed(self) -> UndoLedger:
-        """Return the ledger after the undo at its first agent has failed."""
-        doing = self.status.direction is Direction.DO
-        return replace(self, status=UndoStatus.FAILED_ELSEWHERE if doing else UndoStatus.FAILED)
-
-    def retried(self) -> UndoLedger:
-        """Return the ledger while the undo at its first agent is tried again."""
-        doing = self.status.direction is Direction.DO
-        return replace(self, status=UndoStatus.NOT_DECIDED if doing else UndoStatus.UNDOING)
 
 
 _S = StepState
 STEP_FORMS: Mapping[StepState, tuple[tuple[type, ...], tuple[UndoStatus, ...]]] = {
     _S.PENDING: ((NoneType, Ready, Resting), (UndoStatus.NOT_DECIDED,)),
     _S.PROCESSING: ((Dispatched,), (UndoStatus.NOT_DECIDED, UndoStatus.TO_BE_UNDONE)),
-    # A step that one agent has done may be undone at another one that was asked before.
-    _S.PROCESSED: ((NoneType, Dispatched, Ready, Resting), (UndoStatus.NOT_DECIDED,)),
-    _S.ERROR: (
-        (NoneType,),
-        (UndoStatus.NOT_DECIDED, UndoStatus.FAILED, UndoStatus.FAILED_ELSEWHERE),
-    ),
+    _S.PROCESSED: ((NoneType,), (UndoStatus.NOT_DECIDED,)),
+    _S.ERROR: ((NoneType,), (UndoStatus.NOT_DECIDED, UndoStatus.FAILED)),
     _S.COMPENSATING: ((NoneType, Dispatched, Ready, Resting), (UndoStatus.UNDOING,)),
     _S.COMPENSATED: (
         (NoneType,),
@@ -238,8 +196,6 @@ STEP_FORMS: Mapping[StepState, tuple[tuple[type, ...], tuple[UndoStatus, ...]]] 
 }
 """The turns and the states of the undo that a step may have in each ProcessState."""
 _NEVER_DISPATCHED = frozenset({_S.PENDING, _S.COMPENSATED})
-_AT_AGENTS = frozenset({UndoStatus.UNDOING, UndoStatus.FAILED, UndoStatus.FAILED_ELSEWHERE})
-"""An undo in one of these states names the agents where it is still to be done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +208,7 @@ class StepRecord:
 
     Raises:
         ValueError: ``STEP_FORMS`` has no such step; it was never dispatched, and is not Pending nor
-            Compensated; it failed without an error; or its undo and ``undo.routes`` do not fit.
+            Compensated; or it failed without an error.
     """
 
     number: int
@@ -265,27 +221,22 @@ class StepRecord:
     call: LastCall = LastCall()
     result: Content | None = None
     error: Fault | None = None
-    undo: UndoLedger = UndoLedger()
+    undo: UndoStatus = UndoStatus.NOT_DECIDED
     last_error: AttemptError | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         state, turn = self.process_state, self.turn
         turns, undos = STEP_FORMS[state]
-        if type(turn) not in turns or self.undo.status not in undos:
+        if type(turn) not in turns or self.undo not in undos:
             held = "neither" if turn is None else type(turn).__name__
             raise ValueError(
                 f"ProcessState {state.value} of step {self.name} does not fit LockedBy and "
-                f"CompleteBy ({held}), or Undo ({self.undo.status.value})"
+                f"CompleteBy ({held}), or Undo ({self.undo.value})"
             )
         if not self.epoch and state not in _NEVER_DISPATCHED:
             raise ValueError(f"step {self.name} is {state.value}, but Epoch is 0")
         if state is StepState.ERROR and self.error is None:
             raise ValueError(f"step {self.name} is in Error, but ErrorCode is missing")
-        undoing = state is StepState.PROCESSED and turn is not None
-        if (undoing or self.undo.status in _AT_AGENTS) and not self.undo.routes:
-            raise ValueError(f"step {self.name} is to be undone, but UndoRoutes is empty")
-        if state is StepState.COMPENSATED and self.undo.routes:
-            raise ValueError(f"step {self.name} is Compensated, but UndoRoutes names agents")
 
     @property
     def locked_by(self) -> str | None:
@@ -317,8 +268,8 @@ class StepRecord:
 
     @property
     def direction(self) -> Direction:
-        """Whether the whole step is to be done or undone."""
-        return self.undo.status.direction
+        """Whether the step is to be done or undone."""
+        return Direction.DO if self.undo is UndoStatus.NOT_DECIDED else Direction.UNDO
 
     @property
     def dispatched(self) -> bool:
@@ -332,8 +283,8 @@ class StepRecord:
 
     @property
     def undo_failed(self) -> bool:
-        """Whether an undo failed: of the whole step, or at another agent."""
-        return self.undo.status in {UndoStatus.FAILED, UndoStatus.FAILED_ELSEWHERE}
+        """Whether its undo failed."""
+        return self.undo is UndoStatus.FAILED
 
     def moved(
         self,
@@ -341,20 +292,12 @@ class StepRecord:
         now: datetime,
         *,
         turn: Turn = None,
-        undo: UndoLedger | None = None,
+        undo: UndoStatus | None = None,
         error: Fault | None = None,
     ) -> StepRecord:
         """Return the step in another state. Its undo and its error stay unless they are given."""
         undo, error = undo or self.undo, error or self.error
         return replace(self, process_state=state, since=now, turn=turn, undo=undo, error=error)
-
-    def reset(self, now: datetime) -> StepRecord:
-        """Return the step Pending again. The agent that was asked may have done it."""
-        return self.attempted().moved(StepState.PENDING, now)
-
-    def attempted(self) -> StepRecord:
-        """Return the step with its last agent among those to be undone."""
-        return replace(self, undo=self.undo.with_route(self.call.route))
 
     def without_failures(self) -> StepRecord:
         """Return the step with its failures and its error cleared."""
@@ -443,16 +386,12 @@ class Order:
 
 
 def roll_up(steps: Iterable[StepRecord]) -> OrderState:
-    """Return the state of an order from its steps' states.
-
-    It is Processed only once no step is left to undo at another agent.
-    """
-    whole = tuple(steps)
-    states = [step.process_state for step in whole]  # no set: it is slow for members of an enum
+    """Return the state of an order from its steps' states."""
+    states = [step.process_state for step in steps]  # no set: it is slow for members of an enum
     if StepState.ERROR in states:
         return OrderState.ERROR
     done, undone = states.count(StepState.PROCESSED), states.count(StepState.COMPENSATED)
-    if done == len(states) > 0 and not any(step.undo.routes for step in whole):
+    if done == len(states) > 0:
         return OrderState.PROCESSED
     if undone == len(states) > 0:
         return OrderState.COMPENSATED

@@ -7,7 +7,6 @@ epoch, changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -25,7 +24,7 @@ from sas.domain.order import (
     StepRecord,
     StepState,
 )
-from sas.domain.undo import complete, completed_notice, undo_failed, undone
+from sas.domain.undo import completed_notice, undo_failed, undone
 from sas.domain.workflow import TIME_ALLOWED_MAX, Rules
 
 
@@ -37,7 +36,7 @@ def answer(
         return None
     step = order.steps[reply.step]
     if reply.outcome is Outcome.WAITED and not is_cancelled(step):
-        return _waited(order, step, rules, now, instance)
+        return _waited(order, step, rules, now)
     fault = reply.fault or Fault(FaultCode.REFUSED, "the agent gave no reason")
     if reply.direction is Direction.UNDO:
         done = reply.outcome is Outcome.DONE
@@ -82,25 +81,21 @@ def progressed(order: Order, progress: Progress, *, now: datetime) -> Decision |
 
 
 def _done(order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str) -> Decision:
-    left = with_step(order.steps, complete(step, rules, now))
-    steps, requests = dispatch(left, rules, now, instance)
+    done = step.moved(StepState.PROCESSED, now).without_failures()
+    steps, requests = dispatch(with_step(order.steps, done), rules, now, instance)
     notice = (Notify(Notice.STEP_COMPLETED, step.number),) if rules.notify_steps else ()
     messages = (*requests, *notice, *completed_notice(steps))
     return Decision(JournalWord.STEP_PROCESSED, steps, messages)
 
 
-def _waited(order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str) -> Decision:
+def _waited(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
     """Decide about a step (or its undo) of which no call could begin before CompleteBy.
 
-    Nothing ran, so no failure counts. If a later alternative is available, it is asked at once
-    (docs/adr/0021). Otherwise the step rests until that CompleteBy.
+    Nothing ran, so no failure counts. The step rests until that CompleteBy, and then tries the same
+    agent again.
     """
-    back = step
-    if step.process_state is StepState.PROCESSING:
-        back = step.reset(now)
-        asked = _ask_alternative(with_step(order.steps, back), step, rules, now, instance)
-        if asked is not None:
-            return asked
+    doing = step.process_state is StepState.PROCESSING
+    back = step.moved(StepState.PENDING, now) if doing else step
     until = step.complete_by or now
     after = settle(order, replace(back, turn=Resting(until)), rules, now)
     incident = resting_incident(
@@ -115,19 +110,3 @@ def _waited(order: Order, step: StepRecord, rules: Rules, now: datetime, instanc
         until,
     )
     return Decision(JournalWord.WAITING, after, (), incident=incident)
-
-
-def _ask_alternative(
-    steps: Sequence[StepRecord], waited: StepRecord, rules: Rules, now: datetime, instance: str
-) -> Decision | None:
-    """Decide to ask an agent after the one that waited; None if none of them is available.
-
-    The agents before it are not asked again at once: the step would go round in a circle.
-    """
-    number, route = waited.number, waited.call.route
-    asked = {(number, one) for one in range(route + 1)}
-    later = replace(rules, unavailable=rules.unavailable | asked)
-    after, requests = dispatch(steps, later, now, instance)
-    if after[number].call.route == route:
-        return None
-    return Decision(JournalWord.ANOTHER_AGENT, after, requests)

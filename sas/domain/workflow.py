@@ -145,7 +145,7 @@ class Step:
     one; () means no step, so such steps run in parallel. After ``failures_max`` timeouts the step
     is still tried again; after one more it is past its threshold. A step without ``undo`` has
     nothing to undo. ``alternatives`` are other agents for the same action, in order of preference.
-    One is asked only while the agents before it cannot begin: open circuit, or no call slot.
+    The first dispatch goes to the first agent whose circuit is closed, and the step stays there.
     """
 
     name: str

@@ -3,9 +3,8 @@
 ===============================  ==========================================================
 Place in the flow                Hooks
 ===============================  ==========================================================
-Around an agent's call           ``CallGuard``, ``CallDeadline``, ``LongSteps``,
-                                 ``CallbackIssuer``
-Rules for a claim                ``RuleSource``, ``RuntimeRules``
+Around an agent's call           ``CallGuard``, ``LongSteps``, ``CallbackIssuer``
+Rules for a claim                ``RuntimeRules``
 Expiry of a step                 ``Excuses``
 The supervisor's sweep           ``SweepTask``, ``Incidents``
 Content of an order              ``ContentStore``
@@ -55,13 +54,8 @@ def called_before(delivery: Delivery) -> bool:
     return (delivery.count or 1) > 1 or CALLED in delivery.properties
 
 
-def is_first(delivery: Delivery) -> bool:
-    """Return whether a request comes to its first call: until now it only waited in its queue."""
-    return not delivery.message_id.startswith(PUT_BACK) and CALLED not in delivery.properties
-
-
 class SilentError(Exception):
-    """CompleteBy has passed, or the request is superseded: the agent sends no reply."""
+    """CompleteBy has passed: the agent sends no reply."""
 
 
 class MustWaitError(Exception):
@@ -74,21 +68,18 @@ class MustWaitError(Exception):
 
 
 class CallDeadline:
-    """The time that one request has. By default that is its CompleteBy.
+    """The time that one request has.
 
-    ``request`` carries the current CompleteBy. ``extended`` says whether that is later than the
-    original one. ``superseded`` says that the step no longer waits for this request. ``called``
-    says that a call went out. ``function_ends_at`` is when the agent's function must end: a request
-    that is not done by then is put back.
+    ``request`` carries its CompleteBy. ``called`` says that a call went out. ``function_ends_at``
+    is when the agent's function must end: a request that is not done by then is put back.
     """
 
-    def __init__(self, clock: Clock, request: RequestMessage) -> None:
+    def __init__(
+        self, clock: Clock, request: RequestMessage, function_ends_at: datetime | None = None
+    ) -> None:
         self.request = request
-        self.extended = False
-        self.superseded = False
         self.called = False
-        self.function_ends_at: datetime | None = None
-        self.on_extended: Callable[[], Awaitable[None]] | None = None
+        self.function_ends_at = function_ends_at
         self._clock = clock
         self._allowed = timedelta(seconds=request.time_allowed)
 
@@ -99,8 +90,6 @@ class CallDeadline:
 
     def left(self) -> float:
         """Return the seconds until CompleteBy."""
-        if self.superseded:
-            return 0.0
         return (self.request.complete_by - self._clock.now()).total_seconds()
 
     def outlasts_function(self, moment: datetime) -> bool:
@@ -115,16 +104,6 @@ class CallDeadline:
     def last_reply(self) -> datetime:
         """The last moment to stop waiting for a call, so that a reply is still sent in time."""
         return self.request.complete_by - min(LAST_REPLY, self._allowed / 30)
-
-    async def begin(self) -> None:
-        """Begin the first call."""
-
-    async def heartbeat(self, note: str = "") -> None:
-        """Report that the call goes on."""
-
-    async def passed(self) -> None:
-        """Return when the time is over."""
-        await self._clock.sleep(self.left())
 
 
 @dataclass(eq=False, slots=True)
@@ -167,10 +146,6 @@ class CallGuard(Protocol):
         """
         ...
 
-    async def extend(self, attempt: CallAttempt) -> None:
-        """Adapt to a later deadline of a running call."""
-        ...
-
     async def ended(self, attempt: CallAttempt, end: CallEnd, why: str) -> None:
         """Learn how an attempt ended. ``why`` explains a failure to people."""
         ...
@@ -178,13 +153,6 @@ class CallGuard(Protocol):
 
 class LongSteps:
     """Steps that outlast a call. By default there are none."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def deadline(self, request: RequestMessage, *, first: bool) -> CallDeadline:  # noqa: ARG002
-        """Return the deadline of a request. ``first``: see ``is_first``."""
-        return CallDeadline(self._clock, request)
 
     async def granted(self, request: RequestMessage, delivery: Delivery) -> RequestMessage | None:  # noqa: ARG002
         """Return a request with the CompleteBy that its call has.
@@ -218,39 +186,21 @@ def no_callbacks(_request: RequestMessage, _generation: int) -> Callable[[timede
 # Rules for a claim
 
 
-class RuleSource(Protocol):
-    """Adjusts the rules of a workflow at run time."""
+class RuntimeRules:
+    """Rules that change at run time: unavailable routes. By default every route is available."""
 
     async def refresh(self) -> None:
         """Read the state that the rules depend on, at most every second or so.
 
+        Call it before the order is loaded.
+
         Raises:
             StoreUnavailableError: put the message back.
         """
-        ...
 
-    def adjust(self, rules: Rules, workflow: Workflow, now: datetime) -> Rules:
-        """Return the current rules."""
-        ...
-
-
-class RuntimeRules:
-    """Rules that change at run time: unavailable routes."""
-
-    def __init__(self, *sources: RuleSource) -> None:
-        self._sources = sources
-
-    async def refresh(self) -> None:
-        """Read the state that the rules depend on. Call it before the order is loaded."""
-        for source in self._sources:
-            await source.refresh()
-
-    def of(self, workflow: Workflow, now: datetime) -> Rules:
+    def of(self, workflow: Workflow, now: datetime) -> Rules:  # noqa: ARG002
         """Return the current rules of a workflow."""
-        rules = workflow.rules
-        for source in self._sources:
-            rules = source.adjust(rules, workflow, now)
-        return rules
+        return workflow.rules
 
 
 # Expiry of a step

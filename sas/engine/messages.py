@@ -176,10 +176,8 @@ def _request(
     order: Order, item: Request, own_id: str, entry: JournalEntry, workflow: Workflow, to: Addresses
 ) -> Message:
     step, record = workflow.steps[item.step], order.steps[item.step]
-    alternative = step.agents[item.route] if item.route else None
     content = record.call.edited or order.details.payload
-    did = item.direction is Direction.UNDO and item.route == record.call.route
-    own = record.result if did else None
+    own = record.result if item.direction is Direction.UNDO else None
     results = _results(order, workflow.rules.predecessors(item.step))
     refs = {name: internal.to_ref_body(result) for name, result in results.items()}
     body = internal.RequestMessage(
@@ -191,7 +189,7 @@ def _request(
         direction=item.direction.value,
         epoch=item.epoch,
         complete_by=item.complete_by,
-        idempotency_key=idempotency_key(order.order_id, step.name, item.generation, alternative),
+        idempotency_key=idempotency_key(order.order_id, step.name, item.generation),
         generation=item.generation,
         order=internal.inline(content),
         order_ref=internal.to_ref_body(content),
@@ -199,7 +197,6 @@ def _request(
         result_refs={name: ref for name, ref in refs.items() if ref is not None},
         own_result=internal.inline(own),
         own_result_ref=internal.to_ref_body(own),
-        alternative=alternative,
         urgent=order.details.urgent,
         submission=order.details.submission,
         time_allowed=(item.complete_by - entry.at).total_seconds(),
@@ -210,7 +207,7 @@ def _request(
         read = [*results, *([step.name] if own is not None else [])]
         encoded = internal.encode(_without_content(body, read))
     # No time to live of its own: in a long queue a request outlives its CompleteBy.
-    queue = to.queues.agent(step.agents[item.route], urgent=order.details.urgent)
+    queue = to.queues.agent(step.agents[record.call.route], urgent=order.details.urgent)
     return Message(queue, own_id, encoded)
 
 

@@ -85,17 +85,6 @@ class CallLimit:
             await clock.sleep(pause.total_seconds())
         return clock.now() + _drawn(put_back_for(urgent=request.urgent))
 
-    async def extend(self, attempt: CallAttempt) -> None:
-        """See ``CallGuard.extend``. If it fails, another call may take the slot as well."""
-        slot = self._taken.get(attempt)
-        if slot is None:
-            return
-        request, now = attempt.request, self._context.clock.now()
-        try:
-            await self._lease(slot, request, lease_end(request.complete_by, now), now)
-        except StoreUnavailableError as down:
-            log.warning("slot %d of agent %s is not extended: %s", slot, self._agent, down)
-
     async def ended(self, attempt: CallAttempt, end: CallEnd, why: str) -> None:  # noqa: ARG002
         """See ``CallGuard.ended``. A slot that cannot be released is free after its lease."""
         slot = self._taken.pop(attempt, None)

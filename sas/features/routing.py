@@ -1,7 +1,8 @@
 """Feature: alternative agents. A step with several goes to the first one whose circuit is closed.
 
-A scheduler reads the circuits before it chooses a route. They may be a second old. The agent reads
-its circuit again, and the request waits there if the circuit has opened meanwhile.
+A scheduler reads the circuits before it chooses the route of a step, at its first request. They may
+be a second old. The agent reads its circuit again, and the request waits there if the circuit has
+opened meanwhile.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from datetime import datetime
 from typing import Protocol
 
 from sas.domain.workflow import Rules, Workflow, Workflows
+from sas.engine.hooks import RuntimeRules
 
 
 class Unavailable(Protocol):
@@ -26,8 +28,8 @@ class Unavailable(Protocol):
         ...
 
 
-class Routing:
-    """Marks the routes to agents that cannot be called. See ``sas.engine.hooks.RuleSource``."""
+class Routing(RuntimeRules):
+    """Marks the routes to agents that cannot be called. See ``sas.engine.hooks.RuntimeRules``."""
 
     def __init__(self, workflows: Workflows, circuits: Unavailable) -> None:
         self._circuits = circuits
@@ -40,11 +42,11 @@ class Routing:
         }
 
     async def refresh(self) -> None:
-        """See ``RuleSource.refresh``."""
+        """See ``RuntimeRules.refresh``."""
         await self._circuits.refresh(self._agents)
 
-    def adjust(self, rules: Rules, workflow: Workflow, now: datetime) -> Rules:
-        """See ``RuleSource.adjust``."""
+    def of(self, workflow: Workflow, now: datetime) -> Rules:
+        """See ``RuntimeRules.of``."""
         found = frozenset(
             (number, route)
             for number, step in enumerate(workflow.steps)
@@ -52,4 +54,4 @@ class Routing:
             for route, agent in enumerate(step.agents)
             if self._circuits.is_open(agent, now)
         )
-        return replace(rules, unavailable=found) if found else rules
+        return replace(workflow.rules, unavailable=found) if found else workflow.rules

@@ -51,7 +51,6 @@ class Attempt:
     step: int
     epoch: int
     direction: Direction
-    route: int
     began_at: datetime
     complete_by: datetime
     ended_at: datetime | None = None
@@ -256,7 +255,7 @@ def attempts(order: Order, journal: Sequence[JournalEntry]) -> list[Attempt]:
             made[number] = replace(made[number], ended_at=entry.at, outcome=_outcome(entry.what))
         for message in entry.messages:
             if isinstance(message, Request):
-                where = (message.step, message.epoch, message.direction, message.route)
+                where = (message.step, message.epoch, message.direction)
                 made.append(Attempt(*where, entry.at, message.complete_by))
     return [_as_it_stands(one, order) for one in made]
 
@@ -284,7 +283,7 @@ def _replied_step(entry: JournalEntry) -> int | None:
 
 def _outcome(what: JournalWord) -> str:
     match what:
-        case JournalWord.STEP_PROCESSED | JournalWord.STEP_UNDONE | JournalWord.UNDONE_AT_ONE_AGENT:
+        case JournalWord.STEP_PROCESSED | JournalWord.STEP_UNDONE:
             return "done"
         case JournalWord.STEP_FAILED | JournalWord.STEP_FAILED_UNDO | JournalWord.UNDO_FAILED:
             return "failed"
@@ -324,9 +323,8 @@ def sent(order: Order, message: Outgoing, *, when: str = "") -> str:
         case Wake():
             return "wake a scheduler"
         case Request():
-            agent = f", agent number {message.route + 1}" if message.route else ""
             what = f"{message.direction.value} {name_of(order, message.step)}"
-            return f"request: {what}, epoch {message.epoch}{when}{agent}"
+            return f"request: {what}, epoch {message.epoch}{when}"
         case Notify():
             of = f" {name_of(order, message.step)}" if message.step is not None else ""
             code = f" ({message.fault.code})" if message.fault else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -137,10 +137,6 @@ def _no_callbacks(_within: timedelta) -> Callback:
     raise CallbacksOffError
 
 
-async def _no_heartbeat(_note: str) -> None:
-    """Do nothing: the call was made by a test."""
-
-
 @dataclass(frozen=True, slots=True)
 class Call:
     """One remote call: an action to do, or to undo.
@@ -160,18 +156,6 @@ class Call:
     callbacks: Callable[[timedelta], Callback] = field(
         default=_no_callbacks, repr=False, compare=False
     )
-    heartbeats: Callable[[str], Awaitable[None]] = field(
-        default=_no_heartbeat, repr=False, compare=False
-    )
-
-    async def heartbeat(self, note: str = "") -> None:
-        """Report that this call goes on, so that it gets its time allowed once more.
-
-        Use it for calls that take minutes; for longer ones return ``StillRunning``. Call it as
-        often as you like, for example in a loop over parts: only a few are sent on. It raises
-        nothing. ``note`` tells people about the progress.
-        """
-        await self.heartbeats(note)
 
     def callback(self, within: timedelta) -> Callback:
         """Return what an outside system needs to end this step ``within`` this time.
@@ -211,7 +195,7 @@ class BlockingAgent(Protocol):
     """An ``Agent`` without async, for client libraries that block.
 
     It returns and raises as an ``Agent`` does. Several threads call it at once, so use one session
-    for each call, or one that threads can share. It cannot send heartbeats.
+    for each call, or one that threads can share.
     """
 
     def do(self, call: Call) -> Any:

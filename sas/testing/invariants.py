@@ -48,7 +48,7 @@ from sas.domain.order import (
     UndoStatus,
 )
 from sas.domain.queues import lane
-from sas.domain.workflow import OnFailure, Rules
+from sas.domain.workflow import OnFailure, Rules, StepRules
 from sas.engine.receiver import FIRST_ID
 from sas.ports import Call, Callback, Message, UnavailableError
 from sas.testing.bus import DEAD_LETTERS, Queued
@@ -154,7 +154,8 @@ class Invariants:
         self._aside_bodies: set[str] = set()
         self._until: dict[tuple[str, int, Direction, int], datetime] = {}
         self._called: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
-        self._ended: set[tuple[str, int, int, StepState]] = set()
+        self._agents: dict[tuple[str, str], str] = {}
+        self._ended: set[tuple[str, int, StepState]] = set()
         self._accepted: set[tuple[Any, ...]] = set()
         self._deadlines: dict[str, datetime] = {}
         self._swept_at = self._rests_until = system.world.clock.now()
@@ -176,9 +177,9 @@ class Invariants:
         system.world.on_failed = self._failed
         system.world.on_sends = self._answers
         system.on_answered = self._was_answered
-        for agent in system.agents.values():
+        for name, agent in system.agents.items():
             for direction in Direction:
-                self._hear(agent, direction)
+                self._hear(name, agent, direction)
         for host in system.hosts:
             self._hear_sweeps(host)
 
@@ -259,13 +260,13 @@ class Invariants:
     def _unsent_to_away(self, order_id: str, step: StepRecord) -> Iterator[bool]:
         """Yield whether the request of a dispatch was never sent, and its queue is away."""
         bus, stored = self._system.bus, self._system.store.orders[order_id]
-        agents = self._system.rules_of(stored.order).steps[step.number].agents
+        agent = self._system.rules_of(stored.order).steps[step.number].agents[step.call.route]
+        queue = QUEUES.agent(agent, urgent=stored.order.details.urgent)
         for entry in stored.journal:
             for index, item in enumerate(entry.messages):
                 if not isinstance(item, Request):
                     continue
                 if (item.step, item.epoch) == (step.number, step.epoch):
-                    queue = QUEUES.agent(agents[item.route], urgent=stored.order.details.urgent)
                     unsent = message_id(order_id, entry.seq, index) not in self._sent_ids
                     yield unsent and not bus.reachable(bus.queues[queue])
 
@@ -415,18 +416,18 @@ class Invariants:
 
     # --- calls ---
 
-    def _hear(self, agent: Any, direction: Direction) -> None:
+    def _hear(self, name: str, agent: Any, direction: Direction) -> None:
         act = getattr(agent, direction.value)
 
         async def heard(call: Call) -> Any:
-            self._is_called(call, direction)
+            self._is_called(call, name, direction)
             return await act(call)
 
         setattr(agent, direction.value, heard)
 
-    def _is_called(self, call: Call, direction: Direction) -> None:
+    def _is_called(self, call: Call, agent: str, direction: Direction) -> None:
         """Check a call of an agent, just before it is made."""
-        self._was_called(call)
+        self._was_called(call, agent)
         drain_time = self._drain_time(call)
         if direction is Direction.DO:
             self._older_are_undone(call)
@@ -444,12 +445,14 @@ class Invariants:
         number = next(step.number for step in order.steps if step.name == call.step)
         return self._system.rules_of(order).steps[number].drain_time
 
-    def _was_called(self, call: Call) -> None:
+    def _was_called(self, call: Call, agent: str) -> None:
+        if self._agents.setdefault((call.order_id, call.step), agent) != agent:
+            self._say(7, f"order {call.order_id}: step {call.step} is called at {agent} too")
         stored = self._system.store.orders.get(call.order_id)
         if stored is not None:
             step = next(one for one in stored.order.steps if one.name == call.step)
             self._called[call.order_id, call.step].add(step.epoch)
-            if call.key not in keys_of(self._system, stored.order, step):
+            if call.key not in keys_of(stored.order, step):
                 self._say(7, f"order {call.order_id}: {call.key} is no key of step {call.step}")
 
     def _older_are_undone(self, call: Call) -> None:
@@ -500,12 +503,8 @@ class Invariants:
         return any(_key(msgspec.json.decode(body)) == _key(claims) for body in callbacks)
 
     def _is(self, claims: dict[str, Any], ends: StepState) -> bool:
-        """Return whether the step of a callback ever ended so, at the agent of its key."""
-        order_id, step = claims["order_id"], claims["step"]
-        rules = self._system.rules_of(self._system.store.orders[order_id].order)
-        named = claims.get("alternative")
-        route = rules.steps[step].agents.index(named) if named else 0
-        return (order_id, step, route, ends) in self._ended
+        """Return whether the step of a callback ever ended so."""
+        return (claims["order_id"], claims["step"], ends) in self._ended
 
     # --- what is owed ---
 
@@ -521,7 +520,7 @@ class Invariants:
             of_callback = (entry.cause or "").startswith(f"{QUEUES.callbacks}:")
             left = old.process_state is StepState.PROCESSING is not new.process_state
             ends = _ENDS if of_callback and left else _ENDS & {new.process_state}
-            self._ended |= {(order.order_id, new.number, new.call.route, end) for end in ends}
+            self._ended |= {(order.order_id, new.number, end) for end in ends}
             fails = new.process_state is StepState.ERROR is not old.process_state
             if fails and not any(alert.step == new.number for alert in alerts):
                 self._say(12, f"{where}: {new.name} failed, and no alert is sent")
@@ -635,7 +634,7 @@ def _claims(token: str) -> dict[str, Any]:
 
 def _key(claims: dict[str, Any]) -> tuple[Any, ...]:
     """Return what a callback ends: a token and its message on the queue have the same."""
-    names = ("order_id", "submission", "step", "direction", "generation", "alternative")
+    names = ("order_id", "submission", "step", "direction", "generation")
     return tuple(claims.get(name) for name in names)
 
 
@@ -810,29 +809,21 @@ def _of_untouched(
         yield Violation(4, f"{where} got a notification 'failed'")
 
 
-def keys_of(system: System, order: Order, step: StepRecord) -> list[str]:
+def keys_of(order: Order, step: StepRecord) -> list[str]:
     """Return every key under which a step may have had its effect."""
-    agents = system.rules_of(order).steps[step.number].agents
-    return [
-        idempotency_key(order.order_id, step.name, number, other)
-        for number in range(step.call.generation + 1)
-        for other in (None, *agents)
-    ]
+    generations = range(step.call.generation + 1)
+    return [idempotency_key(order.order_id, step.name, number) for number in generations]
 
 
 def in_force(system: System, order: Order, step: StepRecord) -> int:
     """Return how many effects of a step are in force at its services."""
     by_key = system.ledger.by_key
-    return sum(by_key[key].in_force for key in keys_of(system, order, step) if key in by_key)
+    return sum(by_key[key].in_force for key in keys_of(order, step) if key in by_key)
 
 
 def skipped(step: StepRecord, journal: Sequence[JournalEntry]) -> bool:
-    """Return whether a step is Processed because an operator skipped it.
-
-    If a model service did it, only its undo at another agent was skipped.
-    """
-    done = isinstance(step.result, str) and "done_by" in step.result
-    return not done and any(
+    """Return whether a step is Processed because an operator skipped it."""
+    return any(
         entry.what is JournalWord.SKIPPED and step.number in {one.step for one in entry.changes}
         for entry in journal
     )
@@ -847,11 +838,10 @@ def _effects(
     an operator skipped or undid by hand, and steps without an undo, are left out.
     """
     where = f"{where}: {step.name}"
-    limited = system.rules_of(order).steps[step.number].drain_time is not None
-    keys = keys_of(system, order, step)
+    rules = system.rules_of(order).steps[step.number]
+    limited = rules.drain_time is not None
+    keys = keys_of(order, step)
     known = [system.ledger.by_key[key] for key in keys if key in system.ledger.by_key]
-    if order.process_state is OrderState.ERROR and {*step.undo.routes} - {step.call.route}:
-        return  # the effect at another agent stays until an operator acts
     count = in_force(system, order, step)
     if not limited and any(effects.done > 1 for effects in known):
         yield Violation(7, f"{where} had its effect twice: a repeated call did not find the first")
@@ -867,15 +857,14 @@ def _effects(
         contents = [effects.content for effects in known if effects.in_force]
         if count and step.call.edited and contents != [json.loads(step.call.edited)]:
             yield Violation(7, f"{where} was done with an older input")
-    if order.process_state is OrderState.COMPENSATED and count and not _left(step):
+    if order.process_state is OrderState.COMPENSATED and count and not _left(step, rules):
         about = f"{order.details.workflow}: the undo of step {step.name} leaves its effect in force"
         yield Violation(10, f"{where} is still in force", about)
 
 
-def _left(step: StepRecord) -> bool:
+def _left(step: StepRecord, rules: StepRules) -> bool:
     """Return whether the effect of a step may stay: it has no undo, or it was undone by hand."""
-    no_undo = step.undo.status is UndoStatus.NOT_NEEDED and step.epoch > 0
-    return no_undo or step.undo.status is UndoStatus.BY_HAND
+    return rules.undo_time_allowed is None or step.undo is UndoStatus.BY_HAND
 
 
 def of_commands(system: System) -> Iterator[Violation]:

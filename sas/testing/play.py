@@ -320,11 +320,11 @@ class _Play:
                 tally = self._played.steps[workflow, step.name]
                 found = in_force(system, order, step) > 0
                 if order.process_state is OrderState.COMPENSATED:
-                    tally.left_in_force += found and step.undo.status is UndoStatus.NOT_NEEDED
+                    tally.left_in_force += found and step.undo is UndoStatus.NOT_NEEDED
                 if order.process_state is not OrderState.PROCESSED:
                     continue
                 if not (skipped(step, stored.journal) or step.name in no_effect):
-                    owed = system.owes_effect(step.name, keys_of(system, order, step))
+                    owed = system.owes_effect(step.name, keys_of(order, step))
                     tally.processed += 1
                     tally.without_effect += not (found or owed)
         self._stopwatch.count(self._played.steps)

@@ -22,7 +22,7 @@ import msgspec
 from sas.codec import internal
 from sas.codec.internal import CallbackMessage, CommandMessage, Kind
 from sas.codec.strict import MalformedError
-from sas.domain.ids import URGENT_SUFFIX, idempotency_key, reply_id, shard_of
+from sas.domain.ids import URGENT_SUFFIX, reply_id, shard_of
 from sas.domain.messages import Verb
 from sas.domain.order import CLOCK_SKEW, Direction, Order, OrderState, StepState
 from sas.domain.queues import lane
@@ -508,8 +508,6 @@ class System:
             elif item.edited:
                 content = self._content(order.order_id, order.details.workflow, edited=True)
                 members["input"] = msgspec.Raw(msgspec.json.encode(content))
-        if item.verb is Verb.SKIP:
-            self._undone_by_hand(order)
         for _ in range(1 + item.twice):
             try:
                 self.put_command(order.order_id, item.verb.value, order.seq - item.stale, **members)
@@ -526,18 +524,6 @@ class System:
             if step.name == name and step.process_state is StepState.PROCESSED
         )
         return next((one for one in results if isinstance(one, str)), None)
-
-    def _undone_by_hand(self, order: Order) -> None:
-        """Remove what an undo at another agent left, as an operator does before a skip."""
-        for step in order.steps:
-            if not (step.undo_failed and step.undo.routes):
-                continue
-            agents = self.rules_of(order).steps[step.number].agents
-            other = agents[step.undo.routes[0]] if step.undo.routes[0] else None
-            for generation in range(step.call.generation + 1):
-                key = idempotency_key(order.order_id, step.name, generation, other)
-                effects = self.ledger.of(key)
-                effects.in_force, effects.tombstone = False, True
 
     def _keep_dead_letters(self, item: Unforwarded) -> None:
         agents = sorted(self.workflows.agents())

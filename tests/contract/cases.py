@@ -32,7 +32,6 @@ from sas.domain.order import (
     LastCall,
     Order,
     StepState,
-    UndoLedger,
     UndoStatus,
 )
 from sas.domain.reply import answer
@@ -140,7 +139,7 @@ def compensated(order: Order) -> Change:
         replace(
             step,
             process_state=StepState.COMPENSATED,
-            undo=UndoLedger(UndoStatus.NOT_NEEDED),
+            undo=UndoStatus.NOT_NEEDED,
         )
         for step in order.steps
     )
@@ -192,7 +191,7 @@ def every_field_set(order: Order) -> Order:
         call=LastCall(2, NOW + 91 * SECOND, 1, '{"article":"é"}'),
         result='"done"',
         error=Fault("code", "a sentence with 'quotes' and an é"),
-        undo=UndoLedger(UndoStatus.TO_BE_UNDONE, (2, 0)),
+        undo=UndoStatus.TO_BE_UNDONE,
     )
     return replace(
         order,

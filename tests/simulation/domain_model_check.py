@@ -70,7 +70,7 @@ DRAIN_TIME = timedelta(minutes=10)
 """A call that is out arrives within it: an undo decided soon waits, one a day later does not."""
 
 Shut = frozenset[tuple[int, int]]
-StepKey = tuple[str, str, bool, bool, bool, int, int, int, int, tuple[int, ...], bool]
+StepKey = tuple[str, str, bool, bool, bool, int, int, int, int, bool]
 Key = tuple[bool, tuple[StepKey, ...]]
 M = TypeVar("M", Wake, Request, Notify, Alert)
 Node = TypeVar("Node")
@@ -215,7 +215,6 @@ def key_of(order: Order) -> Key:
             s.failures.extended_waits,
             min(s.epoch, EPOCH_MAX),
             s.call.route,
-            s.undo.routes,
             s.undo_failed,
         )
         for s in order.steps
@@ -434,10 +433,8 @@ def reaching(successors: Mapping[Node, list[Node]], goals: set[Node]) -> set[Nod
 
 def is_out(step: StepRecord) -> bool:
     """Return whether an agent may be at work on a step; by its state alone."""
-    undone = {StepState.COMPENSATING, StepState.PROCESSED}
-    return step.process_state is StepState.PROCESSING or (
-        step.process_state in undone and step.locked_by is not None
-    )
+    undoing = step.process_state is StepState.COMPENSATING
+    return step.process_state is StepState.PROCESSING or (undoing and step.locked_by is not None)
 
 
 @cache
@@ -460,7 +457,6 @@ def whose_turn(order: Order, shape_name: str) -> set[int]:
             and not failed
             and earlier <= {StepState.PROCESSED}
         ) or (step.process_state is StepState.COMPENSATING and later <= {StepState.COMPENSATED})
-        ready = ready or (step.process_state is StepState.PROCESSED and step.undo.routes != ())
         if (ready and not step.resting) or is_out(step):
             found.add(step.number)
     return found

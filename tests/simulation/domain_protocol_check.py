@@ -35,10 +35,9 @@ from tests.simulation.domain_model_check import (
 )
 from tests.unit.domain_cases import SHAPES, T0, due_at, submitted, workflow_of
 
-StepKey = tuple[str, str, bool, bool, bool, int, int, int, str, int, tuple[int, ...], bool]
+StepKey = tuple[str, str, bool, bool, bool, int, int, int, str, int, bool]
 OrderKey = tuple[StepKey, ...]
 DO = Direction.DO.value
-TO_UNDO = frozenset({StepState.COMPENSATING, StepState.PROCESSED})
 EDITED = '{"edited":true}'
 
 
@@ -89,7 +88,6 @@ def returned_as(callback: Flying) -> CallbackResult:
         callback.generation,
         outcome,
         fault=FAULT if outcome is Outcome.REFUSED else None,
-        route=callback.route,
     )
 
 
@@ -254,8 +252,9 @@ class Protocol:
         if not all(step.undo_failed for step in failed):
             return
         for step in failed:
-            undone = tuple(map(self.remote.undo, state.remote[step.number][step.undo.routes[0]]))
-            state = self.known(state, step.number, step.undo.routes[0], undone)
+            route = step.call.route
+            undone = tuple(map(self.remote.undo, state.remote[step.number][route]))
+            state = self.known(state, step.number, route, undone)
         yield from self.apply(state, ("skip",))
 
     def agent(self, state: State, request: Flying) -> Iterator[State]:
@@ -331,7 +330,7 @@ class Protocol:
                 return
             state = state._replace(budget=state.budget.spend("early"))
         for step in self.orders[state.order].steps:
-            undoing = step.resting and step.process_state in TO_UNDO
+            undoing = step.resting and step.process_state is StepState.COMPENSATING
             calls = (
                 m.step for m in state.flying if (m.kind, m.direction) == (Kind.REQUEST.value, DO)
             )
@@ -372,7 +371,8 @@ class Protocol:
                 sent = Flying(
                     Kind.REQUEST.value, message.step, message.direction.value, message.epoch
                 )
-                messages.append(sent._replace(generation=message.generation, route=message.route))
+                route = change.after.steps[message.step].call.route
+                messages.append(sent._replace(generation=message.generation, route=route))
         return self.keep(change.after), tuple(messages)
 
     def decision(  # noqa: PLR0911  a table
@@ -437,7 +437,6 @@ class Protocol:
                 s.call.generation,
                 s.error.code if s.error else "",
                 s.call.route,
-                s.undo.routes,
                 s.undo_failed,
             )
             for s in steps
@@ -455,7 +454,7 @@ class Protocol:
 
     # ------------------------------------------------------------------ judging
 
-    def wrong(self, state: State) -> str | None:  # noqa: C901, PLR0911  a table
+    def wrong(self, state: State) -> str | None:  # noqa: PLR0911  a table
         """Return which property this state breaks."""
         order = self.orders[state.order]
         for step, routes in zip(order.steps, state.remote, strict=True):
@@ -469,12 +468,7 @@ class Protocol:
                 return f"S2 step {step.name} is Compensated and its effect is there"
             if any(self.twice(known) for known in routes):
                 return f"S1 the effect of step {step.name} came about twice"
-            covered = set(step.undo.routes)
-            if step.process_state in {StepState.PROCESSING, StepState.PROCESSED}:
-                covered.add(step.call.route)
-            if step.undo_failed and step.direction is Direction.DO:
-                covered.add(step.call.route)
-            if there - covered:
+            if there - {step.call.route}:
                 return f"S5 step {step.name} is done where nobody undoes it"
         out = [m for m in set(state.flying) if m.kind == Kind.REQUEST.value]
         if len({(m.step, m.epoch) for m in out}) != len(out):

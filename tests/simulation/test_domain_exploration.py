@@ -23,7 +23,6 @@ from sas.domain.order import (
     OrderState,
     StepRecord,
     StepState,
-    UndoLedger,
     UndoStatus,
 )
 from sas.domain.reply import answer, progressed
@@ -190,10 +189,9 @@ def test_locked_by_is_set_while_an_agent_may_be_at_work_and_never_else(graph: Gr
     may_be_locked = {StepState.PROCESSING, StepState.COMPENSATING}
     for order in graph.states.values():
         for step in order.steps:
-            elsewhere = step.process_state is StepState.PROCESSED and step.undo.routes
             if step.process_state is StepState.PROCESSING:
                 assert step.locked_by == "scheduler"
-            if step.process_state not in may_be_locked and not elsewhere:
+            if step.process_state not in may_be_locked:
                 assert step.locked_by is None
 
 
@@ -222,8 +220,7 @@ def test_the_order_is_in_the_state_that_its_steps_make(graph: Graph) -> None:
             }
             expected = every.get(frozenset(states), OrderState.COMPENSATING)
         elif states == {StepState.PROCESSED}:
-            elsewhere = any(step.undo.routes for step in order.steps)
-            expected = OrderState.PROCESSING if elsewhere else OrderState.PROCESSED
+            expected = OrderState.PROCESSED
         elif states == {StepState.PENDING}:
             expected = OrderState.PENDING
         else:
@@ -259,7 +256,7 @@ def test_failure_count_is_bounded_and_starts_again_at_success(graph: Graph) -> N
             )
             assert step.failure_count <= most
             if step.process_state in {StepState.PROCESSED, StepState.COMPENSATED}:
-                assert step.failure_count == 0 or step.undo.routes
+                assert step.failure_count == 0
 
 
 @in_every_graph
@@ -300,20 +297,9 @@ def test_a_step_that_could_not_be_begun_counts_no_failure_and_rests_until_its_ti
             old.failure_count,
             old.failures.extended_waits,
         )
-        if doing and asks_another(edge, old):
-            continue
         assert new.process_state is (StepState.PENDING if doing else old.process_state)
         assert (new.resting, new.locked_by, new.complete_by) == (True, None, old.complete_by)
         assert not edge.change.entry.messages
-
-
-def asks_another(edge: Edge, old: StepRecord) -> bool:
-    """Return whether a step that waited has another agent to go to; worked out apart from sas."""
-    pinned = old.name in edge.case.without_undo
-    blocked = StepState.ERROR in {step.process_state for step in edge.before.steps}
-    further = set(range(old.call.route + 1, edge.case.routes_of(old.name)))
-    closed = {route for step, route in edge.event.shut if step == old.number}
-    return not pinned and not blocked and bool(further - closed)
 
 
 @in_every_graph
@@ -336,7 +322,7 @@ def test_extended_waits_are_bounded_and_forgotten_at_success(graph: Graph) -> No
     for order in graph.states.values():
         for step in order.steps:
             assert step.failures.extended_waits <= graph.case.waits
-            if step.process_state is StepState.PROCESSED and not step.undo.routes:
+            if step.process_state is StepState.PROCESSED:
                 assert step.failures.extended_waits == 0
 
 
@@ -381,9 +367,7 @@ def test_only_an_undo_or_a_retry_rests_and_only_by_the_workflow(
             step = order.steps[number]
             failed = step.failure_count > 0 or (case.waited and step.epoch > 0)
             doing = step.process_state is StepState.PENDING and failed
-            undoing = step.process_state is StepState.COMPENSATING or (
-                step.process_state is StepState.PROCESSED and step.undo.routes != ()
-            )
+            undoing = step.process_state is StepState.COMPENSATING
             assert doing or undoing
             assert case.backoff or case.waits or case.waited or (undoing and case.drain_time)
 
@@ -398,9 +382,7 @@ def test_an_undo_soon_after_its_do_waits_for_the_drain_time_and_a_day_later_it_d
                 new.process_state is StepState.COMPENSATING
                 and old.process_state not in {StepState.COMPENSATING, StepState.ERROR}
             ) or (old.direction is Direction.DO and new.process_state is StepState.COMPENSATING)
-            done = new.process_state is StepState.PROCESSED is not old.process_state
-            again = edge.event.name == "resubmit" or old.undo_failed
-            if turned or (done and new.undo.routes and not again):
+            if turned:
                 soon = edge.event.at < T0 + CLOCK_SKEW + DRAIN_TIME
                 assert new.resting == (graph.case.drain_time and soon), str(edge)
 
@@ -455,28 +437,12 @@ def test_every_request_is_for_a_step_locked_by_it_with_the_next_epoch(graph: Gra
                 old.epoch + 1,
                 new.call.generation,
                 new.complete_by,
-                expected_route(edge, old, new),
             )
             for old, new in edge.pairs()
             if new.locked_by is not None and (old.locked_by is None or new.epoch != old.epoch)
             if new.complete_by is not None
         ]
         assert sorted(edge.sent(Request), key=lambda r: r.step) == locked, str(edge)
-
-
-def expected_route(edge: Edge, old: StepRecord, new: StepRecord) -> int:
-    """Return which agent is to be asked: worked out apart from ``sas``."""
-    if expected_direction(new) is Direction.UNDO:
-        return new.undo.routes[0]
-    if old.undo.routes and old.name in edge.case.without_undo:
-        return old.call.route
-    said = (edge.event.name, edge.event.step) == ("waited", old.number)
-    left = [
-        route
-        for route in range(old.call.route + 1 if said else 0, edge.case.routes_of(old.name))
-        if (old.number, route) not in edge.event.shut
-    ]
-    return left[0] if left else old.call.route
 
 
 @in_every_graph
@@ -519,8 +485,7 @@ def test_no_undo_starts_before_everything_after_it_is_compensated(graph: Graph) 
     for edge in graph.edges:
         state = {step.name: step.process_state for step in edge.after.steps}
         for request in edge.sent(Request):
-            elsewhere = edge.after.steps[request.step].process_state is StepState.PROCESSED
-            if request.direction is Direction.UNDO and not elsewhere:
+            if request.direction is Direction.UNDO:
                 name = edge.after.steps[request.step].name
                 later = all_after(graph.case.shape_name)[name]
                 assert {state[n] for n in later} <= {StepState.COMPENSATED}, str(edge)
@@ -646,7 +611,7 @@ def test_no_order_of_the_undo_policy_rests_in_error_for_a_step_that_can_be_undon
         for step in order.steps:
             if step.process_state is StepState.ERROR:
                 assert step.undo_failed
-                assert order.direction is Direction.UNDO or graph.case.routes > 1
+                assert order.direction is Direction.UNDO
 
 
 @in_every_graph
@@ -814,36 +779,23 @@ def test_the_progress_note_is_cleared_when_a_step_is_no_longer_out(
 CALLED_BACK = ("done", "refused", "undone", "undo refused")
 
 
-def returned_as(step: StepRecord, name: str, generation: int, route: int) -> CallbackResult:
+def returned_as(step: StepRecord, name: str, generation: int) -> CallbackResult:
     direction = Direction.UNDO if name.startswith("undo") else Direction.DO
     outcome = Outcome.REFUSED if name.endswith("refused") else Outcome.DONE
     fault = FAULT if outcome is Outcome.REFUSED else None
-    return CallbackResult(
-        "order-1", step.number, direction, generation, outcome, None, fault, route
-    )
+    return CallbackResult("order-1", step.number, direction, generation, outcome, None, fault)
 
 
 def every_callback(graph: Graph) -> Iterator[tuple[Order, StepRecord, str, CallbackResult]]:
     for order in graph.states.values():
         for step, name in product(order.steps, CALLED_BACK):
-            for route in range(graph.case.routes_of(step.name)):
-                yield order, step, name, returned_as(step, name, step.call.generation, route)
-
-
-def asked_now(step: StepRecord, direction: Direction) -> int | None:
-    """Return the agent that a step is with, this way; None where it is with none."""
-    if step.locked_by is None:
-        return None
-    if step.process_state is StepState.PROCESSING:
-        return step.call.route if direction is Direction.DO else None
-    undoing = step.undo.routes[0] if step.undo.routes else step.call.route
-    return undoing if direction is Direction.UNDO else None
+            yield order, step, name, returned_as(step, name, step.call.generation)
 
 
 @in_every_graph
 def test_a_callback_counts_as_the_reply_to_whichever_dispatch_is_out(graph: Graph) -> None:
     for order, step, name, said in every_callback(graph):
-        out = asked_now(step, said.direction) == said.route
+        out = is_out(step) and expected_direction(step) is said.direction
         decided = decide(order, said, graph.rules, now=SOON, instance="scheduler")
         assert (status_of(order, said) is StepStatus.OUT) == out
         assert (decided is not None) == out
@@ -853,19 +805,19 @@ def test_a_callback_counts_as_the_reply_to_whichever_dispatch_is_out(graph: Grap
 
 
 @in_every_graph
-def test_a_callback_waits_only_where_its_step_may_be_out_again_at_its_agent(graph: Graph) -> None:
+def test_a_callback_waits_only_where_its_step_may_be_out_again(graph: Graph) -> None:
     if len(graph.states) > 300:  # the smaller ones show it as well
         return
     sends = {
-        (edge.source, request.step, request.direction, request.route)
+        (edge.source, request.step, request.direction)
         for edge in graph.edges
         for request in edge.sent(Request)
     }
     onward = graph.successors(lambda edge: edge.event.name != "undo")
-    known: dict[tuple[int, Direction, int], set[Key]] = {}
+    known: dict[tuple[int, Direction], set[Key]] = {}
     for order, _, _, said in every_callback(graph):
         if status_of(order, said) is StepStatus.WAITS:
-            key = (said.step, said.direction, said.route)
+            key = (said.step, said.direction)
             goals = {state for state, *asked in sends if tuple(asked) == key}
             if key not in known:
                 known[key] = reaching(onward, goals)
@@ -883,8 +835,7 @@ def test_a_callback_after_the_end_of_its_step_is_reported_and_one_during_its_und
             assert found is StepStatus.CLOSED
         elif said.direction is Direction.DO:
             if state is StepState.PROCESSED:
-                same = said.route == step.call.route
-                assert found is (StepStatus.ALREADY if same else StepStatus.CLOSED)
+                assert found is StepStatus.ALREADY
             if state in {StepState.COMPENSATING, StepState.COMPENSATED}:
                 assert found is StepStatus.CLOSED
         elif state is StepState.COMPENSATED:
@@ -894,15 +845,11 @@ def test_a_callback_after_the_end_of_its_step_is_reported_and_one_during_its_und
 
 
 @in_every_graph
-def test_a_callback_of_another_generation_or_agent_than_there_is_changes_nothing(
-    graph: Graph,
-) -> None:
-    for order, step, name, said in every_callback(graph):
+def test_a_callback_of_another_generation_than_there_is_changes_nothing(graph: Graph) -> None:
+    for order, step, name, _ in every_callback(graph):
         for generation in (step.call.generation - 1, step.call.generation + 1):
-            other = returned_as(step, name, generation, said.route)
+            other = returned_as(step, name, generation)
             assert status_of(order, other) is StepStatus.CLOSED
-        gone = returned_as(step, name, step.call.generation, -1)
-        assert status_of(order, gone) in {StepStatus.CLOSED, StepStatus.ALREADY}
 
 
 # Every order ends
@@ -1032,42 +979,29 @@ def test_a_skipped_step_is_processed_and_a_skipped_undo_is_undone_by_hand(graph:
             meant = edge.event.step in {-1, old.number}
             if old.process_state is not StepState.ERROR or not meant:
                 assert new.process_state is old.process_state
-            elif old.direction is Direction.DO and old.undo_failed:
-                assert (new.process_state, new.result) == (StepState.PROCESSED, old.result)
-                assert new.undo == UndoLedger(UndoStatus.NOT_DECIDED, old.undo.routes[1:])
             elif old.direction is Direction.DO:
                 assert (new.process_state, new.result) == (StepState.PROCESSED, "null")
-            elif old.undo.routes[1:]:  # by hand at one agent: the others are asked
-                assert new.process_state is StepState.COMPENSATING
-                assert new.undo == UndoLedger(UndoStatus.UNDOING, old.undo.routes[1:])
             else:
                 assert new.process_state is StepState.COMPENSATED
-                assert new.undo == UndoLedger(UndoStatus.BY_HAND)
-
-
-FAILED_UNDO = {
-    StepState.COMPENSATING: UndoStatus.FAILED,
-    StepState.PROCESSED: UndoStatus.FAILED_ELSEWHERE,
-}
+                assert new.undo is UndoStatus.BY_HAND
 
 
 @in_every_graph
-def test_the_ledger_has_the_state_of_each_undo(graph: Graph) -> None:
+def test_each_step_has_the_state_of_its_undo(graph: Graph) -> None:
     for edge in graph.edges:
         for old, new in edge.pairs():
-            status = new.undo.status
+            status = new.undo
             match new.process_state:
                 case StepState.COMPENSATING:
                     assert status is UndoStatus.UNDOING
                 case StepState.ERROR:
-                    failed = FAILED_UNDO.get(old.process_state, UndoStatus.NOT_DECIDED)
-                    if old.process_state is StepState.ERROR:
-                        failed = old.undo.status
-                    assert status is failed
+                    undoing = old.process_state is StepState.COMPENSATING
+                    undoing = undoing or old.undo is UndoStatus.FAILED
+                    assert status is (UndoStatus.FAILED if undoing else UndoStatus.NOT_DECIDED)
                 case StepState.COMPENSATED if old.process_state is not StepState.COMPENSATED:
                     assert status is how_compensated(edge, old.process_state)
                 case StepState.COMPENSATED:
-                    assert new.undo == old.undo
+                    assert new.undo is old.undo
                 case StepState.PROCESSING if order_cancelled(edge.after):
                     assert status is UndoStatus.TO_BE_UNDONE
                 case _:

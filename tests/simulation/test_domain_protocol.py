@@ -9,7 +9,7 @@ import pytest
 
 from sas.domain.change import Decision
 from sas.domain.claim import with_step
-from sas.domain.order import Order, StepState, UndoLedger, UndoStatus
+from sas.domain.order import Order, StepState, UndoStatus
 from sas.domain.workflow import OnFailure, Rules
 from tests.long import long
 from tests.simulation.domain_model_check import LATE, find_cycle
@@ -163,7 +163,7 @@ class BelievesRefusals(Protocol):
             return decision
         if (event.direction, event.outcome, event.epoch) != (DO, "refused", 1):
             return decision
-        undone = UndoLedger(UndoStatus.NOT_NEEDED)
+        undone = UndoStatus.NOT_NEEDED
         step = decision.steps[event.step].moved(StepState.COMPENSATED, LATE, undo=undone)
         return replace(decision, steps=with_step(decision.steps, step))
 

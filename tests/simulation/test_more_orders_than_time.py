@@ -36,22 +36,29 @@ SHORT = Workflows([Workflow("short", 1, (Step("reserve", "inventory", TIME / 4),
 OFF = BreakerPolicy(failures_max=0)
 ORDERS = 300
 AT_ONCE = 3
-"""Calls of an agent; each takes a second on average, so a step is through in 100 seconds."""
+"""Calls of an agent. Short ones take a second on average: a step is through in 100 seconds."""
 
 
 @pytest.mark.parametrize("seed", seeds(1, 3))
-async def test_a_backlog_longer_than_the_time_allowed_fails_no_order(seed: int) -> None:
-    system = build(seed, Faults(seconds_max=2.0), definitions=CROWDED)
+@pytest.mark.parametrize(
+    ("seconds_max", "orders"),
+    [(2.0, ORDERS), (13.0, ORDERS // 5)],
+    ids=["short calls", "calls of two thirds of the time allowed"],
+)
+async def test_a_backlog_longer_than_the_time_allowed_fails_no_order(
+    seconds_max: float, orders: int, seed: int
+) -> None:
+    system = build(seed, Faults(seconds_max=seconds_max), definitions=CROWDED)
     system.world.rules = replace(system.world.rules, calls_max=AT_ONCE)
     system.slow_store(0.2)
-    for number in range(ORDERS):
+    for number in range(orders):
         system.submit(f"O-{number}", "crowded")
     try:
         await system.world.run(system.at_rest, hours_max=1)
         check_end(system)
     finally:
         await system.close()
-    assert Counter(system.states().values()) == {OrderState.PROCESSED: ORDERS}
+    assert Counter(system.states().values()) == {OrderState.PROCESSED: orders}
     steps = [step for one in system.store.orders.values() for step in one.order.steps]
     assert sum(step.epoch for step in steps) <= 1.1 * len(steps)  # hardly any was asked for twice
     words = {entry.what for one in system.store.orders.values() for entry in one.journal}

@@ -113,17 +113,8 @@ def due_at(step: StepRecord, moment: datetime) -> StepRecord:
 
 
 def expected_direction(step: StepRecord) -> Direction:
-    """Return the direction of the request that a step has out.
-
-    A Processed step has an undo out, at another agent. A step of a cancelled order has a do out.
-    """
-    match step.process_state:
-        case StepState.PROCESSING:
-            return Direction.DO
-        case StepState.PROCESSED if step.locked_by is not None:
-            return Direction.UNDO
-        case _:
-            return step.direction
+    """Return the direction of the request that a step has out: a do, if its order is cancelled."""
+    return Direction.DO if step.process_state is StepState.PROCESSING else step.direction
 
 
 @dataclass
@@ -258,7 +249,7 @@ class Story:
     @property
     def ledger(self) -> list[str | None]:
         """How the undo of each step stands."""
-        records = [step.undo.status for step in self.order.steps]
+        records = [step.undo for step in self.order.steps]
         return [None if s is UndoStatus.NOT_DECIDED else s.value for s in records]
 
     @property
@@ -274,9 +265,10 @@ class Story:
     def asked(self) -> list[tuple[str, str, int]]:
         """What the last decision asked of which agents: step, direction, route."""
         return [
-            (self.order.steps[m.step].name, m.direction.value, m.route)
+            (step.name, m.direction.value, step.call.route)
             for m in self.sent
             if isinstance(m, Request)
+            for step in [self.order.steps[m.step]]
         ]
 
     @property

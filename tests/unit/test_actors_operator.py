@@ -232,7 +232,7 @@ async def test_a_skipped_undo_is_undone_by_hand() -> None:
     await tell(made, "skip", id="w-2")
     await made.drain()
     assert made.state() == "Compensated"
-    records = [step.undo.status.value for step in made.order().steps]
+    records = [step.undo.value for step in made.order().steps]
     assert records == ["undone", "undone by hand"]
     assert made.told()[-1] == "undone"
 

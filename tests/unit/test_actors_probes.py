@@ -16,7 +16,6 @@ from sas.ports import Call, StoreUnavailableError, TransientError
 from sas.testing.store import StoreFault
 from tests.unit.actors_kit import (
     QUEUES,
-    Kit,
     agent_actor,
     breaker_of,
     command,
@@ -33,34 +32,6 @@ from tests.unit.test_actors_waiting import (
     made_with,
     pass_time,
 )
-
-
-async def test_a_probe_whose_heartbeat_was_granted_is_not_cut_off_at_the_old_complete_by() -> None:
-    """30 s allowed, 35 s of work, one heartbeat at 20 s: without the probe it is processed."""
-    for probes in (False, True):
-        made = made_with()
-        if probes:
-            await cut_off(made, seconds=0)
-
-        async def works(call: Call, made: Kit = made) -> Any:
-            await made.clock.sleep(20)
-            await call.heartbeat("two thirds")
-            await made.clock.sleep(15)
-            return {"ok": True}
-
-        made.agents["stock"].then(works)
-        await made.submit()
-        await made.step(QUEUES.scheduler)
-        message = made.bus.take(STOCK)
-        assert message is not None
-        task = asyncio.ensure_future(made.actors["stock"].handle(delivery(message)))
-        for _ in range(40):
-            await made.clock.advance(1)
-            while not task.done() and (said := made.bus.take(QUEUES.replies)) is not None:
-                await made.scheduler.handle_reply(delivery(said))
-        reply = await task
-        assert reply is not None
-        assert reply.outcome is Outcome.DONE, probes
 
 
 async def test_a_probe_that_fails_counts_no_failure_and_its_step_waits() -> None:

@@ -11,7 +11,7 @@ from sas.domain.change import Change
 from sas.domain.claim import claim
 from sas.domain.command import decide as decide_command
 from sas.domain.messages import Command, Outcome, Reply, Verb
-from sas.domain.order import Direction, Fault, Order, OrderState, StepState, UndoLedger, UndoStatus
+from sas.domain.order import Direction, Fault, Order, OrderState, StepState, UndoStatus
 from sas.domain.reply import answer
 from sas.operate.commands import Intent, outlook, refusal
 from tests.contract import cases
@@ -55,7 +55,7 @@ def _all_undone(order: Order) -> tuple[Any, ...]:
         replace(
             step,
             process_state=StepState.COMPENSATED,
-            undo=UndoLedger(UndoStatus.NOT_NEEDED),
+            undo=UndoStatus.NOT_NEEDED,
         )
         for step in order.steps
     )

@@ -20,7 +20,7 @@ from sas.domain.messages import (
     Request,
     Wake,
 )
-from sas.domain.order import Direction, Dispatched, Fault, LastCall, Resting, UndoLedger, UndoStatus
+from sas.domain.order import Direction, Dispatched, Fault, LastCall, Resting
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
 from tests.unit.test_cli_intent import ORDERS
@@ -109,25 +109,17 @@ def test_the_page_shows_the_five_fields_the_undo_and_the_journal() -> None:
         assert part in text, part
 
 
-def test_the_page_names_which_of_several_agents_has_a_step_and_where_it_is_to_be_undone() -> None:
+def test_the_page_names_which_of_several_agents_has_a_step() -> None:
     order = ORDERS["in error"]
-    done = replace(
-        order.steps[0], call=LastCall(2), undo=replace(order.steps[0].undo, routes=(1, 0, 2))
-    )
-    failed = replace(order.steps[1], undo=UndoLedger(UndoStatus.FAILED_ELSEWHERE, (1,)))
-    asked = replace(
-        order, steps=(done, failed, *order.steps[2:]), details=replace(order.details, urgent=True)
-    )
-    request = Request(0, Direction.UNDO, 4, 0, NOW, 1)
+    done = replace(order.steps[0], call=LastCall(2))
+    details = replace(order.details, urgent=True)
+    asked = replace(order, steps=(done, *order.steps[1:]), details=details)
+    request = Request(0, Direction.UNDO, 4, 0, NOW)
     journal = [JournalEntry(3, NOW, JournalWord.CLAIMED, "host-1", "c", None, (request,))]
     text = "\n".join(look.page(asked, journal, NOW))
-    assert (
-        "    with agent number 3 of the step\n    to be undone at agent number 2, 1 too\n" in text
-    )
+    assert "    with agent number 3 of the step\n" in text
     assert "undo step-0, epoch 4" in text
-    assert "agent number 2" in text
     assert "version 2, urgent" in text
-    assert "the undo of step-1 at an earlier agent failed" in text
 
 
 def test_foreign_text_can_neither_break_the_page_nor_drive_the_terminal() -> None:
@@ -161,7 +153,6 @@ def test_the_record_keeps_the_patterns_names_and_leaves_the_content_out_unless_a
         "epoch": 3,
         "generation": 0,
         "complete_by": NOW.isoformat().replace("+00:00", "Z"),
-        "route": 0,
     }
     line = to_line(record)
     assert "\n" not in line

@@ -106,16 +106,6 @@ def test_a_signature_of_the_bare_claims_is_not_a_token() -> None:
         KEYS.read(f"{told}.{base64.urlsafe_b64encode(bare).decode().rstrip('=')}")
 
 
-@pytest.mark.parametrize(
-    ("agents", "route"), [(("van", "truck", "ship"), 2), (("van", "truck"), -1), ((), -1)]
-)
-def test_a_token_of_an_alternative_agent_is_about_that_agents_key(
-    agents: tuple[str, ...], route: int
-) -> None:
-    token = KEYS.issue(msgspec.structs.replace(CLAIMS, alternative="ship"))
-    assert to_callback_result(message(token), agents).route == route
-
-
 def test_the_longest_order_id_has_a_token_within_bounds() -> None:
     claims = msgspec.structs.replace(CLAIMS, order_id="\U0001f6d2" * 50, direction="undo")
     assert len(KEYS.issue(claims)) < TOKEN_LENGTH_MAX
@@ -162,21 +152,21 @@ def test_a_message_has_what_the_endpoint_checked_and_reads_back_as_it_was_sent()
 
 
 def test_a_callback_becomes_a_message_of_the_domain() -> None:
-    assert to_callback_result(message(), ()) == CallbackResult(
+    assert to_callback_result(message()) == CallbackResult(
         "O-1é", 3, Direction.DO, 2, Outcome.DONE, '{"signed_by": "Ann"}'
     )
-    assert to_callback_result(message(result=None), ()).result == "null"
+    assert to_callback_result(message(result=None)).result == "null"
 
 
 def test_a_result_that_was_offloaded_is_a_payload_reference() -> None:
     ref = PayloadRefBody("0a" * 32, 50_000, 1)
     apart = msgspec.structs.replace(message(), result=msgspec.UNSET, result_ref=ref)
-    assert to_callback_result(apart, ()).result == PayloadRef(ref.sha256, ref.size, ref.chunks)
+    assert to_callback_result(apart).result == PayloadRef(ref.sha256, ref.size, ref.chunks)
 
 
 @pytest.mark.parametrize("error", [None, {"code": "refused", "message": "no"}])
 def test_a_refusal_has_a_reason_and_no_result(error: dict[str, str] | None) -> None:
-    said = to_callback_result(message(outcome="refused", error=error), ())
+    said = to_callback_result(message(outcome="refused", error=error))
     assert said.result is None
     assert said.fault in {Fault("refused", "no"), Fault("refused", "the callback gave no reason")}
 

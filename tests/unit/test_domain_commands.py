@@ -215,8 +215,8 @@ def test_the_ledger_lists_what_is_and_what_is_not_undone() -> None:
     assert order.ledger[0] == "undoing"
 
 
-def test_each_state_in_the_ledger_has_its_own_words() -> None:
-    assert len({record.value for record in UndoStatus}) == len(UndoStatus) == 8
+def test_each_state_of_an_undo_has_its_own_words() -> None:
+    assert len({record.value for record in UndoStatus}) == len(UndoStatus) == 7
 
 
 # Cancel

@@ -170,19 +170,13 @@ def test_the_key_of_a_remote_call_is_the_orders_and_the_steps_until_a_new_genera
     assert ids.idempotency_key("a", "pay", 2) == "a/pay/2"
 
 
-def test_the_key_of_a_call_at_an_alternative_is_its_own() -> None:
-    assert ids.idempotency_key("a", "pay", 0, "bank-2") == "a/pay@bank-2"
-    assert ids.idempotency_key("a", "pay", 2, "bank-2") == "a/pay@bank-2/2"
-
-
-def test_keys_differ_by_order_step_generation_and_alternative() -> None:
-    """Names contain no @ and no slash, and order ids contain no slash."""
+def test_keys_differ_by_order_step_and_generation() -> None:
+    """Names contain no slash, and order ids contain no slash."""
     made = [
-        ids.idempotency_key(order, step, generation, alternative)
+        ids.idempotency_key(order, step, generation)
         for order in ("a", "a@b")
         for step in ("pay", "pay-b")
         for generation in (0, 1)
-        for alternative in (None, "b", "c")
     ]
     assert len(set(made)) == len(made)
 

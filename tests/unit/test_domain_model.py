@@ -29,7 +29,6 @@ from sas.domain.order import (
     StepRecord,
     StepState,
     Turn,
-    UndoLedger,
     UndoStatus,
     roll_up,
 )
@@ -45,7 +44,7 @@ def step_of(number: int, state: StepState, *, undone: bool = False) -> StepRecor
     """Return a step in a form that its state allows; one that is to be ``undone`` stays so."""
     turns, undos = STEP_FORMS[state]
     turn = Dispatched("s", T0) if turns[0] is Dispatched else None
-    undo = next((one for one in undos if undone is (one.direction is Direction.UNDO)), undos[0])
+    undo = next((one for one in undos if undone is (one is not UndoStatus.NOT_DECIDED)), undos[0])
     return formed(state, turn, undo, number, f"s{number}")
 
 
@@ -53,10 +52,8 @@ def formed(
     state: StepState, turn: Turn, undo: UndoStatus, number: int = 0, name: str = "pay"
 ) -> StepRecord:
     """Return a step with all else that its state needs."""
-    none = state is COMPENSATED or (state is PROCESSED and turn is None)
-    ledger = UndoLedger(undo, () if none else (0,))
     error = FAULT if state is ERROR else None
-    return StepRecord(number, name, state, T0, turn, epoch=1, error=error, undo=ledger)
+    return StepRecord(number, name, state, T0, turn, epoch=1, error=error, undo=undo)
 
 
 def order_of(*states: StepState, **changes: object) -> Order:
@@ -190,33 +187,11 @@ def test_a_step_exists_only_in_a_form_that_its_state_allows(
 
 
 @pytest.mark.parametrize(
-    ("state", "turn", "undo"),
-    [
-        (COMPENSATING, None, UndoStatus.UNDOING),
-        (PROCESSED, Ready(T0), UndoStatus.NOT_DECIDED),
-        (ERROR, None, UndoStatus.FAILED),
-        (ERROR, None, UndoStatus.FAILED_ELSEWHERE),
-    ],
-)
-def test_a_step_that_is_to_be_undone_has_an_agent_to_undo_it(
-    state: StepState, turn: Turn, undo: UndoStatus
-) -> None:
-    step = formed(state, turn, undo)
-    with pytest.raises(ValueError, match="step pay is to be undone, but UndoRoutes is empty"):
-        replace(step, undo=UndoLedger(undo))
-
-
-@pytest.mark.parametrize(
     ("state", "changes", "why"),
     [
         (PROCESSED, {"epoch": 0}, "step s0 is Processed, but Epoch is 0"),
         (PROCESSING, {"epoch": 0}, "step s0 is Processing, but Epoch is 0"),
         (ERROR, {"error": None}, "step s0 is in Error, but ErrorCode is missing"),
-        (
-            COMPENSATED,
-            {"undo": UndoLedger(UndoStatus.UNDONE, (0,))},
-            "step s0 is Compensated, but UndoRoutes names agents",
-        ),
     ],
 )
 def test_a_step_has_all_that_its_state_needs_and_nothing_else(

@@ -7,11 +7,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from sas.domain.expire import REWAKE_MAX, Excuse
-from sas.domain.messages import AlertKind
-from sas.domain.order import Dispatched, LastCall, StepRecord, StepState, UndoLedger, UndoStatus
+from sas.domain.expire import Excuse
+from sas.domain.order import Dispatched, LastCall, StepRecord, StepState, UndoStatus
 from sas.features.queue_delay import rules
-from sas.features.queue_delay.rules import INCIDENT_DELAY_MIN, MOVES_WITHIN, SOON, Scan, Seen
+from sas.features.queue_delay.rules import MOVES_WITHIN, SOON, Scan, Seen
 from tests.unit.domain_cases import SECOND, T0
 
 MINE, OTHER = ("O-1", 0, 1), ("O-2", 0, 1)
@@ -24,7 +23,7 @@ UNDOING = replace(
     DOING,
     process_state=StepState.COMPENSATING,
     call=LastCall(route=1, called_until=T0),
-    undo=UndoLedger(UndoStatus.UNDOING, (2, 1)),
+    undo=UndoStatus.UNDOING,
 )
 
 
@@ -150,48 +149,3 @@ def test_a_queue_is_away_since_the_first_scan_that_failed() -> None:
     first = rules.away_scan(scan(mine=BEFORE), T0)
     assert first.away_since == T0
     assert rules.away_scan(first, T0 + SECOND).away_since == T0
-
-
-@pytest.mark.parametrize(
-    ("step", "route"),
-    [
-        (replace(DOING, call=LastCall(route=1), undo=UndoLedger(routes=(2,))), 1),
-        (UNDOING, 2),
-    ],
-)
-def test_the_request_of_a_step_is_at_its_agent_or_at_the_first_agent_that_undoes(
-    step: StepRecord, route: int
-) -> None:
-    assert rules.route_asked(step) == route
-
-
-@pytest.mark.parametrize(
-    ("waited", "reported_at", "is_incident"),
-    [
-        (INCIDENT_DELAY_MIN - SECOND, None, False),
-        (INCIDENT_DELAY_MIN, None, True),
-        (INCIDENT_DELAY_MIN, T0 - SOON + SECOND, False),
-        (INCIDENT_DELAY_MIN, T0 - SOON, True),
-    ],
-)
-def test_a_delay_of_a_minute_is_an_incident_and_is_reported_once_a_minute(
-    waited: timedelta, reported_at: datetime | None, is_incident: bool
-) -> None:
-    found = rules.incident_of("q", scan(mine=T0 - waited), T0 - waited, DOING, reported_at)
-    assert (found is not None) is is_incident
-
-
-@pytest.mark.parametrize(
-    ("in_state", "lasts"),
-    [(-SECOND, 0 * SECOND), (20 * SECOND, 20 * SECOND), (REWAKE_MAX * 2, REWAKE_MAX)],
-    ids=["its clock is ahead", "shortly", "for long"],
-)
-def test_an_incident_is_active_until_its_step_is_looked_at_again(
-    in_state: timedelta, lasts: timedelta
-) -> None:
-    step, since = replace(DOING, since=T0 - in_state), T0 - INCIDENT_DELAY_MIN
-    found = rules.incident_of("q", replace(AWAY, away_since=since), since, step, None)
-    assert found is not None
-    assert (found.kind, found.scope) == (AlertKind.QUEUE_DELAY, "queue q")
-    assert "Queue q cannot be read." in found.text
-    assert found.until == T0 + MOVES_WITHIN + lasts

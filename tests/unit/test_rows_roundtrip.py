@@ -50,7 +50,6 @@ from sas.domain.order import (
     StepRecord,
     StepState,
     Turn,
-    UndoLedger,
     UndoStatus,
 )
 from sas.ports import FORMAT, CorruptOrderError, OtherVersionError
@@ -174,7 +173,7 @@ STEP = StepRecord(
     call=LastCall(2, NOW + timedelta(seconds=2), 5, '{"amount":1}'),
     result='{"paid":true}',
     error=Fault("declined", "card 'declined' 🛒"),
-    undo=UndoLedger(UndoStatus.TO_BE_UNDONE, (2, 0)),
+    undo=UndoStatus.TO_BE_UNDONE,
     last_error=AttemptError(4, 3, "http-500", "it's out of 🛒", NOW),
 )
 DETAILS = Details("o'1", "order", 7, "{}", "hash", "responses-a", "corr", NOW, "00-1-1-01", True)
@@ -195,7 +194,7 @@ ORDER = Order(
 
 @pytest.mark.parametrize(
     "record",
-    [STEP, STEP.turn, STEP.failures, STEP.call, STEP.undo, STEP.last_error, DETAILS, ORDER],
+    [STEP, STEP.turn, STEP.failures, STEP.call, STEP.last_error, DETAILS, ORDER],
     ids=lambda record: type(record).__name__,
 )
 def test_the_records_of_these_tests_leave_no_field_at_its_default(record: Any) -> None:
@@ -251,8 +250,7 @@ FORMS = [
 def test_every_form_of_a_step_is_read_as_written(
     state: StepState, turn: Turn, status: UndoStatus
 ) -> None:
-    undo = UndoLedger(status, () if state is StepState.COMPENSATED else (2, 0))
-    step = replace(STEP, number=0, process_state=state, turn=turn, undo=undo)
+    step = replace(STEP, number=0, process_state=state, turn=turn, undo=status)
     order = replace(ORDER, steps=(step,))
     made = [rows.details_row(order), rows.state_row(order, "commit"), rows.step_row("o'1", step)]
     row = made[-1]
@@ -260,26 +258,11 @@ def test_every_form_of_a_step_is_read_as_written(
     assert rows.order_from("o'1", stored(*made), "etag").steps == (step,)
 
 
-@given(st.permutations(range(12)), st.integers(0, 12), st.integers(0, 11))
-def test_the_agents_to_be_undone_come_back_in_their_order(
-    routes: list[int], many: int, last: int
-) -> None:
-    step = replace(
-        STEP,
-        number=0,
-        call=LastCall(last),
-        undo=UndoLedger(UndoStatus.TO_BE_UNDONE, tuple(routes[:many])),
-    )
-    order = replace(ORDER, steps=(step,))
-    made = [rows.details_row(order), rows.state_row(order, "commit"), rows.step_row("o'1", step)]
-    assert rows.order_from("o'1", stored(*made), "etag").steps == (step,)
-
-
 def test_a_step_with_one_agent_and_an_order_that_is_not_urgent_fill_no_column_for_it() -> None:
     """So that rows of workflows without alternatives stay as they were."""
     details = replace(DETAILS, urgent=False)
     step = rows.step_row("o'1", bare(STEP))
-    assert (step["Route"], step["UndoRoutes"]) == (None, None)
+    assert step["Route"] is None
     assert rows.details_row(Order(details, (), seq=1))["Urgent"] is None
 
 
@@ -301,7 +284,6 @@ def test_an_order_with_a_row_missing_is_refused_not_guessed(missing: str) -> Non
 MESSAGES: tuple[Outgoing, ...] = (
     Wake(),
     Request(29, Direction.UNDO, 3, 2, NOW),
-    Request(3, Direction.DO, 3, 0, NOW, 2),
     Request(0, Direction.DO, 1, 0, NOW.astimezone(timezone(timedelta(hours=5)))),
     *(Notify(notice) for notice in Notice),
     replace(Notify(Notice.FAILED, 0, Fault("code", 'said "no" 🛒')), undoing=True),

@@ -12,7 +12,7 @@ from sas.adapters.transaction import Operation, TransactionTooLargeError, operat
 from sas.domain.change import Change, DeadlineDue, Origin, first_change, next_change
 from sas.domain.claim import claim
 from sas.domain.messages import JournalEntry, JournalWord
-from sas.domain.order import Details, Fault, Order, Ready, StepRecord, StepState, UndoLedger
+from sas.domain.order import Details, Fault, Order, Ready, StepRecord, StepState
 from sas.domain.submit import submit
 from sas.domain.workflow import Rules, Step, Undo, Workflow
 
@@ -109,9 +109,8 @@ def worst_change(steps: int) -> Change:
     """Every step changes, its due row moves and the deadline's too, a large result comes, the
     order leaves one list for the other, an out row is wanted.
     """
-    undo = UndoLedger(routes=(1,))
     failed = StepRecord(0, "s-0", StepState.ERROR, NOW, epoch=1, error=Fault("code", "why"))
-    ready = StepRecord(0, "s-0", StepState.PROCESSED, NOW, Ready(NOW), epoch=1, undo=undo)
+    ready = StepRecord(0, "s-0", StepState.PENDING, NOW, Ready(NOW), epoch=1)
     others = [replace(ready, number=n, name=f"s-{n}") for n in range(1, steps)]
     old = (failed, *others)
     later = Ready(NOW + timedelta(1))

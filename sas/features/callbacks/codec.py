@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import hmac
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
@@ -66,7 +66,6 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a token allows: to end this step, under this generation of its key.
 
     ``submission`` differs from that of a later order under the same id.
-    ``alternative`` is the name of the agent if it is not the step's first one; it has its own keys.
     ``expires`` is in seconds since 1970.
     """
 
@@ -76,7 +75,6 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     generation: int
     expires: int
     submission: str
-    alternative: str | None = None
 
     @property
     def expires_at(self) -> datetime:
@@ -123,7 +121,6 @@ class CallbackKeys:
                     direction=request.direction,
                     generation=generation,
                     expires=math.ceil((clock.now() + within).timestamp()),
-                    alternative=request.alternative,
                     submission=request.submission,
                 )
                 token = self.issue(claims)
@@ -182,7 +179,6 @@ def message_of(token: str, claims: Claims, body: CallbackBody) -> CallbackMessag
         step=claims.step,
         direction=claims.direction,
         generation=claims.generation,
-        alternative=claims.alternative,
         expires_at=claims.expires_at,
         outcome=body.outcome,
         result=body.result,
@@ -207,10 +203,8 @@ def check_order(message: CallbackMessage, order: Order | None) -> Order:
     return order
 
 
-def to_callback_result(message: CallbackMessage, agents: Sequence[str]) -> CallbackResult:
-    """Return what a callback says, for a decision. ``agents`` are those of the step, by route."""
-    named = message.alternative
-    route = 0 if named is None else agents.index(named) if named in agents else -1
+def to_callback_result(message: CallbackMessage) -> CallbackResult:
+    """Return what a callback says, for a decision."""
     refused = message.outcome == Outcome.REFUSED.value
     error = message.error or FaultBody(FaultCode.REFUSED, "the callback gave no reason")
     return CallbackResult(
@@ -221,7 +215,6 @@ def to_callback_result(message: CallbackMessage, agents: Sequence[str]) -> Callb
         Outcome(message.outcome),
         None if refused else (content_of(message.result, message.result_ref) or "null"),
         Fault(error.code, error.message) if refused else None,
-        route,
     )
 
 

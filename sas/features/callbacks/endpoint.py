@@ -14,7 +14,7 @@ an outage delays it, if its step still waits for a result under the token's key.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import uuid4
@@ -35,7 +35,7 @@ from sas.engine.transition import ApplyResult, Source, TransitionRunner
 from sas.features.callbacks import codec, results
 from sas.features.callbacks import rules as decisions
 from sas.features.callbacks.codec import CallbackKeys, ForgedError, check_order
-from sas.features.callbacks.rules import CallbackResult, StepStatus
+from sas.features.callbacks.rules import StepStatus
 from sas.ports import (
     Business,
     Message,
@@ -62,7 +62,7 @@ _ANSWERS = {
     StepStatus.CLOSED: (
         410,
         Reason.TOO_LATE.value,
-        "the step is being undone, or goes on with another input or agent: undo what you did",
+        "the step is being undone, or goes on with another input: undo what you did",
     ),
 }
 
@@ -144,7 +144,7 @@ class Callbacks:
         except MalformedError as gone:
             return _answer(404, gone.reason, gone.description)
         message = results.cut_fault(message)
-        status = decisions.status_of(order, self._result_of(message, order))
+        status = decisions.status_of(order, codec.to_callback_result(message))
         http_status, code, sentence = _ANSWERS[status]
         if status in {StepStatus.OUT, StepStatus.WAITS}:
             message = results.encode_result(message, self._context.codec)
@@ -202,7 +202,7 @@ class Callbacks:
         order = check_order(message, await self._context.load(message.order_id))
         trace = order.details.traceparent
         with tracing.of_order("callback act", trace, order_id=order.order_id):
-            result, status, since = await self._apply(message, order, delivery)
+            result, status, since = await self._apply(message, delivery)
             if result is not ApplyResult.NOTHING:
                 return result
             if status is StepStatus.CLOSED:
@@ -211,17 +211,11 @@ class Callbacks:
                 await self._put_back(message, order, delivery, since)
         return result
 
-    def _result_of(self, message: CallbackMessage, order: Order) -> CallbackResult:
-        agents: Sequence[str] = ()
-        if message.alternative is not None and not order.rejected:
-            agents = self._business.workflow_of(order).steps[message.step].agents
-        return codec.to_callback_result(message, agents)
-
     async def _apply(
-        self, message: CallbackMessage, order: Order, delivery: Delivery
+        self, message: CallbackMessage, delivery: Delivery
     ) -> tuple[ApplyResult, StepStatus, datetime]:
         """Decide about a callback; return also the status of its step, and since when."""
-        said = self._result_of(message, order)
+        said = codec.to_callback_result(message)
         status, since = StepStatus.CLOSED, self._context.clock.now()
 
         def decide(order: Order, now: datetime) -> Decision | None:

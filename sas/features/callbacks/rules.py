@@ -1,8 +1,8 @@
 """Callbacks, pure: the decision when an outside event ends a step.
 
-A callback names no epoch, because the outside system knows none. It names the idempotency key: one
-generation, at one agent. So it counts for the dispatch with that key that is out now, whichever
-dispatch asked for the callback.
+A callback names no epoch, because the outside system knows none. It names the idempotency key, by
+its generation. So it counts for the dispatch with that key that is out now, whichever dispatch
+asked for the callback.
 """
 
 from __future__ import annotations
@@ -21,11 +21,7 @@ from sas.domain.workflow import Rules
 
 @dataclass(frozen=True, slots=True)
 class CallbackResult:
-    """What a callback says of a step: done with a result, or refused.
-
-    ``generation`` and ``route`` name the key. A route below 0 is an agent that the workflow no
-    longer has.
-    """
+    """What a callback says of a step: done with a result, or refused."""
 
     order_id: str
     step: int
@@ -34,7 +30,6 @@ class CallbackResult:
     outcome: Outcome
     result: Content | None = None
     fault: Fault | None = None
-    route: int = 0
 
 
 class StepStatus(Enum):
@@ -47,7 +42,7 @@ class StepStatus(Enum):
     ALREADY = "already"
     """It has ended in this way: nothing is left to do."""
     CLOSED = "closed"
-    """The callback is too late: the step is being undone, or has another input or agent now."""
+    """The callback is too late: the step is being undone, or has another input now."""
 
 
 def status_of(order: Order, said: CallbackResult) -> StepStatus:
@@ -76,39 +71,29 @@ def decide(
 
 
 def _doing(step: StepRecord, said: CallbackResult) -> StepStatus:
-    same = said.route == step.call.route
-    asked = same or said.route in step.undo.routes
     match step.process_state:
         case StepState.PROCESSING:
-            return StepStatus.OUT if same else StepStatus.CLOSED
+            return StepStatus.OUT
         case StepState.PROCESSED:
-            return StepStatus.ALREADY if same else StepStatus.CLOSED
+            return StepStatus.ALREADY
         case StepState.PENDING:
-            return StepStatus.WAITS if asked else StepStatus.CLOSED
-        case StepState.ERROR if step.undo_failed or not asked:
-            return StepStatus.CLOSED
-        case StepState.ERROR:
-            return _failed(step, said) if same else StepStatus.WAITS
+            return StepStatus.WAITS
+        case StepState.ERROR if not step.undo_failed:
+            return _failed(step, said)
         case _:
             return StepStatus.CLOSED
 
 
 def _undoing(step: StepRecord, said: CallbackResult) -> StepStatus:
-    """Return the status of a step's undo, which runs at the agents of ``undo.routes`` in order."""
-    failed = step.process_state is StepState.ERROR and step.undo_failed
-    if step.process_state is StepState.COMPENSATED:
-        return StepStatus.ALREADY
-    if not failed and step.process_state not in {StepState.COMPENSATING, StepState.PROCESSED}:
-        return StepStatus.CLOSED
-    processed = step.process_state is StepState.PROCESSED
-    left = step.undo.routes or (() if processed else (step.call.route,))
-    if said.route not in left:
-        return StepStatus.ALREADY
-    if said.route != left[0]:
-        return StepStatus.WAITS
-    if failed:
-        return _failed(step, said)
-    return StepStatus.OUT if step.dispatched else StepStatus.WAITS
+    match step.process_state:
+        case StepState.COMPENSATING:
+            return StepStatus.OUT if step.dispatched else StepStatus.WAITS
+        case StepState.COMPENSATED:
+            return StepStatus.ALREADY
+        case StepState.ERROR if step.undo_failed:
+            return _failed(step, said)
+        case _:
+            return StepStatus.CLOSED
 
 
 def _failed(step: StepRecord, said: CallbackResult) -> StepStatus:

@@ -77,9 +77,6 @@ class CircuitBreaker:
             attempt.probes = False
         return self._context.clock.now() + LOOK_AGAIN_AFTER
 
-    async def extend(self, attempt: CallAttempt) -> None:
-        """See ``CallGuard.extend``."""
-
     async def ended(self, attempt: CallAttempt, end: CallEnd, why: str) -> None:
         """See ``CallGuard.ended``."""
         if not self._policy.failures_max:

@@ -15,7 +15,6 @@ from sas.domain.workflow import NO_TIME, TIME_ALLOWED_MAX, TIME_ALLOWED_MIN
 
 GRANT_RECHECK = timedelta(seconds=2)
 """Pause before a request looks again for the time that it asked for."""
-HEARTBEAT_INTERVAL_MIN = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +37,11 @@ class Received:
     def enough(self) -> timedelta:
         """The time that must be left for a call.
 
-        A request that was put back because no call could begin keeps only the time that is left.
-        Otherwise its time would never end.
+        A first call gets most of the time allowed: the time in the queue is not the fault of the
+        remote service. A request that was put back because no call could begin keeps only the time
+        that is left. Otherwise its time would never end.
         """
-        enough = self.allowed / (3 if self.first else 6)
+        enough = self.allowed * 2 / 3 if self.first else self.allowed / 6
         return min(TIME_ALLOWED_MIN, enough) if self.put_back else enough
 
 
@@ -106,15 +106,6 @@ def next_look(
     if known - at < allowed / 3:
         until = min(at + allowed, now + TIME_ALLOWED_MAX)
     return LookAgain(at, until, asks=until > known or not is_look)
-
-
-def heartbeat_interval(allowed: timedelta) -> timedelta:
-    """Return the shortest time between two heartbeats that are sent.
-
-    A third of the time allowed, but at least ten seconds, or half of the time allowed if that is
-    shorter. So a step has at most three journal rows for each time allowed.
-    """
-    return max(allowed / 3, min(HEARTBEAT_INTERVAL_MIN, allowed / 2))
 
 
 def _may_get_time(step: StepRecord, direction: Direction) -> bool:

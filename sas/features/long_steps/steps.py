@@ -17,20 +17,19 @@ from sas.codec import internal
 from sas.codec.internal import RequestMessage
 from sas.domain.claim import is_out
 from sas.domain.ids import digest_id, progress_id
+from sas.domain.messages import Progress
 from sas.domain.order import Direction
+from sas.domain.queues import lane
 from sas.domain.workflow import NO_TIME
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.hooks import (
     CALLED,
     PUT_BACK,
-    CallDeadline,
     LongSteps,
     called_before,
-    is_first,
 )
 from sas.features.long_steps import rules
-from sas.features.long_steps.deadline import ExtensibleDeadline, progress_message
 from sas.features.long_steps.rules import GoAhead, LookAgain, Received
 from sas.ports import AwaitCallback, Later, Message, StillRunning
 from sas.telemetry.tracing import logger
@@ -42,13 +41,8 @@ class ContinuedSteps(LongSteps):
     """The long steps of one agent. See ``sas.engine.hooks.LongSteps``."""
 
     def __init__(self, context: Context, agent: str) -> None:
-        super().__init__(context.clock)
         self._context = context
         self._agent = agent
-
-    def deadline(self, request: RequestMessage, *, first: bool) -> CallDeadline:
-        """See ``LongSteps.deadline``."""
-        return ExtensibleDeadline(self._context, request, first=first)
 
     async def granted(self, request: RequestMessage, delivery: Delivery) -> RequestMessage | None:
         """See ``LongSteps.granted``.
@@ -58,12 +52,13 @@ class ContinuedSteps(LongSteps):
         """
         now = self._context.clock.now()
         waited = now - delivery.enqueued_at if delivery.enqueued_at else NO_TIME
+        put_back = delivery.message_id.startswith(PUT_BACK)
         received = Received(
             request.complete_by,
             timedelta(seconds=request.time_allowed),
             is_look=request.checks > 0,
-            first=is_first(delivery),
-            put_back=delivery.message_id.startswith(PUT_BACK),
+            first=not put_back and CALLED not in delivery.properties,
+            put_back=put_back,
             waited=max(waited, NO_TIME),
         )
         if rules.has_time(received, now):
@@ -113,11 +108,13 @@ class ContinuedSteps(LongSteps):
     def _progress(
         self, request: RequestMessage, until: datetime, note: str, *, awaits: bool = False
     ) -> Message:
+        dispatch = request.order_id, request.step, Direction(request.direction), request.epoch
+        progress = Progress(*dispatch, until, note, awaits=awaits)
         own_id = progress_id(
             request.order_id, request.step, request.direction, request.epoch, request.checks
         )
-        queues = self._context.queues
-        return progress_message(request, own_id, until, note, queues, awaits=awaits)
+        queue = lane(self._context.queues.replies, urgent=request.urgent)
+        return Message(queue, own_id, internal.encode(internal.from_progress(progress, own_id)))
 
     def _again(self, request: RequestMessage, look: LookAgain, *, called: bool) -> Message:
         again = msgspec.structs.replace(request, complete_by=look.until, checks=request.checks + 1)

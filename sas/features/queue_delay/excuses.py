@@ -81,7 +81,7 @@ class QueueExcuses(Excuses):
             workflow = self._workflows.find(details.workflow, details.version)
         except UnknownWorkflowError:
             return None
-        agent = workflow.steps[step.number].agents[rules.route_asked(step)]
+        agent = workflow.steps[step.number].agents[step.call.route]
         return self._context.queues.agent(agent, urgent=details.urgent)
 
     def _other_queues(self, order: Order) -> Iterable[str]:

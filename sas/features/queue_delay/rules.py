@@ -85,12 +85,6 @@ def away_scan(before: Scan | None, now: datetime) -> Scan:
     return Scan(now, {}, away_since=(before and before.away_since) or now)
 
 
-def route_asked(step: StepRecord) -> int:
-    """Return the route of the agent that has the step's request."""
-    doing = step.process_state is StepState.PROCESSING
-    return step.call.route if doing else step.undo.routes[0]
-
-
 def is_decided(own: Scan, request: Owner) -> bool:
     """Return whether the agent's queue alone decides: it is away, or has the request."""
     return excuse_of(own, request) is Excuse.AWAY or own.oldest.get(request, own.at) < own.at
