@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from sas.actors.purge import Purger
 from sas.domain.order import FINISHED, Order, OrderState
-from sas.testing.remote import RemoteFaults
-from sas.testing.world import Faults
+from sas.testing.plan import Faults
 from tests.long import seeds
 from tests.simulation.system import System, build, check_end
 
@@ -30,6 +30,9 @@ FAULTS = Faults(
 )
 
 
+SERVICES = {"transient": 0.1, "refused": 0.1, "hangs": 0.05}
+
+
 class Purging:
     """Orders that are old by now; at every tick a purge, and at some a hand that undoes one."""
 
@@ -38,7 +41,7 @@ class Purging:
         self.removed: dict[str, Order] = {}
         self.old = [f"O-{number}" for number in range(OLD)]
         self.undoing: set[str] = set()
-        self._purger = Purger(system.context, RETENTION)
+        self._purger = Purger(system.context, RETENTION, timedelta(minutes=9))
         self._purge = system.context.store.purge
         system.context.store.purge = self._noted  # type: ignore[method-assign]
         self._sweep = system.world.timer
@@ -85,12 +88,11 @@ class Purging:
 
 
 async def run(seed: int, faults: Faults) -> Purging:
-    remote = RemoteFaults(transient=0.1, refused=0.1, hangs=0.05)
-    system = build(seed, Faults(), remote)
+    system = build(seed, Faults(**SERVICES))
     purging = Purging(system)
     try:
         await purging.prepare()
-        system.world.faults = faults
+        system.world.faults = replace(faults, **SERVICES)
         for number in range(FRESH):
             system.submit(f"F-{number}", "order" if number % 2 else "order-with-care")
         await system.world.run(purging.done)
