@@ -49,9 +49,9 @@ def queue_rules(project: Path, agents: Iterable[str]) -> dict[str, QueueRules]:
         REPLIES_TO: "response",
     }
     for urgent in ("", "-urgent"):
-        names[QUEUES.orders + urgent] = "orders"
+        names |= {queue + urgent: "incoming" for queue in (QUEUES.orders, QUEUES.callbacks)}
         names |= {QUEUES.agent(agent) + urgent: "request" for agent in agents}
-        for internal in (QUEUES.scheduler, QUEUES.replies, QUEUES.callbacks):
+        for internal in (QUEUES.scheduler, QUEUES.replies):
             names[internal + urgent] = "internal"
     try:
         rules = {
