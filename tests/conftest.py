@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -52,15 +51,6 @@ settings.load_profile("short")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts a background job so, and the processes that tests interrupt would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-gc.disable()  # until all tests are collected: they are a million objects, and none is garbage
-
-
-def pytest_collection_finish() -> None:
-    """Keep the tests themselves from being looked through at each garbage collection."""
-    gc.freeze()
-    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
