@@ -1,4 +1,4 @@
-"""What the engine needs of the platform: a state store, a message bus, a clock, a key ring."""
+"""What the engine needs of the platform: a state store, a message bus, a clock, a payload codec."""
 
 from __future__ import annotations
 
