@@ -156,11 +156,6 @@ param purgeSchedule string = '0 5/10 * * * *'
 @maxValue(36500)
 param orderRetentionDays int = 30
 
-@description('Shards that a purge works on side by side; as many as there are, or more: all. Fewer leave more of the store to live orders.')
-@minValue(1)
-@maxValue(256)
-param purgeShards int = 256
-
 @description('Hours that a finished order may be kept beyond orderRetentionDays before an alert.')
 @minValue(1)
 @maxValue(1000)
@@ -248,7 +243,6 @@ module platform 'modules/platform.bicep' = {
     scalerReadsCounts: scalerReadsCounts
     supervisorSchedule: supervisorSchedule
     purgeSchedule: purgeSchedule
-    purgeShards: purgeShards
     orderRetentionDays: orderRetentionDays
     purgeLagHoursMax: purgeLagHoursMax
     telemetryShare: telemetryShare

@@ -9,7 +9,7 @@ from datetime import timedelta
 from importlib import import_module
 from threading import Thread
 
-from sas.actors.agent import AgentActor, RetryPolicy
+from sas.actors.agent import AgentActor
 from sas.actors.dead_letters import DeadLetters
 from sas.actors.purge import Purger
 from sas.actors.scheduler import Scheduler
@@ -18,21 +18,20 @@ from sas.actors.supervisor import Supervisor
 from sas.adapters import telemetry
 from sas.adapters.clock import SystemClock
 from sas.adapters.servicebus import ServiceBus, tls
-from sas.bounds import SHARDS_MAX
-from sas.codec.orders import ORDER_BYTES_MAX
 from sas.config import Config, SettingError, read_config
 from sas.domain.queues import Queues
-from sas.domain.workflow import WorkflowError, Workflows
+from sas.domain.workflow import WorkflowError
 from sas.engine.context import Context
-from sas.engine.delivery import DEPLOY_WAIT, Delivery
 from sas.engine.hooks import CallGuard, no_callbacks
+from sas.engine.kept_orders import KeptOrders
 from sas.engine.messages import Addresses
-from sas.engine.receiver import Handler, Receiver
+from sas.engine.outbox import Outbox
+from sas.engine.outward import Outward
+from sas.engine.receiver import Receiver
+from sas.engine.rejections import Rejections
 from sas.features.call_limit import CallLimit
-from sas.features.callbacks.codec import CallbackKeys
 from sas.features.callbacks.endpoint import Callbacks
-from sas.features.circuit_breaker.guard import CircuitBreaker, OpenCircuits, open_circuits
-from sas.features.circuit_breaker.rules import BreakerPolicy
+from sas.features.circuit_breaker.guard import CircuitBreaker, OpenCircuits
 from sas.features.claim_check import ClaimCheck
 from sas.features.incidents.board import IncidentBoard
 from sas.features.long_steps.steps import ContinuedSteps
@@ -64,10 +63,6 @@ class Application:
     dead_letters: DeadLetters
     purger: Purger
     callbacks: Callbacks
-
-    async def receive(self, handler: Handler, delivery: Delivery) -> object:
-        """Hand a message to its handler; see ``Receiver.receive``."""
-        return await self.receiver.receive(handler, delivery)
 
     async def run(self, timer: Callable[[], Awaitable[object]]) -> None:
         """Run what a timer starts, within the time of one function."""
@@ -173,113 +168,79 @@ def closed_with_loop(app: Application) -> Application:
 
 
 def assemble(
-    store: StateStore, bus: MessageBus, clock: Clock, business: Business, settings: Config
+    store: StateStore,
+    bus: MessageBus,
+    clock: Clock,
+    business: Business,
+    settings: Config,
+    *,
+    kept: KeptOrders | None = None,
 ) -> Application:
-    """Return the application over the given ports.
+    """Return the application over the given ports. Deployments, tests and simulations call this.
+
+    ``kept`` is the memory of orders, if not the usual one.
 
     Raises:
         SettingError: a limit names an unknown agent, a queue has two purposes, or there are two
             codecs.
     """
     _check_queues(settings.queues, business)
+    business = replace(business, limits=_limits(business, settings))
     to = Addresses(settings.queues, settings.source)
-    codec = _codec(business, settings)
-    context = wired(store, bus, clock, to, settings.instance, business.workflows, codec)
-    return actors(
-        context,
-        replace(business, limits=_limits(business, settings)),
-        policy=RetryPolicy(settings.agent_first_delay, settings.agent_delay_max),
-        circuit=BreakerPolicy(settings.breaker_failures, settings.breaker_open),
-        callback_keys=settings.callback_keys,
-        order_bytes_max=settings.order_bytes_max,
-        retention=settings.retention,
-        purge_shards=settings.purge_shards,
-        function_time=settings.function_time,
-        deploy_wait=settings.deploy_wait,
-    )
-
-
-def wired(
-    store: StateStore,
-    bus: MessageBus,
-    clock: Clock,
-    to: Addresses,
-    instance: str,
-    workflows: Workflows,
-    codec: PayloadCodec | None = None,
-) -> Context:
-    """Return the context of one instance, with every feature."""
-    plain = Context.of(store, bus, clock, to, instance, ClaimCheck(store))
-    routing = Routing(workflows, OpenCircuits(plain))
-    checks = (lambda: open_circuits(plain),)
-    incidents = IncidentBoard(store, plain.outward, clock, to, checks)
-    return replace(
-        plain,
-        codec=codec,
-        versions=Versions(store, workflows),
+    content = ClaimCheck(store)
+    outward = Outward(store, bus, clock)
+    rejections = Rejections(bus, clock, to, outward)
+    circuits = OpenCircuits(store, clock)
+    incidents = IncidentBoard(store, outward, clock, to, (circuits.incidents,))
+    context = Context(
+        store=store,
+        bus=bus,
+        clock=clock,
+        to=to,
+        instance=settings.instance,
+        outward=outward,
+        outbox=Outbox(store, bus, to, outward, rejections, content),
+        rejections=rejections,
+        content=content,
+        codec=_codec(business, settings),
+        versions=Versions(store, business.workflows),
         incidents=incidents,
-        rules=routing,
+        rules=Routing(business.workflows, circuits),
         sweep_tasks=(incidents.check_health,),
+        kept=kept or KeptOrders(),
     )
-
-
-def actors(  # noqa: PLR0913  one value for each setting
-    context: Context,
-    business: Business,
-    *,
-    policy: RetryPolicy,
-    circuit: BreakerPolicy,
-    callback_keys: CallbackKeys,
-    order_bytes_max: int = ORDER_BYTES_MAX,
-    retention: timedelta = timedelta(days=30),
-    purge_shards: int = SHARDS_MAX,
-    function_time: timedelta = timedelta(minutes=9),
-    deploy_wait: timedelta = DEPLOY_WAIT,
-) -> Application:
-    """Return the actors of one instance. The simulation calls this too."""
     return Application(
         context=context,
-        receiver=Receiver(
-            context.bus, context.clock, function_time, context.outward, context.report_mismatch
-        ),
+        receiver=Receiver(bus, clock, settings.function_time, outward, context.report_mismatch),
         business=business,
-        submitter=Submitter(context, business, order_bytes_max, deploy_wait),
-        scheduler=Scheduler(context, business, deploy_wait),
-        agents={
-            name: _agent(context, business, name, policy, circuit, callback_keys)
-            for name in business.agents
-        },
+        submitter=Submitter(context, business, settings.order_bytes_max, settings.deploy_wait),
+        scheduler=Scheduler(context, business, settings.deploy_wait),
+        agents={name: _agent(context, business, name, settings) for name in business.agents},
         supervisor=Supervisor(
             context,
             business.workflows.rules,
             QueueExcuses(context, business.workflows),
-            min(SWEEP_TIME, function_time),
+            min(SWEEP_TIME, settings.function_time),
         ),
-        dead_letters=DeadLetters(context, business, order_bytes_max),
-        purger=Purger(context, retention, function_time, purge_shards),
-        callbacks=Callbacks(context, business, callback_keys),
+        dead_letters=DeadLetters(context, business, settings.order_bytes_max),
+        purger=Purger(context, settings.retention, settings.function_time),
+        callbacks=Callbacks(context, business, settings.callback_keys),
     )
 
 
-def _agent(
-    context: Context,
-    business: Business,
-    name: str,
-    policy: RetryPolicy,
-    circuit: BreakerPolicy,
-    callback_keys: CallbackKeys,
-) -> AgentActor:
-    guards: list[CallGuard] = [CircuitBreaker(context, name, circuit)]
+def _agent(context: Context, business: Business, name: str, settings: Config) -> AgentActor:
+    guards: list[CallGuard] = [CircuitBreaker(context, name, settings.circuit)]
     if business.limits.get(name, 0):
         guards.append(CallLimit(context, name, business.limits[name]))
+    keys = settings.callback_keys
     return AgentActor(
         context,
         name,
         business.agents[name],
-        policy,
+        settings.retry,
         guards=guards,
         long_steps=ContinuedSteps(context, name),
-        callbacks=callback_keys.issuer(context.clock) if callback_keys else no_callbacks,
+        callbacks=keys.issuer(context.clock) if keys else no_callbacks,
         workflows=business.workflows,
     )
 

@@ -17,18 +17,20 @@ from itertools import permutations
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from sas.actors.agent import RetryPolicy
 from sas.adapters.endpoints import Endpoint
 from sas.bounds import SHARDS_MAX
 from sas.codec.orders import (
     MESSAGE_BYTES_MAX,
     ORDER_BYTES_LIMIT,
-    ORDER_BYTES_MAX,
     PUT_BACK_BYTES,
 )
 from sas.domain.ids import URGENT_SUFFIX
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, QUEUE_NAME, Queues
+from sas.engine.delivery import DEPLOY_WAIT
 from sas.environment import CONNECTION
 from sas.features.callbacks.codec import CallbackKeys
+from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import LIMIT_MAX, PayloadCodec
 
 QUEUE_SETTINGS: Mapping[str, str] = {
@@ -92,16 +94,14 @@ class Config:
     telemetry_share: float
     order_bytes_max: int
     function_time: timedelta
-    deploy_wait: timedelta
-    agent_first_delay: float
-    agent_delay_max: float
-    breaker_failures: int
-    breaker_open: timedelta
+    circuit: BreakerPolicy
     agent_limits: Mapping[str, int]
     retention: timedelta
-    purge_shards: int
     callback_keys: CallbackKeys
     payload_codec: PayloadCodec | None = field(default=None, repr=False)
+    # No environment setting: tests and the simulation choose shorter times.
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    deploy_wait: timedelta = DEPLOY_WAIT
 
 
 def read_config(environ: Mapping[str, str] | None = None) -> Config:
@@ -124,14 +124,9 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         telemetry_share=_share(env, "SAS_TELEMETRY_SHARE"),
         order_bytes_max=read_order_bytes_max(env),
         function_time=_function_time(env),
-        deploy_wait=timedelta(seconds=_number(env, "SAS_DEPLOY_WAIT_SECONDS", 60.0)),
-        agent_first_delay=_number(env, "SAS_AGENT_FIRST_DELAY_SECONDS", 0.2),
-        agent_delay_max=_number(env, "SAS_AGENT_DELAY_MAX_SECONDS", 10.0),
-        breaker_failures=_whole(env, "SAS_BREAKER_FAILURES", 10, 0, 10_000),
-        breaker_open=timedelta(seconds=_number(env, "SAS_BREAKER_OPEN_SECONDS", 15.0)),
+        circuit=BreakerPolicy(_whole(env, "SAS_BREAKER_FAILURES", 10, 0, 10_000)),
         agent_limits=_limits(env, "SAS_AGENT_LIMITS"),
         retention=timedelta(days=_whole(env, "SAS_RETENTION_DAYS", 30, 1, 36_500)),
-        purge_shards=_whole(env, "SAS_PURGE_SHARDS", SHARDS_MAX, 1, SHARDS_MAX),
         callback_keys=_callback_keys(env),
         payload_codec=read_payload_codec(env),
     )
@@ -319,21 +314,15 @@ def _check_address(name: str, text: str, example: str) -> None:
 def read_order_bytes_max(env: Mapping[str, str]) -> int:
     """Return the largest order message that is accepted, in bytes.
 
+    A message needs room for the properties with which it is put back, and the store has a bound.
+
     Raises:
-        SettingError: it is not a number, more than can be stored, or more than can be put back.
+        SettingError: SAS_MESSAGE_BYTES_MAX is no size that a message can have.
     """
-    most = _whole(
+    largest = _whole(
         env, "SAS_MESSAGE_BYTES_MAX", MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGE_BYTES_LIMIT
     )
-    found = _whole(env, "SAS_ORDER_BYTES_MAX", ORDER_BYTES_MAX, 1024, ORDER_BYTES_LIMIT)
-    if found > most - PUT_BACK_BYTES:
-        raise SettingError(
-            f"SAS_ORDER_BYTES_MAX={found}: give at most {most - PUT_BACK_BYTES:,}, because a "
-            f"message has {most:,} bytes and needs {PUT_BACK_BYTES:,} of them for its properties. "
-            "If orders takes larger ones (Premium), set SAS_MESSAGE_BYTES_MAX to its "
-            "MaxMessageSizeInKilobytes times 1024"
-        )
-    return found
+    return min(largest - PUT_BACK_BYTES, ORDER_BYTES_LIMIT)
 
 
 def read_payload_codec(env: Mapping[str, str]) -> PayloadCodec | None:

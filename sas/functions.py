@@ -60,7 +60,8 @@ class FunctionApp(func.FunctionApp):
                 enqueued_at=message.enqueued_time_utc,
                 source_queue=message.dead_letter_source,
             )
-            await self.application().receive(handler(self.application()), delivery)
+            application = self.application()
+            await application.receiver.receive(handler(application), delivery)
 
         trigger = self.service_bus_queue_trigger(
             arg_name="message",

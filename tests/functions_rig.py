@@ -248,8 +248,6 @@ async def rig(**settings: str) -> AsyncIterator[Rig]:
                 "SAS_TABLE": table,
                 "SAS_SUPERVISOR_SCHEDULE": NEVER,
                 "SAS_PURGE_SCHEDULE": NEVER,
-                "SAS_AGENT_FIRST_DELAY_SECONDS": "0.02",
-                "SAS_AGENT_DELAY_MAX_SECONDS": "0.2",
                 "SAS_INSTANCE": "rig",
                 **addresses(remote),
                 "TESTS_TIME_ALLOWED_SECONDS": "300",

@@ -26,11 +26,6 @@ param supervisorSchedule string
 @minLength(11)
 param purgeSchedule string
 
-@description('Shards that a purge works on side by side.')
-@minValue(1)
-@maxValue(256)
-param purgeShards int
-
 @description('Age in days at which they are removed.')
 param orderRetentionDays int
 
@@ -88,7 +83,6 @@ var settings = [
   { name: 'SAS_TABLE', value: tableName }
   { name: 'SAS_SUPERVISOR_SCHEDULE', value: supervisorSchedule }
   { name: 'SAS_PURGE_SCHEDULE', value: purgeSchedule }
-  { name: 'SAS_PURGE_SHARDS', value: string(purgeShards) }
   { name: 'SAS_RETENTION_DAYS', value: string(orderRetentionDays) }
   { name: 'SAS_CALLBACK_URL', value: callbackAddress }
   { name: 'SAS_APPLICATIONS', value: boundApplications }

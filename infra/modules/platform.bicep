@@ -31,7 +31,6 @@ param maximumInstanceCount int
 param scalerReadsCounts bool
 param supervisorSchedule string
 param purgeSchedule string
-param purgeShards int
 param orderRetentionDays int
 param purgeLagHoursMax int
 param telemetryShare string
@@ -189,7 +188,6 @@ module app 'function-app.bicep' = {
     telemetryConnectionString: monitoring.outputs.connectionString
     supervisorSchedule: supervisorSchedule
     purgeSchedule: purgeSchedule
-    purgeShards: purgeShards
     orderRetentionDays: orderRetentionDays
     telemetryShare: telemetryShare
     vaultReferences: secrets.outputs.settings

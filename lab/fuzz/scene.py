@@ -18,18 +18,15 @@ from typing import Any
 from unittest.mock import patch
 
 from lab.fuzz.table import MemoryTable, Rows
-from sas.actors.agent import RetryPolicy
 from sas.adapters.table_store import TableStore
-from sas.bootstrap import Application, actors, wired
+from sas.bootstrap import Application, assemble
 from sas.codec import internal
 from sas.codec.internal import CommandMessage
 from sas.domain.queues import lane
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.delivery import Delivery
-from sas.engine.messages import Addresses
 from sas.engine.receiver import SOURCE
 from sas.features.callbacks.codec import CallbackKeys, message_of, parse_body
-from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import (
     AwaitCallback,
     Business,
@@ -43,6 +40,7 @@ from sas.ports import (
 from sas.testing.bus import DEAD_LETTERS, MemoryBus, Queued
 from sas.testing.clock import START, VirtualClock
 from sas.testing.platform import QUEUES, REPLIES_TO, queue_rules
+from sas.testing.settings import settings
 
 ROOT = Path(__file__).parents[2]
 AGENTS = ("backup", "courier", "payment", "stock")
@@ -143,15 +141,8 @@ class World:
         for queue, rules in RULES.items():
             self.bus.declare(queue, rules=rules)
         store = TableStore(self.table, shards=SHARDS)
-        to = Addresses(QUEUES, "/fuzz")
-        context = wired(store, self.bus, self.clock, to, "fuzz:1", BUSINESS.workflows)
-        self.app = actors(
-            context,
-            BUSINESS,
-            policy=RetryPolicy(0.2, 2.0),
-            circuit=BreakerPolicy(10),
-            callback_keys=KEYS,
-        )
+        config = settings("fuzz:1", callback_keys=KEYS)
+        self.app = assemble(store, self.bus, self.clock, BUSINESS, config)
         self.handlers = _handlers(self.app)
 
     def send(self, queue: str, message_id: str, body: bytes, **properties: str) -> None:
@@ -194,7 +185,9 @@ class World:
             enqueued_at=queued.visible_at,
             source_queue=queued.source,
         )
-        await self.guarded(self.app.receive(self.handlers[message.queue], delivery), queued)
+        await self.guarded(
+            self.app.receiver.receive(self.handlers[message.queue], delivery), queued
+        )
 
     async def guarded(self, work: Awaitable[object], queued: Queued | None = None) -> Any:
         """Return what ``work`` returns, and settle its message. Remember an unexpected error."""

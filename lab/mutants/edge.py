@@ -254,9 +254,9 @@ EDGE = (
     Mutant(
         "a message is completed although its function failed",
         _FUNCTIONS,
-        "            await self.application().receive(handler(self.application()), delivery)\n",
+        "            await application.receiver.receive(handler(application), delivery)\n",
         "            try:\n"
-        "                await self.application().receive(handler(self.application()), delivery)\n"
+        "                await application.receiver.receive(handler(application), delivery)\n"
         "            except Exception:\n"
         "                pass\n",
         (_RAISES,),
@@ -264,10 +264,10 @@ EDGE = (
     Mutant(
         "a message is completed before its transition is committed",
         _FUNCTIONS,
-        "            await self.application().receive(handler(self.application()), delivery)\n",
+        "            await application.receiver.receive(handler(application), delivery)\n",
         "            import asyncio\n"
         "            asyncio.ensure_future(\n"
-        "                self.application().receive(handler(self.application()), delivery)\n"
+        "                application.receiver.receive(handler(application), delivery)\n"
         "            )\n",
         (_RAISES,),
     ),

@@ -44,7 +44,6 @@ from sas.engine.hooks import (
     MustWaitError,
     SilentError,
     called_before,
-    no_callbacks,
 )
 from sas.ports import (
     Agent,
@@ -108,19 +107,18 @@ class AgentActor:
         context: Context,
         name: str,
         agent: Agent,
-        policy: RetryPolicy | None = None,
+        policy: RetryPolicy,
         *,
-        guards: Sequence[CallGuard] = (),
-        long_steps: LongSteps | None = None,
-        callbacks: CallbackIssuer = no_callbacks,
-        workflows: Workflows | None = None,
+        guards: Sequence[CallGuard],
+        long_steps: LongSteps,
+        callbacks: CallbackIssuer,
+        workflows: Workflows,
     ) -> None:
-        """``workflows`` are those of this version; None: requests of any workflow are worked on."""
         self._context = context
         self._name = name
         self._agent = agent
-        self._attempts = Attempts(name, context, policy or RetryPolicy(), guards)
-        self._long_steps = long_steps or LongSteps()
+        self._attempts = Attempts(name, context, policy, guards)
+        self._long_steps = long_steps
         self._callbacks = callbacks
         self._workflows = workflows
 
@@ -196,12 +194,11 @@ class AgentActor:
         request = deadline.request
         if deadline.left() <= 0:
             return None
-        if self._workflows is not None:
-            try:  # without the workflow, its steps are not known here
-                self._workflows.find(request.workflow)
-            except UnknownWorkflowError as lacks:
-                text = f"order {request.order_id} waits for a deploy: {lacks}"
-                raise OtherVersionError(text) from None
+        try:  # without the workflow, its steps are not known here
+            self._workflows.find(request.workflow)
+        except UnknownWorkflowError as lacks:
+            text = f"order {request.order_id} waits for a deploy: {lacks}"
+            raise OtherVersionError(text) from None
         try:
             call = replace(
                 await self._call_of(request),

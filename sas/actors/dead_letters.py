@@ -26,7 +26,7 @@ from sas.codec.internal import (
     RequestMessage,
     WakeMessage,
 )
-from sas.codec.orders import ORDER_BYTES_MAX, salvage
+from sas.codec.orders import salvage
 from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError, Reason, parse
 from sas.domain.change import Change, Origin, fence, rejection
@@ -51,9 +51,7 @@ _FROM_AGENTS: type[Envelope] = ReplyMessage | ProgressMessage  # type: ignore[as
 class DeadLetters:
     """Handles the ``dead-letters`` queue, to which every queue forwards."""
 
-    def __init__(
-        self, context: Context, business: Business, order_bytes_max: int = ORDER_BYTES_MAX
-    ) -> None:
+    def __init__(self, context: Context, business: Business, order_bytes_max: int) -> None:
         self._context = context
         self._bytes_max = order_bytes_max
         self._runner = TransitionRunner(context, business.workflow_of)

@@ -1,9 +1,8 @@
 """Purger: removes finished orders that are older than the retention, oldest first in each shard.
 
-Shards are purged side by side (``shards_max``), and several orders go in one transaction. It runs
-beside live orders: each run ends with its function's time, and the order's token guards each
-removal. Orders that it could not remove are still listed as finished, and the next run continues
-with them. Each run takes the shards in another order, so no shard is always the last.
+Shards are purged side by side, and several orders go in one transaction. It runs beside live
+orders: each run ends with its function's time, and the order's token guards each removal. Orders
+that it could not remove are still listed as finished, and the next run continues with them.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeVar
-from zlib import crc32
 
 from sas.domain.change import HeldDue, OtherDue, OutDue
 from sas.domain.order import FINISHED, Order
@@ -53,17 +51,10 @@ class Purge:
 class Purger:
     """Runs on a timer."""
 
-    def __init__(
-        self,
-        context: Context,
-        retention: timedelta,
-        function_time: timedelta = timedelta(minutes=8),
-        shards_max: int = 256,
-    ) -> None:
+    def __init__(self, context: Context, retention: timedelta, function_time: timedelta) -> None:
         self._context = context
         self._function_time = function_time
         self._retention = retention
-        self._shards_max = shards_max
 
     async def run(self) -> Purge:
         """Remove orders that are too old, within the function's time.
@@ -85,16 +76,9 @@ class Purger:
             return Purge(led=False)
         found = Purge(stop_at=stop_at)
         until = began - self._retention
-        at_once = asyncio.Semaphore(self._shards_max)
-
-        async def purge(shard: str) -> StoreUnavailableError | None:
-            async with at_once:
-                return await self._shard(shard, began, until, found)
-
-        shards = sorted(store.shards, key=lambda shard: crc32(f"{shard} {began}".encode()))
-        ended = await asyncio.gather(*(purge(shard) for shard in shards))
-        failed = [down for down in ended if down is not None]
-        if len(failed) == len(shards):
+        shards = (self._shard(shard, began, until, found) for shard in store.shards)
+        failed = [down for down in await asyncio.gather(*shards) if down is not None]
+        if len(failed) == len(store.shards):
             raise failed[0]
         if not failed:
             await self._measure_lag(until, found)

@@ -16,7 +16,7 @@ from sas.domain.order import FINISHED, Order
 from sas.domain.reply import answer, progressed
 from sas.domain.workflow import Rules
 from sas.engine.context import Context
-from sas.engine.delivery import DEPLOY_WAIT, Delivery
+from sas.engine.delivery import Delivery
 from sas.engine.transition import ApplyResult, Source, TransitionRunner
 from sas.ports import Business
 from sas.telemetry import metrics, tracing
@@ -30,9 +30,7 @@ _FROM_AGENTS: type[ReplyMessage | ProgressMessage] = ReplyMessage | ProgressMess
 class Scheduler:
     """Handles the ``scheduler`` queue (wakes, commands) and ``agent-replies``."""
 
-    def __init__(
-        self, context: Context, business: Business, deploy_wait: timedelta = DEPLOY_WAIT
-    ) -> None:
+    def __init__(self, context: Context, business: Business, deploy_wait: timedelta) -> None:
         """For ``deploy_wait`` a command is left to an instance that has its order's workflow."""
         self._context = context
         self._business = business

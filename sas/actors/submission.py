@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from sas.bounds import PAYLOAD_BYTES_MAX, TooLargeError, check_bytes
 from sas.codec import outward
-from sas.codec.orders import ORDER_BYTES_MAX, Salvage, Submission, parse_order, salvage
+from sas.codec.orders import Salvage, Submission, parse_order, salvage
 from sas.codec.payloads import encode_content
 from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Change, Origin, first_change, revival
@@ -19,7 +19,7 @@ from sas.domain.queues import ForbiddenReplyQueueError
 from sas.domain.submit import submit
 from sas.domain.workflow import UnknownWorkflowError, Workflow
 from sas.engine.context import Context
-from sas.engine.delivery import DEPLOY_WAIT, Delivery
+from sas.engine.delivery import Delivery
 from sas.engine.messages import notification
 from sas.engine.transition import ApplyResult, Source, TransitionRunner
 from sas.ports import Business
@@ -36,8 +36,8 @@ class Submitter:
         self,
         context: Context,
         business: Business,
-        order_bytes_max: int = ORDER_BYTES_MAX,
-        deploy_wait: timedelta = DEPLOY_WAIT,
+        order_bytes_max: int,
+        deploy_wait: timedelta,
     ) -> None:
         """An order of an unknown workflow waits ``deploy_wait`` for an instance that has it."""
         self._context = context

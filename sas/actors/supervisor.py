@@ -109,12 +109,12 @@ class Supervisor:
         self,
         context: Context,
         rules_of: Callable[[str, int], Rules],
-        excuses: Excuses | None = None,
-        function_time: timedelta = timedelta(minutes=1),
+        excuses: Excuses,
+        function_time: timedelta,
     ) -> None:
         self._context = context
         self._rules_of = rules_of
-        self._excuses = excuses or Excuses()
+        self._excuses = excuses
         self._function_time = function_time
         self._resting: dict[Due, datetime] = {}
         self._lease_ends_at: datetime | None = None

@@ -113,7 +113,8 @@ class OrdersClient:
             queues: names of the queues, if not the default; ``Queues().urgent`` submits in the
                 lane that overtakes all others (the sender needs the right to send there).
             patience_s: longest outage of Service Bus that the client survives, in seconds.
-            order_bytes_max: largest order message that the system takes (SAS_ORDER_BYTES_MAX).
+            order_bytes_max: largest order message that the system takes: its
+                SAS_MESSAGE_BYTES_MAX less 4,096.
             options: for the SDK's client, for instance ``transport_type``. The SDK does not
                 retry by itself unless ``retry_total`` says so: this client does.
 

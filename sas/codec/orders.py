@@ -36,9 +36,9 @@ PUT_BACK_BYTES = 4 * 1024
 its first MessageId, when it came, why it waits, its trace, and as a dead letter why it is one.
 """
 ORDER_BYTES_MAX = MESSAGE_BYTES_MAX - PUT_BACK_BYTES
-"""Default of SAS_ORDER_BYTES_MAX: the largest body of an order message."""
+"""The largest body of an order message, by default: a message that is put back must fit."""
 ORDER_BYTES_LIMIT = PAYLOAD_BYTES_MAX
-"""Highest value of SAS_ORDER_BYTES_MAX."""
+"""The largest body of an order message with Premium: the store takes no larger content."""
 ID_LENGTH_MAX = 128
 # CloudEvents and AMQP carry these ids as attributes, which allow no control characters.
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_LENGTH_MAX, pattern=PLAIN)]

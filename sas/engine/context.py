@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 
 from sas.codec.outward import AlertMessage
@@ -43,7 +43,7 @@ MISMATCH_SEEN_AGAIN = timedelta(minutes=5)
 """A message that was put back because of a wrong deploy comes again within this time."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """The ports, the addresses, this instance's name (it becomes LockedBy), and the features."""
 
@@ -55,30 +55,13 @@ class Context:
     outward: Outward
     outbox: Outbox
     rejections: Rejections
-    content: ContentStore = field(default_factory=ContentStore)
-    codec: PayloadCodec | None = None
-    versions: VersionCheck = field(default_factory=VersionCheck)
-    incidents: Incidents = field(default_factory=Incidents)
-    rules: RuntimeRules = field(default_factory=RuntimeRules)
-    sweep_tasks: tuple[SweepTask, ...] = ()
-    kept: KeptOrders = field(default_factory=KeptOrders)
-
-    @classmethod
-    def of(
-        cls,
-        store: StateStore,
-        bus: MessageBus,
-        clock: Clock,
-        to: Addresses,
-        instance: str,
-        content: ContentStore | None = None,
-    ) -> Context:
-        """Return a context over the given ports."""
-        content = content or ContentStore()
-        outward = Outward(store, bus, clock)
-        rejections = Rejections(bus, clock, to, outward)
-        outbox = Outbox(store, bus, to, outward, rejections, content)
-        return cls(store, bus, clock, to, instance, outward, outbox, rejections, content)
+    content: ContentStore
+    codec: PayloadCodec | None
+    versions: VersionCheck
+    incidents: Incidents
+    rules: RuntimeRules
+    sweep_tasks: tuple[SweepTask, ...]
+    kept: KeptOrders
 
     @property
     def queues(self) -> Queues:

@@ -11,15 +11,14 @@ Content of an order              ``ContentStore``
 Load and commit of an order      ``VersionCheck``
 ===============================  ==========================================================
 
-A class here is the default: it does nothing special, so the core runs without any feature. A
-feature subclasses it, and ``sas.bootstrap`` puts the feature in. Protocols have no default, because
-any number of them may take part.
+A feature implements an interface of this module, and ``sas.bootstrap`` puts the feature in. The
+core knows no feature by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Protocol
@@ -32,10 +31,8 @@ from sas.domain.messages import AlertKind
 from sas.domain.order import Details, Order, StepRecord
 from sas.domain.workflow import Rules, Workflow
 from sas.engine.delivery import Delivery
-from sas.ports import Callback, CallbacksOffError, Clock, Later, LostContentError
-from sas.telemetry.tracing import logger
+from sas.ports import Callback, CallbacksOffError, Clock, Later
 
-log = logger(__name__)
 PUT_BACK = "put-back/"
 """The MessageId of a request that was put back begins with this."""
 CALLED = "sas_called"
@@ -151,23 +148,20 @@ class CallGuard(Protocol):
         ...
 
 
-class LongSteps:
-    """Steps that outlast a call. By default there are none."""
+class LongSteps(Protocol):
+    """Steps that outlast a call."""
 
-    async def granted(self, request: RequestMessage, delivery: Delivery) -> RequestMessage | None:  # noqa: ARG002
+    async def granted(self, request: RequestMessage, delivery: Delivery) -> RequestMessage | None:
         """Return a request with the CompleteBy that its call has.
 
         None: no call may go out now. The request is superseded, or it was received late, asked for
         time, and was put back.
         """
-        return request
+        ...
 
     async def go_on(self, request: RequestMessage, later: Later) -> None:
         """Ask for the time that a step still needs, and schedule the next look at it."""
-        raise TypeError(
-            f"agent of step {request.step_name} returned {type(later).__name__}: "
-            "put the feature long_steps in (sas.bootstrap)"
-        )
+        ...
 
 
 CallbackIssuer = Callable[[RequestMessage, int], Callable[[timedelta], Callback]]
@@ -175,7 +169,7 @@ CallbackIssuer = Callable[[RequestMessage, int], Callable[[timedelta], Callback]
 
 
 def no_callbacks(_request: RequestMessage, _generation: int) -> Callable[[timedelta], Callback]:
-    """Issue no callbacks: the default."""
+    """Issue no callbacks: SAS_CALLBACK_KEY is not set."""
 
     def refuse(_within: timedelta) -> Callback:
         raise CallbacksOffError
@@ -186,8 +180,8 @@ def no_callbacks(_request: RequestMessage, _generation: int) -> Callable[[timede
 # Rules for a claim
 
 
-class RuntimeRules:
-    """Rules that change at run time: unavailable routes. By default every route is available."""
+class RuntimeRules(Protocol):
+    """Rules that change at run time: unavailable routes."""
 
     async def refresh(self) -> None:
         """Read the state that the rules depend on, at most every second or so.
@@ -197,24 +191,26 @@ class RuntimeRules:
         Raises:
             StoreUnavailableError: put the message back.
         """
+        ...
 
-    def of(self, workflow: Workflow, now: datetime) -> Rules:  # noqa: ARG002
+    def of(self, workflow: Workflow, now: datetime) -> Rules:
         """Return the current rules of a workflow."""
-        return workflow.rules
+        ...
 
 
 # Expiry of a step
 
 
-class Excuses:
-    """Knows why a step past its CompleteBy has not failed. By default every timeout counts."""
+class Excuses(Protocol):
+    """Knows why a step past its CompleteBy has not failed."""
 
     def begin_sweep(self) -> None:
         """Forget what the last sweep saw."""
+        ...
 
-    async def of(self, order: Order, step: StepRecord) -> Excuse | None:  # noqa: ARG002
+    async def of(self, order: Order, step: StepRecord) -> Excuse | None:
         """Return why a dispatched step has not failed; None if its timeout counts."""
-        return None
+        ...
 
 
 # The supervisor's sweep
@@ -223,8 +219,8 @@ SweepTask = Callable[[], Awaitable[None]]
 """Runs at the end of every sweep."""
 
 
-class Incidents:
-    """Reports incidents to operators. By default they are only logged."""
+class Incidents(Protocol):
+    """Reports incidents to operators."""
 
     async def report(self, incident: Incident, *order_ids: str) -> None:
         """Report an incident. This happens before the commit of the order that meets it.
@@ -232,29 +228,30 @@ class Incidents:
         Raises:
             StoreUnavailableError, BusUnavailableError: no alert was sent; report it again.
         """
-        log.warning("%s %s: %s (%s)", incident.kind.value, incident.scope, incident.text, order_ids)
+        ...
 
     async def end(self, kind: AlertKind, scope: str) -> None:
         """Send an alert that an incident is over, if it was reported; raises as ``report``."""
+        ...
 
 
 # Content of an order
 
 
-class ContentStore:
-    """Stores the content of orders. By default all of it stays in the order's rows and messages."""
+class ContentStore(Protocol):
+    """Stores the content of orders."""
 
-    def is_large(self, details: Details) -> bool:  # noqa: ARG002
+    def is_large(self, details: Details) -> bool:
         """Return whether the payload of an order is to be offloaded."""
-        return False
+        ...
 
     async def offload_payload(self, details: Details) -> Details:
         """Return an order's details, with a reference in place of a large payload."""
-        return details
+        ...
 
-    async def offload_result(self, order_id: str, text: str) -> Content:  # noqa: ARG002
+    async def offload_result(self, order_id: str, text: str) -> Content:
         """Return a result, or a reference to it if it is large."""
-        return text
+        ...
 
     async def fetch(self, order_id: str, content: Content) -> str:
         """Return the text of content.
@@ -262,37 +259,18 @@ class ContentStore:
         Raises:
             LostContentError: it is missing, or was changed.
         """
-        if isinstance(content, str):
-            return content
-        raise LostContentError(
-            f"order {order_id} refers to content of {content.size:,} bytes: put the feature "
-            "claim_check in (sas.bootstrap)"
-        )
+        ...
 
     async def fetch_all(self, order: Order) -> Order:
         """Return an order with all its content in place. Lost content stays a reference."""
-        payload = await self._fetched(order.order_id, order.details.payload)
-        steps = [
-            step
-            if step.result is None
-            else replace(step, result=await self._fetched(order.order_id, step.result))
-            for step in order.steps
-        ]
-        return replace(order, details=replace(order.details, payload=payload), steps=tuple(steps))
-
-    async def _fetched(self, order_id: str, content: Content) -> Content:
-        try:
-            return await self.fetch(order_id, content)
-        except LostContentError as lost:
-            log.error("%s", lost)  # noqa: TRY400  a traceback adds nothing
-            return content
+        ...
 
 
 # Load and commit of an order
 
 
-class VersionCheck:
-    """Refuses orders whose workflow version was redefined. By default nothing is compared."""
+class VersionCheck(Protocol):
+    """Refuses orders whose workflow version was redefined."""
 
     async def check(self, order: Order) -> None:
         """Compare an order's workflow with the stored definition of its version.
@@ -300,3 +278,4 @@ class VersionCheck:
         Raises:
             StoreMismatchError: they differ.
         """
+        ...

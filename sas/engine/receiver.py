@@ -86,7 +86,7 @@ class Receiver:
     clock: Clock
     function_time: timedelta
     outward: Outward
-    report_mismatch: Callable[[Mismatch], Awaitable[None]] | None = None
+    report_mismatch: Callable[[Mismatch], Awaitable[None]]
 
     async def receive(self, handler: Handler, delivery: Delivery) -> object:
         """Return what the handler returns; None if the message was put back.
@@ -144,11 +144,10 @@ class Receiver:
             raise
 
     async def _report(self, wrong: Mismatch) -> None:
-        if self.report_mismatch is not None:
-            try:
-                await self.report_mismatch(wrong)
-            except (UnavailableError, UndeliverableError) as down:
-                log.warning("a wrong deploy is reported later: %s", down)
+        try:
+            await self.report_mismatch(wrong)
+        except (UnavailableError, UndeliverableError) as down:
+            log.warning("a wrong deploy is reported later: %s", down)
 
     def _copy(self, delivery: Delivery, times: int, delay: float) -> Message:
         """Return a message as it comes again, ``delay`` seconds from now."""

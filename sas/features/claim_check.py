@@ -10,13 +10,18 @@ from dataclasses import replace
 
 from sas.bounds import PAYLOAD_INLINE_BYTES_MAX, RESULT_INLINE_BYTES_MAX
 from sas.domain.content import Content, PayloadRef, size_of
-from sas.domain.order import Details
-from sas.engine.hooks import ContentStore
-from sas.ports import StateStore
+from sas.domain.order import Details, Order
+from sas.ports import LostContentError, StateStore
+from sas.telemetry.tracing import logger
+
+log = logger(__name__)
 
 
-class ClaimCheck(ContentStore):
-    """Offloads payloads over 64 KB and results over 48 KB to rows of their own."""
+class ClaimCheck:
+    """Offloads payloads over 64 KB and results over 48 KB to rows of their own.
+
+    See ``sas.engine.hooks.ContentStore``.
+    """
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
@@ -49,6 +54,24 @@ class ClaimCheck(ContentStore):
         if isinstance(content, str):
             return content
         return (await self._store.get_payload(order_id, content)).decode()
+
+    async def fetch_all(self, order: Order) -> Order:
+        """See ``ContentStore.fetch_all``."""
+        payload = await self._fetched(order.order_id, order.details.payload)
+        steps = [
+            step
+            if step.result is None
+            else replace(step, result=await self._fetched(order.order_id, step.result))
+            for step in order.steps
+        ]
+        return replace(order, details=replace(order.details, payload=payload), steps=tuple(steps))
+
+    async def _fetched(self, order_id: str, content: Content) -> Content:
+        try:
+            return await self.fetch(order_id, content)
+        except LostContentError as lost:
+            log.error("%s", lost)  # noqa: TRY400  a traceback adds nothing
+            return content
 
     async def _offload(self, order_id: str, content: Content, inline_bytes_max: int) -> Content:
         if isinstance(content, PayloadRef) or size_of(content) <= inline_bytes_max:

@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import Protocol
 
 from sas.domain.workflow import Rules, Workflow, Workflows
-from sas.engine.hooks import RuntimeRules
 
 
 class Unavailable(Protocol):
@@ -28,7 +27,7 @@ class Unavailable(Protocol):
         ...
 
 
-class Routing(RuntimeRules):
+class Routing:
     """Marks the routes to agents that cannot be called. See ``sas.engine.hooks.RuntimeRules``."""
 
     def __init__(self, workflows: Workflows, circuits: Unavailable) -> None:

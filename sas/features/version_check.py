@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping
 
 from sas.domain.order import Order
 from sas.domain.workflow import Workflow
-from sas.engine.hooks import VersionCheck
 from sas.ports import ConflictError, CorruptOrderError, StateStore, StoreMismatchError
 
 
@@ -38,8 +37,11 @@ def value_name(name: str, version: int) -> str:
     return f"workflow-{name}-{version}"
 
 
-class Versions(VersionCheck):
-    """Compares definitions with the stored fingerprints. See ``sas.engine.hooks``."""
+class Versions:
+    """Compares definitions with the stored fingerprints.
+
+    See ``sas.engine.hooks.VersionCheck``.
+    """
 
     def __init__(self, store: StateStore, workflows: Iterable[Workflow]) -> None:
         self._store = store

@@ -6,12 +6,11 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sas.actors.agent import RetryPolicy
-from sas.bootstrap import Application, actors, wired
+from sas.bootstrap import Application, assemble
 from sas.codec import internal
 from sas.codec.internal import CallbackMessage, CommandMessage
 from sas.codec.strict import MalformedError
@@ -22,7 +21,6 @@ from sas.domain.workflow import Rules, Workflows
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.kept_orders import KeptOrders
-from sas.engine.messages import Addresses
 from sas.features.callbacks.codec import CallbackKeys
 from sas.features.callbacks.endpoint import AGAIN_MAX
 from sas.features.circuit_breaker.rules import BreakerPolicy
@@ -38,6 +36,7 @@ from sas.testing.bus import DEAD_LETTERS, MemoryBus, Queued, QueueRules
 from sas.testing.clock import VirtualClock
 from sas.testing.platform import QUEUES, REPLIES_TO
 from sas.testing.remote import RemoteLedger, SimulatedAgent
+from sas.testing.settings import settings
 from sas.testing.store import MemoryStore
 from sas.testing.world import CrashError, Faults, Handler, HostRules, Instance, World
 
@@ -104,20 +103,17 @@ class Host:
         """See ``Functions.start``."""
         self._starts += 1
         name = f"{self._name}.{self._starts}"
-        to, business = Addresses(QUEUES, "/simulation"), self.business
-        context = wired(
-            self._store, self._bus, self.clock, to, name, business.workflows, self._codec
-        )
-        if self._reads_all:
-            context = replace(context, kept=KeptOrders(0))
-        app = actors(
-            context,
-            business,
-            policy=RetryPolicy(0.2, 2.0),
+        business = self.business
+        config = settings(
+            name,
+            queues=QUEUES,
             circuit=self._breaker,
             callback_keys=KEYS,
+            payload_codec=self._codec,
         )
-        self.context: Context = context
+        kept = KeptOrders(0) if self._reads_all else None
+        app = assemble(self._store, self._bus, self.clock, business, config, kept=kept)
+        self.context: Context = app.context
         self.callbacks, self._supervisor = app.callbacks, app.supervisor
         self.handlers: dict[str, Handler] = _handlers(app, business)
 
@@ -128,7 +124,7 @@ class Host:
 
 def _handlers(app: Application, business: Business) -> dict[str, Handler]:
     def handler(handle: Callable[[Delivery], Awaitable[object]]) -> Handler:
-        return lambda queued: app.receive(handle, delivery(queued))
+        return lambda queued: app.receiver.receive(handle, delivery(queued))
 
     own = {
         QUEUES.dead_letters: handler(app.dead_letters.handle),

@@ -12,24 +12,26 @@ from azure.data.tables import UpdateMode
 from devstack.azurite import Azurite
 from sas.adapters.clock import SystemClock
 from sas.adapters.table_store import TableStore
+from sas.bootstrap import assemble
 from sas.domain.ids import shard_of
-from sas.domain.queues import Queues
-from sas.domain.workflow import Step, Workflow
+from sas.domain.workflow import Step, Workflow, Workflows
 from sas.engine.context import Context
-from sas.engine.messages import Addresses
 from sas.features.version_check import Versions
 from sas.ports import (
     FORMAT,
+    Business,
     ConflictError,
     OtherVersionError,
     StateStore,
     StoreMismatchError,
 )
 from sas.testing.bus import MemoryBus
+from sas.testing.settings import settings
 from sas.testing.store import MemoryStore
 from tests.contract import cases
 from tests.contract.cases import NOW
 from tests.contract.conftest import new_table
+from tests.unit.actors_kit import ScriptedAgent
 
 FAR = NOW + timedelta(days=30)
 STEPS = tuple(Step(f"step-{n}", agent="inventory") for n in range(3))
@@ -118,9 +120,9 @@ async def test_a_shared_value_of_a_newer_format_is_left_alone_and_hides_no_other
 
 
 def deployed(store: TableStore, workflows: Sequence[Workflow]) -> Context:
-    clock = SystemClock()
-    context = Context.of(store, MemoryBus(clock), clock, Addresses(Queues(), "/test"), "host-1")
-    return replace(context, versions=Versions(store, workflows))
+    clock, known = SystemClock(), Workflows(workflows)
+    business = Business(known, dict.fromkeys(known.agents(), ScriptedAgent()))
+    return assemble(store, MemoryBus(clock), clock, business, settings("host-1")).context
 
 
 async def test_a_deployment_asks_once_a_version_and_refuses_what_changed(azurite: Azurite) -> None:

@@ -43,8 +43,6 @@ ENDS_WITHIN_S = 240.0
 """Far more than is needed: a killed supervisor's words wait 30 s (``OUT_AGAIN_AFTER``)."""
 SETTINGS = {
     "SAS_SUPERVISOR_SCHEDULE": "* * * * * *",
-    "SAS_AGENT_FIRST_DELAY_SECONDS": "0.05",
-    "SAS_AGENT_DELAY_MAX_SECONDS": "0.5",
     "TESTS_TIME_ALLOWED_SECONDS": "6",
     "TESTS_ATTEMPT_SECONDS": "20",
 }

@@ -8,7 +8,8 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from sas.codec.outward import AlertMessage, Notification, RejectedMessage
+from sas.config import Config, read_config
 from tests.functions_rig import SHOP, Rig, northwind, order, rig, until
 from tests.integration.broker_sdk_kit import short_pauses
 
@@ -188,9 +190,16 @@ def message_id(name: str) -> str:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def outcome() -> AsyncIterator[Outcome]:
+    def impatient() -> Config:
+        return replace(read_config(), deploy_wait=timedelta(seconds=1))
+
     async with rig() as made:
         made.broker.update_queue("orders", max_message_kilobytes=1024)
-        async with made.host(SAS_DEPLOY_WAIT_SECONDS="1"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sas.bootstrap.read_config", impatient)
+            async with made.host():
+                await made.quiet()  # the application is made while it is impatient
+        async with made.host():
             for name, bad in BAD.items():
                 await made.send("orders", ServiceBusMessage(bad.body, message_id=message_id(name)))
             await made.submit("GOOD")

@@ -224,7 +224,6 @@ FIFTY = [f"NW-{number}" for number in range(21_001, 21_051)]
 AWAY = {  # without a circuit breaker, which would let them wait for the service
     "SAS_BREAKER_FAILURES": "0",
     "SAS_SUPERVISOR_SCHEDULE": EVERY_SECOND,
-    "SAS_AGENT_DELAY_MAX_SECONDS": "1",
     "TESTS_TIME_ALLOWED_SECONDS": "10",  # fifty other steps are done within it
 }
 

@@ -7,7 +7,6 @@ import re
 
 import pytest
 
-from sas.bounds import SHARDS_MAX
 from sas.config import SettingError, read_config
 from sas.environment import CONNECTION
 from tests.indexed_functions import bindings
@@ -67,12 +66,10 @@ ELSEWHERE = {
             *(
                 "SAS_SHARDS",
                 "SAS_SOURCE",
-                "SAS_ORDER_BYTES_MAX",
                 "SAS_MESSAGE_BYTES_MAX",
-                "SAS_AGENT_FIRST_DELAY_SECONDS",
             ),
-            *("SAS_AGENT_DELAY_MAX_SECONDS", "SAS_AGENT_LIMITS", "SAS_BREAKER_FAILURES"),
-            *("SAS_BREAKER_OPEN_SECONDS", "SAS_FUNCTION_SECONDS", "SAS_DEPLOY_WAIT_SECONDS"),
+            *("SAS_AGENT_LIMITS", "SAS_BREAKER_FAILURES"),
+            *("SAS_FUNCTION_SECONDS",),
             *(
                 "ORDERS_ATTEMPT_SECONDS",
                 "ORDERS_CARRIER_TELLS_SECONDS",
@@ -175,8 +172,7 @@ def test_the_purge_follows_its_parameters() -> None:
     config = read_config(in_azure())
     assert config.retention.days == 30
     assert in_azure()["SAS_PURGE_SCHEDULE"] == "0 5/10 * * * *"
-    assert config.purge_shards == int(DEFAULTS["purgeShards"]) == SHARDS_MAX
-    for name in ("purgeSchedule", "orderRetentionDays", "purgeShards"):
+    for name in ("purgeSchedule", "orderRetentionDays"):
         assert f"    {name}: {name}\n" in (INFRA / "modules" / "platform.bicep").read_text()
 
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 __all__ = ["short_pauses"]  # fixtures of every test here
 
 PREMIUM_BYTES = 4 * 1024 * 1024
-PREMIUM = {"SAS_ORDER_BYTES_MAX": str(PREMIUM_BYTES), "SAS_MESSAGE_BYTES_MAX": "5242880"}
+PREMIUM = {"SAS_MESSAGE_BYTES_MAX": "5242880"}
 SAID = "r" * 900_000
 
 

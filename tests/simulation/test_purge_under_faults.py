@@ -38,7 +38,7 @@ class Purging:
         self.removed: dict[str, Order] = {}
         self.old = [f"O-{number}" for number in range(OLD)]
         self.undoing: set[str] = set()
-        self._purger = Purger(system.context, RETENTION)
+        self._purger = Purger(system.context, RETENTION, timedelta(minutes=9))
         self._purge = system.context.store.purge
         system.context.store.purge = self._noted  # type: ignore[method-assign]
         self._sweep = system.world.timer

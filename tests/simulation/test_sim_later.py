@@ -67,5 +67,5 @@ def test_a_message_that_is_put_aside_without_an_alert_is_found(
     assert "and no alert was sent" in seen(ASIDE)
 
 
-CALLBACK, DEADLINE, UNDO, INCIDENT, ASIDE = 11, 0, 37, 0, 1
+CALLBACK, DEADLINE, UNDO, INCIDENT, ASIDE = 11, 0, 543, 0, 1
 """Seeds that meet each of these."""

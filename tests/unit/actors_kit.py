@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from sas.actors.dead_letters import DeadLetters
 from sas.actors.scheduler import Scheduler
 from sas.actors.submission import Submitter
 from sas.actors.supervisor import Supervisor
-from sas.bootstrap import actors, wired
+from sas.bootstrap import assemble
 from sas.codec import internal, outward
 from sas.codec.internal import CommandMessage, ReplyMessage, RequestMessage
 from sas.codec.outward import AlertMessage, Notification, RejectedMessage
@@ -27,9 +27,8 @@ from sas.domain.queues import Queues, lane
 from sas.domain.workflow import NO_TIME, OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
-from sas.engine.hooks import CallGuard, VersionCheck
+from sas.engine.hooks import CallGuard
 from sas.engine.kept_orders import KeptOrders
-from sas.engine.messages import Addresses
 from sas.features.call_limit import CallLimit
 from sas.features.callbacks.codec import CallbackKeys, message_of, parse_body
 from sas.features.callbacks.endpoint import Callbacks
@@ -39,6 +38,7 @@ from sas.features.long_steps.steps import ContinuedSteps
 from sas.ports import Agent, Business, Call, Message, PayloadCodec, RefusedError, StateStore
 from sas.testing.bus import MemoryBus
 from sas.testing.clock import VirtualClock
+from sas.testing.settings import settings
 from sas.testing.store import MemoryStore
 
 T = TypeVar("T")
@@ -236,25 +236,22 @@ def kit(
             duplicate_window=duplicate_window,
         )
     business = Business(Workflows(workflows or (CHAIN, CARE)), agents, checks)
-    context = wired(
-        store, bus, clock, Addresses(queues, "/test"), instance, business.workflows, codec
-    )
-    context = replace(context, versions=VersionCheck(), kept=kept or KeptOrders())
-    app = actors(
-        context,
-        business,
-        policy=RetryPolicy(0.2, 2.0),
+    config = settings(
+        instance,
+        queues=queues,
         circuit=BreakerPolicy(0),
         callback_keys=callback_keys,
+        payload_codec=codec,
         deploy_wait=deploy_wait,
     )
+    app = assemble(store, bus, clock, business, config, kept=kept)
     return Kit(
         clock,
         store,
         bus,
         business,
         agents,
-        context,
+        app.context,
         app.submitter,
         app.scheduler,
         app.supervisor,
@@ -262,6 +259,13 @@ def kit(
         dict(app.agents),
         app.callbacks,
     )
+
+
+class AnyWorkflow(Workflows):
+    """Knows a workflow of every name: the agent of a test works on any request."""
+
+    def find(self, name: str, version: int | None = None) -> Workflow:
+        return CHAIN
 
 
 def agent_actor(
@@ -284,6 +288,7 @@ def agent_actor(
         guards=guards,
         long_steps=ContinuedSteps(context, name),
         callbacks=KEYS.issuer(context.clock),
+        workflows=AnyWorkflow((CHAIN,)),
     )
 
 

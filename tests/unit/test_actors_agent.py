@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sas.actors.agent import KEEP_ERROR_SECONDS, AgentActor, RetryPolicy
+from sas.actors.agent import KEEP_ERROR_SECONDS, RetryPolicy
 from sas.bounds import RESULT_BYTES_MAX
 from sas.cli import look
 from sas.codec import internal
@@ -40,6 +40,7 @@ from tests.unit.actors_kit import (
     QUEUES,
     Kit,
     ScriptedAgent,
+    agent_actor,
     delivery,
     kit,
     order,
@@ -463,7 +464,7 @@ async def test_a_late_call_that_lands_after_the_undo_does_not_move_the_order() -
     made, message = await requested()
     slow = ScriptedAgent()
     slow.then(takes(29, made, {"late": 1}))
-    actor = AgentActor(made.context, "stock", slow)
+    actor = agent_actor(made.context, "stock", slow)
     await made.run(actor.handle(delivery(message, message_id="m")))
     late = made.bus.take(QUEUES.replies)
     assert late is not None

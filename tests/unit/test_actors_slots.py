@@ -14,17 +14,17 @@ import msgspec
 import pytest
 
 from sas.actors.agent import NotBegunError
+from sas.bootstrap import assemble
 from sas.codec.internal import RequestMessage, encode
 from sas.domain.order import CLOCK_SKEW
-from sas.domain.queues import Queues
-from sas.engine.context import Context
-from sas.engine.messages import Addresses
+from sas.domain.workflow import Workflows
 from sas.features.call_limit import CALL_MAX, WAIT_HERE, lease_end, pauses, put_back_for
-from sas.ports import Call, StoreUnavailableError, TransientError
+from sas.ports import Business, Call, StoreUnavailableError, TransientError
 from sas.testing.bus import MemoryBus
 from sas.testing.clock import START, VirtualClock
+from sas.testing.settings import settings
 from sas.testing.store import MemoryStore, StoreFault
-from tests.unit.actors_kit import QUEUES, agent_actor, received
+from tests.unit.actors_kit import AGENTS, CHAIN, QUEUES, agent_actor, received
 
 QUEUE, REPLIES = "agent-stock", "agent-replies"
 LIMIT = 3
@@ -67,9 +67,10 @@ class Rig:
         self.bus = MemoryBus(self.clock)
         self.bus.declare(QUEUE, f"{QUEUE}-urgent", REPLIES, f"{REPLIES}-urgent", "operator-alerts")
         self.remote = Remote(self.clock)
-        to = Addresses(Queues(), "/t")
+        business = Business(Workflows([CHAIN]), dict.fromkeys(AGENTS, self.remote))
         contexts = [
-            Context.of(self.store, self.bus, self.clock, to, f"host-{n}") for n in range(instances)
+            assemble(self.store, self.bus, self.clock, business, settings(f"host-{n}")).context
+            for n in range(instances)
         ]
         self.actors = [agent_actor(one, "stock", self.remote, limit=limit) for one in contexts]
 

@@ -16,6 +16,7 @@ from sas.domain.expire import DEPLOY_TIME
 from sas.domain.ids import shard_of
 from sas.domain.messages import Request
 from sas.domain.workflow import Rules, Workflow
+from sas.features.queue_delay.excuses import QueueExcuses
 from sas.ports import (
     BusUnavailableError,
     Message,
@@ -296,8 +297,12 @@ async def test_one_bad_order_does_not_stop_the_sweep_of_the_others() -> None:
         return rules
 
     calls: list[str] = []
+    while made.bus.take(QUEUES.agent("stock")):
+        """Its agent dies."""
+    excuses = QueueExcuses(made.context, made.business.workflows)
+    supervisor = Supervisor(made.context, rules_of, excuses, timedelta(minutes=1))
     await made.later(30)
-    swept = await made.run(Supervisor(made.context, rules_of).sweep())
+    swept = await made.run(supervisor.sweep())
     assert swept.failed == 1
     assert swept.done == {"step reset": 5}
 

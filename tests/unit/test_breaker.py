@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sas.bootstrap import wired
+from sas.bootstrap import assemble
 from sas.codec.internal import RequestMessage, encode
 from sas.codec.outward import AlertMessage
 from sas.codec.strict import convert
@@ -19,10 +19,10 @@ from sas.domain.ids import key_time
 from sas.domain.queues import Queues
 from sas.domain.workflow import Workflows
 from sas.engine.context import Context
-from sas.engine.messages import Addresses
 from sas.features.circuit_breaker import rules
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, BreakerState
 from sas.ports import (
+    Business,
     Call,
     RefusedError,
     SharedValue,
@@ -31,8 +31,10 @@ from sas.ports import (
 )
 from sas.testing.bus import BusFault, MemoryBus
 from sas.testing.clock import START, VirtualClock
+from sas.testing.settings import settings
 from sas.testing.store import MemoryStore, StoreFault
 from tests.unit.actors_kit import (
+    AGENTS,
     CHAIN,
     QUEUES,
     agent_actor,
@@ -134,8 +136,8 @@ class Rig:
 
     def context(self, name: str) -> Context:
         """Return the context of an instance, with every feature in it."""
-        to, workflows = Addresses(Queues(), "/t"), Workflows([CHAIN])
-        return wired(self.store, self.bus, self.clock, to, name, workflows)
+        business = Business(Workflows([CHAIN]), dict.fromkeys(AGENTS, self.remote))
+        return assemble(self.store, self.bus, self.clock, business, settings(name)).context
 
     def request(self, order_id: str, seconds: float = 60) -> bytes:
         return encode(

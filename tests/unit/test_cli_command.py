@@ -116,7 +116,8 @@ def test_the_connection_comes_from_the_environment() -> None:
         return read_connection("responses-a", env)
 
     assert found(ServiceBus="a=1") == Connection(Endpoint("a=1"), "responses-a", Queues(), 258_048)
-    assert found(ServiceBus="b=2", SAS_ORDER_BYTES_MAX="4096").order_bytes_max == 4096
+    premium = found(ServiceBus="b=2", SAS_MESSAGE_BYTES_MAX="1048576")
+    assert premium.order_bytes_max == 1_044_480
     assert found(AzureWebJobsServiceBus="c=3").endpoint.connection_string == "c=3"
     by_identity = found(ServiceBus__fullyQualifiedNamespace="n.servicebus.windows.net")
     assert by_identity.endpoint == Endpoint(address="n.servicebus.windows.net")

@@ -15,7 +15,7 @@ import pytest
 from sas.cli.main import main
 from sas.domain.workflow import Backoff, OnFailure, Step, Undo, Workflow, Workflows
 from sas.features.version_check import Versions
-from sas.ports import Business
+from sas.ports import Business, StoreMismatchError
 from sas.testing.store import MemoryStore
 from tests.unit.actors_kit import Kit, ScriptedAgent, command, kit, order
 from tests.unit.test_cli_workflows import run_in_thread
@@ -160,14 +160,9 @@ async def test_an_order_is_never_undone_by_the_steps_of_another_definition() -> 
     before = made.order()
     after = replace(CHAIN, steps=(STEPS[0], Step("mail", "payment", undo=Undo(MINUTE))))
     later = kit(after, beside=made)
-    await later.hand(command("undo", before.seq))
-    await later.drain()
+    with pytest.raises(StoreMismatchError, match="version 1 was redefined since its orders began"):
+        await later.hand(command("undo", before.seq))
     assert later.order() == before
-    assert later.alerts()[-1].text == (
-        "undo of order O-1 was refused: workflow 'chain' version 1 has the steps reserve, "
-        "mail, but the order began with reserve, pay; deploy it again as it was, beside the newer "
-        "versions."
-    )
 
 
 async def test_a_command_for_an_order_whose_version_is_gone_is_refused_with_what_to_do() -> None:

@@ -34,7 +34,6 @@ def test_the_least_settings_are_two_connections() -> None:
     assert config.shards == 16
     assert config.queues == Queues()
     assert config.order_bytes_max == 252 * 1024
-    assert (config.agent_first_delay, config.agent_delay_max) == (0.2, 10.0)
     assert config.source == "/scheduler-agent-supervisor"
 
 
@@ -109,17 +108,13 @@ def test_a_storage_account_of_its_own_goes_before_the_hosts() -> None:
         ({"SAS_SHARDS": "1.5"}, "SAS_SHARDS"),
         ({"SAS_SHARDS": "²"}, "SAS_SHARDS"),
         ({"SAS_SHARDS": ""}, "SAS_SHARDS"),
-        ({"SAS_PURGE_SHARDS": "0"}, "SAS_PURGE_SHARDS"),
-        ({"SAS_ORDER_BYTES_MAX": "1023"}, "SAS_ORDER_BYTES_MAX"),
-        ({"SAS_ORDER_BYTES_MAX": "4194305"}, "SAS_ORDER_BYTES_MAX"),
-        ({"SAS_ORDER_BYTES_MAX": "258049"}, "set SAS_MESSAGE_BYTES_MAX"),
         ({"SAS_MESSAGE_BYTES_MAX": "262143"}, "SAS_MESSAGE_BYTES_MAX"),
         ({"SAS_FUNCTION_SECONDS": "0"}, "SAS_FUNCTION_SECONDS"),
         ({"SAS_FUNCTION_SECONDS": "soon"}, "SAS_FUNCTION_SECONDS"),
-        ({"SAS_AGENT_FIRST_DELAY_SECONDS": "nan"}, "SAS_AGENT_FIRST_DELAY_SECONDS"),
-        ({"SAS_AGENT_FIRST_DELAY_SECONDS": "-1"}, "SAS_AGENT_FIRST_DELAY_SECONDS"),
-        ({"SAS_AGENT_DELAY_MAX_SECONDS": "inf"}, "SAS_AGENT_DELAY_MAX_SECONDS"),
-        ({"SAS_AGENT_DELAY_MAX_SECONDS": "86400"}, "SAS_AGENT_DELAY_MAX_SECONDS"),
+        ({"SAS_FUNCTION_SECONDS": "nan"}, "SAS_FUNCTION_SECONDS"),
+        ({"SAS_FUNCTION_SECONDS": "-1"}, "SAS_FUNCTION_SECONDS"),
+        ({"SAS_FUNCTION_SECONDS": "inf"}, "SAS_FUNCTION_SECONDS"),
+        ({"SAS_FUNCTION_SECONDS": "86400"}, "SAS_FUNCTION_SECONDS"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(given: dict[str, str], named: str) -> None:

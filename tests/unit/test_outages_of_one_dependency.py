@@ -38,7 +38,9 @@ async def receive(made: Kit, message: Message) -> object:
         QUEUES.replies: made.scheduler.handle_reply,
         STOCK: made.actors["stock"].handle,
     }
-    receiver = Receiver(made.bus, made.clock, FUNCTION, made.context.outward)
+    receiver = Receiver(
+        made.bus, made.clock, FUNCTION, made.context.outward, made.context.report_mismatch
+    )
     return await made.run(receiver.receive(handlers[message.queue], delivery(message)))
 
 
@@ -278,7 +280,9 @@ async def test_a_request_that_comes_late_asks_for_time_though_its_time_has_no_zo
     message = await requested(made)
     naive = made.clock.now().replace(tzinfo=None)
     await made.later(40)
-    receiver = Receiver(made.bus, made.clock, FUNCTION, made.context.outward)
+    receiver = Receiver(
+        made.bus, made.clock, FUNCTION, made.context.outward, made.context.report_mismatch
+    )
     late = delivery(message, enqueued_at=naive)
     await made.run(receiver.receive(made.actors["stock"].handle, late))
     assert len(made.bus.messages(QUEUES.replies)) == 1

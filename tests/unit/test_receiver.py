@@ -55,9 +55,12 @@ class Door:
         self.bus.declare(QUEUE, duplicate_window=timedelta(minutes=10))
         self.store = MemoryStore()
         outward = Outward(self.store, self.bus, self.clock)
-        self.receiver = Receiver(self.bus, self.clock, MINUTES, outward)
+        self.receiver = Receiver(self.bus, self.clock, MINUTES, outward, self.reported)
         self.failures = list(failures)
         self.seen: list[Delivery] = []
+
+    async def reported(self, wrong: Exception) -> None:
+        """Take the report of a wrong deploy."""
 
     async def handler(self, delivery: Delivery) -> str:
         self.seen.append(delivery)

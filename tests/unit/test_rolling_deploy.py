@@ -10,9 +10,8 @@ from typing import NoReturn
 
 import pytest
 
-from sas.actors.agent import RetryPolicy
 from sas.actors.supervisor import LEASE_TIME
-from sas.bootstrap import Application, actors, wired
+from sas.bootstrap import Application, assemble
 from sas.domain.change import OtherDue
 from sas.domain.expire import DEPLOY_TIME
 from sas.domain.workflow import NO_TIME, Workflow, Workflows
@@ -26,6 +25,7 @@ from sas.ports import (
     StoreMismatchError,
     StoreUnavailableError,
 )
+from sas.testing.settings import settings
 from tests.unit.actors_kit import (
     CARE,
     CHAIN,
@@ -63,7 +63,13 @@ async def receive_as(made: Kit, queue: str, given: Delivery) -> object:
         QUEUES.agent("stock"): made.actors["stock"].handle,
         QUEUES.dead_letters: made.dead_letters.handle,
     }
-    receiver = Receiver(made.bus, made.clock, timedelta(minutes=9), made.context.outward)
+    receiver = Receiver(
+        made.bus,
+        made.clock,
+        timedelta(minutes=9),
+        made.context.outward,
+        made.context.report_mismatch,
+    )
     return await made.run(receiver.receive(handlers[queue], given))
 
 
@@ -245,36 +251,29 @@ async def test_an_agent_calls_nothing_for_a_workflow_that_its_instance_lacks() -
 def redeployed(made: Kit, *workflows: Workflow) -> Application:
     """Return what a start with these workflows makes over the same table and bus."""
     business = replace(made.business, workflows=Workflows(workflows))
-    context = wired(
-        *(made.store, made.bus, made.clock, made.context.to, "redeployed"),
-        business.workflows,
-    )
-    return actors(
-        context,
-        business,
-        policy=RetryPolicy(0.2, 2.0),
-        circuit=BreakerPolicy(0),
-        callback_keys=KEYS,
-    )
+    config = settings("redeployed", circuit=BreakerPolicy(0), callback_keys=KEYS)
+    return assemble(made.store, made.bus, made.clock, business, config)
 
 
 async def test_a_workflow_redefined_under_its_version_puts_messages_back_with_one_alert() -> None:
     made = kit(duplicate_window=timedelta(minutes=10))
     right = redeployed(made, CHAIN, CARE)
     order_message = Message(QUEUES.orders, "m-1", order())
-    await made.run(right.receive(right.submitter.handle, delivery(order_message)))
+    await made.run(right.receiver.receive(right.submitter.handle, delivery(order_message)))
     wake = made.bus.take(QUEUES.scheduler)
     assert wake is not None
     wrong = redeployed(made, replace(CHAIN, steps=CHAIN.steps[:1]), CARE)
     for _ in range(40):
-        assert await made.run(wrong.receive(wrong.scheduler.handle, delivery(wake))) is None
+        assert (
+            await made.run(wrong.receiver.receive(wrong.scheduler.handle, delivery(wake))) is None
+        )
         await made.run(wrong.supervisor.sweep())
         wake = await comes_again(made, QUEUES.scheduler, DELAY_MAX_S)
     (told, later) = made.alerts()
     assert (told.kind, told.scope) == ("not-runnable", "workflow chain 1")
     assert "give the new definition a version of its own" in told.text
     assert (later.scope, later.id) == (told.scope, told.id[:-1] + "2")
-    await made.run(right.receive(right.scheduler.handle, delivery(wake)))
+    await made.run(right.receiver.receive(right.scheduler.handle, delivery(wake)))
     await made.drain()
     assert made.state() == "Processed"
     assert made.rejected() == []
@@ -291,7 +290,7 @@ async def test_a_wrong_number_of_shards_puts_messages_back_with_one_alert_a_day(
     made.store._begin = refuse  # type: ignore[method-assign,assignment]
     message = Message(QUEUES.orders, "m-1", order())
     for _ in range(40):
-        assert await made.run(app.receive(app.submitter.handle, delivery(message))) is None
+        assert await made.run(app.receiver.receive(app.submitter.handle, delivery(message))) is None
         with pytest.raises(StoreUnavailableError):
             await made.run(app.supervisor.sweep())
         message = await comes_again(made, QUEUES.orders, DELAY_MAX_S)
@@ -299,7 +298,7 @@ async def test_a_wrong_number_of_shards_puts_messages_back_with_one_alert_a_day(
     assert (told.kind, told.scope) == ("not-runnable", "number of shards")
     assert "put back" in told.text
     made.store._begin = begin  # type: ignore[method-assign]
-    await made.run(app.receive(app.submitter.handle, delivery(message)))
+    await made.run(app.receiver.receive(app.submitter.handle, delivery(message)))
     await made.drain()
     assert made.state() == "Processed"
 
@@ -312,7 +311,7 @@ async def test_a_queue_that_is_not_created_yet_puts_messages_back_and_is_reporte
     wake = made.bus.take(QUEUES.scheduler)
     assert wake is not None
     for _ in range(20):
-        assert await made.run(app.receive(app.scheduler.handle, delivery(wake))) is None
+        assert await made.run(app.receiver.receive(app.scheduler.handle, delivery(wake))) is None
         await made.run(app.supervisor.sweep())
         wake = await comes_again(made, QUEUES.scheduler, DELAY_MAX_S)
     (told,) = made.alerts()
@@ -320,7 +319,7 @@ async def test_a_queue_that_is_not_created_yet_puts_messages_back_and_is_reporte
     assert "put back" in told.text
     assert [step.failure_count for step in made.order().steps] == [0, 0]
     made.bus.queues[missing.name] = missing
-    await made.run(app.receive(app.scheduler.handle, delivery(wake)))
+    await made.run(app.receiver.receive(app.scheduler.handle, delivery(wake)))
     await made.drain()
     assert made.state() == "Processed"
     assert made.rejected() == []

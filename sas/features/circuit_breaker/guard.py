@@ -18,6 +18,7 @@ from sas.features.circuit_breaker import rules
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, BreakerState
 from sas.ports import (
     BusUnavailableError,
+    Clock,
     ConflictError,
     SharedValue,
     StateStore,
@@ -167,30 +168,32 @@ class CircuitBreaker:
             log.warning("circuit of %s: its alert is sent later: %s", self._agent, down)
 
 
-async def open_circuits(context: Context) -> tuple[list[Incident], list[tuple[AlertKind, str]]]:
-    """Health check: return the incidents of open circuits, and the names of those that have ended.
-
-    They follow from the shared state, so neither a crash nor an outage loses one.
-
-    Raises:
-        StoreUnavailableError: the circuits could not be read.
-    """
-    now = context.clock.now()
-    found = {name: one.value for name, one in (await breakers(context.store).all()).items()}
-    return (
-        [_incident(agent, one, now) for agent, one in found.items() if _is_open(one)],
-        [_name(agent) for agent, one in found.items() if not _is_open(one)],
-    )
-
-
 class OpenCircuits:
-    """The agents whose circuit is open. See ``sas.features.routing.Unavailable``."""
+    """The agents whose circuit is open: for routing, and for the health check of each sweep.
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._shared = breakers(context.store)
+    See ``sas.features.routing.Unavailable`` and ``sas.features.incidents.board.HealthCheck``.
+    """
+
+    def __init__(self, store: StateStore, clock: Clock) -> None:
+        self._clock = clock
+        self._shared = breakers(store)
         self._known: dict[str, Breaker] = {}
         self._looked_at: datetime | None = None
+
+    async def incidents(self) -> tuple[list[Incident], list[tuple[AlertKind, str]]]:
+        """Return the incidents of open circuits, and the names of those that have ended.
+
+        They follow from the shared state, so neither a crash nor an outage loses one.
+
+        Raises:
+            StoreUnavailableError: the circuits could not be read.
+        """
+        now = self._clock.now()
+        found = {name: one.value for name, one in (await self._shared.all()).items()}
+        return (
+            [_incident(agent, one, now) for agent, one in found.items() if _is_open(one)],
+            [_name(agent) for agent, one in found.items() if not _is_open(one)],
+        )
 
     async def refresh(self, agents: Mapping[str, object]) -> None:
         """Read the circuits of these agents, at most once a second.
@@ -198,7 +201,7 @@ class OpenCircuits:
         Raises:
             StoreUnavailableError: they could not be read.
         """
-        now = self._context.clock.now()
+        now = self._clock.now()
         if self._looked_at is not None and now - self._looked_at < LOOK_AGAIN_AFTER:
             return
         for agent in sorted(agents):

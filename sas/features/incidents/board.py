@@ -19,7 +19,6 @@ from sas.codec.outward import AlertMessage
 from sas.domain.change import Incident
 from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind
-from sas.engine.hooks import Incidents
 from sas.engine.messages import Addresses, alert
 from sas.engine.outward import Outward
 from sas.engine.shared_values import SharedValues
@@ -61,8 +60,11 @@ def name_of(kind: AlertKind, scope: str) -> str:
     return f"{kind.value}|{_NOT_IN_KEYS.sub('_', scope)}"
 
 
-class IncidentBoard(Incidents):
-    """What this instance saw of incidents, and the alerts that it knows of."""
+class IncidentBoard:
+    """What this instance saw of incidents, and the alerts that it knows of.
+
+    See ``sas.engine.hooks.Incidents``.
+    """
 
     def __init__(
         self,

@@ -26,7 +26,6 @@ from sas.engine.delivery import Delivery
 from sas.engine.hooks import (
     CALLED,
     PUT_BACK,
-    LongSteps,
     called_before,
 )
 from sas.features.long_steps import rules
@@ -37,7 +36,7 @@ from sas.telemetry.tracing import logger
 log = logger(__name__)
 
 
-class ContinuedSteps(LongSteps):
+class ContinuedSteps:
     """The long steps of one agent. See ``sas.engine.hooks.LongSteps``."""
 
     def __init__(self, context: Context, agent: str) -> None:

@@ -20,7 +20,6 @@ from sas.domain.order import Order, StepRecord
 from sas.domain.queues import lane
 from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.engine.context import Context
-from sas.engine.hooks import Excuses
 from sas.engine.receiver import TIMES
 from sas.features.queue_delay import rules
 from sas.features.queue_delay.rules import Owner, Scan, Seen
@@ -41,7 +40,7 @@ class _Envelope(msgspec.Struct):
     epoch: int | None = None
 
 
-class QueueExcuses(Excuses):
+class QueueExcuses:
     """See ``sas.engine.hooks.Excuses``."""
 
     def __init__(self, context: Context, workflows: Workflows) -> None:
