@@ -42,7 +42,7 @@ def all_queues(
     kinds = {queue["name"]: queue["kind"] for queue in listed["queues"]}
     kinds |= {listed["responsePrefix"] + name: "response" for name in names}
     own = [f"{listed['ownOrdersPrefix']}{name}{lane}" for name in bound for lane in ("", "-urgent")]
-    kinds |= dict.fromkeys(own, "orders")
+    kinds |= dict.fromkeys(own, "incoming")
     made = {
         name: {**listed["kinds"][kind]["properties"], "forwardDeadLetteredMessagesTo": end}
         for name, kind in kinds.items()
@@ -114,7 +114,7 @@ def _policy(listed: Mapping[str, Any]) -> list[str]:
     problems = []
     for name, kind in listed["kinds"].items():
         properties = kind["properties"]
-        if properties["requiresDuplicateDetection"] is (name in {"orders", "deadLetters"}):
+        if properties["requiresDuplicateDetection"] is (name in {"incoming", "deadLetters"}):
             problems.append(f"{name}: duplicate detection is wrong")
         if properties["deadLetteringOnMessageExpiration"] is (name == "request"):
             problems.append(f"{name}: dead-lettering on expiration is wrong")

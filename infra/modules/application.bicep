@@ -44,7 +44,7 @@ var ownOrders = concat([ownQueueName], urgent ? ['${ownQueueName}-urgent'] : [])
 resource orders 'Microsoft.ServiceBus/namespaces/queues@2024-01-01' = [for suffix in lanes: {
   parent: namespace
   name: '${ownQueueName}${suffix}'
-  properties: union(list.kinds.orders.properties, {
+  properties: union(list.kinds.incoming.properties, {
     forwardDeadLetteredMessagesTo: deadLetterQueue
   })
 }]

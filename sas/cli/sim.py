@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 from sas.cli import arguments as args
 from sas.cli import output
 from sas.cli.arguments import Verb
-from sas.cli.output import OutputError, Progress
+from sas.cli.output import Progress
 from sas.cli.workflows import load
 from sas.codec.record import to_line
 from sas.operate.errors import UsageError
 
 if TYPE_CHECKING:
     from sas.domain.workflow import Workflows
-    from sas.testing.invariants import Violation
     from sas.testing.plan import Plan
     from sas.testing.play import Project
     from sas.testing.tally import Tally
+    from sas.testing.violation import Violation
 
 DESCRIPTION = """\
 Simulate the workflows of an application: the real scheduler, agents' retries, supervisor and
@@ -43,17 +43,17 @@ the answers. It may say how long services take, for model services too.
 After every transition, and at the end, the invariants are checked. The same seed always plays the
 same story. --trace prints it. A seed that breaks an invariant is made as short as possible.
 
-Ctrl-C ends the run: the table and the report then have the seeds that were played.
+Ctrl-C ends the run: the table then has the seeds that were played.
 
 Exit code 0: every invariant held. 1: one did not. 2: the app cannot be loaded. 130: interrupted.
 
   sas sim --app orders
-  sas sim --app orders --seeds 5000 --html build/sim.html
+  sas sim --app orders --seeds 5000
   sas sim --app orders --seed 42 --trace
   sas sim --app orders --agents own
 """
 SHOWN = 5
-"""Most broken seeds that are printed at the end, and most of each thing never reached."""
+"""Most broken seeds that are printed at the end, and most kinds of transition never reached."""
 TOLD_AT_ONCE = 20
 """Most broken seeds that are printed as soon as they are found."""
 ORDERS = 6
@@ -87,7 +87,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--orders", type=whole("orders", 1, 1000), default=ORDERS, metavar="N")
     parser.add_argument("--seed", type=whole("a seed", 0, 999_999_999), metavar="SEED")
     parser.add_argument("--trace", action="store_true", help="tell the story of --seed")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report with charts")
     args.add_json(parser, "JSON lines: one for each broken seed, then the totals")
 
 
@@ -106,7 +105,6 @@ def _run(arguments: argparse.Namespace) -> int:
         return _one(project, arguments)
     tally = _many(make, project, arguments)
     _print(tally, arguments)
-    _write(tally, arguments)
     if tally.interrupted:
         return output.INTERRUPTED
     if tally.broken and not arguments.json:
@@ -148,13 +146,9 @@ def _workflows_of(app: str) -> Workflows:
 def _one(project: Project, arguments: argparse.Namespace) -> int:
     from sas.testing.plan import drawn  # noqa: PLC0415
     from sas.testing.play import play  # noqa: PLC0415
-    from sas.testing.tally import Tally  # noqa: PLC0415
 
     plan = drawn(arguments.seed, project.workflows, arguments.orders)
     played = play(project, plan, tell=arguments.trace)
-    tally = Tally(project.workflows)
-    tally.add(played)
-    _write(tally, arguments)
     if arguments.json:
         said = {
             "Seed": arguments.seed,
@@ -252,17 +246,8 @@ def _print(tally: Tally, arguments: argparse.Namespace) -> None:
         output.say(line)
     for line in advice:
         _tell(line)
-    for name, ways in tally.undo_paths().items():
-        told = [f"{way}: {output.orders(count)}" for way, count in ways]
-        _tell(f"{name}: undo paths: {_first(told)}")
-    for what, missing in (
-        ("kinds of transition", tally.never_reached()),
-        ("transitions into a state", tally.pairs_never_reached()),
-        ("states", tally.states_never_reached()),
-    ):
-        if missing:
-            _tell(f"{what} never reached: {_first(missing)}")
-    _tell(f"coverage: {tally.coverage()}; --html lists the others")
+    if missing := tally.never_reached():
+        _tell(f"kinds of transition never reached: {_first(missing)}")
     for seed, violations in tally.broken[:SHOWN]:
         _tell(f"seed {seed}: {violations[0]}")
         _tell(f"seed {seed} again: {again(seed)}")
@@ -280,11 +265,6 @@ def _print_json(tally: Tally, advice: list[str], again: Callable[[int], str]) ->
     for seed, violations in tally.broken:
         broken = {"Broken": [str(one) for one in violations], "Again": again(seed)}
         output.say(to_line({"Seed": seed, **broken}))
-    ways = [
-        {"Workflow": name, "Steps": way, "Orders": count}
-        for name, found in tally.undo_paths().items()
-        for way, count in found
-    ]
     totals = {
         "Seeds": tally.seeds,
         "Interrupted": tally.interrupted,
@@ -292,11 +272,7 @@ def _print_json(tally: Tally, advice: list[str], again: Callable[[int], str]) ->
         "Broken": len(tally.broken),
         "Ends": _ends(tally.ends),
         "Advice": advice,
-        "UndoPaths": ways,
         "NeverReached": tally.never_reached(),
-        "PairsNeverReached": tally.pairs_never_reached(),
-        "StatesNeverReached": tally.states_never_reached(),
-        "Coverage": tally.coverage(),
     }
     output.say(to_line(totals))
 
@@ -333,22 +309,6 @@ def _shrink(project: Project, seed: int, arguments: argparse.Namespace) -> None:
     _tell(f"the shortest story of seed {seed} that still fails:")
     for line in play(project, plan, tell=True).story:
         _tell(line)
-
-
-def _write(tally: Tally, arguments: argparse.Namespace) -> None:
-    """Write the report, if one is asked for."""
-    from sas.testing.report import html  # noqa: PLC0415
-
-    path: Path | None = arguments.html
-    if path is None:
-        return
-    text = html(tally, arguments.app, functools.partial(_again, arguments))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as wrong:
-        raise OutputError(f"{path} cannot be written: {wrong.strerror}") from None
-    output.complain(f"the report is in {path}")
 
 
 def _tell(text: str) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sized
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
-
-from sas.testing.loop import LeanLoop, ready
 
 T = TypeVar("T")
 
@@ -55,7 +53,7 @@ class VirtualClock:
             await asyncio.sleep(0)
             return
         at = self._now + timedelta(seconds=seconds)
-        if self._is_next(at) and not ready():
+        if self._is_next(at) and not _ready():
             self._now = at
             return
         wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -89,11 +87,7 @@ class VirtualClock:
 
     async def settle(self) -> None:
         """Let tasks run until each waits for the time or for something outside."""
-        loop = asyncio.get_running_loop()
-        if isinstance(loop, LeanLoop):
-            await loop.idle()
-            return
-        others = ready()
+        others = _ready()
         for _ in range(SETTLE_ROUNDS_MAX):
             await asyncio.sleep(0)
             if not others:
@@ -166,3 +160,16 @@ class VirtualClock:
     def _drop_cancelled(self) -> None:
         while self._sleepers and self._sleepers[0][2].done():
             heapq.heappop(self._sleepers)
+
+
+async def others_run(turns: int) -> None:
+    """Let others run for so many turns. Where no other is ready, nothing can happen."""
+    others = _ready()
+    while turns and others:
+        await asyncio.sleep(0)
+        turns -= 1
+
+
+def _ready() -> Sized:
+    """Return what is ready to run beside the current task. No public call tells it."""
+    return asyncio.get_running_loop()._ready  # type: ignore[attr-defined,no-any-return]  # noqa: SLF001

@@ -1,45 +1,78 @@
-"""What must hold after every transition, and once nothing is under way any more.
+"""The invariants: what must hold after every transition, message and call, and at the end.
 
-docs/reliability.md lists the invariants by number. Each check returns what is wrong as sentences,
-so that a simulation can report all of it.
+This is the one list. docs/reliability.md says what each number means, and the numbers are those of
+the design. ``Invariants`` observes a running system; ``at_end`` looks at one in which nothing is
+under way any more. Nothing here calls the code that it checks: it sees transitions, messages, calls
+and sweeps, and has its own words for them. Each check reports what is wrong as a sentence, so that
+a simulation can report all of it.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
 from itertools import zip_longest
+from typing import Any
+
+import msgspec
 
 from sas.codec import outward
+from sas.codec.internal import Kind
 from sas.codec.outward import AlertMessage
-from sas.codec.strict import convert
-from sas.domain.change import Change
-from sas.domain.ids import cause_of, idempotency_key, message_id
-from sas.domain.messages import Alert, JournalEntry, JournalWord, Notice, Notify, Request, Wake
-from sas.domain.order import Direction, Order, OrderState, Ready, StepRecord, StepState, UndoStatus
-from sas.domain.workflow import Rules, StepRules
+from sas.codec.strict import Reason, convert
+from sas.domain.change import Change, HeldDue, OutDue
+from sas.domain.ids import cause_of, digest_id, idempotency_key, message_id
+from sas.domain.messages import (
+    Alert,
+    AlertKind,
+    JournalEntry,
+    JournalWord,
+    Notice,
+    Notify,
+    Request,
+    Wake,
+)
+from sas.domain.order import (
+    CLOCK_SKEW,
+    FINISHED,
+    Direction,
+    Dispatched,
+    Order,
+    OrderState,
+    Ready,
+    StepRecord,
+    StepState,
+    UndoStatus,
+)
+from sas.domain.queues import lane
+from sas.domain.workflow import OnFailure, Rules, StepRules
+from sas.engine.receiver import FIRST_ID
+from sas.ports import Call, Callback, Message, UnavailableError
+from sas.testing.bus import DEAD_LETTERS, Queued
 from sas.testing.platform import QUEUES, REPLIES_TO
-from sas.testing.system import AT_REST, System
+from sas.testing.system import AT_REST, CALLBACKS, System
+from sas.testing.violation import Violation
+from sas.testing.world import CrashError
 
 READ_BY_PEOPLE = frozenset({REPLIES_TO, QUEUES.alerts, QUEUES.rejected})
+RESTS = timedelta(minutes=6)
+"""After a sweep that failed for an order, the supervisor may leave that order alone for so long."""
+SWEEP_TIME = timedelta(seconds=20)
+"""A sweep that takes longer may have left rows to the next one."""
+_BASES = {
+    lane(name, urgent=urgent): name
+    for name in (QUEUES.orders, QUEUES.scheduler, QUEUES.replies, QUEUES.callbacks)
+    for urgent in (False, True)
+}
+"""The ordinary lane of each queue whose messages are causes."""
+_REPLY = f'"kind":"{Kind.REPLY}"'.encode()
+_ENDS = frozenset({StepState.PROCESSED, StepState.ERROR})
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """An invariant that did not hold: its number, and what was seen.
-
-    ``about`` says what a step of the adopter does wrong, in the same words for every order. The
-    number is 0 where no invariant is concerned.
-    """
-
-    number: int
-    text: str
-    about: str = ""
-
-    def __str__(self) -> str:
-        return f"invariant {self.number}: {self.text}" if self.number else self.text
+# --- one transition ---
 
 
 def of_change(change: Change, rows: int, rules: Rules) -> Iterator[Violation]:
@@ -103,6 +136,517 @@ def _of_turn(
         yield Violation(11, f"{where}: {new.name} rests once more than its workflow says")
     if new.call.edited != old.call.edited and new.call.generation != old.call.generation + 1:
         yield Violation(7, f"{where}: the edited input of {new.name} keeps its key")
+
+
+# --- a running system ---
+
+
+class Invariants:
+    """Observes everything that happens in a system, and reports what breaks an invariant."""
+
+    def __init__(self, system: System, broken: Callable[[Violation], None]) -> None:
+        self._system, self._broken = system, broken
+        self._sent: dict[tuple[str, str], bytes] = {}
+        self._sent_ids: set[str] = set()
+        self._causes: set[tuple[str, str]] = set()
+        self._given_up: set[str] = set()
+        self._aside: set[str] = set()
+        self._aside_bodies: set[str] = set()
+        self._until: dict[tuple[str, int, Direction, int], datetime] = {}
+        self._called: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+        self._agents: dict[tuple[str, str], str] = {}
+        self._ended: set[tuple[str, int, StepState]] = set()
+        self._accepted: set[tuple[Any, ...]] = set()
+        self._deadlines: dict[str, datetime] = {}
+        self._swept_at = self._rests_until = system.world.clock.now()
+        self._incidents: set[tuple[str, str]] = set()
+        self._aside_ids: dict[str, str] = {}
+        self._alerts: set[str] = set()
+        self._alerted: set[tuple[str, str]] = set()
+        self._arrives_until: dict[str, datetime] = {}
+        agents = system.workflows.agents()
+        self._not_needed = {QUEUES.alerts, QUEUES.rejected} | {
+            QUEUES.agent(one, urgent=urgent) for one in agents for urgent in (False, True)
+        }
+        """Queues of which a message may be put aside without an alert. Nobody waits for a request
+        whose step no longer does, and after a crash nobody is told."""
+        system.bus.on_sent = self._was_sent
+        system.bus.on_given_up = self._was_given_up
+        system.bus.on_completed = self._was_completed
+        system.store.on_removed = self._was_removed
+        system.world.on_failed = self._failed
+        system.world.on_sends = self._answers
+        system.on_answered = self._was_answered
+        for name, agent in system.agents.items():
+            for direction in Direction:
+                self._hear(name, agent, direction)
+        for host in system.hosts:
+            self._hear_sweeps(host)
+
+    def _say(self, number: int, text: str) -> None:
+        self._broken(Violation(number, text))
+
+    # --- transitions ---
+
+    def written(self, change: Change) -> None:
+        """Check a transition that was just committed."""
+        order, entry = change.after, change.entry
+        where = f"order {order.order_id} seq {entry.seq} ({entry.what.value})"
+        stored = self._system.store.orders[order.order_id]
+        if not order.rejected:  # its workflow may be unknown
+            rules = self._system.rules_of(order)
+            for violation in of_change(change, len(stored.journal), rules):
+                self._broken(violation)
+        for step in order.steps:
+            if isinstance(step.turn, Dispatched):
+                undoes = step.process_state is not StepState.PROCESSING
+                direction = Direction.UNDO if undoes else Direction.DO
+                which = (order.order_id, step.number, direction, step.epoch)
+                latest = self._until.get(which)
+                if latest is None or latest < step.turn.complete_by:
+                    self._until[which] = step.turn.complete_by
+        for old, new in zip(
+            change.before.steps if change.before else (), order.steps, strict=False
+        ):
+            if new.failure_count > old.failure_count and self._untried(order.order_id, old):
+                self._say(15, f"{where}: {old.name} is counted, and its request waits in its queue")
+        if entry.cause is not None:
+            self._of_cause(change, entry.cause, where)
+        self._owed(change, where)
+
+    def _of_cause(self, change: Change, cause: str, where: str) -> None:
+        entry, order_id = change.entry, change.after.order_id
+        if (order_id, cause) in self._causes:
+            self._say(1, f"{where}: cause {cause} is recorded twice")
+        self._causes.add((order_id, cause))
+        if entry.what.acts:
+            if entry.by.startswith("dead letters"):
+                self._say(3, f"{where}: a dead letter led to it")
+            if cause in self._aside:
+                self._say(3, f"{where}: its cause {cause} was put aside before")
+        elif cause not in self._given_up and not cause.startswith(f"{QUEUES.callbacks}:"):
+            self._say(17, f"{where}: cause {cause} is fenced, and its queue never gave it up")
+        queue, _, own = cause.partition(":")
+        parts = own.split("/")
+        if queue == QUEUES.replies and entry.what.acts and change.before and len(parts) > 3:
+            number, direction, epoch = int(parts[1]), Direction(parts[2]), int(parts[3])
+            if not _is_out(change.before, number, direction, epoch):
+                self._say(6, f"{where}: reply {own} counts, and no such request is out")
+
+    def _untried(self, order_id: str, step: StepRecord) -> bool:
+        """Return whether no call went out for a dispatch, and its request waits in a queue still,
+        or could not be sent because that is away.
+
+        A request in a queue that does not move is counted after some excuses.
+        """
+        if step.epoch in self._called[order_id, step.name] or step.complete_by is None:
+            return False
+        if isinstance(step.turn, Dispatched) and step.turn.excused:
+            return False
+        now, bus = self._system.world.clock.now(), self._system.bus
+        if any(self._unsent_to_away(order_id, step)):
+            return True
+        return any(
+            one.enqueued_at < step.complete_by - CLOCK_SKEW
+            and (one.expires_at is None or one.expires_at > now)
+            and _is_request(one.message.body, order_id, step)
+            for name, queue in bus.queues.items()
+            if name.startswith(QUEUES.agent_prefix)
+            and _BASES.get(name.removesuffix(DEAD_LETTERS)) != QUEUES.replies
+            and name not in self._system.subqueues
+            for one in queue.waiting
+        )
+
+    def _unsent_to_away(self, order_id: str, step: StepRecord) -> Iterator[bool]:
+        """Yield whether the request of a dispatch was never sent, and its queue is away."""
+        bus, stored = self._system.bus, self._system.store.orders[order_id]
+        agent = self._system.rules_of(stored.order).steps[step.number].agents[step.call.route]
+        queue = QUEUES.agent(agent, urgent=stored.order.details.urgent)
+        for entry in stored.journal:
+            for index, item in enumerate(entry.messages):
+                if not isinstance(item, Request):
+                    continue
+                if (item.step, item.epoch) == (step.number, step.epoch):
+                    unsent = message_id(order_id, entry.seq, index) not in self._sent_ids
+                    yield unsent and not bus.reachable(bus.queues[queue])
+
+    # --- messages ---
+
+    def _was_sent(self, message: Message) -> None:
+        self._sent_ids.add(message.message_id)
+        if message.queue == QUEUES.rejected:
+            self._was_put_aside(message)
+        elif message.queue == QUEUES.alerts:
+            alert = msgspec.json.decode(message.body, type=AlertMessage)
+            self._alerts.add(alert.id)
+            self._alerted.add((alert.kind, alert.scope or ""))
+        elif message.queue.startswith(QUEUES.callbacks):
+            self._accepted.add(_key(msgspec.json.decode(message.body)))
+        if _BASES.get(message.queue) != QUEUES.replies:
+            return
+        key = (message.queue, message.message_id)
+        before = self._sent.setdefault(key, message.body)
+        if before != message.body and _dispatch(before) != _dispatch(message.body):
+            self._say(5, f"MessageId {message.message_id} is used for two replies")
+
+    def _was_put_aside(self, message: Message) -> None:
+        kept = convert(message.body, outward.RejectedMessage)
+        self._aside_bodies.add(kept.body)
+        if kept.source_queue not in self._not_needed:
+            self._aside_ids[kept.id.rpartition("/")[0]] = kept.source_queue
+        base = _BASES.get(kept.source_queue)
+        if base is not None and kept.reason == Reason.DEAD_LETTERED:
+            cause = _cause(base, kept.body.encode(), kept.message_id or "")
+            if cause is not None and cause in self._given_up:
+                self._aside.add(cause)
+
+    def _was_given_up(self, queued: Queued) -> None:
+        base = _BASES.get(queued.source or queued.message.queue)
+        if base is not None:
+            cause = _cause(base, queued.message.body, _first_id(queued.message))
+            if cause is not None:
+                self._given_up.add(cause)
+
+    def _was_completed(self, queued: Queued) -> None:
+        """Check that the messages of a completed cause were sent, or that it was put back."""
+        message = queued.message
+        is_letter = message.queue.removesuffix(DEAD_LETTERS) == QUEUES.dead_letters
+        base = _BASES.get((queued.source or "") if is_letter else message.queue)
+        if base == QUEUES.callbacks:
+            is_aside = message.body.decode() in self._aside_bodies
+            kept = is_aside or self._is_back(message, *CALLBACKS)  # in the lane of its order
+            self._callback_completed(message, kept=kept)
+        if base is None or base == QUEUES.callbacks:
+            return
+        cause = _cause(base, message.body, _first_id(message))
+        order_id = msgspec.json.decode(message.body).get("order_id")
+        stored = self._system.store.orders.get(order_id)
+        seq = stored.causes.get(digest_id(cause)) if stored and cause else None
+        if stored is not None and seq is not None and stored.journal[seq - 1].what.acts:
+            lost = self._unsent(stored.order, seq)
+        elif is_letter:
+            lost = [] if message.body.decode() in self._aside_bodies else ["it"]
+        elif base == QUEUES.replies and stored is not None and seq is None:
+            counts = _REPLY in message.body and _is_out(stored.order, *_dispatch(message.body))
+            lost = ["it"] if counts else []
+        else:
+            return
+        if lost and not self._is_back(message):
+            self._say(2, f"{cause} is completed, and {', '.join(lost)} is lost")
+
+    def _unsent(self, order: Order, seq: int, *, outside: bool = False) -> list[str]:
+        """Return what a journal row says is to be sent, and is neither sent nor held."""
+        found = []
+        held = {one.message_id for one in self._system.store._held.values()}  # noqa: SLF001
+        for index, item in enumerate(
+            self._system.store.orders[order.order_id].journal[seq - 1].messages
+        ):
+            own_id = message_id(order.order_id, seq, index)
+            if isinstance(item, Request) and order.steps[item.step].epoch != item.epoch:
+                continue
+            if own_id in self._sent_ids or own_id in held:
+                continue
+            if outside or isinstance(item, Wake | Request):
+                found.append(f"{type(item).__name__.lower()} {own_id}")
+        return found
+
+    def _failed(self, queued: Queued, failed: BaseException) -> None:
+        """Check that no message is poison: a function fails only if it dies or for an outage."""
+        if not isinstance(failed, UnavailableError | CrashError):
+            why = f"{type(failed).__name__}: {failed}"
+            self._say(14, f"message {queued.message.message_id} is poison: {why}")
+
+    def _is_back(self, message: Message, *others: str) -> bool:
+        """Return whether a copy of a message is on its queue, one of ``others``, or held.
+
+        A copy that was given up is one too, wherever its queue leaves it: the function of dead
+        letters reads it, or an operator redrives it (see ``left_over``).
+        """
+        name = message.queue.removesuffix(DEAD_LETTERS)
+        letters = {QUEUES.dead_letters, QUEUES.dead_letters + DEAD_LETTERS}
+        names = {name, *others}
+        paths = names | letters | {one + DEAD_LETTERS for one in names} & self._system.subqueues
+        queues = [self._system.bus.queues[path] for path in sorted(paths)]
+        copies = [one.message for queue in queues for one in (*queue.waiting, *queue.locked)]
+        copies += self._system.store._held.values()  # noqa: SLF001
+        return any(one.body == message.body for one in copies)
+
+    def _was_removed(self, due: OutDue | HeldDue) -> None:
+        if isinstance(due, OutDue):
+            stored = self._system.store.orders[due.order_id]
+            for lost in self._unsent(stored.order, due.seq, outside=True):
+                self._say(4, f"the out row of seq {due.seq} is gone, and {lost} is not sent")
+
+    def left_over(self) -> Iterator[Violation]:
+        """Yield what should have happened, and dead letters that an operator should have sent."""
+        yield from (Violation(12, text) for text in self._owed_still())
+        for path in sorted(self._system.subqueues):
+            queue = self._system.bus.queues[path]
+            for queued in (*queue.waiting, *queue.locked):
+                if self._is_needed(queued):
+                    yield Violation(12, f"{queued.message.message_id} lies in {path} for ever")
+
+    def _is_needed(self, letter: Queued) -> bool:
+        """Return whether an order, or a command, still waits for a dead letter."""
+        base, body = _BASES.get(letter.source or ""), letter.message.body
+        stored = self._system.store.orders.get(msgspec.json.decode(body).get("order_id"))
+        if base == QUEUES.orders:
+            return stored is None or stored.order.rejected
+        if base == QUEUES.callbacks:
+            return self._is_awaited(body)
+        if stored is None:
+            return False
+        cause = _cause(base, body, _first_id(letter.message)) if base else None
+        if cause is not None and digest_id(cause) in stored.causes:
+            return False
+        return base == QUEUES.scheduler or _is_out(stored.order, *_dispatch(body))
+
+    def _answers(self, message: Message, now: datetime) -> None:
+        """Check a reply at the moment at which its agent sends it, by the clock of its instance."""
+        if _BASES.get(message.queue) != QUEUES.replies:
+            return
+        if message.message_id.startswith("again/") or _REPLY not in message.body:
+            return  # a scheduler puts it back
+        number, direction, epoch = _dispatch(message.body)
+        order_id = msgspec.json.decode(message.body)["order_id"]
+        until = self._until.get((order_id, number, direction, epoch))
+        if until is not None and until < now:
+            late = (now - until).total_seconds()
+            self._say(8, f"reply {message.message_id} is sent {late:.1f} s after CompleteBy")
+
+    # --- calls ---
+
+    def _hear(self, name: str, agent: Any, direction: Direction) -> None:
+        act = getattr(agent, direction.value)
+
+        async def heard(call: Call) -> Any:
+            self._is_called(call, name, direction)
+            return await act(call)
+
+        setattr(agent, direction.value, heard)
+
+    def _is_called(self, call: Call, agent: str, direction: Direction) -> None:
+        """Check a call of an agent, just before it is made."""
+        self._was_called(call, agent)
+        drain_time = self._drain_time(call)
+        if direction is Direction.DO:
+            self._older_are_undone(call)
+            if drain_time is not None:
+                latest = self._arrives_until.get(call.key, call.complete_by)
+                self._arrives_until[call.key] = max(latest, call.complete_by + drain_time)
+            return
+        until, now = self._arrives_until.get(call.key), self._system.world.clock.now()
+        if until is not None and now < until:
+            early = (until - now).total_seconds()
+            self._say(7, f"{call.key} is undone {early:.1f} s before its last call is cut off")
+
+    def _drain_time(self, call: Call) -> timedelta | None:
+        order = self._system.store.orders[call.order_id].order
+        number = next(step.number for step in order.steps if step.name == call.step)
+        return self._system.rules_of(order).steps[number].drain_time
+
+    def _was_called(self, call: Call, agent: str) -> None:
+        if self._agents.setdefault((call.order_id, call.step), agent) != agent:
+            self._say(7, f"order {call.order_id}: step {call.step} is called at {agent} too")
+        stored = self._system.store.orders.get(call.order_id)
+        if stored is not None:
+            step = next(one for one in stored.order.steps if one.name == call.step)
+            self._called[call.order_id, call.step].add(step.epoch)
+            if call.key not in keys_of(stored.order, step):
+                self._say(7, f"order {call.order_id}: {call.key} is no key of step {call.step}")
+
+    def _older_are_undone(self, call: Call) -> None:
+        prefix, _, last = call.key.rpartition("/")
+        if prefix.count("/") == 0 or not last.isdecimal():
+            return
+        for generation in range(int(last)):
+            older = prefix + (f"/{generation}" if generation else "")
+            if not self._system.ledger.of(older).tombstone:
+                self._say(7, f"{call.key} is done before {older} is undone")
+
+    # --- callbacks ---
+
+    def _callback_completed(self, message: Message, *, kept: bool) -> None:
+        """Check a callback that leaves its queue: it ended its step, or it is ``kept``."""
+        said = msgspec.json.decode(message.body)
+        ends = StepState.PROCESSED if said["outcome"] == "done" else StepState.ERROR
+        if not kept and said["direction"] == Direction.DO.value and not self._is(said, ends):
+            self._say(
+                12,
+                f"order {said['order_id']}: a callback is completed, and it neither ended step "
+                f"{said['step']} nor is kept",
+            )
+
+    def _is_awaited(self, body: bytes) -> bool:
+        """Return whether the step of a callback can still take it: it has not ended so far."""
+        said = msgspec.json.decode(body)
+        stored = self._system.store.orders.get(said["order_id"])
+        if stored is None or said["direction"] != Direction.DO.value:
+            return False
+        step = stored.order.steps[said["step"]]
+        waits = step.process_state in {StepState.PROCESSING, StepState.PENDING}
+        return waits and step.call.generation == said["generation"] and step.epoch > 0
+
+    def _was_answered(self, callback: Callback, status: int) -> None:
+        """Check the answer to a callback by HTTP."""
+        claims = _claims(callback.token)
+        where = f"order {claims['order_id']}: a callback for step {claims['step']}"
+        if status == 202 and _key(claims) not in self._accepted and not self._holds(claims):
+            self._say(2, f"{where} is answered 202, and is neither sent nor held")
+        done = any(self._is(claims, end) for end in _ENDS)
+        if status == 200 and claims["direction"] == Direction.DO.value and not done:
+            self._say(12, f"{where} is answered 200, and its step has not ended")
+
+    def _holds(self, claims: dict[str, Any]) -> bool:
+        held = self._system.store._held.values()  # noqa: SLF001  the twin of a table
+        callbacks = [one.body for one in held if one.queue.startswith(QUEUES.callbacks)]
+        return any(_key(msgspec.json.decode(body)) == _key(claims) for body in callbacks)
+
+    def _is(self, claims: dict[str, Any], ends: StepState) -> bool:
+        """Return whether the step of a callback ever ended so."""
+        return (claims["order_id"], claims["step"], ends) in self._ended
+
+    # --- what is owed ---
+
+    def _owed(self, change: Change, where: str) -> None:
+        """Check what a transition owes: an alert, an incident, the effect of a deadline."""
+        order, entry = change.after, change.entry
+        if order.rejected:
+            return
+        self._of_deadline(change, where)
+        alerts = [one for one in entry.messages if isinstance(one, Alert)]
+        olds = change.before.steps if change.before else ()
+        for old, new in zip(olds, order.steps, strict=False):
+            of_callback = (entry.cause or "").startswith(f"{QUEUES.callbacks}:")
+            left = old.process_state is StepState.PROCESSING is not new.process_state
+            ends = _ENDS if of_callback and left else _ENDS & {new.process_state}
+            self._ended |= {(order.order_id, new.number, end) for end in ends}
+            fails = new.process_state is StepState.ERROR is not old.process_state
+            if fails and not any(alert.step == new.number for alert in alerts):
+                self._say(12, f"{where}: {new.name} failed, and no alert is sent")
+        if self._is_incident(change) and change.incident is None:
+            self._say(12, f"{where}: no incident is reported")
+        if change.incident is not None:
+            self._incidents.add((change.incident.kind.value, change.incident.scope))
+
+    def _is_incident(self, change: Change) -> bool:
+        """Return whether operators must be told why an order waits."""
+        if change.entry.what is JournalWord.WOKEN_AGAIN and change.before is not None:
+            rules = self._system.rules_of(change.after)
+            waited = _woken(change.before, change.after)
+            return waited is not None and change.entry.at - waited.since >= rules.alert_after
+        return change.entry.what is JournalWord.EXTENDED_WAIT
+
+    # --- deadlines ---
+
+    def _of_deadline(self, change: Change, where: str) -> None:
+        order, entry = change.after, change.entry
+        rules = self._system.rules_of(order)
+        if entry.what is JournalWord.SUBMITTED and rules.deadline is not None:
+            self._deadlines[order.order_id] = entry.at + rules.deadline
+        ends_at = self._deadlines.get(order.order_id)
+        overdue = entry.what in {JournalWord.OVERDUE, JournalWord.OVERDUE_UNDO}
+        if overdue and (ends_at is None or entry.at < ends_at):
+            self._say(12, f"{where}: it has no deadline, or it is not past it")
+        if overdue:
+            undoes = rules.on_failure is OnFailure.UNDO
+            alerts = [one for one in entry.messages if isinstance(one, Alert)]
+            told = any(alert.alert is AlertKind.OVERDUE for alert in alerts)
+            if not (order.direction is Direction.UNDO if undoes else told):
+                self._say(12, f"{where}: that is not what its workflow says")
+        elif self._is_missed(order.order_id):
+            self._say(12, f"{where}: it was past its deadline before, and nothing followed")
+        elif order.direction is Direction.DO and order.process_state not in FINISHED:
+            return
+        self._deadlines.pop(order.order_id, None)
+
+    def _is_missed(self, order_id: str) -> bool:
+        """Return whether a whole sweep has begun since the deadline of an order."""
+        ends_at = self._deadlines.get(order_id)
+        return ends_at is not None and ends_at + 2 * CLOCK_SKEW < self._swept_at
+
+    def _hear_sweeps(self, host: Any) -> None:
+        sweep, clock = host.sweep, self._system.world.clock
+
+        async def swept() -> Any:
+            begun = clock.now()
+            found = await sweep()
+            now, shards = clock.now(), len(self._system.store.shards)
+            failed = found.failed or found.left or found.shards_failed
+            if failed or found.shards_read < shards or now - begun > SWEEP_TIME:
+                self._rests_until = now + RESTS if found.led else self._rests_until
+            elif begun >= self._rests_until:
+                self._swept_at = begun
+            return found
+
+        host.sweep = swept
+
+    def _owed_still(self) -> Iterator[str]:
+        for order_id in self._deadlines:
+            if self._is_missed(order_id):
+                yield f"order {order_id} is past its deadline, and nothing followed"
+        for kind, scope in sorted(self._incidents - self._alerted):
+            yield f"no alert of the incident {kind} ({scope}) was sent"
+        for base, queue in self._aside_ids.items():
+            if f"{base}/alert" not in self._alerts:
+                yield f"a message of {queue} is put aside as {base}, and no alert was sent"
+        for shard, rows in self._system.store._due.items():  # noqa: SLF001  the twin of a table
+            if rows:
+                yield f"shard {shard} keeps {len(rows)} due rows for ever"
+
+
+def _cause(base: str, body: bytes, own_id: str) -> str | None:
+    """Return the cause of a message, or None."""
+    message = msgspec.json.decode(body)
+    if base == QUEUES.orders:  # an operator's redrive names the submission in the body
+        return cause_of(base, message.get("submission_id") or own_id)
+    said = message.get("id")
+    return cause_of(base, said) if isinstance(said, str) else None
+
+
+def _first_id(message: Message) -> str:
+    return message.properties.get(FIRST_ID, message.message_id)
+
+
+def _dispatch(body: bytes) -> tuple[int, Direction, int]:
+    """Return the step, direction and epoch of a message of an agent."""
+    said = msgspec.json.decode(body)
+    return said["step"], Direction(said["direction"]), said["epoch"]
+
+
+def _is_request(body: bytes, order_id: str, step: StepRecord) -> bool:
+    said = msgspec.json.decode(body)
+    return (said["order_id"], said["step"], said["epoch"]) == (order_id, step.number, step.epoch)
+
+
+def _is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:
+    """Return whether an agent is asked for this just now. The code under test has its own words."""
+    step = order.steps[number] if not order.rejected and number < len(order.steps) else None
+    if step is None or not step.dispatched or step.epoch != epoch:
+        return False
+    return (step.process_state is StepState.PROCESSING) == (direction is Direction.DO)
+
+
+def _claims(token: str) -> dict[str, Any]:
+    payload = base64.urlsafe_b64decode(token.partition(".")[0] + "==")
+    return dict(msgspec.json.decode(payload))
+
+
+def _key(claims: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what a callback ends: a token and its message on the queue have the same."""
+    names = ("order_id", "submission", "step", "direction", "generation")
+    return tuple(claims.get(name) for name in names)
+
+
+def _woken(before: Order, after: Order) -> StepRecord | None:
+    """Return the step, as it was, whose ready turn was made longer."""
+    for old, new in zip(before.steps, after.steps, strict=True):
+        if isinstance(old.turn, Ready) and isinstance(new.turn, Ready) and old.turn != new.turn:
+            return old
+    return None
+
+
+# --- the end ---
 
 
 def at_end(system: System) -> Iterator[Violation]:

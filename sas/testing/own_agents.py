@@ -6,7 +6,6 @@ after its undo a key is refused. So whatever happens twice is an agent's doing.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
@@ -35,9 +34,9 @@ from sas.ports import (
     TransientError,
     UnavailableError,
 )
-from sas.testing.invariants import Violation
-from sas.testing.remote import Effects, RemoteFaults, RemoteLedger, SimulatedAgent
-from sas.testing.services import Tell
+from sas.testing.plan import Faults
+from sas.testing.remote import Effects, ModelService, RemoteLedger, Tell
+from sas.testing.violation import Violation
 from sas.testing.wire import HttpAnswer, HttpRequest, NotSimulatedError
 from sas.testing.world import life_here, of_no_host
 
@@ -119,7 +118,7 @@ class _Effect:
     asked: int = 0
 
 
-class OwnAgent(SimulatedAgent):
+class OwnAgent(ModelService):
     """The agent of one name. Each life of an instance has an agent of its own behind it."""
 
     def __init__(
@@ -161,12 +160,10 @@ class OwnAgent(SimulatedAgent):
         finally:
             _attempt.reset(before)
         if isinstance(result, AwaitCallback) and attempt.callback is not None:
-            task = asyncio.ensure_future(self._happens(attempt.callback, call, result.within))
-            self.calls.add(task)
-            task.add_done_callback(self._call_ended)
+            self._goes_on(self._told_outside(attempt.callback, call, result.within))
         return result
 
-    async def _happens(self, callback: Callback, call: Call, within: timedelta) -> None:
+    async def _told_outside(self, callback: Callback, call: Call, within: timedelta) -> None:
         """Call back, like an outside party that has the address."""
         of_no_host()
         await self._clock.sleep(within.total_seconds() * self._rng.uniform(0, 1.1))
@@ -186,7 +183,7 @@ class OwnAgents:
     given: Given
     clock: Clock
     ledger: RemoteLedger
-    faults: RemoteFaults
+    faults: Faults
     rng: random.Random
     limits: Mapping[str, Mapping[str, timedelta]]
     workflow_of: Mapping[str, str]

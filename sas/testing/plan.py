@@ -1,4 +1,4 @@
-"""What happens in one simulation: orders, operators and faults, all drawn from one seed.
+"""What happens in one simulation: orders, operators and faults, given by a test or drawn by a seed.
 
 A plan is a list of items. Any part of it is a plan too, so a plan that fails can be made shorter
 until nothing can be left out (``sas.testing.shrink``).
@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from sas.domain.messages import Verb
 from sas.domain.workflow import Workflows
 from sas.testing.platform import QUEUES, REPLIES_TO
-from sas.testing.remote import RemoteFaults
-from sas.testing.world import Faults
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 VERBS = (Verb.RESUBMIT, *Verb)
@@ -39,6 +37,55 @@ _STAGE_SECONDS = 180.0
 """Orders arrive, and faults begin, within this time."""
 
 
+@dataclass(slots=True)
+class Faults:
+    """What happens by chance: shares of operations, deliveries or calls, from 0 to 1.
+
+    Of the platform: a handler that ``stalls`` waits for up to ``stall_seconds_max``, and then goes
+    on. ``store_throttled`` operations are asked to come again within twelve seconds. A message is
+    ``given_up`` while its handler goes on. One that comes again ``late`` does so within
+    ``late_seconds_max``, though its handler completed it: the queue lost that.
+
+    Of remote services: calls with a ``lost_answer`` have their effect. Calls that end ``later``
+    return ``StillRunning`` and have their effect at a later call, after ``look_seconds_max`` at
+    most. A call takes up to ``seconds_max``.
+    """
+
+    crash: float = 0.0
+    stalls: float = 0.0
+    stall_seconds_max: float = 180.0
+    lock_lost: float = 0.0
+    given_up: float = 0.0
+    duplicate: float = 0.0
+    late: float = 0.0
+    late_seconds_max: float = 120.0
+    store_down: float = 0.0
+    store_throttled: float = 0.0
+    store_lost_answer: float = 0.0
+    store_conflict: float = 0.0
+    bus_down: float = 0.0
+    bus_lost_answer: float = 0.0
+    transient: float = 0.0
+    lost_answer: float = 0.0
+    hangs: float = 0.0
+    refused: float = 0.0
+    undo_refused: float = 0.0
+    later: float = 0.0
+    seconds_max: float = 2.0
+    look_seconds_max: float = 120.0
+
+    def happens(self, fault: str, rng: random.Random) -> bool:
+        """Return whether a fault happens now."""
+        share: float = getattr(self, fault)
+        return share > 0 and rng.random() < share
+
+    def stop(self) -> None:
+        """End all that keeps an order from its end. What a service refuses it refuses for ever."""
+        for name in _SHARES:
+            if name not in {"refused", "undo_refused", "later"}:
+                setattr(self, name, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Submit:
     """An application sends an order, perhaps more than once."""
@@ -46,8 +93,8 @@ class Submit:
     at_s: float
     order_id: str
     workflow: str
-    urgent: bool
-    times: int
+    urgent: bool = False
+    times: int = 1
 
     def __str__(self) -> str:
         often = f", {self.times} times" if self.times > 1 else ""
@@ -57,7 +104,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """A dependency is away for a while. ``what`` is one of ``dependencies``."""
+    """A dependency is away for a while. ``what`` is one of ``dependencies``, or ``OTHERS``."""
 
     at_s: float
     lasts_s: float
@@ -72,8 +119,8 @@ class Kill:
     """Instances are killed and start again: one of them, or all (None)."""
 
     at_s: float
-    instance: int | None
-    with_host: bool
+    instance: int | None = None
+    with_host: bool = False
 
     def __str__(self) -> str:
         who = "every instance" if self.instance is None else f"instance {self.instance}"
@@ -87,9 +134,9 @@ class Press:
     at_s: float
     order_id: str
     verb: Verb
-    stale: bool
-    edited: bool
-    twice: bool
+    stale: bool = False
+    edited: bool = False
+    twice: bool = False
 
     def __str__(self) -> str:
         how = [f", {name}" for name in ("stale", "edited", "twice") if getattr(self, name)]
@@ -158,7 +205,7 @@ class Deploy:
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """A fault that happens by chance: a field of ``Faults`` or ``RemoteFaults``, and its share."""
+    """A fault that happens by chance: a field of ``Faults``, and its share."""
 
     name: str
     share: float
@@ -204,6 +251,12 @@ class Plan:
     def of(self, *kinds: type[Item]) -> list[Item]:
         """Return the items of some kinds."""
         return [item for item in self.items if isinstance(item, kinds)]
+
+
+OTHERS = ("table throttled", "every instance", "clock ahead", "clock behind")
+"""What a test may take away too: a throttled table, instances that die and cannot start, a clock of
+one instance. No seed draws them.
+"""
 
 
 def dependencies(agents: Sequence[str]) -> list[str]:
@@ -274,7 +327,7 @@ def _press(rng: random.Random, order: Submit) -> Press:
 
 def _redrives(rng: random.Random) -> list[Item]:
     """Draw redrives from numbers of their own: all else of a seed stays as it was without them."""
-    count = rng.choice((0, 0, 0, 0, 1, 2))
+    count = rng.choice((0, 0, 0, 1, 2, 3))
     return [Redrive(_moment(rng, 4), rng.random() < 0.5, rng.random() < 0.3) for _ in range(count)]
 
 
@@ -343,37 +396,6 @@ def _chances(rng: random.Random, mood: str) -> list[Item]:
             often = 1 if name in larger else 2
             found.append(Chance(name, round(most * rng.random() ** often, 5)))
     return found
-
-
-CONDITIONS = tuple(
-    sorted(
-        {
-            *(name.replace("_", " ") for name in _SHARES),
-            *(verb.value for verb in Verb),
-            *("table away", "one shard away", "namespace away", "service away"),
-            *("queue disabled", "queue full", "dead letters not forwarded", "forged dead letter"),
-            *("instance killed", "time limit", "clocks apart", "two supervisors", "deploy"),
-            *("redrive", "callback", "circuit open"),
-        }
-    )
-)
-"""Everything that may have happened before a transition, as ``World.struck`` names it."""
-_AWAY = {"one": "one shard away", "disabled": "queue disabled", "nothing": "queue full"}
-
-
-def away_as(what: str) -> str:
-    """Return the condition under which a dependency is away."""
-    words = what.split()
-    return _AWAY.get(words[0]) or _AWAY.get(words[-1]) or f"{words[0]} away"
-
-
-def faults_of(plan: Plan) -> tuple[Faults, RemoteFaults]:
-    """Return the faults by chance of a plan."""
-    shares = {item.name: item.share for item in plan.items if isinstance(item, Chance)}
-    inner = {one.name for one in fields(Faults)}
-    world = Faults(**{name: share for name, share in shares.items() if name in inner})
-    own = {name: share for name, share in shares.items() if name not in inner}
-    return world, RemoteFaults(**own)
 
 
 def told_seconds(seconds: float) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from sas.domain.queues import Queues
 from sas.testing.bus import DEAD_LETTERS, QueueRules
-from sas.testing.world import HostRules
 
 QUEUES = Queues()
 REPLIES_TO = "responses-web-shop"
@@ -18,6 +18,15 @@ STRANGE_QUEUE = "of-another-system"
 """A queue of another system that forwards its dead letters to ours."""
 _WINDOW = "duplicateDetectionHistoryTimeWindow"
 _DAYS, _MINUTE = timedelta(days=14), timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class HostRules:
+    """The settings of host.json. ``calls_max`` is for each function of each instance."""
+
+    function_timeout: timedelta = timedelta(minutes=10)
+    lock_renewal_max: timedelta = timedelta(minutes=10)
+    calls_max: int = 16
 
 
 class ProjectError(ValueError):
@@ -40,9 +49,9 @@ def queue_rules(project: Path, agents: Iterable[str]) -> dict[str, QueueRules]:
         REPLIES_TO: "response",
     }
     for urgent in ("", "-urgent"):
-        names[QUEUES.orders + urgent] = "orders"
+        names |= {queue + urgent: "incoming" for queue in (QUEUES.orders, QUEUES.callbacks)}
         names |= {QUEUES.agent(agent) + urgent: "request" for agent in agents}
-        for internal in (QUEUES.scheduler, QUEUES.replies, QUEUES.callbacks):
+        for internal in (QUEUES.scheduler, QUEUES.replies):
             names[internal + urgent] = "internal"
     try:
         rules = {

@@ -18,8 +18,7 @@ from sas.operate.redriving import Planned, redrive, redrive_safe
 from sas.ports import Peeked, StoreUnavailableError, UnavailableError
 from sas.testing.bus import Queued
 from sas.testing.platform import QUEUES, REPLIES_TO
-from sas.testing.system import System
-from sas.testing.world import CrashError, of_no_host
+from sas.testing.world import CrashError, World, of_no_host
 
 AGAIN_S = 60.0
 """After this time an operator gives a command again that died, and looks for dead letters again."""
@@ -29,8 +28,15 @@ JUDGE_TRIES = 4
 class Redriver:
     """Gives ``sas rejected resend`` and ``sas dlq redrive``. Both may die at any moment."""
 
-    def __init__(self, system: System, tell: Callable[[str], None]) -> None:
-        self._system, self._tell = system, tell
+    def __init__(
+        self,
+        world: World,
+        agents: Sequence[str],
+        redriven: list[bytes],
+        tell: Callable[[str], None],
+    ) -> None:
+        """``redriven`` gets what lay on the queue of rejected messages."""
+        self._world, self._agents, self._redriven, self._tell = world, agents, redriven, tell
         self._stays: set[int] = set()
 
     async def resend(self, *, back: bool, dies: bool) -> None:
@@ -41,7 +47,7 @@ class Redriver:
         of_no_host()
         while not await self._gives("sas rejected resend", self._resend(back=back, dies=dies)):
             dies = False
-            await self._system.world.clock.sleep(AGAIN_S)
+            await self._world.clock.sleep(AGAIN_S)
 
     async def redrive(self, *, dies: bool) -> None:
         """Send those dead letters again that are safe."""
@@ -50,7 +56,7 @@ class Redriver:
 
     def waiting(self, paths: Iterable[str]) -> Iterator[Queued]:
         """Yield the dead letters that no command has looked at, or that it did not remove."""
-        queues = self._system.bus.queues
+        queues = self._world.memory_bus.queues
         for path in paths:
             lying = (*queues[path].waiting, *queues[path].locked)
             yield from (one for one in lying if one.sequence not in self._stays)
@@ -66,7 +72,7 @@ class Redriver:
         return True
 
     async def _resend(self, *, back: bool, dies: bool) -> None:
-        found = await self._system.world.bus.peek(QUEUES.rejected, READ_MAX)
+        found = await self._world.bus.peek(QUEUES.rejected, READ_MAX)
         moves, _ = redrive(found, QUEUES.rejected, None, QUEUES)
         sent = {number for one in moves for number in one.move.sequences}
         for one in found if back else ():
@@ -76,12 +82,12 @@ class Redriver:
 
     def _source_of(self, one: Peeked) -> str | None:
         """Return the queue of the system that gave up what was put aside."""
-        said, handled = rejected_of(one), self._system.hosts[0].handlers
+        said, handled = rejected_of(one), self._world.instances[0].functions.handlers
         return said.source_queue if said and said.source_queue in handled else None
 
     async def _redrive(self, *, dies: bool) -> None:
-        paths = dead_letter_paths(QUEUES, sorted(self._system.workflows.agents()), [REPLIES_TO])
-        bus = self._system.bus
+        paths = dead_letter_paths(QUEUES, self._agents, [REPLIES_TO])
+        bus = self._world.memory_bus
         found = await read(bus, [path for path in paths if path in bus.queues])
         judged = [(one, await self._judged(one)) for one in found.letters]
         moves, _ = redrive_safe(judged, QUEUES)
@@ -98,12 +104,12 @@ class Redriver:
         """
         for _ in range(JUDGE_TRIES):
             with suppress(CrashError, StoreUnavailableError):
-                return await judge(self._system.store, letter, QUEUES)
-        return await judge(self._system.store, letter, QUEUES)
+                return await judge(self._world.store, letter, QUEUES)
+        return await judge(self._world.store, letter, QUEUES)
 
     async def _move(self, moves: Sequence[Planned], *, dies: bool) -> None:
         """Move messages as ``OperatorBus.move`` does: lock, send, and remove at last."""
-        world, bus = self._system.world, self._system.bus
+        world, bus = self._world, self._world.memory_bus
         for one in moves:
             held = bus.lock(one.path, one.move.sequences)
             if not held:
@@ -112,7 +118,7 @@ class Redriver:
                 assert one.move.message is not None  # noqa: S101  a redrive sends
                 await world.bus.send([one.move.message])
                 if one.path == QUEUES.rejected:
-                    self._system.redriven += [queued.message.body for queued in held]
+                    self._redriven += [queued.message.body for queued in held]
                 await self._dies() if dies else await world.pause()
             except (CrashError, UnavailableError) as failed:
                 for queued in held:

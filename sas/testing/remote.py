@@ -1,42 +1,30 @@
-"""Remote services in memory. They fail, answer late, and record every effect."""
+"""Model services behind the agents of any workflow. They fail, answer late, and record effects."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any
 
-from sas.ports import Call, Clock, RefusedError, StillRunning, TransientError
+from sas.ports import (
+    AwaitCallback,
+    Call,
+    Callback,
+    Clock,
+    RefusedError,
+    StillRunning,
+    TransientError,
+)
+from sas.testing.plan import Faults
+from sas.testing.world import of_no_host
 
-
-@dataclass(slots=True)
-class RemoteFaults:
-    """Shares of calls, from 0 to 1.
-
-    Calls with a ``lost_answer`` have their effect. Calls that end ``later`` return
-    ``StillRunning`` and have their effect at a later call, after ``look_seconds_max`` at most.
-    ``strikes`` gets each fault that happens.
-    """
-
-    transient: float = 0.0
-    lost_answer: float = 0.0
-    hangs: float = 0.0
-    refused: float = 0.0
-    undo_refused: float = 0.0
-    seconds_max: float = 2.0
-    later: float = 0.0
-    look_seconds_max: float = 120.0
-    strikes: Callable[[str], None] = field(default=lambda _fault: None, init=False)
-
-    def happens(self, fault: str, rng: random.Random) -> bool:
-        """Return whether a fault happens now."""
-        happens: bool = rng.random() < getattr(self, fault)
-        if happens:
-            self.strikes(fault)
-        return happens
+Tell = Callable[[Callback, bytes], Awaitable[bool]]
+"""Hands the result of a callback over; False if it was not taken."""
 
 
 @dataclass(slots=True)
@@ -65,83 +53,120 @@ class RemoteLedger:
         return self.by_key.setdefault(key, Effects())
 
 
-class SimulatedAgent:
-    """An agent of a service that respects idempotency keys, and refuses a key after its undo.
+class ModelService:
+    """An agent and its service, which respects idempotency keys and refuses a key after its undo.
 
     A call goes on without its caller: it may arrive at any later time. While ``down`` is set,
-    every call that arrives fails.
+    every call that arrives fails. ``drain_times`` are those of the steps that have one: for these
+    the service keeps no tombstones, and cuts off each call that arrives later than that after
+    CompleteBy. ``outside``: the work happens outside, and ends by a callback, handed to ``tell``.
     """
 
     def __init__(
-        self, clock: Clock, ledger: RemoteLedger, faults: RemoteFaults, rng: random.Random
+        self,
+        clock: Clock,
+        ledger: RemoteLedger,
+        faults: Faults,
+        rng: random.Random,
+        *,
+        drain_times: Mapping[str, timedelta] = MappingProxyType({}),
+        tell: Tell | None = None,
     ) -> None:
-        self._clock = clock
-        self._ledger = ledger
-        self._faults = faults
-        self._rng = rng
-        self.down = False
+        self._clock, self._ledger, self._faults, self._rng = clock, ledger, faults, rng
+        self._drain_times, self._tell = drain_times, tell
+        self.down = self.outside = False
         self.seconds: Mapping[str, tuple[float, float]] = {}
         """How long the service takes for a step: between these. Other steps: ``seconds_max``."""
         self.calls: set[asyncio.Task[Any]] = set()
 
     async def do(self, call: Call) -> Any:
         """Have an effect once for each key, unless the key was undone before."""
-        return await self._out(self._do(call))
+        return await asyncio.shield(self._goes_on(self._do(call)))
 
     async def undo(self, call: Call) -> Any:
         """Take the effect back, and refuse the key from now on."""
-        return await self._out(self._undo(call))
+        return await asyncio.shield(self._goes_on(self._undo(call)))
 
     async def close(self) -> None:
         """Do nothing: there are no connections."""
 
-    async def _out(self, work: Any) -> Any:
-        task = asyncio.ensure_future(work)
+    def _goes_on(self, work: Any) -> asyncio.Task[Any]:
+        """Return a task that its caller's end does not end."""
+        task: asyncio.Task[Any] = asyncio.ensure_future(work)
         self.calls.add(task)
         task.add_done_callback(self._call_ended)
-        return await asyncio.shield(task)
+        return task
 
     def _call_ended(self, task: asyncio.Task[Any]) -> None:
         self.calls.discard(task)
         if not task.cancelled():
-            task.exception()  # its caller may be gone; without this asyncio warns
+            task.exception()  # its caller may be gone, so nobody else looks at it
 
     async def _do(self, call: Call) -> Any:
         await self._travel(call)
         effects = self._ledger.of(call.key)
-        if effects.refused is None:
-            effects.refused = self._faults.happens("refused", self._rng)
+        drain_time = self._drain_times.get(call.step)
+        if drain_time is not None:
+            if self._clock.now() > call.complete_by + drain_time:
+                raise TransientError("cut off")
+            return await self._done(call, effects)
         if effects.tombstone:
             raise RefusedError("undone", "this key was undone")
+        if self.outside and self._tell is not None:
+            return await self._outside(call, effects, self._tell)
+        if effects.refused is None:
+            effects.refused = self._faults.happens("refused", self._rng)
         if effects.refused:
             raise RefusedError("out-of-stock", "there is none left")
-        if not effects.in_force and self._goes_on():
+        if not effects.in_force and self._faults.happens("later", self._rng):
             return self._later()
-        if not effects.in_force:
-            effects.in_force = True
-            effects.done += 1
-            effects.content = call.order
-        await self._answer(call)
-        return {"done_by": call.key}
+        return await self._done(call, effects)
 
     async def _undo(self, call: Call) -> Any:
         await self._travel(call)
         if self._faults.happens("undo_refused", self._rng):
             raise RefusedError("undo-refused", "it cannot be taken back")
         effects = self._ledger.of(call.key)
-        if not effects.tombstone and self._goes_on():
+        if not effects.tombstone and self._faults.happens("later", self._rng):
             return self._later()
         effects.in_force = False
-        effects.tombstone = True
+        effects.tombstone = call.step not in self._drain_times
         await self._answer(call)
         return {"undone": True}
 
-    def _goes_on(self) -> bool:
-        return bool(self._faults.later) and self._faults.happens("later", self._rng)
+    async def _done(self, call: Call, effects: Effects) -> Any:
+        if not effects.in_force:
+            effects.done += 1
+            effects.in_force, effects.content = True, call.order
+        await self._answer(call)
+        return {"done_by": call.key}
 
     def _later(self) -> StillRunning:
         seconds = self._rng.uniform(0.1, self._faults.look_seconds_max)
         return StillRunning(timedelta(seconds=seconds), "going on")
+
+    async def _outside(self, call: Call, effects: Effects, tell: Tell) -> Any:
+        if effects.in_force:
+            return {"done_by": call.key}
+        left = (call.complete_by - self._clock.now()).total_seconds()
+        within = timedelta(seconds=max(left, 1.0) * self._rng.uniform(2, 10))
+        effects.content = call.order
+        self._goes_on(self._happens(effects, call, call.callback(within), within, tell))
+        await self._answer(call)
+        return AwaitCallback(within, "for somebody outside")
+
+    async def _happens(
+        self, effects: Effects, call: Call, callback: Callback, within: timedelta, tell: Tell
+    ) -> None:
+        of_no_host()
+        await self._clock.sleep(within.total_seconds() * self._rng.uniform(0, 1.1))
+        if effects.tombstone:
+            return
+        effects.done += not effects.in_force
+        effects.in_force = True
+        body = json.dumps({"outcome": "done", "result": {"done_by": call.key}}).encode()
+        while not await tell(callback, body):
+            await self._clock.sleep(self._rng.uniform(1, 5))
 
     async def _travel(self, call: Call) -> None:
         least, most = self.seconds.get(call.step, (0.0, self._faults.seconds_max))

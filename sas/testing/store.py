@@ -91,7 +91,7 @@ class MemoryStore:
     two, so that other instances can act in between, and fails if it raises. The ``partitions``
     that are ``away`` do not answer: see ``World``. ``on_written`` is called for each committed
     change, ``on_removed`` for each out row and held message before it is removed, ``on_changed``
-    for each change of due rows, ``on_shared`` for each shared value that is written.
+    for each change of due rows.
 
     ``meter`` counts the requests and rows that Table Storage would see. ``formats`` has the format
     number of each order and shared value. A subclass may have a newer ``format``.
@@ -109,7 +109,6 @@ class MemoryStore:
         self.on_written: Callable[[Change], None] = lambda _change: None
         self.on_removed: Callable[[OutDue | HeldDue], None] = lambda _due: None
         self.on_changed: Callable[[], None] = lambda: None
-        self.on_shared: Callable[[str, str], None] = lambda _name, _value: None
         self.away: frozenset[str] = frozenset()
         self.meter = Usage()
         self._shards = all_shards(shards)
@@ -349,7 +348,6 @@ class MemoryStore:
         self._versions += 1
         self._shared[name] = SharedValue(value, f"v{self._versions}")
         self.formats[_shared_key(name)] = self.format
-        self.on_shared(name, value)
         return self._shared[name]
 
     async def acquire_lease(self, name: str, holder: str, until: datetime, now: datetime) -> bool:

@@ -1,181 +1,215 @@
-"""One simulated system: the real actors over the ports in memory."""
+"""One simulated system: instances of the application, model services, and what happens to them.
+
+``System`` is the one way to build a world, and its plan the one way to fault it: ``sas sim``, our
+tests and those of an adopter use both.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any
+import random
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
 
-from sas.bootstrap import Application, assemble
+import msgspec
+
 from sas.codec import internal
-from sas.codec.internal import CallbackMessage, CommandMessage
+from sas.codec.internal import CallbackMessage, CommandMessage, Kind
 from sas.codec.strict import MalformedError
-from sas.domain.ids import digest_id
-from sas.domain.order import Order, OrderState
+from sas.domain.ids import URGENT_SUFFIX, reply_id, shard_of
+from sas.domain.messages import Verb
+from sas.domain.order import CLOCK_SKEW, Direction, Order, OrderState, StepState
 from sas.domain.queues import lane
-from sas.domain.workflow import Rules, Workflows
-from sas.engine.context import Context
-from sas.engine.delivery import Delivery
-from sas.engine.kept_orders import KeptOrders
-from sas.features.callbacks.codec import CallbackKeys
+from sas.domain.workflow import TIME_ALLOWED_MAX, Rules, Workflow, Workflows
 from sas.features.callbacks.endpoint import AGAIN_MAX
 from sas.features.circuit_breaker.rules import BreakerPolicy
-from sas.ports import (
-    Business,
-    Callback,
-    Message,
-    MessageBus,
-    PayloadCodec,
-    StateStore,
-)
+from sas.ports import Agent, Business, BusUnavailableError, Callback, Message, PayloadCodec
 from sas.testing.bus import DEAD_LETTERS, MemoryBus, Queued, QueueRules
 from sas.testing.clock import VirtualClock
-from sas.testing.platform import QUEUES, REPLIES_TO
-from sas.testing.remote import RemoteLedger, SimulatedAgent
-from sas.testing.settings import settings
-from sas.testing.store import MemoryStore
-from sas.testing.world import CrashError, Faults, Handler, HostRules, Instance, World
-
-KEYS = CallbackKeys(("a-key-for-the-simulation-of-callbacks",))
-BREAKER = BreakerPolicy(
-    failures_max=3,
-    open_for=timedelta(seconds=3),
-    open_for_max=timedelta(seconds=20),
-    probe_for=timedelta(seconds=8),
+from sas.testing.hosts import BREAKER, Host
+from sas.testing.own_agents import Given, OwnAgents
+from sas.testing.plan import (
+    NO_WORKFLOW,
+    Apart,
+    Away,
+    Chance,
+    Deploy,
+    Faults,
+    Forge,
+    Item,
+    Kill,
+    Outside,
+    Plan,
+    Press,
+    Redrive,
+    Submit,
+    Unforwarded,
 )
-"""Short times, so that many circuits open and close within a step's time."""
+from sas.testing.platform import (
+    QUEUES,
+    REPLIES_TO,
+    STRANGE_QUEUE,
+    HostRules,
+    host_rules,
+    queue_rules,
+)
+from sas.testing.redrives import AGAIN_S, Redriver
+from sas.testing.remote import ModelService, RemoteLedger
+from sas.testing.store import MemoryStore
+from sas.testing.wire import SimulatedLoop
+from sas.testing.world import CrashError, Instance, World, of_no_host
+
+SEND_AGAIN_S = 30.0
+"""How long an application waits before it sends again to a queue that takes nothing."""
+TIMER_IDLE = timedelta(minutes=2)
+WATCH_S = 10.0
+WATCHES_MAX = 60
+"""How often, and how long, an operator looks whether an order is in Error."""
+MORE_TIME = 1.5
+"""How much more time a new version allows its steps."""
+CHANCE_S = 7200.0
+"""Faults happen by chance until so long after the last outage, in seconds."""
+THROTTLED = 0.7
+"""The share of operations that a throttled table refuses."""
 CALLBACKS = {lane(QUEUES.callbacks, urgent=urgent) for urgent in (False, True)}
 AT_REST = frozenset(
     {OrderState.PROCESSED, OrderState.COMPENSATED, OrderState.ERROR, OrderState.REJECTED}
 )
+_FOR_ERROR = frozenset({Verb.RESUBMIT, Verb.SKIP, Verb.ACKNOWLEDGE})
 
 
-@dataclass
-class ClockApart:
-    """The clock of one instance, some seconds ahead of the others."""
+@dataclass(frozen=True, slots=True)
+class Project:
+    """What is simulated: the workflows of an application, on its own platform.
 
-    clock: VirtualClock
-    seconds: float = 0.0
+    With ``given`` its own agents are played, else model services.
+    """
 
-    def now(self) -> datetime:
-        """See ``Clock.now``."""
-        now = self.clock.now()
-        return now + timedelta(seconds=self.seconds) if self.seconds else now
+    workflows: Workflows
+    queues: Mapping[str, QueueRules]
+    host: HostRules
+    given: Given | None = None
+    seconds: Mapping[str, tuple[float, float]] = MappingProxyType({})
+    """How long services take, least and most, by the name of a step or of an agent."""
+    limits: Mapping[str, int] = MappingProxyType({})
+    """How many calls each agent may have out at a time."""
+    codec: PayloadCodec | None = None
 
-    async def sleep(self, seconds: float) -> None:
-        """See ``Clock.sleep``."""
-        await self.clock.sleep(seconds)
+    @classmethod
+    def of(
+        cls,
+        workflows: Workflows,
+        directory: Path,
+        given: Given | None = None,
+        seconds: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    ) -> Self:
+        """Return a project by its directory; raises ProjectError."""
+        queues = queue_rules(directory, sorted(workflows.agents()))
+        return cls(workflows, queues, host_rules(directory), given, seconds)
 
-    def timeout(self, seconds: float) -> AbstractAsyncContextManager[asyncio.Timeout]:
-        """See ``Clock.timeout``."""
-        return self.clock.timeout(seconds)
 
+class System:
+    """A world with the application in it, and a plan of what happens to it.
 
-class Host:
-    """The functions of one instance. What they know ends with the instance.
-
-    One of four keeps no orders, and reads each again (docs/adr/0026).
+    ``tell`` gets a sentence for each thing that happens. ``faults`` by chance are there from the
+    start. ``service`` makes each model service, and ``agents`` take the place of theirs.
     """
 
     def __init__(
         self,
-        world: World,
-        clock: ClockApart,
-        name: str,
-        business: Business,
+        project: Project,
+        plan: Plan,
+        tell: Callable[[str], None] = lambda _text: None,
         *,
-        codec: PayloadCodec | None = None,
+        faults: Faults | None = None,
         breaker: BreakerPolicy = BREAKER,
-        ports: tuple[StateStore, MessageBus] | None = None,
+        service: type[ModelService] = ModelService,
+        agents: Mapping[str, Agent] = MappingProxyType({}),
     ) -> None:
-        self.business, self.clock = business, clock
-        self._store, self._bus = ports or (world.store, world.bus)
-        self._codec, self._breaker = codec, breaker
-        self._name, self._starts = name, 0
-        self._reads_all = int(digest_id(str(world.seed), name), 16) % 4 == 0
-        self.start()
+        random.seed(plan.seed)  # the jitter of retries
+        self.workflows, self.tell, self.ledger = project.workflows, tell, RemoteLedger()
+        clock = VirtualClock()
+        bus = MemoryBus(clock)
+        for queue, rules in project.queues.items():
+            bus.declare(queue, rules=rules)
+        self.world = World(plan.seed, clock, MemoryStore(), bus, faults or Faults(), project.host)
+        self.world.timer_idle = TIMER_IDLE
+        self.world.resting = self._waits_for_operator
+        self.submitted: dict[str, str] = {}
+        """The workflow of each order."""
+        self.unknown: set[str] = set()
+        """Orders that name a workflow that does not exist."""
+        self.commands: dict[str, tuple[str, int | None]] = {}
+        """The order of each command, and the seq that the operator saw."""
+        self.redriven: list[bytes] = []
+        """What lay on the queue of rejected messages until an operator sent it again."""
+        self.subqueues: set[str] = set()
+        """The subqueues of queues that do not forward their dead letters."""
+        self.on_answered: Callable[[Callback, int], None] = lambda _callback, _status: None
+        """Called with each callback and the status of its answer."""
+        self._deployed, self._left = project.workflows, 0
+        self._senders: set[asyncio.Task[None]] = set()
+        agents_here = sorted(project.workflows.agents())
+        self._redriver = Redriver(self.world, agents_here, self.redriven, tell)
+        self.own = self._own_agents(project.given) if project.given else None
+        self.agents = self._services(project, service)
+        played: dict[str, Agent] = {**self.agents, **agents}
+        business = Business(project.workflows, played, limits=project.limits, codec=project.codec)
+        self.hosts = [
+            Host(self.world, f"instance-{number}", business, breaker=breaker)
+            for number in range(plan.instances)
+        ]
+        self.world.instances = [Instance(host) for host in self.hosts]
+        self.happens(*plan.items)
 
-    def start(self) -> None:
-        """See ``Functions.start``."""
-        self._starts += 1
-        name = f"{self._name}.{self._starts}"
-        business = self.business
-        config = settings(
-            name,
-            queues=QUEUES,
-            circuit=self._breaker,
-            callback_keys=KEYS,
-            payload_codec=self._codec,
+    def _services(self, project: Project, service: type[ModelService]) -> dict[str, ModelService]:
+        world, found = self.world, {}
+        drained = drain_times(project.workflows)
+        for name in sorted(project.workflows.agents()):
+            found[name] = (
+                service(
+                    world.clock,
+                    self.ledger,
+                    world.faults,
+                    world.rng,
+                    drain_times=drained.get(name, {}),
+                    tell=self.call_back,
+                )
+                if self.own is None
+                else self.own.agent(name)
+            )
+            found[name].seconds = {
+                step.name: takes
+                for workflow in project.workflows
+                for step in workflow.steps
+                if name in step.agents
+                and (takes := project.seconds.get(step.name) or project.seconds.get(name))
+            }
+        return found
+
+    def _own_agents(self, given: Given) -> OwnAgents:
+        """Return the adopter's agents. Their clients reach a model service by the event loop."""
+        world, limits = self.world, drain_times(self.workflows)
+        own = OwnAgents(
+            given,
+            world.clock,
+            self.ledger,
+            world.faults,
+            world.rng,
+            limits,
+            self.submitted,
+            self.call_back,
         )
-        kept = KeptOrders(0) if self._reads_all else None
-        app = assemble(self._store, self._bus, self.clock, business, config, kept=kept)
-        self.context: Context = app.context
-        self.callbacks, self._supervisor = app.callbacks, app.supervisor
-        self.handlers: dict[str, Handler] = _handlers(app, business)
-
-    async def sweep(self) -> object:
-        """See ``Functions.sweep``."""
-        return await self._supervisor.sweep()
-
-
-def _handlers(app: Application, business: Business) -> dict[str, Handler]:
-    def handler(handle: Callable[[Delivery], Awaitable[object]]) -> Handler:
-        return lambda queued: app.receiver.receive(handle, delivery(queued))
-
-    own = {
-        QUEUES.dead_letters: handler(app.dead_letters.handle),
-        QUEUES.dead_letters + DEAD_LETTERS: handler(app.dead_letters.handle_given_up),
-    }
-    for urgent in (False, True):
-        own[lane(QUEUES.orders, urgent=urgent)] = handler(app.submitter.handle)
-        own[lane(QUEUES.scheduler, urgent=urgent)] = handler(app.scheduler.handle)
-        own[lane(QUEUES.replies, urgent=urgent)] = handler(app.scheduler.handle_reply)
-        own[lane(QUEUES.callbacks, urgent=urgent)] = handler(app.callbacks.handle)
-        for name in business.agents:
-            own[QUEUES.agent(name, urgent=urgent)] = handler(app.agents[name].handle)
-    return own
-
-
-def delivery(queued: Queued) -> Delivery:
-    """Return a message as a host hands it over."""
-    message = queued.message
-    return Delivery(
-        message.body,
-        message.message_id,
-        message.queue.removesuffix(DEAD_LETTERS),
-        urgent=message.queue.endswith("-urgent"),
-        properties=message.properties,
-        count=queued.deliveries,
-        enqueued_at=queued.visible_at,
-        source_queue=queued.source,
-    )
-
-
-@dataclass
-class System:
-    """A world with the actors in it, and what was asked of it."""
-
-    world: World
-    workflows: Workflows
-    ledger: RemoteLedger = field(default_factory=RemoteLedger)
-    agents: dict[str, SimulatedAgent] = field(default_factory=dict)
-    hosts: list[Host] = field(default_factory=list)
-    submitted: dict[str, str] = field(default_factory=dict)
-    """The workflow of each order."""
-    unknown: set[str] = field(default_factory=set)
-    """Orders that name a workflow that does not exist."""
-    commands: dict[str, tuple[str, int | None]] = field(default_factory=dict)
-    """The order of each command, and the seq that the operator saw."""
-    redriven: list[bytes] = field(default_factory=list)
-    """What lay on the queue of rejected messages until an operator sent it again."""
-    subqueues: set[str] = field(default_factory=set)
-    """The subqueues of queues that do not forward their dead letters."""
-    on_answered: Callable[[Callback, int], None] = lambda _callback, _status: None
-    """Called with each callback by HTTP and the status of its answer."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)  # noqa: S101  play made it
+        loop.follow(world.clock, own.serve)
+        return own
 
     @property
     def store(self) -> MemoryStore:
@@ -187,18 +221,14 @@ class System:
         """The queues."""
         return self.world.memory_bus
 
-    def begin(self, hosts: list[Host]) -> None:
-        """Take these hosts for the instances."""
-        self.hosts = hosts
-        self.world.instances = [Instance(host) for host in hosts]
-        self.world.resting = self._waits_for_operator
-
     def rules_of(self, order: Order) -> Rules:
         """Return the rules of an order: those of its own version of its workflow."""
         return self.workflows.rules(order.details.workflow, order.details.version)
 
     def at_rest(self) -> bool:
-        """Return whether every order is at an end, or in Error, and nothing is due."""
+        """Return whether all has happened, and every order is at an end or in Error."""
+        if self._left or self._senders or any(self._redriver.waiting(self.subqueues)):
+            return False
         if any(self.store._due.values()):  # noqa: SLF001  the twin of a table
             return False
         orders = self.store.orders
@@ -223,26 +253,56 @@ class System:
         stored = self.store.orders.get(callback.order_id)
         return stored is not None and stored.order.process_state is OrderState.ERROR
 
+    def owes_effect(self, step: str, keys: Iterable[str]) -> bool:
+        """Return whether a Processed step must have had its effect under one of these keys.
+
+        An agent of the adopter owes what its service was asked for and did not do.
+        """
+        if self.own is None:
+            return True
+        return step not in self.own.given.no_effect and not self.ledger.unmet.isdisjoint(keys)
+
+    async def close(self) -> None:
+        """Stop everything that still runs, also calls that never end."""
+        if self.own is not None:
+            with suppress(RuntimeError):  # a client that never closes
+                await self.world.clock.run(self.own.close())
+        await self.world.close()
+        calls = [call for agent in self.agents.values() for call in agent.calls]
+        for task in (*calls, *self._senders):
+            task.cancel()
+        await asyncio.gather(*calls, *self._senders, return_exceptions=True)
+
+    # --- people and applications; no fault hits what they send ---
+
     def put_order(
-        self, order_id: str, workflow: str, content: Mapping[str, Any], *, urgent: bool
+        self,
+        order_id: str,
+        workflow: str,
+        content: Mapping[str, Any],
+        *,
+        urgent: bool = False,
+        version: int | None = None,
     ) -> None:
-        """Put an order on its queue, with the MessageId of the first time. No fault hits it.
+        """Put an order on its queue, with the MessageId of the first time.
 
         Raises:
             BusUnavailableError: the queue takes nothing.
         """
-        body = {
+        body: dict[str, Any] = {
             "order_id": order_id,
             "workflow": workflow,
             "reply_queue": REPLIES_TO,
             "correlation_id": f"c-{order_id}",
             "order": dict(content),
         }
+        if version is not None:
+            body["workflow_version"] = version
         queue = lane(QUEUES.orders, urgent=urgent)
         self._put(queue, f"m-{order_id}", json.dumps(body).encode())
 
     def put_command(self, order_id: str, verb: Any, seq: int | None, **members: Any) -> None:
-        """Put an operator's command on its queue. No fault hits it.
+        """Put an operator's command on its queue.
 
         Raises:
             BusUnavailableError: the queue takes nothing.
@@ -254,40 +314,264 @@ class System:
         self._put(QUEUES.scheduler, command_id, internal.encode(message))
         self.commands[command_id] = order_id, seq
 
-    def owes_effect(self, step: str, keys: Iterable[str]) -> bool:  # noqa: ARG002  Stage asks both
-        """Return whether a Processed step must have had its effect under one of these keys."""
-        return True
-
     async def call_back(self, callback: Callback, body: bytes) -> bool:
-        """Hand over the result of a callback by HTTP, to any instance."""
-        self.world.strikes("callback")
+        """Hand over the result of a callback by HTTP. Return False if it was not taken."""
+        host = self.world.rng.choice(self.hosts)
         try:
-            answer = await self.world.rng.choice(self.hosts).callbacks.answer(
-                callback.token, None, body
-            )
+            answer = await host.callbacks.answer(callback.token, None, body)
         except CrashError:  # the connection is cut
             return False
         self.on_answered(callback, answer.status)
         return answer.status != 503
 
-    async def close(self) -> None:
-        """Stop everything that still runs, also calls that never end."""
-        await self.world.close()
-        calls = [call for agent in self.agents.values() for call in agent.calls]
-        for call in calls:
-            call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
-
     def _put(self, queue: str, message_id: str, body: bytes) -> None:
         self.bus._enqueue(Message(queue, message_id, body))  # noqa: SLF001
 
+    # --- what happens ---
 
-def world_of(
-    seed: int, queues: Mapping[str, QueueRules], rules: HostRules, faults: Faults
-) -> World:
-    """Return an empty world with these queues."""
-    clock = VirtualClock()
-    bus = MemoryBus(clock)
-    for queue, own in queues.items():
-        bus.declare(queue, rules=own)
-    return World(seed, clock, MemoryStore(), bus, faults, rules)
+    def happens(self, *items: Item) -> None:
+        """Let some items happen, each in so many seconds from now.
+
+        Faults by chance end two hours after the last outage that comes with them.
+        """
+        for item in items:
+            self._prepare(item)
+        if any(isinstance(item, Chance) for item in items):
+            ends = (item.at_s + item.lasts_s for item in items if isinstance(item, Away))
+            self.world.clock.call_later(max(ends, default=0.0) + CHANCE_S, self._end_chance)
+
+    def _prepare(self, item: Item) -> None:  # noqa: C901, PLR0912  a case for each kind
+        match item:
+            case Chance():
+                setattr(self.world.faults, item.name, item.share)
+            case Outside():
+                self.agents[item.agent].outside = True
+            case Apart():
+                self.hosts[item.instance % len(self.hosts)].clock.seconds = item.seconds
+            case Submit():
+                if item.workflow == NO_WORKFLOW:
+                    self.unknown.add(item.order_id)
+                else:
+                    self.submitted[item.order_id] = item.workflow
+                self._later(item.at_s, item, lambda: self._begin(self._send_until_taken(item)))
+            case Away():
+                ends_s = item.at_s + item.lasts_s
+                self._later(item.at_s, item, lambda: self.turn(item.what, away=True))
+                self._later(ends_s, f"{item.what}: back", lambda: self.turn(item.what, away=False))
+            case Kill():
+                self._later(item.at_s, item, lambda: self._kill(item))
+            case Forge():
+                self._later(item.at_s, item, lambda: self._forge(item))
+            case Press() | Redrive():
+                self._left += 1
+                self.world.clock.call_later(item.at_s, lambda: self._watch(item, WATCHES_MAX))
+            case Unforwarded():
+                self._keep_dead_letters(item)
+            case Deploy():
+                self.workflows = with_newer(self._deployed)
+                for number, host in enumerate(self.hosts):
+                    told = f"instance {number} is deployed anew"
+                    self._later(item.at_s + 20.0 * number, told, self._deploys(number, host))
+
+    def _later(self, at_s: float, what: object, act: Callable[[], None]) -> None:
+        self._left += 1
+
+        def happen() -> None:
+            self._left -= 1
+            self.tell(str(what))
+            act()
+
+        self.world.clock.call_later(at_s, happen)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let somebody outside of every instance do something."""
+        task = asyncio.ensure_future(work)
+        self._senders.add(task)
+        task.add_done_callback(self._senders.discard)
+
+    def _end_chance(self) -> None:
+        """End the faults that happen by chance: every order must end once faults stop."""
+        self.tell("no fault happens by chance any more")
+        self.world.faults.stop()
+
+    async def _send_until_taken(self, item: Submit) -> None:
+        of_no_host()
+        content = self._content(item.order_id, item.workflow)
+        for _ in range(item.times):
+            while True:
+                try:
+                    self.put_order(item.order_id, item.workflow, content, urgent=item.urgent)
+                    break
+                except BusUnavailableError:
+                    await self.world.clock.sleep(SEND_AGAIN_S)
+
+    def _content(self, order_id: str, workflow: str, *, edited: bool = False) -> Any:
+        """Return the content of an order: one of the adopter's if its own agents read it."""
+        if self.own is None or workflow == NO_WORKFLOW:
+            return {"edited": True} if edited else {"id": order_id}
+        return self.own.given.order_of(workflow, f"{self.world.seed}/{order_id}/{edited}")
+
+    def turn(self, what: str, *, away: bool) -> None:  # noqa: C901  a case for each dependency
+        """Take a dependency away, or bring it back. See ``Away``."""
+        kind, _, rest = what.partition(" ")
+        match kind, rest:
+            case "table", "":
+                self.store.away = self.store.partitions if away else frozenset()
+            case "table", _:
+                self.world.faults.store_throttled = THROTTLED if away else 0.0
+            case "one", _:
+                first = next(iter(self.submitted), "O-0")
+                shard = frozenset({shard_of(first, len(self.store.shards))})
+                self.store.away = shard if away else frozenset()
+            case "namespace", _:
+                self.bus.cut() if away else self.bus.mend()
+            case "service", _:
+                self.agents[rest].down = away
+            case "every", _:
+                if away:
+                    self.world.restart()
+                for instance in self.world.instances:
+                    instance.up = not away
+            case "clock", _:
+                jump = CLOCK_SKEW.total_seconds() * (1 if rest == "ahead" else -1)
+                self.hosts[0].clock.seconds = jump if away else 0.0
+            case _:
+                name, _, how = rest.partition(" ")
+                if how == "disabled":
+                    self.bus.cut(name) if away else self.bus.mend(name)
+                else:
+                    self.bus.queues[name].refuses = away
+
+    def _kill(self, item: Kill) -> None:
+        instances = self.world.instances
+        chosen = instances if item.instance is None else [instances[item.instance % len(instances)]]
+        for instance in chosen:
+            self.world.kill(instance, with_host=item.with_host)
+
+    def _forge(self, item: Forge) -> None:
+        """Have an unknown queue dead-letter what looks like a reply to a request that is out."""
+        stored = self.store.orders.get(item.order_id)
+        for step in stored.order.steps if stored else ():
+            if step.dispatched:
+                doing = step.process_state is StepState.PROCESSING
+                direction = (Direction.DO if doing else Direction.UNDO).value
+                own_id = reply_id(item.order_id, step.number, direction, step.epoch)
+                members = {"id": own_id, "order_id": item.order_id, "step": step.number}
+                body = {"kind": Kind.REPLY.value, "format": 1, **members, "direction": direction}
+                body |= {"epoch": step.epoch, "outcome": "done"}
+                with suppress(BusUnavailableError):
+                    self._put(STRANGE_QUEUE, own_id, json.dumps(body).encode())
+                    self.bus.give_up_first(STRANGE_QUEUE)
+
+    def _deploys(self, number: int, host: Host) -> Callable[[], None]:
+        def deploy() -> None:
+            host.business = replace(host.business, workflows=self.workflows)
+            self.world.kill(self.world.instances[number])
+
+        return deploy
+
+    # --- the operator ---
+
+    def _watch(self, item: Press | Redrive, left: int) -> None:
+        """Let the operator act as soon as there is something to act on, or at last."""
+        if left and not self._is_due(item):
+            self.world.clock.call_later(WATCH_S, lambda: self._watch(item, left - 1))
+            return
+        self._left -= 1
+        self.tell(str(item))
+        if isinstance(item, Press):
+            self._press(item)
+        else:
+            self._begin(self._redriver.resend(back=item.back, dies=item.twice))
+
+    def _is_due(self, item: Press | Redrive) -> bool:
+        """Return whether an order is in Error for its command, or something was put aside."""
+        if isinstance(item, Redrive):
+            return bool(self.bus.queues[QUEUES.rejected].waiting)
+        stored = self.store.orders.get(item.order_id)
+        state = stored.order.process_state if stored else OrderState.PENDING
+        return item.verb not in _FOR_ERROR or state in AT_REST
+
+    def _press(self, item: Press) -> None:
+        stored = self.store.orders.get(item.order_id)
+        if stored is None or stored.order.rejected:
+            return
+        order = stored.order
+        failed = [one.name for one in order.steps if one.process_state is StepState.ERROR]
+        members: dict[str, Any] = {}
+        if failed and item.verb in {Verb.RESUBMIT, Verb.SKIP}:
+            members["step"] = failed[0]
+            if item.verb is Verb.SKIP and self.own is not None:
+                result = self._result(order.details.workflow, failed[0])
+                if result is not None:
+                    members["input"] = msgspec.Raw(result.encode())
+            elif item.edited:
+                content = self._content(order.order_id, order.details.workflow, edited=True)
+                members["input"] = msgspec.Raw(msgspec.json.encode(content))
+        for _ in range(1 + item.twice):
+            try:
+                self.put_command(order.order_id, item.verb.value, order.seq - item.stale, **members)
+            except BusUnavailableError:
+                self.tell("the operator sees that the command could not be sent")
+
+    def _result(self, workflow: str, name: str) -> str | None:
+        """Return a result that a step had in an order; None if it has had none so far."""
+        results = (
+            step.result
+            for stored in self.store.orders.values()
+            if stored.order.details.workflow == workflow
+            for step in stored.order.steps
+            if step.name == name and step.process_state is StepState.PROCESSED
+        )
+        return next((one for one in results if isinstance(one, str)), None)
+
+    def _keep_dead_letters(self, item: Unforwarded) -> None:
+        agents = sorted(self.workflows.agents())
+        for name in (*QUEUES.on_the_way(agents), QUEUES.dead_letters):
+            if item.queue in (None, name, name.removesuffix(URGENT_SUFFIX)):
+                queue = self.bus.queues[name]
+                most = 1 if item.at_once else queue.rules.deliveries_max
+                rules = replace(queue.rules, forwards_dead_letters_to=None, deliveries_max=most)
+                queue.rules = rules
+                if name != QUEUES.dead_letters:  # a function reads its subqueue
+                    self.bus.declare(name + DEAD_LETTERS)
+                    self.subqueues.add(name + DEAD_LETTERS)
+        self.world.clock.call_later(item.from_s, lambda: self._look(item, item.die))
+
+    def _look(self, item: Unforwarded, die: int) -> None:
+        """Let an operator redrive dead letters that lie in subqueues, and look again later."""
+        paths = *sorted(self.subqueues), QUEUES.dead_letters + DEAD_LETTERS
+        if any(self._redriver.waiting(paths)):
+            for _ in range(1 + item.twice):
+                self._begin(self._redriver.redrive(dies=die > 0))
+            die -= 1
+        self.world.clock.call_later(AGAIN_S, lambda: self._look(item, die))
+
+
+def drain_times(workflows: Workflows) -> dict[str, dict[str, timedelta]]:
+    """Return the drain times of steps by name, for each agent that can do them."""
+    found: dict[str, dict[str, timedelta]] = {}
+    for workflow in workflows:
+        for step in workflow.steps:
+            if step.undo is not None and step.undo.drain_time is not None:
+                for agent in step.agents:
+                    found.setdefault(agent, {})[step.name] = step.undo.drain_time
+    return found
+
+
+def with_newer(workflows: Workflows) -> Workflows:
+    """Return the workflows with one more version of each, as a deploy in the middle brings them.
+
+    Its steps are allowed more time. Orders under way keep their version, and its times.
+    """
+    names = dict.fromkeys(one.name for one in workflows)
+    newer = [_newer(workflows.find(name)) for name in names]
+    return Workflows([*workflows, *newer])
+
+
+def _newer(workflow: Workflow) -> Workflow:
+    steps = tuple(
+        replace(step, time_allowed=min(step.time_allowed * MORE_TIME, TIME_ALLOWED_MAX))
+        for step in workflow.steps
+    )
+    return replace(workflow, version=workflow.version + 1, steps=steps)

@@ -18,10 +18,18 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from sas.ports import BusUnavailableError, Message, MessageBus, Peeked, StoreUnavailableError
+from sas.ports import (
+    BusUnavailableError,
+    Clock,
+    Message,
+    MessageBus,
+    Peeked,
+    StoreUnavailableError,
+)
 from sas.testing.bus import BusFault, MemoryBus, Queue, Queued
-from sas.testing.clock import VirtualClock
-from sas.testing.loop import others_run
+from sas.testing.clock import VirtualClock, others_run
+from sas.testing.plan import Faults
+from sas.testing.platform import HostRules
 from sas.testing.store import MemoryStore, StoreFault
 
 ABANDON_S = 0.02
@@ -41,41 +49,6 @@ Visible = Sequence[tuple[str, datetime]]
 
 class CrashError(BaseException):
     """The process of a handler died here. A handler's ``except Exception`` does not catch it."""
-
-
-@dataclass(slots=True)
-class Faults:
-    """Shares of operations or deliveries, from 0 to 1.
-
-    A handler that ``stalls`` waits for up to ``stall_seconds_max``, and then goes on.
-    ``store_throttled`` operations are asked to come again within twelve seconds. A message is
-    ``given_up`` while its handler goes on. One that comes again ``late`` does so within
-    ``late_seconds_max``, though its handler completed it: the queue lost that.
-    """
-
-    crash: float = 0.0
-    stalls: float = 0.0
-    stall_seconds_max: float = 180.0
-    lock_lost: float = 0.0
-    given_up: float = 0.0
-    duplicate: float = 0.0
-    late: float = 0.0
-    late_seconds_max: float = 120.0
-    store_down: float = 0.0
-    store_throttled: float = 0.0
-    store_lost_answer: float = 0.0
-    store_conflict: float = 0.0
-    bus_down: float = 0.0
-    bus_lost_answer: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class HostRules:
-    """The settings of host.json. ``calls_max`` is for each function of each instance."""
-
-    function_timeout: timedelta = timedelta(minutes=10)
-    lock_renewal_max: timedelta = timedelta(minutes=10)
-    calls_max: int = 16
 
 
 class Functions(Protocol):
@@ -125,7 +98,8 @@ class World:
     instance. The partitions of the store in ``store.away`` and the queues that are away do not
     answer: see ``MemoryBus.cut``. While no due row can be read, or the sweeps can send nothing
     because a queue is away, the timer may pause for ``timer_idle``: that only saves time. ``tell``
-    gets a sentence for each fault, ``on_failed`` each error of a function. A message that is
+    gets a sentence for each fault, ``on_failed`` each error of a function, ``on_sends`` each
+    message that an instance is about to send, with the time of its clock. A message that is
     ``resting`` waits for something outside of the simulation: the world is done without it.
     """
 
@@ -134,19 +108,17 @@ class World:
     store: MemoryStore
     memory_bus: MemoryBus
     faults: Faults
-    rules: HostRules = HostRules()
+    rules: HostRules
     at_once: int | None = None
     timer_idle: timedelta = TIMER_EVERY
     instances: list[Instance] = field(default_factory=list)
     tell: Callable[[str], None] = lambda _text: None
     resting: Callable[[Queued], bool] = lambda _queued: False
     on_failed: Callable[[Queued, BaseException], None] = lambda _queued, _failed: None
+    on_sends: Callable[[Message, datetime], None] = lambda _message, _now: None
     timer: Callable[[], Awaitable[object]] = field(init=False)
     rng: random.Random = field(init=False)
     busy_s: float = field(init=False)
-    calm: bool = False
-    struck: dict[str, None] = field(default_factory=dict)
-    """The faults that have happened, in the order of their first times."""
     crashes: int = 0
     timed_out: int = 0
     _running: int = 0
@@ -170,12 +142,12 @@ class World:
 
     @property
     def bus(self) -> MessageBus:
-        """The bus for the actors. Other tasks and crashes come between its sends."""
+        """The bus for people. Other tasks and crashes come between its sends."""
         return PausingBus(self)
 
-    def strikes(self, fault: str) -> None:
-        """Remember that a fault has happened."""
-        self.struck[fault] = None
+    def bus_of(self, clock: Clock) -> MessageBus:
+        """Return the bus for the actors of an instance, which has this clock."""
+        return PausingBus(self, clock)
 
     # --- what happens inside a function ---
 
@@ -374,7 +346,6 @@ class World:
             first = next(iter(instance.running.values()), None)
             if first is not None and first.began + self.rules.function_timeout <= now:
                 self.timed_out += 1
-                self.strikes("time limit")
                 self.tell("a function runs past its time limit")
                 self.kill(instance)
 
@@ -394,9 +365,7 @@ class World:
     async def sweep(self) -> None:
         """Let all instances sweep at once. One that dies takes none of the others along."""
         sweeps = [self._sweep(instance) for instance in self.instances if instance.up]
-        ended = await asyncio.gather(*sweeps, return_exceptions=True)
-        if sum(getattr(one, "led", False) for one in ended) > 1:
-            self.strikes("two supervisors")
+        await asyncio.gather(*sweeps, return_exceptions=True)
 
     async def _sweep(self, instance: Instance) -> object:
         """Run the timer function of an instance. A timer is not retried: the next tick comes."""
@@ -454,11 +423,7 @@ class World:
         return BusFault.LOST_ANSWER if lost else None
 
     def _happens(self, fault: str) -> bool:
-        share: float = getattr(self.faults, fault)
-        happens = share > 0 and not self.calm and self.rng.random() < share
-        if happens:
-            self.strikes(fault)
-        return happens
+        return self.faults.happens(fault, self.rng)
 
 
 def _held_by(instance: Instance) -> str:
@@ -486,12 +451,14 @@ def is_killed() -> bool:
 class PausingBus:
     """A bus that lets other tasks run before each message. A refusal takes its time."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, clock: Clock | None = None) -> None:
+        self._world, self._clock = world, clock
 
     async def send(self, messages: Sequence[Message]) -> None:
         """Send messages one by one. See ``MessageBus.send``."""
         for message in messages:
+            if self._clock is not None:
+                self._world.on_sends(message, self._clock.now())
             await self._world.pause()
             try:
                 await self._world.memory_bus.send([message])

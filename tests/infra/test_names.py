@@ -87,7 +87,7 @@ def test_the_queue_dead_letters_forwards_to_no_queue() -> None:
 
 def test_duplicate_detection_is_off_where_two_applications_may_send_the_same_id() -> None:
     off = {name for name, one in EMULATED.items() if not one["RequiresDuplicateDetection"]}
-    assert off == {"orders", "orders-urgent", "dead-letters"}
+    assert off == {"orders", "orders-urgent", "callbacks", "callbacks-urgent", "dead-letters"}
 
 
 def test_only_requests_to_agents_expire_without_a_dead_letter() -> None:

@@ -201,7 +201,7 @@ def test_the_list_does_not_contradict_itself() -> None:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (["kinds", "orders", "properties", "requiresDuplicateDetection"], True),
+        (["kinds", "incoming", "properties", "requiresDuplicateDetection"], True),
         (["kinds", "internal", "properties", "requiresDuplicateDetection"], False),
         (["kinds", "request", "properties", "deadLetteringOnMessageExpiration"], True),
         (["kinds", "kept", "properties", "deadLetteringOnMessageExpiration"], False),

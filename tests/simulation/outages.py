@@ -15,17 +15,17 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sas.domain.change import Change
-from sas.domain.ids import message_id, shard_of
+from sas.domain.ids import message_id
 from sas.domain.messages import JournalWord, Notify
 from sas.domain.order import CLOCK_SKEW, Direction, Order, OrderState
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import BusUnavailableError, Call
 from sas.testing.bus import Queue
 from sas.testing.clock import START
-from sas.testing.loop import run
+from sas.testing.plan import Faults
 from sas.testing.platform import QUEUES, REPLIES_TO
-from sas.testing.remote import RemoteFaults, SimulatedAgent
-from sas.testing.world import Faults, of_no_host
+from sas.testing.remote import ModelService
+from sas.testing.world import of_no_host
 from tests.simulation.system import System, build
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -85,95 +85,33 @@ class Cost:
 Action = Callable[[System], None]
 
 
-def _table(system: System) -> None:
-    system.store.away = system.store.partitions
+def _turn(what: str) -> tuple[Action, Action]:
+    """Return how something goes away and comes back."""
+    return (lambda s: s.turn(what, away=True), lambda s: s.turn(what, away=False))
 
 
-def _shard(system: System) -> None:
-    order_id = system.world.rng.choice(list(system.submitted))
-    system.store.away = frozenset({shard_of(order_id, len(system.store.shards))})
-
-
-def _table_back(system: System) -> None:
-    system.store.away = frozenset()
-
-
-def _throttled(system: System) -> None:
-    system.world.faults.store_throttled = 0.7
-
-
-def _not_throttled(system: System) -> None:
-    system.world.faults.store_throttled = 0.0
-
-
-def _namespace(system: System) -> None:
-    system.bus.cut()
-
-
-def _namespace_back(system: System) -> None:
-    system.bus.mend()
-
-
-def _disabled(name: str) -> tuple[Action, Action]:
-    return (lambda system: system.bus.cut(name), lambda system: system.bus.mend(name))
-
-
-def _refusing(name: str) -> tuple[Action, Action]:
-    def refuse(system: System, *, refuses: bool) -> None:
-        system.bus.queues[name].refuses = refuses
-
-    return (lambda s: refuse(s, refuses=True), lambda s: refuse(s, refuses=False))
-
-
-def _service(name: str) -> tuple[Action, Action]:
-    def turn(system: System, *, down: bool) -> None:
-        system.agents[name].down = down
-
-    return (lambda s: turn(s, down=True), lambda s: turn(s, down=False))
-
-
-def _no_start(system: System) -> None:
-    """Kill every instance, as a deploy does. None starts again without its secrets."""
-    system.world.restart()
-    for instance in system.world.instances:
-        instance.up = False
-
-
-def _start(system: System) -> None:
-    for instance in system.world.instances:
-        instance.up = True
-
-
-def _clock(seconds: float) -> tuple[Action, Action]:
-    def jump(system: System, to: float) -> None:
-        system.hosts[0].clock.seconds = to
-
-    return (lambda s: jump(s, seconds), lambda s: jump(s, 0.0))
-
-
+QUEUES_HIT = (
+    *(QUEUES.orders, QUEUES.scheduler, QUEUES.agent("payment"), QUEUES.replies),
+    *(REPLIES_TO, QUEUES.alerts),
+)
+LAST = QUEUES.rejected, QUEUES.dead_letters
+"""Queues of which only the loss of the whole queue is played."""
 DEPENDENCIES: dict[str, tuple[Action, Action]] = {
-    "table": (_table, _table_back),
-    "one shard of the table": (_shard, _table_back),
-    "table throttled": (_throttled, _not_throttled),
-    "namespace": (_namespace, _namespace_back),
+    "table": _turn("table"),
+    "one shard of the table": _turn("one shard of the table"),
+    "table throttled": _turn("table throttled"),
+    "namespace": _turn("namespace"),
     **{
-        f"queue {name} disabled": _disabled(name)
-        for name in (
-            *(QUEUES.orders, QUEUES.scheduler, QUEUES.agent("payment"), QUEUES.replies),
-            *(REPLIES_TO, QUEUES.alerts, QUEUES.rejected, QUEUES.dead_letters),
+        what: _turn(what)
+        for what in (
+            *(f"queue {name} disabled" for name in (*QUEUES_HIT, *LAST)),
+            *(f"queue {name} takes nothing" for name in QUEUES_HIT),
         )
     },
-    **{
-        f"queue {name} takes nothing": _refusing(name)
-        for name in (
-            *(QUEUES.orders, QUEUES.scheduler, QUEUES.agent("payment"), QUEUES.replies),
-            *(REPLIES_TO, QUEUES.alerts),
-        )
-    },
-    "Key Vault, while every instance restarts": (_no_start, _start),
-    "service payment": _service("payment"),
-    f"one clock {CLOCK_JUMP_S:.0f} s ahead": _clock(CLOCK_JUMP_S),
-    f"one clock {CLOCK_JUMP_S:.0f} s behind": _clock(-CLOCK_JUMP_S),
+    "Key Vault, while every instance restarts": _turn("every instance"),
+    "service payment": _turn("service payment"),
+    f"one clock {CLOCK_JUMP_S:.0f} s ahead": _turn("clock ahead"),
+    f"one clock {CLOCK_JUMP_S:.0f} s behind": _turn("clock behind"),
 }
 """How each outage begins and ends. A queue takes nothing if it is full, disabled for sending, or
 answers ServerBusy.
@@ -203,7 +141,7 @@ class Watch:
 
         self.system.store._write = watched  # type: ignore[method-assign]
 
-    def _hear(self, agent: SimulatedAgent) -> None:
+    def _hear(self, agent: ModelService) -> None:
         do, undo = agent.do, agent.undo
 
         async def done(call: Call) -> Any:
@@ -256,7 +194,6 @@ class Story:
         self.system = build(
             self.seed,
             Faults(),
-            RemoteFaults(),
             failures_max_seconds=30.0,
             clocks_apart=(0.0, 0.0),
             breaker=BreakerPolicy(),
@@ -373,4 +310,4 @@ def drawn(seed: int) -> tuple[str, str, str]:
 
 def cost_of(seed: int, dependency: str, duration: str, load: str = "light") -> Cost:
     """Play one outage under one seed, and return what it cost."""
-    return run(Story(seed, Outage(dependency, DURATIONS[duration]), load).run())
+    return asyncio.run(Story(seed, Outage(dependency, DURATIONS[duration]), load).run())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,15 +18,16 @@ from sas.domain.order import OrderState
 from sas.domain.workflow import Workflows
 from sas.engine.context import Context
 from sas.features.circuit_breaker.rules import BreakerPolicy
-from sas.ports import Business, PayloadCodec
+from sas.ports import PayloadCodec
 from sas.testing import system as simulated
 from sas.testing.bus import QueueRules
+from sas.testing.hosts import BREAKER
 from sas.testing.invariants import of_commands, of_orders, recorded
-from sas.testing.platform import QUEUES, REPLIES_TO, host_rules, queue_rules
-from sas.testing.remote import RemoteFaults, SimulatedAgent
-from sas.testing.services import ModelService
-from sas.testing.system import BREAKER, ClockApart, Host, world_of
-from sas.testing.world import Faults, HostRules
+from sas.testing.plan import Apart, Faults, Outside, Plan
+from sas.testing.platform import QUEUES, REPLIES_TO, HostRules, host_rules, queue_rules
+from sas.testing.remote import ModelService
+from sas.testing.system import Project
+from sas.testing.world import TIMER_EVERY
 from tests.business import workflows
 
 PROJECT = Path(__file__).parents[2]
@@ -102,7 +102,6 @@ class System(simulated.System):
 def build(
     seed: int,
     faults: Faults,
-    remote: RemoteFaults,
     *,
     failures_max_seconds: float = 10.0,
     duplicate_detection: bool = True,
@@ -111,41 +110,25 @@ def build(
     breaker: BreakerPolicy = BREAKER,
     outside: Sequence[str] = (),
     limits: Mapping[str, int] = MappingProxyType({}),
-    agent: type[SimulatedAgent] = SimulatedAgent,
+    agent: type[ModelService] = ModelService,
     codec: PayloadCodec | None = None,
 ) -> System:
     """Return a system over the ports in memory, of the business's workflows unless others are
     given, with one instance of every actor for each clock. Clocks are apart by these seconds.
     What the agents ``outside`` are asked for happens outside, and ends by callback.
     """
-    random.seed(seed)
     queues = deployed_queues(duplicate_detection=duplicate_detection)
     definitions = definitions or workflows(timedelta(seconds=failures_max_seconds))
-    system = System(world_of(seed, queues, deployed_host(), faults), definitions)
-    world, clock, ledger = system.world, system.world.clock, system.ledger
-    agents = system.agents
-    agents |= {name: agent(clock, ledger, remote, world.rng) for name in AGENTS}
-    agents[COURIER] = ModelService(
-        clock, ledger, remote, world.rng, drain_times={COURIED: DRAIN_TIME}
+    apart = [Apart(number, seconds) for number, seconds in enumerate(clocks_apart)]
+    plan = Plan(seed, len(apart), (*apart, *map(Outside, outside)))
+    system = System(
+        Project(definitions, queues, deployed_host(), limits=limits, codec=codec),
+        plan,
+        faults=faults,
+        breaker=breaker,
+        service=agent,
     )
-    for name in outside:
-        agents[name] = ModelService(
-            clock, ledger, remote, world.rng, drain_times={}, tell=system.call_back
-        )
-    business = Business(definitions, dict(agents), limits=limits)
-    system.begin(
-        [
-            Host(
-                world,
-                ClockApart(clock, apart),
-                f"i-{n}",
-                business,
-                codec=codec,
-                breaker=breaker,
-            )
-            for n, apart in enumerate(clocks_apart, 1)
-        ]
-    )
+    system.world.timer_idle = TIMER_EVERY
     return system
 
 

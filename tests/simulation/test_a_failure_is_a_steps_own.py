@@ -10,9 +10,9 @@ from sas.domain.expire import EXCUSES_MAX
 from sas.domain.messages import JournalEntry, JournalWord
 from sas.domain.order import OrderState, StepRecord
 from sas.domain.workflow import OnFailure, Step, Workflow, Workflows
+from sas.testing.plan import Faults
 from sas.testing.platform import QUEUES
-from sas.testing.remote import RemoteFaults
-from sas.testing.world import Faults, Handler
+from sas.testing.world import Handler
 from tests.simulation.system import System, build, check_end
 
 TIME = timedelta(seconds=10)
@@ -25,8 +25,7 @@ PAYMENT = QUEUES.agent("payment")
 
 
 def made(seconds_max: float = 2.0) -> System:
-    remote = RemoteFaults(seconds_max=seconds_max)
-    return build(1, Faults(), remote, definitions=Workflows([DEAD, BUSY, UNDONE]))
+    return build(1, Faults(seconds_max=seconds_max), definitions=Workflows([DEAD, BUSY, UNDONE]))
 
 
 def handlers(system: System) -> dict[str, Handler]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ from sas.domain.order import OrderState
 from sas.features.circuit_breaker.guard import breakers
 from sas.features.circuit_breaker.rules import BreakerPolicy, BreakerState
 from sas.ports import Call, TransientError
-from sas.testing.remote import RemoteFaults, SimulatedAgent
-from sas.testing.system import BREAKER
-from sas.testing.world import Faults
+from sas.testing.hosts import BREAKER
+from sas.testing.plan import Away, Faults
+from sas.testing.remote import ModelService
 from tests.long import seeds
 from tests.simulation.system import System, build, check_end
 from tests.simulation.test_operator_under_faults import defined
@@ -27,45 +28,21 @@ OFF = BreakerPolicy(failures_max=0)
 FAULTS = Faults(crash=0.01, lock_lost=0.03, duplicate=0.03, store_lost_answer=0.02, bus_down=0.01)
 
 
-class Outages:
-    """Takes services down at one tick and up again at a later one, until it is stopped."""
+def flapping(system: System) -> list[Away]:
+    """Return outages of every service: a few of some seconds each, one after the other."""
+    rng = system.world.rng
+    return [
+        Away(40.0 * turn + rng.uniform(0, 15), rng.uniform(5, 25), f"service {name}")
+        for name in sorted(system.agents)
+        for turn in range(6)
+        if rng.random() < 0.6
+    ]
 
-    def __init__(self, system: System) -> None:
-        self.system = system
-        self.over = False
-        self.calls_in_vain = 0
-        self._sweep = system.world.timer
-        system.world.timer = self.tick
-        for agent in system.agents.values():
-            self._count(agent)
 
-    async def tick(self) -> None:
-        rng = self.system.world.rng
-        for agent in self.system.agents.values():
-            falls = 0.4 if agent.down else 0.25  # the longer it is down, the likelier it is up
-            agent.down = not self.over and rng.random() < falls
-        assert self._sweep is not None
-        await self._sweep()
-
-    def end(self) -> None:
-        """Have every service run from now on."""
-        self.over = True
-        for agent in self.system.agents.values():
-            agent.down = False
-
-    def _count(self, agent: SimulatedAgent) -> None:
-        do = agent.do
-
-        async def counted(call: Call) -> Any:
-            self.calls_in_vain += agent.down
-            return await do(call)
-
-        agent.do = counted  # type: ignore[method-assign]
-
-    async def states(self) -> Counter[BreakerState]:
-        """Return how many breakers are in each state."""
-        found = await breakers(self.system.store).all()
-        return Counter(one.value.state for one in found.values())
+async def breaker_states(system: System) -> Counter[BreakerState]:
+    """Return how many breakers are in each state."""
+    found = await breakers(system.store).all()
+    return Counter(one.value.state for one in found.values())
 
 
 def prepared(
@@ -75,17 +52,15 @@ def prepared(
     clocks_apart: Sequence[float] = (0.0,),
     breaker: BreakerPolicy = BREAKER,
 ) -> System:
-    remote = RemoteFaults(transient=0.05, lost_answer=0.05, hangs=0.05, refused=0.05)
-    system = build(
-        seed, faults, remote, clocks_apart=clocks_apart, definitions=defined(), breaker=breaker
-    )
+    faults = replace(faults, transient=0.05, lost_answer=0.05, hangs=0.05, refused=0.05)
+    system = build(seed, faults, clocks_apart=clocks_apart, definitions=defined(), breaker=breaker)
     system.world.at_once = 4  # orders take long enough to meet outages
     return system
 
 
-async def run(system: System) -> Outages:
-    """Have orders end through outages, then some more with every service up."""
-    outages = Outages(system)
+async def run(system: System) -> System:
+    """Have orders end through outages."""
+    system.happens(*flapping(system))
     try:
         for number in range(ORDERS):
             system.submit(f"O-{number}", "undoing" if number % 2 else "holding")
@@ -93,7 +68,7 @@ async def run(system: System) -> Outages:
         check_end(system)
     finally:
         await system.close()
-    return outages
+    return system
 
 
 @pytest.mark.parametrize("seed", seeds(2, 30))
@@ -113,11 +88,9 @@ async def test_when_services_are_back_orders_pass_and_no_breaker_stays_open(seed
     """No circuit stays half-open because the instance with the probe died."""
     system = prepared(seed, Faults(crash=0.05, lock_lost=0.05), clocks_apart=(0.0, 2.0))
     system.deliver_at_most(1)
-    outages = await run(system)
-    outages.end()
-    system.world.faults = Faults()
-    for agent in system.agents.values():
-        agent._faults = RemoteFaults()
+    await run(system)
+    system.world.faults.stop()
+    system.world.faults.refused = 0.0
     for number in range(ORDERS, 2 * ORDERS):
         system.submit(f"O-{number}", "holding")
     try:
@@ -126,7 +99,7 @@ async def test_when_services_are_back_orders_pass_and_no_breaker_stays_open(seed
         await system.close()
     fresh = [system.states()[f"O-{number}"] for number in range(ORDERS, 2 * ORDERS)]
     assert set(fresh) == {OrderState.PROCESSED}
-    assert set(await outages.states()) <= {BreakerState.CLOSED}
+    assert set(await breaker_states(system)) <= {BreakerState.CLOSED}
 
 
 @pytest.mark.long
@@ -149,7 +122,7 @@ async def test_the_outages_lead_breakers_through_every_state() -> None:
 async def test_an_order_that_its_service_cannot_answer_keeps_no_other_order_waiting(
     seed: int,
 ) -> None:
-    system = build(seed, Faults(), RemoteFaults(), definitions=defined())
+    system = build(seed, Faults(), definitions=defined())
     stock = system.agents["inventory"]
     do = stock.do
 
@@ -179,6 +152,19 @@ async def test_a_service_that_is_down_is_called_far_less_with_breakers_than_with
     calls = Counter[str]()
     for seed in range(10):
         for name, policy in (("with", BREAKER), ("without", OFF)):
-            outages = await run(prepared(seed, Faults(), breaker=policy))
-            calls[name] += outages.calls_in_vain
+            system = prepared(seed, Faults(), breaker=policy)
+            for agent in system.agents.values():
+                _count(agent, calls, name)
+            await run(system)
     assert calls["without"] > 2 * calls["with"] > 0, calls
+
+
+def _count(agent: ModelService, calls: Counter[str], name: str) -> None:
+    """Count the calls of a service that is down."""
+    do = agent.do
+
+    async def counted(call: Call) -> Any:
+        calls[name] += agent.down
+        return await do(call)
+
+    agent.do = counted  # type: ignore[method-assign]

@@ -7,9 +7,8 @@ import json
 from sas.codec.outward import event_type
 from sas.domain.messages import Notice
 from sas.ports import Message
+from sas.testing.plan import Faults
 from sas.testing.platform import QUEUES, REPLIES_TO
-from sas.testing.remote import RemoteFaults
-from sas.testing.world import Faults
 from tests.simulation.system import System, build
 from tests.unit.codec_cases import BAD
 from tests.unit.contract_files import closed, errors
@@ -43,9 +42,17 @@ def check_all(sent: dict[str, list[Message]]) -> set[str]:
 async def test_what_a_system_full_of_faults_sends_keeps_to_the_contract() -> None:
     kinds: set[str] = set()
     for seed in range(8):
-        faults = Faults(crash=0.12, lock_lost=0.05, store_lost_answer=0.02, bus_down=0.02)
-        remote = RemoteFaults(transient=0.2, hangs=0.3, refused=0.25, undo_refused=0.4)
-        system = build(seed, faults, remote)
+        faults = Faults(
+            crash=0.12,
+            lock_lost=0.05,
+            store_lost_answer=0.02,
+            bus_down=0.02,
+            transient=0.2,
+            hangs=0.3,
+            refused=0.25,
+            undo_refused=0.4,
+        )
+        system = build(seed, faults)
         for number in range(4):
             system.submit(f"O-{number} ü", "order" if number % 2 else "order-with-care")
         try:
@@ -58,7 +65,7 @@ async def test_what_a_system_full_of_faults_sends_keeps_to_the_contract() -> Non
 
 
 async def test_notifications_of_bad_orders_follow_the_contract() -> None:
-    system = build(1, Faults(), RemoteFaults())
+    system = build(1, Faults())
     bodies = [body for body, reason in BAD.values() if reason != "too-large"]  # the bus refuses it
     for number, body in enumerate(bodies):
         system.bus._enqueue(Message(QUEUES.orders, f"m-{number}", body))

@@ -14,8 +14,7 @@ import pytest
 from sas.domain.order import OrderState
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.features.circuit_breaker.rules import BreakerPolicy
-from sas.testing.remote import RemoteFaults
-from sas.testing.world import Faults
+from sas.testing.plan import Faults
 from tests.long import seeds
 from tests.simulation.system import build, check_end
 
@@ -49,7 +48,7 @@ AT_ONCE = 3
 async def test_a_backlog_longer_than_the_time_allowed_fails_no_order(
     seconds_max: float, orders: int, seed: int
 ) -> None:
-    system = build(seed, Faults(), RemoteFaults(seconds_max=seconds_max), definitions=CROWDED)
+    system = build(seed, Faults(seconds_max=seconds_max), definitions=CROWDED)
     system.world.rules = replace(system.world.rules, calls_max=AT_ONCE)
     system.slow_store(0.2)
     for number in range(orders):
@@ -69,7 +68,7 @@ async def test_a_backlog_longer_than_the_time_allowed_fails_no_order(
 
 async def test_a_clock_that_is_apart_keeps_no_failure_from_being_counted() -> None:
     """Every message seems late to it: that must not excuse a service that never answers."""
-    system = build(1, Faults(), RemoteFaults(), definitions=SHORT, clocks_apart=(3.0,), breaker=OFF)
+    system = build(1, Faults(), definitions=SHORT, clocks_apart=(3.0,), breaker=OFF)
     system.agents["inventory"].down = True
     system.submit("O-1", "short")
     try:

@@ -5,30 +5,23 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from datetime import timedelta
 
-import msgspec
 import pytest
 
-from sas.domain.order import Order, OrderState, StepState
+from sas.domain.messages import Verb
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow, Workflows
-from sas.testing.remote import RemoteFaults
-from sas.testing.world import Faults
+from sas.testing.plan import Apart, Chance, Item, Plan, Press, Submit
+from sas.testing.play import Played, play
+from sas.testing.system import Project
 from tests.long import seeds
-from tests.simulation.system import (
-    COURIED,
-    COURIER,
-    DRAIN_TIME,
-    System,
-    build,
-    check_commands,
-    check_end,
-)
+from tests.simulation.system import COURIED, COURIER, DRAIN_TIME, PROJECT
 
 ALLOWED = timedelta(seconds=10)
 UNDO = Undo(ALLOWED)
-VERBS = ("resubmit", "resubmit", "skip", "undo", "cancel", "acknowledge")
+VERBS = (Verb.RESUBMIT, *Verb)
 COMMANDS = 10
 
 
@@ -60,109 +53,72 @@ def defined() -> Workflows:
     )
 
 
-class Hand:
-    """An operator who gives this many commands at times, with the current or an old seq."""
-
-    def __init__(self, system: System, commands: int) -> None:
-        self.system = system
-        self.left = commands
-        self._sweep = system.world.timer
-        system.world.timer = self.tick
-
-    async def tick(self) -> None:
-        rng = self.system.world.rng
-        known = [o for o in self.system.submitted if o in self.system.store.orders]
-        if self.left and known and rng.random() < 0.6:
-            self.left -= 1
-            self.command(rng.choice(known))
-        assert self._sweep is not None
-        await self._sweep()
-
-    def command(self, order_id: str) -> None:
-        rng = self.system.world.rng
-        order = self.system.store.orders[order_id].order
-        verb = rng.choice(VERBS)
-        seq = order.seq - (rng.random() < 0.15)
-        failed = [s.name for s in order.steps if s.process_state is StepState.ERROR]
-        members: dict[str, object] = {}
-        if verb in {"resubmit", "skip"} and failed and rng.random() < 0.5:
-            members["step"] = rng.choice(failed)
-            if rng.random() < 0.5:
-                members["input"] = msgspec.Raw(b'{"lines":[],"edited":true}')
-        sent = None if verb == "cancel" and rng.random() < 0.3 else seq
-        self.given(order, verb)
-        self.system.put_command(order_id, verb, sent, **members)
-        if rng.random() < 0.2:  # pressed twice, on a page as it was: another id, the same wish
-            self.system.put_command(order_id, verb, sent, **members)
-
-    def given(self, order: Order, verb: str) -> None:
-        """What an operator does outside as the command is given."""
-
-    def done(self) -> bool:
-        return not self.left and self.system.at_rest()
+def pressed(seed: int, orders: int, commands: int) -> list[Press]:
+    """Return commands at times, for the current or an old seq, some of them twice."""
+    rng = random.Random(seed)  # noqa: S311  it repeats itself
+    return [
+        Press(
+            rng.uniform(0, 600),
+            f"O-{rng.randrange(orders)}",
+            rng.choice(VERBS),
+            stale=rng.random() < 0.15,
+            edited=rng.random() < 0.5,
+            twice=rng.random() < 0.2,
+        )
+        for _ in range(commands)
+    ]
 
 
-async def run(system: System, commands: int = COMMANDS) -> Hand:
-    hand = Hand(system, commands)
-    for number in range(4):
-        system.submit(f"O-{number}", "undoing" if number % 2 else "holding")
-    try:
-        await system.world.run(hand.done)
-        check_end(system)
-        check_commands(system)
-    finally:
-        await system.close()
-    return hand
+def played(seed: int, commands: int, *items: Item, instances: int = 3) -> Played:
+    sent = [Submit(1.0, f"O-{n}", ("holding", "undoing")[n % 2], False, 1) for n in range(4)]
+    plan = Plan(seed, instances, (*sent, *items, *pressed(seed, len(sent), commands)))
+    one = play(Project.of(defined(), PROJECT), plan)
+    assert one.violations == [], f"seed {seed}"
+    return one
 
 
-REMOTE = RemoteFaults(transient=0.1, lost_answer=0.1, hangs=0.2, refused=0.15, undo_refused=0.1)
+SERVICES = {
+    "transient": 0.1,
+    "lost_answer": 0.1,
+    "hangs": 0.2,
+    "refused": 0.15,
+    "undo_refused": 0.1,
+}
+
+
+def chances(**shares: float) -> list[Chance]:
+    return [Chance(name, share) for name, share in (SERVICES | shares).items()]
 
 
 @pytest.mark.parametrize("seed", seeds(2, 30))
-async def test_every_order_ends_whole_while_operators_meddle_and_clocks_are_apart(
-    seed: int,
-) -> None:
-    faults = Faults(crash=0.005, lock_lost=0.03, duplicate=0.03, store_lost_answer=0.02)
-    system = build(seed, faults, REMOTE, clocks_apart=(0.0, 2.0, -2.0), definitions=defined())
-    await run(system)
+def test_every_order_ends_whole_while_operators_meddle_and_clocks_are_apart(seed: int) -> None:
+    clocks = Apart(1, 2.0), Apart(2, -2.0)
+    faults = chances(crash=0.005, lock_lost=0.03, duplicate=0.03, store_lost_answer=0.02)
+    played(seed, COMMANDS, *clocks, *faults)
 
 
 @pytest.mark.parametrize("seed", seeds(2, 30))
-async def test_every_order_ends_whole_while_supervisors_sweep_side_by_side_and_die_on_the_way(
+def test_every_order_ends_whole_while_supervisors_sweep_side_by_side_and_die_on_the_way(
     seed: int,
 ) -> None:
-    faults = Faults(crash=0.02, store_conflict=0.05, bus_down=0.02)
-    system = build(
-        seed,
-        faults,
-        REMOTE,
-        clocks_apart=(0.5, -0.5),
-        definitions=defined(),
-    )
-    await run(system, commands=3)
+    clocks = Apart(0, 0.5), Apart(1, -0.5)
+    played(seed, 3, *clocks, *chances(crash=0.02, store_conflict=0.05, bus_down=0.02), instances=2)
 
 
-async def test_without_faults_a_patient_order_is_processed_on_clocks_apart() -> None:
-    system = build(1, Faults(), RemoteFaults(), clocks_apart=(2.0, -2.0), definitions=defined())
-    await run(system, commands=0)
-    assert set(system.states().values()) == {OrderState.PROCESSED}
+def test_without_faults_a_patient_order_is_processed_on_clocks_apart() -> None:
+    one = played(1, 0, Apart(0, 2.0), Apart(1, -2.0), instances=2)
+    assert {state for _, state in one.ends} == {"Processed"}
 
 
 @pytest.mark.long
-async def test_the_hand_and_the_faults_lead_to_everything_that_can_happen_to_an_order() -> None:
+def test_the_hand_and_the_faults_lead_to_everything_that_can_happen_to_an_order() -> None:
     """What the tests above claim to cover happens: see the words of the journals."""
     words: Counter[str] = Counter()
-    ends: Counter[str] = Counter()
     for seed in range(200):
-        system = build(seed, Faults(crash=0.003), REMOTE, definitions=defined())
-        await run(system, commands=16)
-        for stored in system.store.orders.values():
-            words.update(entry.what for entry in stored.journal)
-        ends.update(check_commands(system))
+        words += played(seed, 16, *chances(crash=0.003)).words
         if not EVERYTHING - set(words):
             break
     assert EVERYTHING - set(words) == set()
-    assert ends["refused"] > 5
 
 
 EVERYTHING = {

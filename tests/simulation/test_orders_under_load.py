@@ -12,8 +12,7 @@ import pytest
 
 from sas.domain.order import OrderState
 from sas.features.queue_delay.excuses import QueueExcuses
-from sas.testing.remote import RemoteFaults
-from sas.testing.world import Faults
+from sas.testing.plan import Faults
 from tests.long import seeds
 from tests.simulation.system import System, build, check_end
 
@@ -22,13 +21,11 @@ ALLOWED_S = 10.0
 OPERATION_S = 0.2
 
 
-def loaded(
-    seed: int, faults: Faults, remote: RemoteFaults, operation_s: float = OPERATION_S
-) -> System:
+def loaded(seed: int, faults: Faults, operation_s: float = OPERATION_S) -> System:
     """Return a system that takes minutes for a burst: four handlers, each operation of the store
     a fifth of a second.
     """
-    system = build(seed, faults, remote, failures_max_seconds=ALLOWED_S, clocks_apart=(0.0, 1.0))
+    system = build(seed, faults, failures_max_seconds=ALLOWED_S, clocks_apart=(0.0, 1.0))
     system.world.at_once = 4
     system.slow_store(operation_s)
     for number in range(BURST):
@@ -50,7 +47,7 @@ async def run(system: System) -> Counter[str]:
 async def test_a_burst_of_orders_is_processed_whole_and_hardly_any_step_is_asked_for_twice(
     seed: int,
 ) -> None:
-    system = loaded(seed, Faults(), RemoteFaults())
+    system = loaded(seed, Faults())
     words = await run(system)
     assert set(system.states().values()) == {OrderState.PROCESSED}
     assert words["step processed"] == 3 * BURST
@@ -68,7 +65,7 @@ async def test_without_excuses_the_same_burst_undoes_orders_that_nothing_was_wro
         return
 
     monkeypatch.setattr(QueueExcuses, "of", blind)
-    system = loaded(1, Faults(), RemoteFaults())
+    system = loaded(1, Faults())
     words = await run(system)
     assert Counter(system.states().values())[OrderState.COMPENSATED] > 3
     assert words["step reset"] > BURST
@@ -76,16 +73,24 @@ async def test_without_excuses_the_same_burst_undoes_orders_that_nothing_was_wro
 
 @pytest.mark.parametrize("seed", seeds(1, 6))
 async def test_under_load_and_faults_every_order_ends_whole(seed: int) -> None:
-    faults = Faults(crash=0.002, lock_lost=0.02, duplicate=0.02, store_conflict=0.01)
-    remote = RemoteFaults(transient=0.1, lost_answer=0.05, hangs=0.02, refused=0.05)
-    system = loaded(seed, faults, remote)
+    faults = Faults(
+        crash=0.002,
+        lock_lost=0.02,
+        duplicate=0.02,
+        store_conflict=0.01,
+        transient=0.1,
+        lost_answer=0.05,
+        hangs=0.02,
+        refused=0.05,
+    )
+    system = loaded(seed, faults)
     await run(system)
     states = Counter(system.states().values())
     assert states[OrderState.PROCESSED] > BURST / 2
 
 
 async def test_the_operator_gets_one_alert_for_each_queue_with_a_long_delay() -> None:
-    system = loaded(3, Faults(), RemoteFaults(), operation_s=0.5)
+    system = loaded(3, Faults(), operation_s=0.5)
     for number in range(BURST // 2):
         system.submit(f"M-{number}", "order")
     await run(system)

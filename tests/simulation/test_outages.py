@@ -23,9 +23,9 @@ from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import Message
 from sas.testing.bus import Queued
+from sas.testing.plan import Faults
 from sas.testing.platform import QUEUES, REPLIES_TO
-from sas.testing.remote import RemoteFaults
-from sas.testing.world import TIMER_EVERY, Faults
+from sas.testing.world import TIMER_EVERY
 from tests.long import long, seeds
 from tests.simulation.outages import (
     DEPENDENCIES,
@@ -176,7 +176,7 @@ async def test_a_queue_that_is_late_does_not_excuse_an_agent_that_is_dead() -> N
     definitions = Workflows(
         [workflow("late", "payment", 30.0), workflow("dead", "inventory", 30.0, failures_max=1)]
     )
-    system = build(1, Faults(), RemoteFaults(seconds_max=2.0), definitions=definitions, breaker=OFF)
+    system = build(1, Faults(seconds_max=2.0), definitions=definitions, breaker=OFF)
     world = system.world
     world.rules = replace(world.rules, calls_max=2)
     system.agents["inventory"].down = True
@@ -202,8 +202,7 @@ async def test_a_queue_that_is_late_does_not_excuse_an_agent_that_is_dead() -> N
 
 async def test_a_step_of_half_a_minute_is_asked_for_once_under_load() -> None:
     definitions = Workflows([workflow("slow", "payment", 60.0)])
-    remote = RemoteFaults(seconds_max=30.0)
-    system = build(1, Faults(), remote, definitions=definitions, clocks_apart=(0.0, 0.0))
+    system = build(1, Faults(seconds_max=30.0), definitions=definitions, clocks_apart=(0.0, 0.0))
     for number in range(150):
         system.submit(f"O-{number}", "slow")
     try:
@@ -219,7 +218,7 @@ async def test_a_step_of_half_a_minute_is_asked_for_once_under_load() -> None:
 async def test_when_the_sweeping_instance_is_killed_another_sweeps_within_two_firings(
     with_host: bool,
 ) -> None:
-    system = build(1, Faults(), RemoteFaults(), clocks_apart=(0.0, 0.0))
+    system = build(1, Faults(), clocks_apart=(0.0, 0.0))
     world = system.world
     sweeps: list[timedelta] = []
     began = world.clock.now()
@@ -252,7 +251,7 @@ async def test_when_the_sweeping_instance_is_killed_another_sweeps_within_two_fi
 
 async def test_a_function_past_its_time_costs_the_orders_beside_it_nothing() -> None:
     """It takes its whole worker along, again and again: 18 others each time."""
-    system = build(1, Faults(), RemoteFaults(seconds_max=30.0), failures_max_seconds=120.0)
+    system = build(1, Faults(seconds_max=30.0), failures_max_seconds=120.0)
     world = system.world
     host = system.hosts[0]
     stuck = lane(QUEUES.callbacks, urgent=True)

@@ -11,9 +11,10 @@ import pytest
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
 from sas.testing.bus import DEAD_LETTERS, MemoryBus, Queued, QueueRules
 from sas.testing.clock import VirtualClock
-from sas.testing.platform import QUEUES
+from sas.testing.plan import Faults
+from sas.testing.platform import QUEUES, HostRules
 from sas.testing.store import MemoryStore
-from sas.testing.world import Faults, Handler, HostRules, Instance, World
+from sas.testing.world import Handler, Instance, World
 from tests.simulation.system import AGENTS, deployed_host, deployed_queues
 
 MINUTE = timedelta(minutes=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ import pytest
 from sas.domain.content import PayloadRef, matches
 from sas.domain.order import OrderState
 from sas.ports import Call, Message
+from sas.testing.plan import Faults
 from sas.testing.platform import QUEUES
-from sas.testing.remote import RemoteFaults, SimulatedAgent
-from sas.testing.world import Faults
+from sas.testing.remote import ModelService
 from tests.long import seeds
 from tests.payload_codec_kit import MARK, CheapCodec
 from tests.simulation.system import System, build, check_end
@@ -29,13 +30,16 @@ TROUBLE = Faults(
     store_conflict=0.03,
     bus_down=0.02,
     bus_lost_answer=0.03,
+    transient=0.15,
+    lost_answer=0.1,
+    hangs=0.05,
+    refused=0.1,
 )
-REMOTE = RemoteFaults(transient=0.15, lost_answer=0.1, hangs=0.05, refused=0.1)
 LARGE = {"lines": ["x" * 70_000]}
 CONTENT = {"card": MARK, "lines": [{"note": MARK}]}
 
 
-class Wordy(SimulatedAgent):
+class Wordy(ModelService):
     """An agent that is given large orders and returns large results."""
 
     async def _do(self, call: Call) -> Any:
@@ -50,7 +54,7 @@ class Wordy(SimulatedAgent):
         return await super()._undo(call)
 
 
-class Marked(SimulatedAgent):
+class Marked(ModelService):
     """An agent that is given marked content and results, and returns marked results."""
 
     async def _do(self, call: Call) -> Any:
@@ -90,7 +94,7 @@ def refs(system: System) -> list[tuple[str, PayloadRef]]:
 
 
 async def test_without_faults_large_orders_are_processed_and_nothing_is_kept_twice() -> None:
-    system = await run(build(1, Faults(), RemoteFaults(), agent=Wordy), LARGE)
+    system = await run(build(1, Faults(), agent=Wordy), LARGE)
     assert set(system.states().values()) == {OrderState.PROCESSED}
     referred = refs(system)
     assert len(referred) == ORDERS * 4  # what was ordered, and what three steps returned
@@ -99,7 +103,7 @@ async def test_without_faults_large_orders_are_processed_and_nothing_is_kept_twi
 
 @pytest.mark.parametrize("seed", seeds(2, 30))
 async def test_what_an_order_refers_to_is_there_whatever_goes_wrong(seed: int) -> None:
-    system = await run(build(seed, TROUBLE, REMOTE, agent=Wordy), LARGE)
+    system = await run(build(seed, replace(TROUBLE), agent=Wordy), LARGE)
     referred = refs(system)
     assert len(referred) >= ORDERS
     for order_id, ref in referred:
@@ -112,7 +116,7 @@ async def test_with_a_codec_content_is_nowhere_whatever_goes_wrong(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    system = build(seed, TROUBLE, REMOTE, agent=Marked, codec=CheapCodec())
+    system = build(seed, replace(TROUBLE), agent=Marked, codec=CheapCodec())
     sent: list[Message] = []
     send = system.bus.send
 

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from sas.actors.purge import Purger
 from sas.domain.order import FINISHED, Order, OrderState
-from sas.testing.remote import RemoteFaults
-from sas.testing.world import Faults
+from sas.testing.plan import Faults
 from tests.long import seeds
 from tests.simulation.system import System, build, check_end
 
@@ -28,6 +28,9 @@ FAULTS = Faults(
     store_lost_answer=0.02,
     bus_down=0.02,
 )
+
+
+SERVICES = {"transient": 0.1, "refused": 0.1, "hangs": 0.05}
 
 
 class Purging:
@@ -85,12 +88,11 @@ class Purging:
 
 
 async def run(seed: int, faults: Faults) -> Purging:
-    remote = RemoteFaults(transient=0.1, refused=0.1, hangs=0.05)
-    system = build(seed, Faults(), remote)
+    system = build(seed, Faults(**SERVICES))
     purging = Purging(system)
     try:
         await purging.prepare()
-        system.world.faults = faults
+        system.world.faults = replace(faults, **SERVICES)
         for number in range(FRESH):
             system.submit(f"F-{number}", "order" if number % 2 else "order-with-care")
         await system.world.run(purging.done)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -16,11 +17,11 @@ from sas.domain.messages import Request
 from sas.domain.order import Direction, OrderState
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.ports import Call
-from sas.testing.remote import RemoteFaults, SimulatedAgent
-from sas.testing.world import Faults
+from sas.testing.plan import Faults
+from sas.testing.remote import ModelService
 from tests.long import seeds
 from tests.simulation.system import System, build, check_end
-from tests.simulation.test_breakers_under_faults import FAULTS, Outages
+from tests.simulation.test_breakers_under_faults import FAULTS, flapping
 
 TIME = timedelta(seconds=10)
 ORDERS = 8
@@ -49,11 +50,9 @@ def prepared(
     clocks_apart: Sequence[float] = (0.0,),
     limits: Mapping[str, int] | None = None,
 ) -> System:
-    remote = RemoteFaults(transient=0.05, lost_answer=0.05, hangs=0.1, refused=0.02)
     both = Workflows([chosen(OnFailure.UNDO), chosen(OnFailure.HOLD)])
-    return build(
-        seed, faults, remote, clocks_apart=clocks_apart, definitions=both, limits=limits or {}
-    )
+    faults = replace(faults, transient=0.05, lost_answer=0.05, hangs=0.1, refused=0.02)
+    return build(seed, faults, clocks_apart=clocks_apart, definitions=both, limits=limits or {})
 
 
 def note_calls(system: System) -> dict[tuple[str, str], set[str]]:
@@ -76,13 +75,12 @@ def note_calls(system: System) -> dict[tuple[str, str], set[str]]:
 async def run(system: System, *, outages: bool = True) -> None:
     """Have orders end, every third of them urgent. All calls of a step go to one agent."""
     called = note_calls(system)
-    taken_down = Outages(system) if outages else None
+    if outages:
+        system.happens(*flapping(system))
     try:
         for number in range(ORDERS):
             system.submit(f"O-{number}", "undo" if number % 2 else "hold", urgent=number % 3 == 0)
         await system.world.run(system.at_rest)
-        if taken_down:
-            taken_down.end()
         check_end(system)
         assert {len(agents) for agents in called.values()} == {1}
     finally:
@@ -123,7 +121,7 @@ async def test_every_order_ends_whole_while_instances_with_clocks_apart_choose_a
 class Watched:
     """Counts the calls that one agent has out at a time."""
 
-    def __init__(self, agent: SimulatedAgent) -> None:
+    def __init__(self, agent: ModelService) -> None:
         self.now = self.most = 0
         for verb in ("do", "undo"):
             setattr(agent, verb, self._counted(getattr(agent, verb)))

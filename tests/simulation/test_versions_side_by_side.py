@@ -20,11 +20,11 @@ from sas.domain.expire import DEPLOY_TIME
 from sas.domain.order import Order
 from sas.ports import FORMAT, Message, MessageBus, Peeked
 from sas.testing.bus import Queued
+from sas.testing.hosts import Host
+from sas.testing.plan import Faults
 from sas.testing.platform import QUEUES
-from sas.testing.remote import RemoteFaults
 from sas.testing.store import MemoryStore
-from sas.testing.system import ClockApart, Host
-from sas.testing.world import Faults, Handler
+from sas.testing.world import Handler, Instance
 from tests.long import seeds
 from tests.simulation.system import System, build, check_end
 
@@ -93,12 +93,13 @@ def _reads_both(handle: Handler) -> Handler:
 
 def side_by_side(seed: int, faults: Faults) -> tuple[System, NewerStore]:
     """Return a system with an older and a newer instance, and the store of the newer one."""
-    system = build(seed, faults, RemoteFaults())
+    system = build(seed, faults)
     world, older = system.world, system.hosts[0]
     store = NewerStore(world.store)
-    ports = (store, NewerBus(world.bus, world.rng))
-    clock = ClockApart(world.clock)
-    system.begin([older, NewerHost(world, clock, "newer", older.business, ports=ports)])
+    bus = NewerBus(world.bus, world.rng)
+    newer = NewerHost(world, "newer", older.business, store=store, bus=bus)
+    system.hosts.append(newer)
+    world.instances.append(Instance(newer))
     for number in range(ORDERS):
         system.submit(f"O-{number}")
     return system, store

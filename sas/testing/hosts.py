@@ -1,0 +1,125 @@
+"""One instance of the real application over the ports in memory, as a host runs it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sas.bootstrap import Application, assemble
+from sas.domain.ids import digest_id
+from sas.domain.queues import lane
+from sas.engine.context import Context
+from sas.engine.delivery import Delivery
+from sas.engine.kept_orders import KeptOrders
+from sas.features.callbacks.codec import CallbackKeys
+from sas.features.circuit_breaker.rules import BreakerPolicy
+from sas.ports import Business, MessageBus, StateStore
+from sas.testing.bus import DEAD_LETTERS, Queued
+from sas.testing.clock import VirtualClock
+from sas.testing.platform import QUEUES
+from sas.testing.settings import settings
+from sas.testing.world import Handler, World
+
+KEYS = CallbackKeys(("a-key-for-the-simulation-of-callbacks",))
+BREAKER = BreakerPolicy(
+    failures_max=3,
+    open_for=timedelta(seconds=3),
+    open_for_max=timedelta(seconds=20),
+    probe_for=timedelta(seconds=8),
+)
+"""Short times, so that many circuits open and close within a step's time."""
+
+
+@dataclass
+class ClockApart:
+    """The clock of one instance, some seconds ahead of the others."""
+
+    clock: VirtualClock
+    seconds: float = 0.0
+
+    def now(self) -> datetime:
+        """See ``Clock.now``."""
+        now = self.clock.now()
+        return now + timedelta(seconds=self.seconds) if self.seconds else now
+
+    async def sleep(self, seconds: float) -> None:
+        """See ``Clock.sleep``."""
+        await self.clock.sleep(seconds)
+
+    def timeout(self, seconds: float) -> AbstractAsyncContextManager[asyncio.Timeout]:
+        """See ``Clock.timeout``."""
+        return self.clock.timeout(seconds)
+
+
+class Host:
+    """The functions of one instance. What they know ends with the instance.
+
+    One of four keeps no orders, and reads each again (docs/adr/0026).
+    """
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        business: Business,
+        *,
+        breaker: BreakerPolicy = BREAKER,
+        store: StateStore | None = None,
+        bus: MessageBus | None = None,
+    ) -> None:
+        self.business, self.clock = business, ClockApart(world.clock)
+        self._store, self._bus = store or world.store, bus or world.bus_of(self.clock)
+        self._breaker, self._name, self._starts = breaker, name, 0
+        self._reads_all = int(digest_id(str(world.seed), name), 16) % 4 == 0
+        self.start()
+
+    def start(self) -> None:
+        """See ``Functions.start``."""
+        self._starts += 1
+        name = f"{self._name}.{self._starts}"
+        config = settings(name, queues=QUEUES, circuit=self._breaker, callback_keys=KEYS)
+        kept = KeptOrders(0) if self._reads_all else None
+        app = assemble(self._store, self._bus, self.clock, self.business, config, kept=kept)
+        self.context: Context = app.context
+        self.callbacks, self._supervisor = app.callbacks, app.supervisor
+        self.handlers: dict[str, Handler] = _handlers(app, self.business)
+
+    async def sweep(self) -> object:
+        """See ``Functions.sweep``."""
+        return await self._supervisor.sweep()
+
+
+def _handlers(app: Application, business: Business) -> dict[str, Handler]:
+    def handler(handle: Callable[[Delivery], Awaitable[object]]) -> Handler:
+        return lambda queued: app.receiver.receive(handle, delivery(queued))
+
+    own = {
+        QUEUES.dead_letters: handler(app.dead_letters.handle),
+        QUEUES.dead_letters + DEAD_LETTERS: handler(app.dead_letters.handle_given_up),
+    }
+    for urgent in (False, True):
+        own[lane(QUEUES.orders, urgent=urgent)] = handler(app.submitter.handle)
+        own[lane(QUEUES.scheduler, urgent=urgent)] = handler(app.scheduler.handle)
+        own[lane(QUEUES.replies, urgent=urgent)] = handler(app.scheduler.handle_reply)
+        own[lane(QUEUES.callbacks, urgent=urgent)] = handler(app.callbacks.handle)
+        for name in business.agents:
+            own[QUEUES.agent(name, urgent=urgent)] = handler(app.agents[name].handle)
+    return own
+
+
+def delivery(queued: Queued) -> Delivery:
+    """Return a message as a host hands it over."""
+    message = queued.message
+    return Delivery(
+        message.body,
+        message.message_id,
+        message.queue.removesuffix(DEAD_LETTERS),
+        urgent=message.queue.endswith("-urgent"),
+        properties=message.properties,
+        count=queued.deliveries,
+        enqueued_at=queued.visible_at,
+        source_queue=queued.source,
+    )

@@ -1,0 +1,21 @@
+"""What a simulation reports when an invariant does not hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """An invariant that did not hold: its number, and what was seen.
+
+    ``about`` says what a step of the adopter does wrong, in the same words for every order. The
+    number is 0 where no invariant is concerned.
+    """
+
+    number: int
+    text: str
+    about: str = ""
+
+    def __str__(self) -> str:
+        return f"invariant {self.number}: {self.text}" if self.number else self.text
