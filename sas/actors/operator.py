@@ -1,7 +1,9 @@
 """Operator: carries out each command once, and says why it refuses one.
 
 A command carries a unique id and the journal seq that the operator saw. A repeated command is
-carried out once, because its cause is recorded. A command for an older seq is refused.
+carried out once, because its cause is recorded. The order may have moved since the operator looked:
+a command for an older seq is refused, and the refusal says where the order is now. Only a cancel
+may leave the seq out.
 """
 
 from __future__ import annotations

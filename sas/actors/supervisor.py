@@ -1,5 +1,9 @@
 """Supervisor: finds expired steps and has them recovered. It knows no business and no agents.
 
+The pattern's page says that it "shouldn't have knowledge of the actual business operations". So it
+gets ``Rules`` (what comes first, thresholds, times) and sends no requests: it commits states, wakes
+the scheduler, notifies and alerts.
+
 A timer has no redelivery, so each of its transitions leaves an out row until its messages are sent.
 Several supervisors may sweep at once: the order's ETag lets one of them win. A short lease, renewed
 during the sweep, avoids double work. Correctness does not depend on it.

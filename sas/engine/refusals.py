@@ -1,7 +1,8 @@
 """Why recent commands were refused, for the CLI that waits for an answer.
 
-The alert is the permanent record. To limit the number of rows, only the last few reasons are kept
-here, in 256 shared values.
+A refusal leaves no journal row, because that would make the pages of other operators stale. The
+alert is the permanent record; the last few reasons are kept here too, for senders that may not read
+alerts. To limit the number of rows they are in 256 shared values.
 """
 
 from __future__ import annotations

@@ -3,7 +3,11 @@
 The transaction itself guards the cause: it creates the cause row, so a rival that acted on the same
 message makes the commit fail. The loop looks for a recorded cause only if there was nothing to
 decide or the commit failed, and only *after* it loaded the order. If the cause is absent then, it
-was also absent from the loaded order (docs/adr/0002).
+was also absent from the loaded order.
+
+The other way round would lose messages. Handler A looks for the cause, and it is absent. Handler B
+of the same message commits, and dies before it sends. A loads the order, finds nothing to decide,
+and completes the message: nobody sends what B recorded.
 """
 
 from __future__ import annotations
