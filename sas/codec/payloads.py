@@ -92,7 +92,7 @@ def _encoded(text: str) -> str | None:
         return None
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     encoded = value[ENCODED]
     return encoded if value.keys() == {ENCODED} and isinstance(encoded, str) else None

@@ -273,6 +273,10 @@ async def test_an_order_from_before_the_codec_is_carried_on_and_its_results_are_
     assert made.events()[-1].data.duplicate  # the hash is of the plain content
 
 
+def test_text_that_nests_too_deep_is_not_encoded() -> None:
+    assert not is_encoded('{"$encoded":' + "[" * 200_000)
+
+
 @pytest.mark.parametrize("codec", [None, CheapCodec()])
 async def test_nobody_outside_may_say_that_content_is_encoded(codec: CheapCodec | None) -> None:
     made = kit(CHAIN, CARE, codec=codec)
