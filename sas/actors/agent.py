@@ -75,12 +75,6 @@ KEEP_ERROR_AGAIN_AFTER = timedelta(seconds=5)
 _NO_BUG = (RefusedError, SilentError, MustWaitError, UnavailableError)
 
 
-class NotBegunError(UnavailableError):
-    """The time of a request passed before its first call, because the store was slow. Nothing was
-    tried, so the request is put back, and asks for more time when it comes again.
-    """
-
-
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """Exponential backoff with full jitter, within CompleteBy. In seconds.
@@ -565,9 +559,13 @@ def _is_news(error: AttemptError, kept: AttemptError | None, *, over: bool) -> b
 
 
 def _check_begun(deadline: CallDeadline, delivery: Delivery) -> None:
-    """Raise NotBegunError if the time of a request is over before any call went out."""
+    """Raise UnavailableError if the time of a request is over before any call went out.
+
+    The store was slow, and nothing was tried. So the request is put back, and asks for more time
+    when it comes again.
+    """
     if not (deadline.called or called_before(delivery)):
-        raise NotBegunError(
+        raise UnavailableError(
             f"order {deadline.request.order_id}: no call could begin before CompleteBy"
         )
 

@@ -52,10 +52,6 @@ KINDS: Mapping[str, type[Outgoing]] = {
 _KIND_OF = {made: kind for kind, made in KINDS.items()}
 
 
-class TransactionTooLargeError(Exception):
-    """A change needs more than 100 operations. This is a bug: 30 steps never need so many."""
-
-
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One operation on a row: ``create``, ``update``, ``upsert`` or ``delete``.
@@ -88,7 +84,8 @@ def operations(change: Change) -> list[Operation]:
     """Return what a change writes, the state row first.
 
     Raises:
-        TransactionTooLargeError: more than 100 operations, or two on one row.
+        ValueError: more than 100 operations, or two on one row. This is a bug: 30 steps never need
+            so many.
     """
     order_id, entry = change.after.order_id, change.entry
     made = [_state(change), *_details(change), *_steps(change)]
@@ -103,7 +100,7 @@ def operations(change: Change) -> list[Operation]:
     made += _settled(change)
     distinct = len({operation.row_key for operation in made})
     if distinct != len(made) or len(made) > OPERATIONS_MAX:
-        raise TransactionTooLargeError(
+        raise ValueError(
             f"order {order_id}: {len(made)} operations on {distinct} rows; a transaction takes at "
             f"most {OPERATIONS_MAX}, each on another row. Report this as a bug"
         )

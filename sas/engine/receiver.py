@@ -62,10 +62,6 @@ Handler = Callable[[Delivery], Awaitable[object]]
 Mismatch = StoreMismatchError | QueueRefusesError
 
 
-class OutOfTimeError(UnavailableError):
-    """A handler was cancelled, because its function must end."""
-
-
 class GivenUpError(UnavailableError):
     """A message that its queue gave up fails again. The pauses between its attempts grow to an
     hour, because a repair of the code may take long and each attempt logs an error.
@@ -131,7 +127,7 @@ class Receiver:
         ``ends_at`` is when it must end; None: after the time of one function.
 
         Raises:
-            OutOfTimeError: it did not end, and was cancelled.
+            UnavailableError: it did not end, and was cancelled.
         """
         now = self.clock.now()
         left = (ends_at or now + self.function_time) + CUT_AFTER - now
@@ -140,7 +136,7 @@ class Receiver:
                 return await work
         except TimeoutError:
             if limit.expired():
-                raise OutOfTimeError("its function ran out of time") from None
+                raise UnavailableError("its function ran out of time") from None
             raise
 
     async def _report(self, wrong: Mismatch) -> None:

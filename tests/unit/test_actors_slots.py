@@ -13,13 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from sas.actors.agent import NotBegunError
 from sas.bootstrap import assemble
 from sas.codec.internal import RequestMessage, encode
 from sas.domain.order import CLOCK_SKEW
 from sas.domain.workflow import Workflows
 from sas.features.call_limit import CALL_MAX, WAIT_HERE, lease_end, pauses, put_back_for
-from sas.ports import Business, Call, StoreUnavailableError, TransientError
+from sas.ports import Business, Call, StoreUnavailableError, TransientError, UnavailableError
 from sas.testing.bus import MemoryBus
 from sas.testing.clock import START, VirtualClock
 from sas.testing.settings import settings
@@ -177,7 +176,9 @@ async def test_no_call_goes_out_if_its_slot_came_after_complete_by(
         return await acquire(name, holder, until, now)
 
     monkeypatch.setattr(rig.store, "acquire_lease", slow)
-    with pytest.raises(NotBegunError):  # it is put back, and asks for time
+    with pytest.raises(
+        UnavailableError, match="no call could begin"
+    ):  # it is put back, and asks for time
         await rig.all(rig.handling(0, seconds=7))
     assert rig.remote.calls == 0
     assert rig.bus.messages(REPLIES) == []

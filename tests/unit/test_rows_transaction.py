@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sas.adapters import keys
-from sas.adapters.transaction import Operation, TransactionTooLargeError, operations
+from sas.adapters.transaction import Operation, operations
 from sas.domain.change import Change, DeadlineDue, Origin, first_change, next_change
 from sas.domain.claim import claim
 from sas.domain.messages import JournalEntry, JournalWord
@@ -128,7 +128,7 @@ def test_thirty_steps_that_all_change_need_ninety_eight_operations_on_as_many_ro
 
 
 def test_more_than_a_hundred_operations_are_refused_before_anything_is_sent() -> None:
-    with pytest.raises(TransactionTooLargeError, match=r"101 operations .* at most 100"):
+    with pytest.raises(ValueError, match=r"101 operations .* at most 100"):
         operations(worst_change(31))
 
 
