@@ -43,8 +43,6 @@ class RemoteLedger:
     """The effects of all keys, over all services."""
 
     by_key: dict[str, Effects] = field(default_factory=dict)
-    disturbed: set[str] = field(default_factory=set)
-    """The keys of calls that met a fault: on the way, in the service, or on the way back."""
     unmet: set[str] = field(default_factory=set)
     """The keys of calls whose service was asked for an effect, and did not have it."""
 
@@ -131,14 +129,14 @@ class ModelService:
             return self._later()
         effects.in_force = False
         effects.tombstone = call.step not in self._drain_times
-        await self._answer(call)
+        await self._answer()
         return {"undone": True}
 
     async def _done(self, call: Call, effects: Effects) -> Any:
         if not effects.in_force:
             effects.done += 1
             effects.in_force, effects.content = True, call.order
-        await self._answer(call)
+        await self._answer()
         return {"done_by": call.key}
 
     def _later(self) -> StillRunning:
@@ -152,7 +150,7 @@ class ModelService:
         within = timedelta(seconds=max(left, 1.0) * self._rng.uniform(2, 10))
         effects.content = call.order
         self._goes_on(self._happens(effects, call, call.callback(within), within, tell))
-        await self._answer(call)
+        await self._answer()
         return AwaitCallback(within, "for somebody outside")
 
     async def _happens(
@@ -172,13 +170,10 @@ class ModelService:
         least, most = self.seconds.get(call.step, (0.0, self._faults.seconds_max))
         await self._clock.sleep(self._rng.uniform(least, most))
         if self.down or self._faults.happens("transient", self._rng):
-            self._ledger.disturbed.add(call.key)
             raise TransientError("try again")
         if self._faults.happens("hangs", self._rng):
-            self._ledger.disturbed.add(call.key)
             await self._clock.sleep(self._rng.uniform(5, 60))
 
-    async def _answer(self, call: Call) -> None:
+    async def _answer(self) -> None:
         if self._faults.happens("lost_answer", self._rng):
-            self._ledger.disturbed.add(call.key)
             raise TransientError("the answer was lost")

@@ -208,7 +208,7 @@ class System:
         )
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)  # noqa: S101  play made it
-        loop.follow(world.clock, own.serve)
+        loop.follow(world.clock)
         return own
 
     @property
