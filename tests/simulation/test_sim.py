@@ -19,9 +19,8 @@ from sas.domain.messages import AlertKind, Verb
 from sas.domain.order import Direction
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.rejections import Rejections
-from sas.operate.redriving import Planned
 from sas.ports import Call, Message
-from sas.testing import redrives, system
+from sas.testing import system
 from sas.testing.bus import MemoryBus
 from sas.testing.clock import START
 from sas.testing.invariants import Invariants
@@ -198,23 +197,6 @@ def test_dead_letters_that_no_queue_forwards_are_sent_again_and_every_order_ends
     sent = [int(line.split("redrive: ")[1].split()[0]) for line in story if "redrive: " in line]
     assert sum(sent) > 20
     assert any(line.endswith("the command sas dlq redrive dies") for line in story)
-
-
-def test_a_dead_letter_that_no_redrive_brings_back_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    project = Project.of(two_steps(), ROOT)
-
-    def nothing(*_: object) -> tuple[list[Planned], list[str]]:
-        return [], []
-
-    monkeypatch.setattr(redrives, "redrive_safe", nothing)
-    broken = [
-        str(one)
-        for seed in range(4)
-        for one in play(project, Plan(seed, 2, UNFORWARDED)).violations
-    ]
-    assert any(one.endswith("/$DeadLetterQueue for ever") for one in broken), broken
 
 
 def test_a_forged_dead_letter_fences_nothing() -> None:
