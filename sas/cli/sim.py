@@ -34,7 +34,7 @@ infra/queues.json and host.json of the project give the rules of the queues and 
 --agents own runs the agents of the application. Their HTTP calls reach a model HTTP service in the
 simulation, which counts effects by Idempotency-Key. The output names each step that has its effect
 twice or not at all, and each undo that leaves it. sim.json of the project has example orders and
-the answers. It may say how long services take, for model services too.
+the answers.
 
 After every transition, and at the end, the invariants are checked. The same seed always plays the
 same story. --seed prints it. A seed that breaks an invariant is made as short as possible.
@@ -110,16 +110,15 @@ def project_of(app: str, directory: Path, *, own: bool = False) -> Project:
         UsageError: the application cannot be loaded.
         ProjectError: a file of the project cannot be used.
     """
-    from sas.cli.sim_given import given_of, seconds_of  # noqa: PLC0415
+    from sas.cli.sim_given import given_of  # noqa: PLC0415
     from sas.testing.play import Project  # noqa: PLC0415
 
     if own:
         given = given_of(app, directory)
         with given.environment():
             workflows = given.make().workflows
-        return Project.of(workflows, directory, given, seconds_of(directory, workflows))
-    workflows = _workflows_of(app)
-    return Project.of(workflows, directory, seconds=seconds_of(directory, workflows))
+        return Project.of(workflows, directory, given)
+    return Project.of(_workflows_of(app), directory)
 
 
 def _workflows_of(app: str) -> Workflows:

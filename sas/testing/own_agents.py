@@ -60,15 +60,13 @@ class Given:
 
     A call is a method and a pattern of paths, such as ``POST /charges``. Its answers come one
     after another for each effect, the last one again and again. ``settings`` are environment
-    variables of the business; the machine's own come first. Steps with ``no_effect`` have none at
-    their service, on purpose, or not always.
+    variables of the business; the machine's own come first.
     """
 
     make: Callable[[], Business]
     orders: Mapping[str, Sequence[Any]]
     answers: Mapping[str, Sequence[Any]]
     settings: Mapping[str, str] = field(default_factory=dict)
-    no_effect: frozenset[str] = frozenset()
 
     @contextmanager
     def environment(self) -> Iterator[None]:
@@ -152,9 +150,9 @@ class OwnAgent(ModelService):
         """The service that this agent calls."""
         return self._own.serve
 
-    async def arrive(self, call: Call) -> None:
-        """Let a request of a call travel; TransientError if it does not arrive."""
-        await self._travel(call)
+    async def arrive(self) -> None:
+        """Let a request travel; TransientError if it does not arrive."""
+        await self._travel()
 
     async def _attempted(self, call: Call, *, doing: bool) -> Any:
         attempt = _Attempt(self, call, doing, self._own.workflow_of[call.order_id])
@@ -254,7 +252,7 @@ class OwnAgents:
         what = f"{method} {request.path} of agent {attempt.agent.name}, with key {key or 'none'}"
         self.story(what)
         try:
-            await attempt.agent.arrive(attempt.call)
+            await attempt.agent.arrive()
         except TransientError:
             answer = _failure(method, self.rng.choice(_FAILS))
         else:

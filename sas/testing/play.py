@@ -204,7 +204,6 @@ class _Play:
             self._running.cancel()
 
     def _tally(self, system: System) -> None:
-        no_effect = self._project.given.no_effect if self._project.given else frozenset[str]()
         for order_id in system.submitted:
             stored = system.store.orders.get(order_id)
             if stored is None:
@@ -218,7 +217,6 @@ class _Play:
                     tally.left_in_force += found and step.undo is UndoStatus.NOT_NEEDED
                 if order.process_state is not OrderState.PROCESSED:
                     continue
-                if not (skipped(step, stored.journal) or step.name in no_effect):
-                    owed = system.owes_effect(step.name, keys_of(order, step))
+                if not skipped(step, stored.journal):
                     tally.processed += 1
-                    tally.without_effect += not (found or owed)
+                    tally.without_effect += not (found or system.owes_effect(keys_of(order, step)))

@@ -73,8 +73,6 @@ class ModelService:
         self._clock, self._ledger, self._faults, self._rng = clock, ledger, faults, rng
         self._drain_times, self._tell = drain_times, tell
         self.down = self.outside = False
-        self.seconds: Mapping[str, tuple[float, float]] = {}
-        """How long the service takes for a step: between these. Other steps: ``seconds_max``."""
         self.calls: set[asyncio.Task[Any]] = set()
 
     async def do(self, call: Call) -> Any:
@@ -101,7 +99,7 @@ class ModelService:
             task.exception()  # its caller may be gone, so nobody else looks at it
 
     async def _do(self, call: Call) -> Any:
-        await self._travel(call)
+        await self._travel()
         effects = self._ledger.of(call.key)
         drain_time = self._drain_times.get(call.step)
         if drain_time is not None:
@@ -121,7 +119,7 @@ class ModelService:
         return await self._done(call, effects)
 
     async def _undo(self, call: Call) -> Any:
-        await self._travel(call)
+        await self._travel()
         if self._faults.happens("undo_refused", self._rng):
             raise RefusedError("undo-refused", "it cannot be taken back")
         effects = self._ledger.of(call.key)
@@ -166,9 +164,8 @@ class ModelService:
         while not await tell(callback, body):
             await self._clock.sleep(self._rng.uniform(1, 5))
 
-    async def _travel(self, call: Call) -> None:
-        least, most = self.seconds.get(call.step, (0.0, self._faults.seconds_max))
-        await self._clock.sleep(self._rng.uniform(least, most))
+    async def _travel(self) -> None:
+        await self._clock.sleep(self._rng.uniform(0.0, self._faults.seconds_max))
         if self.down or self._faults.happens("transient", self._rng):
             raise TransientError("try again")
         if self._faults.happens("hangs", self._rng):

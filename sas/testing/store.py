@@ -90,8 +90,7 @@ class MemoryStore:
     lease) and decides, for seeded simulations. ``pause`` runs before every operation with the same
     two, so that other instances can act in between, and fails if it raises. The ``partitions``
     that are ``away`` do not answer: see ``World``. ``on_written`` is called for each committed
-    change, ``on_removed`` for each out row and held message before it is removed, ``on_changed``
-    for each change of due rows.
+    change, ``on_removed`` for each out row and held message before it is removed.
 
     ``meter`` counts the requests that Table Storage would see. ``formats`` has the format
     number of each order and shared value. A subclass may have a newer ``format``.
@@ -108,7 +107,6 @@ class MemoryStore:
         self.pause: Callable[[str, str], Awaitable[None]] = _let_others_run
         self.on_written: Callable[[Change], None] = lambda _change: None
         self.on_removed: Callable[[OutDue | HeldDue], None] = lambda _due: None
-        self.on_changed: Callable[[], None] = lambda: None
         self.away: frozenset[str] = frozenset()
         self.meter = Usage()
         self._shards = all_shards(shards)
@@ -463,7 +461,6 @@ class MemoryStore:
     def _due_of(self, order_id: str) -> dict[str, Due]:
         """Return the due rows of the shard of an order, to be changed."""
         self._first_due = None
-        self.on_changed()
         return self._due[shard_of(order_id, len(self._shards))]
 
     def _list(self, before: Order | None, after: Order | None) -> None:

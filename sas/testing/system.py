@@ -95,23 +95,15 @@ class Project:
     queues: Mapping[str, QueueRules]
     host: HostRules
     given: Given | None = None
-    seconds: Mapping[str, tuple[float, float]] = MappingProxyType({})
-    """How long services take, least and most, by the name of a step or of an agent."""
     limits: Mapping[str, int] = MappingProxyType({})
     """How many calls each agent may have out at a time."""
     codec: PayloadCodec | None = None
 
     @classmethod
-    def of(
-        cls,
-        workflows: Workflows,
-        directory: Path,
-        given: Given | None = None,
-        seconds: Mapping[str, tuple[float, float]] = MappingProxyType({}),
-    ) -> Self:
+    def of(cls, workflows: Workflows, directory: Path, given: Given | None = None) -> Self:
         """Return a project by its directory; raises ProjectError."""
         queues = queue_rules(directory, sorted(workflows.agents()))
-        return cls(workflows, queues, host_rules(directory), given, seconds)
+        return cls(workflows, queues, host_rules(directory), given)
 
 
 class System:
@@ -184,13 +176,6 @@ class System:
                 if self.own is None
                 else self.own.agent(name)
             )
-            found[name].seconds = {
-                step.name: takes
-                for workflow in project.workflows
-                for step in workflow.steps
-                if name in step.agents
-                and (takes := project.seconds.get(step.name) or project.seconds.get(name))
-            }
         return found
 
     def _own_agents(self, given: Given) -> OwnAgents:
@@ -253,14 +238,14 @@ class System:
         stored = self.store.orders.get(callback.order_id)
         return stored is not None and stored.order.process_state is OrderState.ERROR
 
-    def owes_effect(self, step: str, keys: Iterable[str]) -> bool:
+    def owes_effect(self, keys: Iterable[str]) -> bool:
         """Return whether a Processed step must have had its effect under one of these keys.
 
         An agent of the adopter owes what its service was asked for and did not do.
         """
         if self.own is None:
             return True
-        return step not in self.own.given.no_effect and not self.ledger.unmet.isdisjoint(keys)
+        return not self.ledger.unmet.isdisjoint(keys)
 
     async def close(self) -> None:
         """Stop everything that still runs, also calls that never end."""

@@ -81,6 +81,5 @@ def _of_step(workflow: str, step: Step, tally: StepTally) -> Iterator[str]:
     if tally.without_effect:
         yield (
             f"{where} had no effect at any service in {tally.without_effect} of {tally.processed} "
-            "processed orders. If it should have one, its agent does not call its service. If not, "
-            'name it in "no_effect" of sim.json.'
+            "processed orders. If it should have one, its agent does not call its service."
         )

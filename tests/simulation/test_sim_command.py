@@ -13,12 +13,10 @@ from pathlib import Path
 import pytest
 
 from sas.cli.main import main
-from sas.cli.sim import project_of
 from sas.domain.workflow import Workflows
 from sas.ports import Call
 from sas.testing import run
-from sas.testing.plan import Plan, Submit, drawn
-from sas.testing.play import play
+from sas.testing.plan import Plan, drawn
 from sas.testing.remote import ModelService
 
 ROOT = Path(__file__).parents[2]
@@ -116,36 +114,6 @@ def test_a_broken_seed_is_told_before_the_next_one_is_played(
     first = next(text for text in told if "is broken" in text)
     assert first.startswith("seed ")
     assert ": invariant 7: " in first
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('{"service_seconds": 3}', '"service_seconds" is an object'),
-        ('{"service_seconds": {"bnk": 3}}', '"service_seconds" names bnk, which is none of'),
-        ('{"service_seconds": {"ship": true}}', "of ship is true: give seconds from 0 to 86400"),
-        ('{"service_seconds": {"ship": [5, 2]}}', "or [LEAST, MOST]"),
-        ('{"service_seconds": {"ship": [1, 2, 3]}}', "or [LEAST, MOST]"),
-        ('{"service_seconds": {"ship": -1}}', "or [LEAST, MOST]"),
-        ('{"service_seconds": {"ship": NaN}}', "or [LEAST, MOST]"),
-        ("[]", "sim.json is not a JSON object"),
-    ],
-)
-def test_times_of_services_that_cannot_be_used_are_one_clear_sentence(
-    tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "sim.json").write_text(text)
-    assert main(["sim", "--app", APP, "--project", str(tmp_path)]) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_the_times_of_services_are_those_of_sim_json(tmp_path: Path) -> None:
-    (tmp_path / "sim.json").write_text('{"service_seconds": {"ship": 9, "payment": [4, 6.5]}}')
-    project = project_of(APP, tmp_path)
-    assert project.seconds == {"ship": (9.0, 9.0), "payment": (4.0, 6.5)}
-    played = play(project, Plan(1, 1, (Submit(1.0, "O-0", "order", False, 1),)), tell=True)
-    asked, answered = (line for line in played.story if "asked to do O-0/ship" in line)
-    assert int(answered[6:8]) - int(asked[6:8]) == 9
 
 
 def test_several_processes_find_the_same_as_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,7 +47,7 @@ def test_a_deadline_that_has_no_effect_is_found(monkeypatch: pytest.MonkeyPatch)
     items = Away(5.0, 900.0, "service payment"), Away(5.0, 900.0, "service invoice")
     assert seen(*items, seeds=1) == ""
     monkeypatch.setattr(supervisor, "expire_deadline", lambda *_, **__: None)
-    assert "never ended" in seen(*items)
+    assert "past its deadline" in seen(*items)
 
 
 def test_an_undo_that_may_come_before_its_last_call_is_found(

@@ -99,9 +99,6 @@ def test_a_step_that_has_no_effect_at_any_service_is_advice_by_name() -> None:
         "order: step pay had no effect at any service in 6 of 6 processed orders. If it should"
     )
     assert advised(project(own.Careful)) == []
-    assert what.given is not None
-    stated = replace(what, given=replace(what.given, no_effect=frozenset({"pay"})))
-    assert advised(stated) == []
 
 
 def test_a_step_that_an_operator_skipped_owes_no_effect() -> None:
@@ -230,12 +227,6 @@ def test_local_settings_reach_the_business_and_its_agents_and_stay_out_of_the_en
         ("careful", None, "sim.json is missing"),
         ("careful", "{", "sim.json cannot be read"),
         ("careful", "[]", "sim.json is not a JSON object"),
-        ("careful", '{"orders": "orders.jsonl", "no_effect": "pay"}', '"no_effect" is a list of'),
-        (
-            "careful",
-            '{"orders": "orders.jsonl", "no_effect": ["py"]}',
-            "names py, which is none of",
-        ),
         ("careful", "{}", 'sim.json: give {"orders": "FILE", "answers": {...}}'),
         (
             "careful",
