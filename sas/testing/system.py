@@ -436,14 +436,16 @@ class System:
     def _forge(self, item: Forge) -> None:
         """Have an unknown queue dead-letter what looks like a reply to a request that is out."""
         stored = self.store.orders.get(item.order_id)
-        for step in stored.order.steps if stored else ():
+        if stored is None:
+            return
+        for step in stored.order.steps:
             if step.dispatched:
                 doing = step.process_state is StepState.PROCESSING
                 direction = (Direction.DO if doing else Direction.UNDO).value
                 own_id = reply_id(item.order_id, step.number, direction, step.epoch)
                 members = {"id": own_id, "order_id": item.order_id, "step": step.number}
                 body = {"kind": Kind.REPLY.value, "format": 1, **members, "direction": direction}
-                body |= {"epoch": step.epoch, "outcome": "done"}
+                body |= {"epoch": step.epoch, "outcome": "done", "seq": stored.order.seq}
                 with suppress(BusUnavailableError):
                     self._put(STRANGE_QUEUE, own_id, json.dumps(body).encode())
                     self.bus.give_up_first(STRANGE_QUEUE)
