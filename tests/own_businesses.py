@@ -10,8 +10,6 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-import aiohttp
-
 from sas import Agent, AwaitCallback, Business, Call, HttpService, RefusedError, TransientError
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.ports import Blocking
@@ -64,29 +62,15 @@ class OneKeyForTheOrder(Careful):
         return call.order_id
 
 
-class OwnClient(Careful):
-    """Uses aiohttp itself, and gives no key; it undoes by the id of what was done."""
-
-    async def do(self, call: Call) -> Any:
-        return await self.request("POST", "/charges", call.order)
+class NoKeys(Careful):
+    """Gives no key; it undoes by the id of what was done."""
 
     async def undo(self, call: Call) -> Any:
         number = (call.own_result or {}).get("id", "none")
-        await self.request("DELETE", f"/charges/{number}", None)
+        return await self.service.call("DELETE", f"/charges/{number}", key="")
 
-    async def request(self, method: str, path: str, body: Any) -> Any:
-        try:
-            limit = aiohttp.ClientTimeout(total=5)
-            async with (
-                aiohttp.ClientSession("http://bank.example", timeout=limit) as session,
-                session.request(method, path, json=body) as answer,
-            ):
-                if answer.status >= 429:
-                    raise TransientError(str(answer.status))
-                await asyncio.sleep(0.1)
-                return await answer.json()
-        except (aiohttp.ClientError, TimeoutError) as broken:
-            raise TransientError(str(broken)) from None
+    def key(self, _call: Call) -> str:
+        return ""
 
 
 class PutsByPath(Careful):
@@ -130,14 +114,6 @@ class Sleepy(Careful):
     async def do(self, call: Call) -> Any:
         await asyncio.sleep(2 * TIME.total_seconds())
         return await super().do(call)
-
-
-class SleepyUndo(Careful):
-    """Takes longer than its time limit to undo."""
-
-    async def undo(self, call: Call) -> Any:
-        await asyncio.sleep(2 * TIME.total_seconds())
-        return await super().undo(call)
 
 
 class TakesAMemberThatIsNotThere(Careful):

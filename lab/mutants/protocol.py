@@ -297,7 +297,7 @@ MUTANTS = (
         "        else:\n            await self._put_aside(delivery, None)\n\n"
         "    async def _internal",
         "        else:\n"
-        "            await self._internal(delivery, _identify(_FROM_AGENTS, queues.replies))\n\n"
+        "            await self._internal(delivery, queues.replies)\n\n"
         "    async def _internal",
     ),
     Mutant(

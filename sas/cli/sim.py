@@ -5,10 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import shlex
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,18 +34,16 @@ infra/queues.json and host.json of the project give the rules of the queues and 
 --agents own runs the agents of the application. Their HTTP calls reach a model HTTP service in the
 simulation, which counts effects by Idempotency-Key. The output names each step that has its effect
 twice or not at all, and each undo that leaves it. sim.json of the project has example orders and
-the answers. It may say how long services take, for model services too.
+the answers.
 
 After every transition, and at the end, the invariants are checked. The same seed always plays the
-same story. --trace prints it. A seed that breaks an invariant is made as short as possible.
+same story. --seed prints it. A seed that breaks an invariant is made as short as possible.
 
-Ctrl-C ends the run: the table then has the seeds that were played.
-
-Exit code 0: every invariant held. 1: one did not. 2: the app cannot be loaded. 130: interrupted.
+Exit code 0: every invariant held. 1: one did not. 2: the app cannot be loaded.
 
   sas sim --app orders
   sas sim --app orders --seeds 5000
-  sas sim --app orders --seed 42 --trace
+  sas sim --app orders --seed 42
   sas sim --app orders --agents own
 """
 SHOWN = 5
@@ -85,14 +79,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--first", type=whole("a seed", 0, 999_999_999), default=0, metavar="SEED")
     parser.add_argument("--jobs", type=whole("processes", 1, 256), metavar="J")
     parser.add_argument("--orders", type=whole("orders", 1, 1000), default=ORDERS, metavar="N")
-    parser.add_argument("--seed", type=whole("a seed", 0, 999_999_999), metavar="SEED")
-    parser.add_argument("--trace", action="store_true", help="tell the story of --seed")
+    parser.add_argument(
+        "--seed", type=whole("a seed", 0, 999_999_999), metavar="SEED", help="tell its story"
+    )
     args.add_json(parser, "JSON lines: one for each broken seed, then the totals")
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    if arguments.trace and arguments.seed is None:
-        raise UsageError("--trace tells one story: give its --seed")
     from sas.testing.platform import ProjectError  # noqa: PLC0415  # slow to import
 
     own = arguments.agents == "own"
@@ -105,8 +98,6 @@ def _run(arguments: argparse.Namespace) -> int:
         return _one(project, arguments)
     tally = _many(make, project, arguments)
     _print(tally, arguments)
-    if tally.interrupted:
-        return output.INTERRUPTED
     if tally.broken and not arguments.json:
         _shrink(project, tally.broken[0][0], arguments)
     return 1 if tally.broken else 0
@@ -119,16 +110,15 @@ def project_of(app: str, directory: Path, *, own: bool = False) -> Project:
         UsageError: the application cannot be loaded.
         ProjectError: a file of the project cannot be used.
     """
-    from sas.cli.sim_given import given_of, seconds_of  # noqa: PLC0415
+    from sas.cli.sim_given import given_of  # noqa: PLC0415
     from sas.testing.play import Project  # noqa: PLC0415
 
     if own:
         given = given_of(app, directory)
         with given.environment():
             workflows = given.make().workflows
-        return Project.of(workflows, directory, given, seconds_of(directory, workflows))
-    workflows = _workflows_of(app)
-    return Project.of(workflows, directory, seconds=seconds_of(directory, workflows))
+        return Project.of(workflows, directory, given)
+    return Project.of(_workflows_of(app), directory)
 
 
 def _workflows_of(app: str) -> Workflows:
@@ -148,16 +138,11 @@ def _one(project: Project, arguments: argparse.Namespace) -> int:
     from sas.testing.play import play  # noqa: PLC0415
 
     plan = drawn(arguments.seed, project.workflows, arguments.orders)
-    played = play(project, plan, tell=arguments.trace)
+    played = play(project, plan, tell=True)
     if arguments.json:
-        said = {
-            "Seed": arguments.seed,
-            "Broken": [str(one) for one in played.violations],
-            "Ends": _ends(played.ends),
-            "Story": list(played.story),
-        }
-        output.say(to_line(said))
-        return 1 if played.violations else 0
+        broken = [str(one) for one in played.violations]
+        output.say(to_line({"Seed": arguments.seed, "Broken": broken, "Story": played.story}))
+        return 1 if broken else 0
     for line in played.story:
         _tell(line)
     for (workflow, state), count in sorted(played.ends.items()):
@@ -186,13 +171,12 @@ def _many(
 
     progress = Progress(described)
     jobs = arguments.jobs or jobs_here()
-    with _interruptible() as is_interrupted, progress.shown():
-        for one in played(make, seeds, arguments.orders, jobs, is_interrupted):
+    with progress.shown():
+        for one in played(make, seeds, arguments.orders, jobs):
             tally.add(one)
             if one.violations:
                 _tell_at_once(one.plan.seed, one.violations[0], len(tally.broken))
             progress()
-        tally.interrupted = tally.seeds < len(seeds)
     tally.broken.sort(key=lambda one: one[0])
     return tally
 
@@ -205,39 +189,20 @@ def _tell_at_once(seed: int, violation: Violation, number: int) -> None:
         output.complain("from here on, broken seeds are only counted until the end")
 
 
-@contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Give a function that returns whether Ctrl-C or SIGTERM came. A second one ends at once."""
-    came: list[int] = []
-
-    def stop(number: int, _frame: object) -> None:
-        if came:
-            raise KeyboardInterrupt
-        came.append(number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    before = {one: signal.signal(one, stop) for one in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(came)
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-
-def _ends(ends: Mapping[tuple[str, str], int]) -> list[dict[str, object]]:
-    return [
-        {"Workflow": name, "State": state, "Orders": count}
-        for (name, state), count in sorted(ends.items())
-    ]
-
-
 def _print(tally: Tally, arguments: argparse.Namespace) -> None:
     again = functools.partial(_again, arguments)
     advice = [*tally.own_faults_told(again), *tally.advice()]
     if arguments.json:
-        _print_json(tally, advice, again)
+        for seed, violations in tally.broken:
+            broken = [str(one) for one in violations]
+            output.say(to_line({"Seed": seed, "Broken": broken, "Again": again(seed)}))
+        ends = [
+            {"Workflow": name, "State": state, "Orders": count}
+            for (name, state), count in sorted(tally.ends.items())
+        ]
+        totals = {"Seeds": tally.seeds, "Orders": tally.orders, "Broken": len(tally.broken)}
+        missing = tally.never_reached()
+        output.say(to_line(totals | {"Ends": ends, "Advice": advice, "NeverReached": missing}))
         return
     states = ("Processed", "Compensated", "Error", "Rejected")
     names = sorted({name for name, _ in tally.ends})
@@ -251,30 +216,12 @@ def _print(tally: Tally, arguments: argparse.Namespace) -> None:
     for seed, violations in tally.broken[:SHOWN]:
         _tell(f"seed {seed}: {violations[0]}")
         _tell(f"seed {seed} again: {again(seed)}")
-    broken = len(tally.broken)
-    held = "1 seed broke one" if broken == 1 else f"{broken:,} seeds broke one"
-    held = held if broken else "every invariant held"
+    count = len(tally.broken)
+    held = "1 seed broke one" if count == 1 else f"{count:,} seeds broke one"
+    held = held if count else "every invariant held"
     if never := tally.never_processed():
         held += f", and no order of {', '.join(never)} ended Processed"
-    ended = f"interrupted after {tally.seeds:,} of {arguments.seeds:,} seeds, "
-    seeds = ended if tally.interrupted else f"{tally.seeds:,} seeds, "
-    _tell(f"{seeds}{tally.orders:,} orders: {held}")
-
-
-def _print_json(tally: Tally, advice: list[str], again: Callable[[int], str]) -> None:
-    for seed, violations in tally.broken:
-        broken = {"Broken": [str(one) for one in violations], "Again": again(seed)}
-        output.say(to_line({"Seed": seed, **broken}))
-    totals = {
-        "Seeds": tally.seeds,
-        "Interrupted": tally.interrupted,
-        "Orders": tally.orders,
-        "Broken": len(tally.broken),
-        "Ends": _ends(tally.ends),
-        "Advice": advice,
-        "NeverReached": tally.never_reached(),
-    }
-    output.say(to_line(totals))
+    _tell(f"{tally.seeds:,} seeds, {tally.orders:,} orders: {held}")
 
 
 def _first(told: list[str]) -> str:
@@ -292,7 +239,7 @@ def _again(arguments: argparse.Namespace, seed: int) -> str:
         words += ["--agents", arguments.agents]
     if arguments.orders != ORDERS:
         words += ["--orders", str(arguments.orders)]
-    return shlex.join([*words, "--seed", str(seed), "--trace"])
+    return shlex.join([*words, "--seed", str(seed)])
 
 
 def _shrink(project: Project, seed: int, arguments: argparse.Namespace) -> None:

@@ -1,10 +1,10 @@
-"""What ``sas sim`` reads of a project: settings, example orders, answers, times of services."""
+"""What ``sas sim --agents own`` reads of a project: settings, example orders, answers."""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -18,15 +18,12 @@ from sas.operate.errors import UsageError
 from sas.ports import Blocking, Business
 
 if TYPE_CHECKING:
-    from sas.domain.workflow import Workflows
     from sas.testing.own_agents import Given
 
 FILE = "sim.json"
 ORDERS_MAX = 200
 """Example orders that are read."""
-SECONDS_MAX = 86_400.0
-"""The longest time that a service may be given."""
-_MEMBERS = {"orders", "answers", "no_effect", "service_seconds"}
+_MEMBERS = {"orders", "answers"}
 _HOW = f"docs/your-own-workflow.md, section 10, says what {FILE} holds"
 
 
@@ -52,47 +49,7 @@ def given_of(app: str, directory: Path) -> Given:
     given = Given(make, {}, several, _settings(directory / "local.settings.json"))
     with given.environment():
         business = make()
-    known = {step.name for workflow in business.workflows for step in workflow.steps}
-    no_effect = said.get("no_effect", [])
-    if not isinstance(no_effect, list) or not all(isinstance(one, str) for one in no_effect):
-        raise UsageError(f'{FILE}: "no_effect" is a list of names of steps; {_HOW}')
-    _check_known("no_effect", no_effect, known)
-    orders = _fitting(business, _orders(directory / path), path)
-    return replace(given, orders=orders, no_effect=frozenset(no_effect))
-
-
-def seconds_of(directory: Path, workflows: Workflows) -> dict[str, tuple[float, float]]:
-    """Return how long services take, by step or agent, as ``sim.json`` says if it is there.
-
-    Raises:
-        UsageError: it cannot be used.
-    """
-    path = directory / FILE
-    said = _given(path).get("service_seconds", {}) if path.exists() else {}
-    if not isinstance(said, dict):
-        raise UsageError(f'{FILE}: "service_seconds" is an object: {{"STEP": SECONDS}}; {_HOW}')
-    steps = {step.name for workflow in workflows for step in workflow.steps}
-    _check_known("service_seconds", said, steps | workflows.agents())
-    return {name: _range(name, given) for name, given in said.items()}
-
-
-def _range(name: str, given: Any) -> tuple[float, float]:
-    """Return the least and the most seconds; a number alone is both."""
-    ends = given if isinstance(given, list) else [given, given]
-    numbers = [one for one in ends if isinstance(one, int | float) and not isinstance(one, bool)]
-    if len(ends) == len(numbers) == 2 and 0 <= numbers[0] <= numbers[1] <= SECONDS_MAX:
-        return float(numbers[0]), float(numbers[1])
-    raise UsageError(
-        f'{FILE}: "service_seconds" of {name} is {json.dumps(given)}: give seconds from 0 to '
-        f"{SECONDS_MAX:g}, or [LEAST, MOST]"
-    )
-
-
-def _check_known(member: str, names: Iterable[str], known: Iterable[str]) -> None:
-    unknown = sorted(set(names) - set(known))
-    if unknown:
-        there = ", ".join(sorted(known))
-        raise UsageError(f'{FILE}: "{member}" names {unknown[0]}, which is none of {there}')
+    return replace(given, orders=_fitting(business, _orders(directory / path), path))
 
 
 def _business(app: str) -> Business:

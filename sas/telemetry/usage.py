@@ -17,7 +17,8 @@ class Usage:
     ``reads`` single rows, ``writes`` and ``deletes`` single rows too. ``sends`` are batches or
     single messages, ``peeks`` pages. ``receives`` are messages that an operator's command took;
     those of the functions are received, renewed and settled by the Functions host, and those of
-    applications by themselves. Two usages are equal if all their counts but the bytes are.
+    applications by themselves. Two usages are equal if all their counts but the rows and the bytes
+    are.
     """
 
     transactions: int = 0
@@ -25,8 +26,9 @@ class Usage:
     reads: int = 0
     writes: int = 0
     deletes: int = 0
-    entities_read: int = 0
-    entities_written: int = 0
+    entities_read: int = field(default=0, compare=False)
+    entities_written: int = field(default=0, compare=False)
+    """Rows. The twin in memory counts requests only."""
     sends: int = 0
     messages: int = 0
     peeks: int = 0

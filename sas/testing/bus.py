@@ -111,7 +111,7 @@ class MemoryBus:
     decides, for seeded simulations; ``cut`` takes the whole namespace or some queues away.
 
     ``on_sent`` is called for each message that a queue took, ``on_given_up`` for each dead letter,
-    ``on_completed`` for each message that its receiver completed, ``on_changed`` for each change.
+    ``on_completed`` for each message that its receiver completed.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -121,7 +121,6 @@ class MemoryBus:
         self.on_sent: Callable[[Message], None] = lambda _: None
         self.on_given_up: Callable[[Queued], None] = lambda _: None
         self.on_completed: Callable[[Queued], None] = lambda _: None
-        self.on_changed: Callable[[], None] = lambda: None
         self.away = False
         self.rng = random.Random(0)  # noqa: S311  a simulation repeats itself
         self._clock = clock
@@ -243,7 +242,6 @@ class MemoryBus:
         source = self._held(queued)
         if source is None:
             return False
-        self.on_changed()
         source.locked.remove(queued)
         queued.held = False
         self.on_completed(queued)
@@ -261,7 +259,6 @@ class MemoryBus:
         """
         source = self._held(queued)
         if source is not None and source.rules.deliveries_max is not None:
-            self.on_changed()
             source.locked.remove(queued)
             self._dead_letter(source, self._released(queued), "MaxDeliveryCountExceeded")
             queued.held = False
@@ -281,7 +278,6 @@ class MemoryBus:
 
     def again(self, queued: Queued) -> None:
         """Deliver a locked message once more, while its first receiver goes on and completes."""
-        self.on_changed()
         source = self.queues[queued.message.queue]
         insort(source.waiting, self._released(queued), key=lambda one: one.order)
 
@@ -297,15 +293,6 @@ class MemoryBus:
     def next_lock_end(self) -> datetime | None:
         """When the next lock ends by itself; None if each is renewed."""
         return self._ends[0][0] if self._ends else None
-
-    def next_visible(self, queue: str) -> datetime | None:
-        """Return when the next message of a queue can be received.
-
-        None: it holds no message, or the queue is away.
-        """
-        source = self.queues[queue]
-        first = source.waiting[0].visible_at if source.waiting else None
-        return first if self.reachable(source) else None
 
     def take(self, queue: str) -> Message | None:
         """Remove the oldest visible message and return it; None if no message is visible."""
@@ -346,7 +333,6 @@ class MemoryBus:
 
     def cut(self, *names: str) -> None:
         """Take queues away; without names, the namespace. Locks are not renewed meanwhile."""
-        self.on_changed()
         self.away = self.away or not names
         for queue in self._named(names):
             queue.away = queue.away or bool(names)
@@ -356,7 +342,6 @@ class MemoryBus:
 
     def mend(self, *names: str) -> None:
         """Bring queues back; without names, the namespace. Live receivers renew their locks."""
-        self.on_changed()
         self.away = self.away and bool(names)
         for queue in self._named(names):
             queue.away = queue.away and not names
@@ -384,12 +369,10 @@ class MemoryBus:
         self._lock_ends(queue, queued, self._clock.now() + left)
 
     def _lock_ends(self, queue: Queue, queued: Queued, at: datetime) -> None:
-        self.on_changed()
         queued.lock_ends_at = at
         heapq.heappush(self._ends, (at, next(self._ties), queue, queued))
 
     def _give_back(self, queue: Queue, queued: Queued) -> None:
-        self.on_changed()
         queue.locked.remove(queued)
         released = self._released(queued)
         queued.held = False
@@ -410,7 +393,6 @@ class MemoryBus:
             self._expired(queue, queued)
 
     def _expired(self, queue: Queue, queued: Queued) -> None:
-        self.on_changed()
         if queue.rules.dead_letters_expired:
             self._dead_letter(queue, queued, "TTLExpiredException")
         else:
@@ -445,7 +427,6 @@ class MemoryBus:
             raise BusUnavailableError(f"queue {queue.name} is full")
         if queue.away or queue.refuses:
             raise BusUnavailableError(f"queue {queue.name} takes no message now")
-        self.on_changed()
         self.on_sent(message)
         self.meter.messages += 1
         self.meter.message_bytes += len(message.body)

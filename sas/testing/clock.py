@@ -31,7 +31,6 @@ class VirtualClock:
         self._now = start
         self._count = 0
         self._sleepers: list[tuple[datetime, int, asyncio.Future[None]]] = []
-        self._ahead: datetime | None = None
 
     def now(self) -> datetime:
         """Return the virtual time in UTC, aware."""
@@ -53,9 +52,6 @@ class VirtualClock:
             await asyncio.sleep(0)
             return
         at = self._now + timedelta(seconds=seconds)
-        if self._is_next(at) and not _ready():
-            self._now = at
-            return
         wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._count += 1
         heapq.heappush(self._sleepers, (at, self._count, wake))
@@ -68,7 +64,6 @@ class VirtualClock:
 
         def woken(ended: asyncio.Future[None]) -> None:
             if not ended.cancelled():
-                self.stay()
                 call()
 
         wake.add_done_callback(woken)
@@ -98,31 +93,11 @@ class VirtualClock:
         await self.advance_to(self._now + timedelta(seconds=seconds))
 
     async def step(self, moment: datetime) -> None:
-        """Advance the time to the next sleeper and wake it, but not beyond ``moment``.
-
-        Wake those that follow before ``moment`` as well, unless somebody calls ``stay``.
-        """
+        """Advance the time to the next sleeper and wake it, but not beyond ``moment``."""
         if (wake := self.next_wake) is None or wake > moment:
             self._now = max(self._now, moment)
-            return
-        self._ahead = moment
-        try:
+        else:
             await self._wake_next()
-            while self._ahead and (wake := self.next_wake) and wake < self._ahead:
-                await self._wake_next()
-        finally:
-            self._ahead = None
-
-    def stay(self) -> None:
-        """Wake nobody else in this step: what was to happen next may have changed."""
-        self._ahead = None
-
-    def _is_next(self, at: datetime) -> bool:
-        """Return whether a step goes on until ``at``, and nobody wakes before."""
-        if self._ahead is None or at >= self._ahead:
-            return False
-        wake = self.next_wake
-        return wake is None or at < wake
 
     async def advance_to(self, moment: datetime) -> None:
         """Advance the time to ``moment``, and wake the sleepers in order."""

@@ -104,10 +104,6 @@ def of_change(change: Change, rows: int, rules: Rules) -> Iterator[Violation]:
 
 
 def _of_step(old: StepRecord, new: StepRecord, where: str) -> Iterator[Violation]:
-    if new.epoch < old.epoch:
-        yield Violation(6, f"{where}: the epoch of {new.name} became lower")
-    if new.call.generation < old.call.generation:
-        yield Violation(7, f"{where}: the generation of {new.name} became lower")
     if old.process_state is StepState.COMPENSATED and new != old:
         yield Violation(10, f"{where}: {new.name} changed after its undo was confirmed")
 
@@ -146,7 +142,6 @@ class Invariants:
 
     def __init__(self, system: System, broken: Callable[[Violation], None]) -> None:
         self._system, self._broken = system, broken
-        self._sent: dict[tuple[str, str], bytes] = {}
         self._sent_ids: set[str] = set()
         self._causes: set[tuple[str, str]] = set()
         self._given_up: set[str] = set()
@@ -180,6 +175,7 @@ class Invariants:
         for name, agent in system.agents.items():
             for direction in Direction:
                 self._hear(name, agent, direction)
+
         for host in system.hosts:
             self._hear_sweeps(host)
 
@@ -282,12 +278,6 @@ class Invariants:
             self._alerted.add((alert.kind, alert.scope or ""))
         elif message.queue.startswith(QUEUES.callbacks):
             self._accepted.add(_key(msgspec.json.decode(message.body)))
-        if _BASES.get(message.queue) != QUEUES.replies:
-            return
-        key = (message.queue, message.message_id)
-        before = self._sent.setdefault(key, message.body)
-        if before != message.body and _dispatch(before) != _dispatch(message.body):
-            self._say(5, f"MessageId {message.message_id} is used for two replies")
 
     def _was_put_aside(self, message: Message) -> None:
         kept = convert(message.body, outward.RejectedMessage)
@@ -378,28 +368,8 @@ class Invariants:
                 self._say(4, f"the out row of seq {due.seq} is gone, and {lost} is not sent")
 
     def left_over(self) -> Iterator[Violation]:
-        """Yield what should have happened, and dead letters that an operator should have sent."""
+        """Yield what should have happened."""
         yield from (Violation(12, text) for text in self._owed_still())
-        for path in sorted(self._system.subqueues):
-            queue = self._system.bus.queues[path]
-            for queued in (*queue.waiting, *queue.locked):
-                if self._is_needed(queued):
-                    yield Violation(12, f"{queued.message.message_id} lies in {path} for ever")
-
-    def _is_needed(self, letter: Queued) -> bool:
-        """Return whether an order, or a command, still waits for a dead letter."""
-        base, body = _BASES.get(letter.source or ""), letter.message.body
-        stored = self._system.store.orders.get(msgspec.json.decode(body).get("order_id"))
-        if base == QUEUES.orders:
-            return stored is None or stored.order.rejected
-        if base == QUEUES.callbacks:
-            return self._is_awaited(body)
-        if stored is None:
-            return False
-        cause = _cause(base, body, _first_id(letter.message)) if base else None
-        if cause is not None and digest_id(cause) in stored.causes:
-            return False
-        return base == QUEUES.scheduler or _is_out(stored.order, *_dispatch(body))
 
     def _answers(self, message: Message, now: datetime) -> None:
         """Check a reply at the moment at which its agent sends it, by the clock of its instance."""
@@ -476,16 +446,6 @@ class Invariants:
                 f"order {said['order_id']}: a callback is completed, and it neither ended step "
                 f"{said['step']} nor is kept",
             )
-
-    def _is_awaited(self, body: bytes) -> bool:
-        """Return whether the step of a callback can still take it: it has not ended so far."""
-        said = msgspec.json.decode(body)
-        stored = self._system.store.orders.get(said["order_id"])
-        if stored is None or said["direction"] != Direction.DO.value:
-            return False
-        step = stored.order.steps[said["step"]]
-        waits = step.process_state in {StepState.PROCESSING, StepState.PENDING}
-        return waits and step.call.generation == said["generation"] and step.epoch > 0
 
     def _was_answered(self, callback: Callback, status: int) -> None:
         """Check the answer to a callback by HTTP."""
@@ -726,28 +686,8 @@ def _of_order(
         return
     for step in order.steps:
         yield from _effects(system, order, step, journal, where)
-    if _replayed(journal) != _moved(order):
-        yield Violation(1, f"{where}: its journal, replayed, leads to other states of its steps")
     yield from _messages(order, journal, notified_ids, alerted, where)
     yield from _of_state(state, notified, where)
-    if order.order_id not in {touched for touched, _ in system.commands.values()}:
-        yield from _of_untouched(system, order, notified, where)
-
-
-def _replayed(journal: Sequence[JournalEntry]) -> dict[int, StepState]:
-    """Return the states of steps to which a journal leads; Pending ones are left out."""
-    states: dict[int, StepState] = {}
-    for entry in journal:
-        for one in entry.changes:
-            if states.get(one.step, StepState.PENDING) is not one.before:
-                return {}
-            states[one.step] = one.after
-    return {step: state for step, state in states.items() if state is not StepState.PENDING}
-
-
-def _moved(order: Order) -> dict[int, StepState]:
-    states = {one.number: one.process_state for one in order.steps}
-    return {step: state for step, state in states.items() if state is not StepState.PENDING}
 
 
 def _messages(
@@ -786,27 +726,6 @@ def _of_state(state: OrderState, notified: Counter[Notice], where: str) -> Itera
         yield Violation(4, f"{where} got {notified[Notice.COMPLETED]} notifications 'completed'")
     if state is OrderState.ERROR and not notified[Notice.FAILED]:
         yield Violation(4, f"{where} got no notification 'failed'")
-
-
-def _of_untouched(
-    system: System, order: Order, notified: Counter[Notice], where: str
-) -> Iterator[Violation]:
-    """Yield violations of rules that hold only for an order without an operator's command."""
-    state = order.process_state
-    processed = state is OrderState.PROCESSED
-    if notified[Notice.COMPLETED] and not processed:
-        yield Violation(4, f"{where} got a notification 'completed'")
-    steps = len(order.steps) * system.rules_of(order).notify_steps
-    if processed and notified[Notice.STEP_COMPLETED] != steps:
-        yield Violation(
-            4, f"{where} got notifications of {notified[Notice.STEP_COMPLETED]} of {steps} steps"
-        )
-    if (
-        notified[Notice.FAILED]
-        and order.direction is Direction.DO
-        and state is not OrderState.ERROR
-    ):
-        yield Violation(4, f"{where} got a notification 'failed'")
 
 
 def keys_of(order: Order, step: StepRecord) -> list[str]:
@@ -848,7 +767,7 @@ def _effects(
     if not limited and count > 1:
         yield Violation(7, f"{where} has {count} effects in force under several keys")
     if order.process_state is OrderState.PROCESSED and not skipped(step, journal):
-        if not count and system.owes_effect(step.name, keys):
+        if not count and system.owes_effect(keys):
             about = (
                 f"{order.details.workflow}: step {step.name} is Processed, and its service failed "
                 "or refused it: its agent must raise that error"

@@ -96,11 +96,6 @@ class Submit:
     urgent: bool = False
     times: int = 1
 
-    def __str__(self) -> str:
-        often = f", {self.times} times" if self.times > 1 else ""
-        lane = " in the urgent lane" if self.urgent else ""
-        return f"order {self.order_id} ({self.workflow}) is sent{lane}{often}"
-
 
 @dataclass(frozen=True, slots=True)
 class Away:
@@ -110,9 +105,6 @@ class Away:
     lasts_s: float
     what: str
 
-    def __str__(self) -> str:
-        return f"{self.what}: away for {told_seconds(self.lasts_s)}"
-
 
 @dataclass(frozen=True, slots=True)
 class Kill:
@@ -121,10 +113,6 @@ class Kill:
     at_s: float
     instance: int | None = None
     with_host: bool = False
-
-    def __str__(self) -> str:
-        who = "every instance" if self.instance is None else f"instance {self.instance}"
-        return f"{who} is killed" + (" with its host" if self.with_host else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +126,6 @@ class Press:
     edited: bool = False
     twice: bool = False
 
-    def __str__(self) -> str:
-        how = [f", {name}" for name in ("stale", "edited", "twice") if getattr(self, name)]
-        return f"the operator gives {self.verb.value} {self.order_id}" + "".join(how)
-
 
 @dataclass(frozen=True, slots=True)
 class Forge:
@@ -149,9 +133,6 @@ class Forge:
 
     at_s: float
     order_id: str
-
-    def __str__(self) -> str:
-        return f"an unknown queue dead-letters what looks like a reply to {self.order_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +146,6 @@ class Redrive:
     at_s: float
     back: bool
     twice: bool
-
-    def __str__(self) -> str:
-        how = [name for name in ("back", "twice") if getattr(self, name)]
-        return "the operator sends again what was put aside" + "".join(f", {h}" for h in how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,21 +163,12 @@ class Unforwarded:
     twice: bool
     die: int
 
-    def __str__(self) -> str:
-        which = "no queue forwards" if self.queue is None else f"{self.queue} does not forward"
-        gives_up = " after one delivery" if self.at_once else ""
-        how = [", twice at once"] * self.twice + [f", {self.die} commands die"] * bool(self.die)
-        return f"{which} dead letters{gives_up}; an operator redrives them{''.join(how)}"
-
 
 @dataclass(frozen=True, slots=True)
 class Deploy:
     """Instances start with a newer version of every workflow, one after the other."""
 
     at_s: float
-
-    def __str__(self) -> str:
-        return "a new version of every workflow is deployed, one instance after the other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +178,6 @@ class Chance:
     name: str
     share: float
 
-    def __str__(self) -> str:
-        return f"by chance, {self.share:.2%} of the times: {self.name.replace('_', ' ')}"
-
 
 @dataclass(frozen=True, slots=True)
 class Apart:
@@ -221,18 +186,12 @@ class Apart:
     instance: int
     seconds: float
 
-    def __str__(self) -> str:
-        return f"the clock of instance {self.instance} is {self.seconds:+.1f} s apart"
-
 
 @dataclass(frozen=True, slots=True)
 class Outside:
     """The work of an agent happens outside, and ends with a callback."""
 
     agent: str
-
-    def __str__(self) -> str:
-        return f"the service of agent {self.agent} works on its own and calls back"
 
 
 Item = (
@@ -396,11 +355,3 @@ def _chances(rng: random.Random, mood: str) -> list[Item]:
             often = 1 if name in larger else 2
             found.append(Chance(name, round(most * rng.random() ** often, 5)))
     return found
-
-
-def told_seconds(seconds: float) -> str:
-    """Return a duration for people."""
-    for unit, size in (("days", DAY), ("hours", HOUR), ("minutes", MINUTE)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} seconds"

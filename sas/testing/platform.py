@@ -17,6 +17,7 @@ REPLIES_TO = "responses-web-shop"
 STRANGE_QUEUE = "of-another-system"
 """A queue of another system that forwards its dead letters to ours."""
 _WINDOW = "duplicateDetectionHistoryTimeWindow"
+_UNUSABLE = (ValueError, KeyError, AttributeError, TypeError, OverflowError, RecursionError)
 _DAYS, _MINUTE = timedelta(days=14), timedelta(minutes=1)
 
 
@@ -41,7 +42,6 @@ def queue_rules(project: Path, agents: Iterable[str]) -> dict[str, QueueRules]:
     Raises:
         ProjectError: the file is not such a list.
     """
-    described, kind_of = _described(project / "infra" / "queues.json")
     names = {
         QUEUES.alerts: "kept",
         QUEUES.rejected: "kept",
@@ -53,17 +53,19 @@ def queue_rules(project: Path, agents: Iterable[str]) -> dict[str, QueueRules]:
         names |= {QUEUES.agent(agent) + urgent: "request" for agent in agents}
         for internal in (QUEUES.scheduler, QUEUES.replies):
             names[internal + urgent] = "internal"
+    path = project / "infra" / "queues.json"
     try:
+        listed = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"kinds": {}}
+        kinds = {name: dict(kind["properties"]) for name, kind in listed["kinds"].items()}
+        kind_of = {one["name"]: one["kind"] for one in listed.get("queues", [])}
         rules = {
             name: _rules(
-                described.get(kind_of.get(name, kind), {}), forwards=name != QUEUES.dead_letters
+                kinds.get(kind_of.get(name, kind), {}), forwards=name != QUEUES.dead_letters
             )
             for name, kind in names.items()
         }
-    except ProjectError:
-        raise
-    except (ValueError, OverflowError, TypeError) as wrong:
-        raise ProjectError(f"infra/queues.json: {wrong}") from None
+    except _UNUSABLE as wrong:
+        raise ProjectError(f"{path} is not a list of queues: {wrong!r}") from None
     strange = QueueRules(forwards_dead_letters_to=QUEUES.dead_letters, deliveries_max=1)
     return rules | {QUEUES.dead_letters + DEAD_LETTERS: QueueRules(), STRANGE_QUEUE: strange}
 
@@ -85,20 +87,8 @@ def host_rules(project: Path) -> HostRules:
             lock_renewal_max=_clock_time(bus.get("maxAutoLockRenewalDuration", "00:10:00")),
             calls_max=int(bus.get("maxConcurrentCalls", 16)),
         )
-    except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as wrong:
+    except _UNUSABLE as wrong:
         raise ProjectError(f"{path} cannot be read: {wrong}") from None
-
-
-def _described(path: Path) -> tuple[dict[str, dict[str, object]], dict[str, str]]:
-    """Return the properties of each kind, and the kind of each queue that is listed."""
-    if not path.exists():
-        return {}, {}
-    try:
-        listed = json.loads(path.read_text(encoding="utf-8"))
-        kinds = {name: dict(kind["properties"]) for name, kind in listed["kinds"].items()}
-        return kinds, {one["name"]: one["kind"] for one in listed.get("queues", [])}
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as wrong:
-        raise ProjectError(f"{path} is not a list of queues: {wrong!r}") from None
 
 
 def _rules(own: dict[str, object], *, forwards: bool) -> QueueRules:
@@ -120,7 +110,7 @@ def _iso_time(text: str) -> timedelta:
     """Return a duration of days, hours, minutes and seconds: P14D, PT1M."""
     found = re.fullmatch(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?", text)
     if found is None:
-        raise ProjectError(f"infra/queues.json: {text!r} is not a duration such as PT1M or P14D")
+        raise ValueError(f"{text!r} is not a duration such as PT1M or P14D")
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from sas.domain.change import Change
 from sas.domain.order import Direction, OrderState, UndoStatus
-from sas.domain.workflow import StepRules, Workflow
-from sas.ports import Call, RefusedError, TransientError
+from sas.domain.workflow import Workflow
+from sas.ports import Call
 from sas.testing.clock import START
 from sas.testing.invariants import Invariants, at_end, in_force, keys_of, skipped
 from sas.testing.own_agents import alone
@@ -21,7 +20,6 @@ from sas.testing.plan import DAY, HOUR, Away, Plan
 from sas.testing.system import Project, System, with_newer
 from sas.testing.violation import Violation
 from sas.testing.wire import SimulatedLoop
-from sas.testing.world import is_killed
 
 __all__ = ["Played", "Project", "play"]
 
@@ -31,23 +29,12 @@ message that was given up may wait for an hour, some times."""
 VIOLATIONS_MAX = 20
 AT_ONCE_MAX = 2000
 """Most transitions within a second."""
-CUT_OFF_MAX = 100
-"""Most dispatches in a row without a fault and an answer, beside the timeouts of a step."""
-WHOLE = 0.9
-"""The share of its time that a call must have had to be called too slow."""
 
 
 @dataclass(slots=True)
 class StepTally:
     """What happened to one step over all orders."""
 
-    timeouts: int = 0
-    calm: int = 0
-    """Dispatches whose calls met no fault."""
-    cut_off: int = 0
-    """Those that the time limit cut off: the agent or its service takes longer."""
-    calm_undos: int = 0
-    undos_cut_off: int = 0
     processed: int = 0
     """Orders that ended Processed, and in which no operator skipped the step."""
     without_effect: int = 0
@@ -110,81 +97,6 @@ def _longest_s(workflow: Workflow) -> float:
     return total
 
 
-class _Stopwatch:
-    """Which calls their time limit cuts off, though no fault was at work in them.
-
-    The calls of one dispatch count together: an agent calls again after an error of its own.
-    ``endless`` hears of an order that waits without end for a service that is too slow.
-    """
-
-    def __init__(self, system: System, endless: Callable[[Violation], None]) -> None:
-        self._system, self._endless = system, endless
-        self._waits: defaultdict[tuple[str, Direction], set[datetime]] = defaultdict(set)
-        self._began: dict[tuple[str, datetime, Direction], datetime] = {}
-        self._cut_off: dict[tuple[str, str, Direction, datetime], bool] = {}
-
-    def begins(self, call: Call, direction: Direction) -> None:
-        """Note when the first call of a dispatch begins."""
-        dispatch = call.key, call.complete_by, direction
-        if dispatch not in self._began:
-            self._began[dispatch] = self._system.world.clock.now()
-            self._system.ledger.disturbed.discard(call.key)
-
-    def ends(self, call: Call, direction: Direction, error: BaseException | None) -> None:
-        """Note how a call ends."""
-        disturbed = self._system.ledger.disturbed
-        if error is None or (isinstance(error, RefusedError) and not is_killed()):
-            self._note(call, direction, cut_off=False)
-        elif is_killed() or not isinstance(error, asyncio.CancelledError | TransientError):
-            disturbed.add(call.key)
-        elif call.key not in disturbed:
-            began = self._began[call.key, call.complete_by, direction]
-            allowed = self._allowed(call, direction)
-            if self._system.world.clock.now() - began >= WHOLE * allowed:
-                self._note(call, direction, cut_off=True)
-            self._unanswered(call, direction, allowed)
-
-    def _note(self, call: Call, direction: Direction, *, cut_off: bool) -> None:
-        if call.key not in self._system.ledger.disturbed:
-            which = call.order_id, call.step, direction, call.complete_by
-            self._cut_off.setdefault(which, cut_off)
-        if not cut_off:
-            self._waits.pop((call.key, direction), None)
-
-    def _rule(self, call: Call) -> StepRules:
-        order = self._system.store.orders[call.order_id].order
-        rules = self._system.rules_of(order).steps
-        return next(rules[one.number] for one in order.steps if one.name == call.step)
-
-    def _allowed(self, call: Call, direction: Direction) -> timedelta:
-        own = self._rule(call)
-        return own.time_allowed if direction is Direction.DO else own.undo_time
-
-    def _unanswered(self, call: Call, direction: Direction, limit: timedelta) -> None:
-        """Report an order once many dispatches in a row had no answer, though no fault is seen."""
-        waits = self._waits[call.key, direction]
-        waits.add(call.complete_by)
-        if len(waits) != CUT_OFF_MAX + self._rule(call).failures_max:
-            return
-        about = (
-            f"{self._system.submitted[call.order_id]}: step {call.step}: its {direction.value} "
-            f"never ends within its time limit of {limit.total_seconds():g} s. To the circuit "
-            "breaker its service is away, so its orders wait"
-        )
-        self._endless(Violation(12, f"order {call.order_id} waits without end: {about}", about))
-
-    def count(self, steps: Mapping[tuple[str, str], StepTally]) -> None:
-        """Add what was seen to the tallies of steps."""
-        for (order_id, step, direction, _), cut_off in self._cut_off.items():
-            tally = steps[self._system.submitted[order_id], step]
-            if direction is Direction.DO:
-                tally.calm += 1
-                tally.cut_off += cut_off
-            else:
-                tally.calm_undos += 1
-                tally.undos_cut_off += cut_off
-
-
 class _Play:
     """A system, and what watches it."""
 
@@ -195,7 +107,6 @@ class _Play:
         self._system: System | None = None
         self._running: asyncio.Future[None] | None = None
         self._moment, self._at_once = START, 0
-        self._early = False
 
     async def run(self) -> Played:
         self._say(f"seed {self._plan.seed}, {self._plan.instances} instances")
@@ -212,12 +123,12 @@ class _Play:
         except TimeoutError:
             self._say("not everything comes to an end")
         except asyncio.CancelledError:
-            if not self._early and self._at_once <= AT_ONCE_MAX:  # Ctrl-C
+            if self._at_once <= AT_ONCE_MAX:  # Ctrl-C
                 raise
             self._say("it goes on without end")
         finally:
             await system.close()
-        for violation in () if self._early else (*at_end(system), *invariants.left_over()):
+        for violation in (*at_end(system), *invariants.left_over()):
             self._broken(violation)
         self._tally(system)
         return self._played
@@ -243,37 +154,32 @@ class _Play:
 
     def _watch(self, system: System) -> Invariants:
         self._invariants = Invariants(system, self._broken)
-        self._stopwatch = _Stopwatch(system, self._ends_early)
         system.store.on_written = self._saw
-        for name, agent in system.agents.items():
-            for direction in Direction:
-                verb = direction.value
-                setattr(agent, verb, self._heard(name, direction, getattr(agent, verb)))
         if system.own is not None:
             system.own.broken = self._broken
         if self._telling:
             system.world.tell = self._say
             if system.own is not None:
                 system.own.story = self._say
+            for name, agent in system.agents.items():
+                for direction in Direction:
+                    verb = direction.value
+                    setattr(agent, verb, self._told(name, verb, getattr(agent, verb)))
         return self._invariants
 
-    def _heard(self, name: str, direction: Direction, call_of: Any) -> Any:
-        async def heard(call: Call) -> Any:
-            what = f"service {name} is asked to {direction.value} {call.key}"
+    def _told(self, name: str, verb: str, call_of: Any) -> Any:
+        async def told(call: Call) -> Any:
+            what = f"service {name} is asked to {verb} {call.key}"
             self._say(what)
-            self._stopwatch.begins(call, direction)
             try:
                 result = await call_of(call)
-            except BaseException as error:
-                self._stopwatch.ends(call, direction, error)
-                if isinstance(error, Exception):
-                    self._say(f"{what}: {type(error).__name__}: {error}")
+            except Exception as error:
+                self._say(f"{what}: {type(error).__name__}: {error}")
                 raise
-            self._stopwatch.ends(call, direction, None)
             self._say(f"{what}: {result!r}")
             return result
 
-        return heard
+        return told
 
     def _saw(self, change: Change) -> None:
         """Check and count one transition."""
@@ -288,10 +194,6 @@ class _Play:
                 f"order {order.order_id} seq {entry.seq}: {entry.what.value}, by {entry.by}"
                 f" [{steps}]" + (f"; sends {sends}" if sends else "")
             )
-        before = change.before.steps if change.before else ()
-        for old, new in zip(before, order.steps, strict=False):
-            tally = self._played.steps[order.details.workflow, new.name]
-            tally.timeouts += new.failure_count > old.failure_count
 
     def _check_time(self, at: datetime) -> None:
         """End a simulation whose transitions never stop while its time stands still."""
@@ -301,15 +203,7 @@ class _Play:
         if self._at_once > AT_ONCE_MAX and self._running is not None:
             self._running.cancel()
 
-    def _ends_early(self, why: Violation) -> None:
-        """End a simulation in which an order waits without end."""
-        self._early = True
-        self._broken(why)
-        if self._running is not None:
-            self._running.cancel()
-
     def _tally(self, system: System) -> None:
-        no_effect = self._project.given.no_effect if self._project.given else frozenset[str]()
         for order_id in system.submitted:
             stored = system.store.orders.get(order_id)
             if stored is None:
@@ -323,8 +217,6 @@ class _Play:
                     tally.left_in_force += found and step.undo is UndoStatus.NOT_NEEDED
                 if order.process_state is not OrderState.PROCESSED:
                     continue
-                if not (skipped(step, stored.journal) or step.name in no_effect):
-                    owed = system.owes_effect(step.name, keys_of(order, step))
+                if not skipped(step, stored.journal):
                     tally.processed += 1
-                    tally.without_effect += not (found or owed)
-        self._stopwatch.count(self._played.steps)
+                    tally.without_effect += not (found or system.owes_effect(keys_of(order, step)))

@@ -43,8 +43,6 @@ class RemoteLedger:
     """The effects of all keys, over all services."""
 
     by_key: dict[str, Effects] = field(default_factory=dict)
-    disturbed: set[str] = field(default_factory=set)
-    """The keys of calls that met a fault: on the way, in the service, or on the way back."""
     unmet: set[str] = field(default_factory=set)
     """The keys of calls whose service was asked for an effect, and did not have it."""
 
@@ -75,8 +73,6 @@ class ModelService:
         self._clock, self._ledger, self._faults, self._rng = clock, ledger, faults, rng
         self._drain_times, self._tell = drain_times, tell
         self.down = self.outside = False
-        self.seconds: Mapping[str, tuple[float, float]] = {}
-        """How long the service takes for a step: between these. Other steps: ``seconds_max``."""
         self.calls: set[asyncio.Task[Any]] = set()
 
     async def do(self, call: Call) -> Any:
@@ -103,7 +99,7 @@ class ModelService:
             task.exception()  # its caller may be gone, so nobody else looks at it
 
     async def _do(self, call: Call) -> Any:
-        await self._travel(call)
+        await self._travel()
         effects = self._ledger.of(call.key)
         drain_time = self._drain_times.get(call.step)
         if drain_time is not None:
@@ -123,7 +119,7 @@ class ModelService:
         return await self._done(call, effects)
 
     async def _undo(self, call: Call) -> Any:
-        await self._travel(call)
+        await self._travel()
         if self._faults.happens("undo_refused", self._rng):
             raise RefusedError("undo-refused", "it cannot be taken back")
         effects = self._ledger.of(call.key)
@@ -131,14 +127,14 @@ class ModelService:
             return self._later()
         effects.in_force = False
         effects.tombstone = call.step not in self._drain_times
-        await self._answer(call)
+        await self._answer()
         return {"undone": True}
 
     async def _done(self, call: Call, effects: Effects) -> Any:
         if not effects.in_force:
             effects.done += 1
             effects.in_force, effects.content = True, call.order
-        await self._answer(call)
+        await self._answer()
         return {"done_by": call.key}
 
     def _later(self) -> StillRunning:
@@ -152,7 +148,7 @@ class ModelService:
         within = timedelta(seconds=max(left, 1.0) * self._rng.uniform(2, 10))
         effects.content = call.order
         self._goes_on(self._happens(effects, call, call.callback(within), within, tell))
-        await self._answer(call)
+        await self._answer()
         return AwaitCallback(within, "for somebody outside")
 
     async def _happens(
@@ -168,17 +164,13 @@ class ModelService:
         while not await tell(callback, body):
             await self._clock.sleep(self._rng.uniform(1, 5))
 
-    async def _travel(self, call: Call) -> None:
-        least, most = self.seconds.get(call.step, (0.0, self._faults.seconds_max))
-        await self._clock.sleep(self._rng.uniform(least, most))
+    async def _travel(self) -> None:
+        await self._clock.sleep(self._rng.uniform(0.0, self._faults.seconds_max))
         if self.down or self._faults.happens("transient", self._rng):
-            self._ledger.disturbed.add(call.key)
             raise TransientError("try again")
         if self._faults.happens("hangs", self._rng):
-            self._ledger.disturbed.add(call.key)
             await self._clock.sleep(self._rng.uniform(5, 60))
 
-    async def _answer(self, call: Call) -> None:
+    async def _answer(self) -> None:
         if self._faults.happens("lost_answer", self._rng):
-            self._ledger.disturbed.add(call.key)
             raise TransientError("the answer was lost")

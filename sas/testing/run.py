@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from itertools import islice, takewhile
+from itertools import islice
 from multiprocessing import active_children
 
 from sas.testing.plan import drawn
@@ -15,38 +15,27 @@ from sas.testing.play import Played, Project, play
 _project: Project | None = None
 _orders = 0
 Load = Callable[[], Project]
-LOOK_S = 0.2
-"""How often it is asked whether to stop."""
 
 
-def played(
-    load: Load,
-    seeds: Iterable[int],
-    orders: int,
-    jobs: int,
-    stopped: Callable[[], bool] = lambda: False,
-) -> Iterator[Played]:
-    """Yield each seed's simulation as it ends. ``load`` makes the project, once in each process.
-
-    Once ``stopped`` returns true, the seeds under way are given up. A single job ends its own.
-    """
+def played(load: Load, seeds: Iterable[int], orders: int, jobs: int) -> Iterator[Played]:
+    """Yield each seed's simulation as it ends. ``load`` makes the project, once in each process."""
     if jobs == 1:
         project = load()
-        for seed in takewhile(lambda _: not stopped(), seeds):
+        for seed in seeds:
             yield play(project, drawn(seed, project.workflows, orders))
         return
     left = iter(seeds)
     with ProcessPoolExecutor(jobs, initializer=_begin, initargs=(load, orders)) as pool:
         under_way: set[Future[Played]] = {pool.submit(_play, s) for s in islice(left, jobs * 2)}
         try:
-            while under_way and not stopped():
-                done, under_way = wait(under_way, LOOK_S, FIRST_COMPLETED)
+            while under_way:
+                done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
                 under_way |= {pool.submit(_play, seed) for seed in islice(left, len(done))}
                 for one in done:
                     yield one.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in active_children() if under_way else ():
+            for process in active_children() if under_way else ():  # Ctrl-C
                 process.terminate()
 
 

@@ -13,7 +13,7 @@ from enum import Enum
 from itertools import islice
 from typing import TypeVar
 
-from sas.bounds import PAYLOAD_BYTES_MAX, check_bounds, check_bytes
+from sas.bounds import PAYLOAD_BYTES_MAX, check_bounds, check_bytes, has_own_row
 from sas.domain.change import (
     Change,
     DeadlineDue,
@@ -38,7 +38,6 @@ from sas.ports import (
     check_format,
 )
 from sas.telemetry.usage import Usage
-from sas.testing.rows import aggregate_rows, changed_rows
 
 T = TypeVar("T")
 
@@ -78,8 +77,9 @@ class Stored:
 
     @property
     def aggregate(self) -> int:
-        """How many rows a load reads."""
-        return aggregate_rows(self.order, len(self.errors))
+        """How many rows the last transaction of a purge removes, and the index row."""
+        steps = self.order.steps
+        return 3 + len(steps) + sum(has_own_row(step.result) for step in steps)
 
 
 class MemoryStore:
@@ -90,10 +90,9 @@ class MemoryStore:
     lease) and decides, for seeded simulations. ``pause`` runs before every operation with the same
     two, so that other instances can act in between, and fails if it raises. The ``partitions``
     that are ``away`` do not answer: see ``World``. ``on_written`` is called for each committed
-    change, ``on_removed`` for each out row and held message before it is removed, ``on_changed``
-    for each change of due rows.
+    change, ``on_removed`` for each out row and held message before it is removed.
 
-    ``meter`` counts the requests and rows that Table Storage would see. ``formats`` has the format
+    ``meter`` counts the requests that Table Storage would see. ``formats`` has the format
     number of each order and shared value. A subclass may have a newer ``format``.
     """
 
@@ -108,7 +107,6 @@ class MemoryStore:
         self.pause: Callable[[str, str], Awaitable[None]] = _let_others_run
         self.on_written: Callable[[Change], None] = lambda _change: None
         self.on_removed: Callable[[OutDue | HeldDue], None] = lambda _due: None
-        self.on_changed: Callable[[], None] = lambda: None
         self.away: frozenset[str] = frozenset()
         self.meter = Usage()
         self._shards = all_shards(shards)
@@ -171,7 +169,6 @@ class MemoryStore:
         if stored is None:
             return None
         self._check_format(order_id)
-        self.meter.entities_read += stored.aggregate
         errors, steps = stored.errors, stored.order.steps
         if all(step.last_error is errors.get(step.number) for step in steps):
             return stored.order
@@ -184,7 +181,7 @@ class MemoryStore:
         order_id = change.after.order_id
         fault = await self._begin("commit", order_id)
         if fault is StoreFault.CONFLICT:
-            self._refused(change)
+            self.meter.reads += 1  # the journal row of its seq
             raise ConflictError(f"order {order_id}: an injected conflict")
         written = self._write(change)
         if fault is StoreFault.LOST_ANSWER:
@@ -197,7 +194,6 @@ class MemoryStore:
         stored = self.orders.get(order_id)
         if stored is not None:
             stored.errors[step] = error
-        self.meter.entities_written += 1
         if fault is StoreFault.LOST_ANSWER:
             raise StoreUnavailableError(f"order {order_id}: written, but the answer was lost")
 
@@ -207,7 +203,6 @@ class MemoryStore:
         fault = await self._begin("put_payload", order_id)
         ref = ref_of(data)
         self.meter.writes += ref.chunks - 1
-        self.meter.entities_written += ref.chunks
         self.payloads.setdefault(order_id, {})[ref.sha256] = data
         if fault is StoreFault.LOST_ANSWER:
             raise StoreUnavailableError(f"order {order_id}: written, but the answer was lost")
@@ -219,7 +214,6 @@ class MemoryStore:
         data = self.payloads.get(order_id, {}).get(ref.sha256)
         if data is None or not matches(ref, data):
             raise LostContentError(f"order {order_id}: payload {ref.sha256} cannot be read")
-        self.meter.entities_read += ref.chunks
         return data
 
     async def recorded(self, order_id: str, cause: str) -> JournalEntry | None:
@@ -231,7 +225,6 @@ class MemoryStore:
             return None
         self._check_format(order_id)
         self.meter.reads += 1  # the cause row, then the journal row
-        self.meter.entities_read += 2
         return stored.journal[seq - 1]
 
     async def entry(self, order_id: str, seq: int) -> JournalEntry | None:
@@ -241,7 +234,6 @@ class MemoryStore:
         if stored is None or not 1 <= seq <= len(stored.journal):
             return None
         self._check_format(order_id)
-        self.meter.entities_read += 1
         return stored.journal[seq - 1]
 
     async def journal(self, order_id: str) -> list[JournalEntry]:
@@ -263,18 +255,15 @@ class MemoryStore:
         due = HeldDue(at, order_id, digest_id(message.queue, message.message_id))
         self._due_of(order_id)[_due_key(due)] = due
         self._held[due] = message
-        self.meter.entities_written += 1
 
     async def held(self, due: HeldDue) -> Message | None:
         """See ``StateStore.held``."""
         await self._begin("held", due.order_id)
-        self.meter.entities_read += due in self._held
         return self._held.get(due)
 
     async def remove_due(self, due: OutDue | HeldDue) -> None:
         """See ``StateStore.remove_due``."""
         await self._begin("remove_due", due.order_id)
-        self.meter.entities_written += 1
         self.on_removed(due)
         self._due_of(due.order_id).pop(_due_key(due), None)
         if isinstance(due, HeldDue):
@@ -283,7 +272,6 @@ class MemoryStore:
     async def oldest_due(self, shard: str) -> datetime | None:
         """See ``StateStore.oldest_due``."""
         await self._begin("oldest_due", shard)
-        self.meter.entities_read += bool(self._due[shard])
         return min((due.at for due in self._due[shard].values()), default=None)
 
     async def attention(self, limit: int, *, since: datetime | None = None) -> list[Summary]:
@@ -327,7 +315,6 @@ class MemoryStore:
         """See ``StateStore.read_shared``."""
         await self._begin("read_shared", name)
         self._check_format(_shared_key(name))
-        self.meter.entities_read += name in self._shared
         return self._shared.get(name)
 
     async def shared_values(self, prefix: str) -> dict[str, SharedValue[str]]:
@@ -343,8 +330,6 @@ class MemoryStore:
         if (found.token if found else None) != token:
             raise ConflictError(f"shared value {name} changed since it was read")
         self.meter.reads += 1  # it is read again, for its new token
-        self.meter.entities_read += 1
-        self.meter.entities_written += 1
         self._versions += 1
         self._shared[name] = SharedValue(value, f"v{self._versions}")
         self.formats[_shared_key(name)] = self.format
@@ -353,12 +338,10 @@ class MemoryStore:
     async def acquire_lease(self, name: str, holder: str, until: datetime, now: datetime) -> bool:
         """See ``StateStore.acquire_lease``."""
         await self._begin("acquire_lease", name)
-        self.meter.entities_read += name in self._leases
         held_by, held_until = self._leases.get(name, (holder, now))
         if held_by != holder and held_until > now:
             return False
         self.meter.writes += 1
-        self.meter.entities_written += 1
         self._leases[name] = (holder, until)
         return True
 
@@ -397,16 +380,9 @@ class MemoryStore:
             self.meter.queries += len(self._shards) if is_of_all else 1
 
     def _page(self, rows: list[T]) -> list[T]:
-        """Count rows of one shard or order, and the pages after the first; return the rows."""
-        self.meter.entities_read += len(rows)
+        """Count the pages after the first of the rows of one shard or order; return the rows."""
         self.meter.queries += max(len(rows) - 1, 0) // PAGE_MAX
         return rows
-
-    def _refused(self, change: Change) -> None:
-        """Count what follows a refused transaction: the journal row of its seq is read."""
-        stored = self.orders.get(change.after.order_id)
-        self.meter.reads += 1
-        self.meter.entities_read += stored is not None and len(stored.journal) >= change.entry.seq
 
     def _rows_to_purge(self, order: Order) -> int:
         """Return how many rows the last transaction removes; 0 if the order changed or went.
@@ -420,20 +396,16 @@ class MemoryStore:
             len(chunks_of(data)) for data in self.payloads.get(order.order_id, {}).values()
         )
         past = len(stored.journal) + len(stored.causes) + len(stored.errors) + chunks
-        last = stored.aggregate - len(stored.errors) + 1  # with the row that lists it as finished
-        self.meter.entities_read += past + last - 1
+        last = stored.aggregate
         if past + last <= TRANSACTION_MAX:
             return past + last
         # The past goes first, and the state row guards each part.
         self.meter.reads += 1
-        self.meter.entities_read += 1
         if stored.order.token != order.token:
             return 0
         parts = -(-(past + last - TRANSACTION_MAX) // (TRANSACTION_MAX - 1))
-        moved = min(past, parts * (TRANSACTION_MAX - 1))
         self.meter.transactions += parts
-        self.meter.entities_written += parts + moved
-        return past + last - moved
+        return past + last - min(past, parts * (TRANSACTION_MAX - 1))
 
     def _purge_batch(self, batch: Sequence[tuple[Order, int]]) -> set[str]:
         """Remove some orders of a shard in one transaction; return those that went: all or none."""
@@ -444,8 +416,7 @@ class MemoryStore:
             stored = self.orders.get(order.order_id)
             if stored is None or stored.order.token != order.token:
                 return set()
-        for order, rows in batch:
-            self.meter.entities_written += rows
+        for order, _ in batch:
             self._list(self.orders.pop(order.order_id).order, None)
             self.payloads.pop(order.order_id, None)
         return {order.order_id for order, _ in batch}
@@ -456,16 +427,14 @@ class MemoryStore:
         token = stored.order.token if stored else None
         if stored and _is_ours(stored, entry):
             self.meter.reads += 2  # the journal row says so, and the state row has the new token
-            self.meter.entities_read += 2
             overtaken = stored.order.seq != entry.seq
             return replace(after, token=OVERTAKEN if overtaken else token)
         if token != (change.before.token if change.before else None):
-            self._refused(change)
+            self.meter.reads += 1  # the journal row of its seq
             raise ConflictError(f"order {after.order_id} changed since it was loaded")
         if stored and entry.cause and digest_id(entry.cause) in stored.causes:
-            self._refused(change)
+            self.meter.reads += 1  # the journal row of its seq
             raise ConflictError(f"order {after.order_id}: {entry.cause} was recorded already")
-        self.meter.entities_written += changed_rows(change)
         self._versions += 1
         written = replace(after, token=f"v{self._versions}")
         self._list(stored.order if stored else None, written)
@@ -492,7 +461,6 @@ class MemoryStore:
     def _due_of(self, order_id: str) -> dict[str, Due]:
         """Return the due rows of the shard of an order, to be changed."""
         self._first_due = None
-        self.on_changed()
         return self._due[shard_of(order_id, len(self._shards))]
 
     def _list(self, before: Order | None, after: Order | None) -> None:

@@ -95,23 +95,15 @@ class Project:
     queues: Mapping[str, QueueRules]
     host: HostRules
     given: Given | None = None
-    seconds: Mapping[str, tuple[float, float]] = MappingProxyType({})
-    """How long services take, least and most, by the name of a step or of an agent."""
     limits: Mapping[str, int] = MappingProxyType({})
     """How many calls each agent may have out at a time."""
     codec: PayloadCodec | None = None
 
     @classmethod
-    def of(
-        cls,
-        workflows: Workflows,
-        directory: Path,
-        given: Given | None = None,
-        seconds: Mapping[str, tuple[float, float]] = MappingProxyType({}),
-    ) -> Self:
+    def of(cls, workflows: Workflows, directory: Path, given: Given | None = None) -> Self:
         """Return a project by its directory; raises ProjectError."""
         queues = queue_rules(directory, sorted(workflows.agents()))
-        return cls(workflows, queues, host_rules(directory), given, seconds)
+        return cls(workflows, queues, host_rules(directory), given)
 
 
 class System:
@@ -184,13 +176,6 @@ class System:
                 if self.own is None
                 else self.own.agent(name)
             )
-            found[name].seconds = {
-                step.name: takes
-                for workflow in project.workflows
-                for step in workflow.steps
-                if name in step.agents
-                and (takes := project.seconds.get(step.name) or project.seconds.get(name))
-            }
         return found
 
     def _own_agents(self, given: Given) -> OwnAgents:
@@ -208,7 +193,7 @@ class System:
         )
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)  # noqa: S101  play made it
-        loop.follow(world.clock, own.serve)
+        loop.follow(world.clock)
         return own
 
     @property
@@ -253,14 +238,14 @@ class System:
         stored = self.store.orders.get(callback.order_id)
         return stored is not None and stored.order.process_state is OrderState.ERROR
 
-    def owes_effect(self, step: str, keys: Iterable[str]) -> bool:
+    def owes_effect(self, keys: Iterable[str]) -> bool:
         """Return whether a Processed step must have had its effect under one of these keys.
 
         An agent of the adopter owes what its service was asked for and did not do.
         """
         if self.own is None:
             return True
-        return step not in self.own.given.no_effect and not self.ledger.unmet.isdisjoint(keys)
+        return not self.ledger.unmet.isdisjoint(keys)
 
     async def close(self) -> None:
         """Stop everything that still runs, also calls that never end."""
@@ -451,14 +436,16 @@ class System:
     def _forge(self, item: Forge) -> None:
         """Have an unknown queue dead-letter what looks like a reply to a request that is out."""
         stored = self.store.orders.get(item.order_id)
-        for step in stored.order.steps if stored else ():
+        if stored is None:
+            return
+        for step in stored.order.steps:
             if step.dispatched:
                 doing = step.process_state is StepState.PROCESSING
                 direction = (Direction.DO if doing else Direction.UNDO).value
                 own_id = reply_id(item.order_id, step.number, direction, step.epoch)
                 members = {"id": own_id, "order_id": item.order_id, "step": step.number}
                 body = {"kind": Kind.REPLY.value, "format": 1, **members, "direction": direction}
-                body |= {"epoch": step.epoch, "outcome": "done"}
+                body |= {"epoch": step.epoch, "outcome": "done", "seq": stored.order.seq}
                 with suppress(BusUnavailableError):
                     self._put(STRANGE_QUEUE, own_id, json.dumps(body).encode())
                     self.bus.give_up_first(STRANGE_QUEUE)

@@ -20,7 +20,6 @@ class Tally:
     workflows: Workflows
     seeds: int = 0
     orders: int = 0
-    interrupted: bool = False
     broken: list[tuple[int, list[Violation]]] = field(default_factory=list)
     own_faults: dict[str, int] = field(default_factory=dict)
     """What a step of the adopter does wrong, and the first seed that shows it."""
@@ -82,17 +81,5 @@ def _of_step(workflow: str, step: Step, tally: StepTally) -> Iterator[str]:
     if tally.without_effect:
         yield (
             f"{where} had no effect at any service in {tally.without_effect} of {tally.processed} "
-            "processed orders. If it should have one, its agent does not call its service. If not, "
-            'name it in "no_effect" of sim.json.'
+            "processed orders. If it should have one, its agent does not call its service."
         )
-    undo_time = step.undo.time_allowed if step.undo else step.time_allowed
-    for what, cut_off, calm, time in (
-        ("calls", tally.cut_off, tally.calm, step.time_allowed),
-        ("undos", tally.undos_cut_off, tally.calm_undos, undo_time),
-    ):
-        if cut_off:
-            yield (
-                f"{where}: its time limit of {time.total_seconds():g} s cut off {cut_off} of "
-                f"{calm} {what} in which no fault was at work: its agent or service takes longer. "
-                "Allow more time."
-            )

@@ -136,7 +136,6 @@ class World:
         self.store.pause = self.store_pause
         self.store.plan = self._store_fault
         self.memory_bus.plan = self._bus_fault
-        self.store.on_changed = self.memory_bus.on_changed = self.clock.stay
         self.timer = self.sweep
         self._tick = self.clock.now() - TIMER_EVERY
 
@@ -306,7 +305,6 @@ class World:
             del instance.running[task]
             instance.calls[queue] -= 1
             self._running -= 1
-            self.clock.stay()
 
         task.add_done_callback(ended)
 
@@ -392,7 +390,6 @@ class World:
             vain = before == (self.memory_bus.sent, self.store.due_rows)
             longest = max(TIMER_EVERY, self.timer_idle)
             self._pause = min(2 * self._pause, longest) if vain else TIMER_EVERY
-            self.clock.stay()
 
     def _timer_runs(self) -> bool:
         return self._timer_task is not None and not self._timer_task.done()

@@ -41,7 +41,7 @@ COUNTS: Mapping[str, Counts] = {
     "a purge that finds nothing": (34, 0, 1),
     "an order that a purge removes": (4, 0, 0),
 }
-ORDER_USAGE = Usage(transactions=5, entities_written=34, sends=10, messages=10)
+ORDER_USAGE = Usage(transactions=5, sends=10, messages=10)
 QUEUES = Queues()
 SHOP = "responses-shop"
 LAST = "agent-2"

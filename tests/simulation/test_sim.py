@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,9 +19,8 @@ from sas.domain.messages import AlertKind, Verb
 from sas.domain.order import Direction
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.rejections import Rejections
-from sas.operate.redriving import Planned
 from sas.ports import Call, Message
-from sas.testing import redrives, system
+from sas.testing import system
 from sas.testing.bus import MemoryBus
 from sas.testing.clock import START
 from sas.testing.invariants import Invariants
@@ -201,23 +199,6 @@ def test_dead_letters_that_no_queue_forwards_are_sent_again_and_every_order_ends
     assert any(line.endswith("the command sas dlq redrive dies") for line in story)
 
 
-def test_a_dead_letter_that_no_redrive_brings_back_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    project = Project.of(two_steps(), ROOT)
-
-    def nothing(*_: object) -> tuple[list[Planned], list[str]]:
-        return [], []
-
-    monkeypatch.setattr(redrives, "redrive_safe", nothing)
-    broken = [
-        str(one)
-        for seed in range(4)
-        for one in play(project, Plan(seed, 2, UNFORWARDED)).violations
-    ]
-    assert any(one.endswith("/$DeadLetterQueue for ever") for one in broken), broken
-
-
 def test_a_forged_dead_letter_fences_nothing() -> None:
     project = Project.of(two_steps(), ROOT)
     sent = Submit(1.0, "O-0", "order", False, 1)
@@ -292,57 +273,6 @@ def test_a_step_without_an_undo_is_reported_with_the_orders_that_keep_its_effect
 
 
 FIVE: tuple[Item, ...] = tuple(Submit(float(n), f"O-{n}", "order", False, 1) for n in range(5))
-
-
-def test_a_time_limit_that_is_short_for_its_service_is_reported() -> None:
-    slow = {"bank": (10.0, 40.0), "reserve": (15.0, 15.0)}
-    project = Project.of(two_steps(), ROOT, seconds=slow)
-    plans = (Plan(seed, 1, FIVE) for seed in range(4))
-    (told,) = (one for one in tallied(project, plans).advice() if "calls in" in one)
-    counts = re.match(
-        r"order: step pay: its time limit of 20 s cut off (\d+) of (\d+) calls in which no fault "
-        "was at work: its agent or service takes longer",
-        told,
-    )
-    assert counts
-    assert 0 < int(counts[1]) < int(counts[2])
-
-
-@pytest.mark.parametrize("limit_s", [3, 30])
-def test_a_time_limit_is_not_short_because_faults_end_calls(limit_s: int) -> None:
-    project = Project.of(two_steps(time=timedelta(seconds=limit_s)), ROOT)
-    chances = Chance("lost_answer", 0.9), Chance("hangs", 0.5)
-    plans = (Plan(seed, 1, (*FIVE, *chances, Chance("crash", 0.01))) for seed in range(6))
-    tally = tallied(project, plans)
-    assert tally.steps["order", "pay"].timeouts > 10
-    assert not any("cut off" in one for one in tally.advice())
-
-
-def test_an_outage_is_not_counted_for_another_step_whose_name_begins_alike() -> None:
-    steps = (
-        Step("pay", "bank", TIME, undo=UNDO),
-        Step("pay-invoice", "mail", TIME, undo=None, after=()),
-    )
-    project = Project.of(Workflows([Workflow("order", 1, steps, OnFailure.UNDO)]), ROOT)
-    away = Away(0.0, 600.0, "service bank")
-    played = play(project, Plan(1, 1, (FIVE[0], away, Chance("refused", 0.0))))
-    assert played.violations == []
-    pay, invoice = (played.steps["order", name] for name in ("pay", "pay-invoice"))
-    assert (pay.cut_off, pay.left_in_force) == (0, 0)
-    assert (invoice.calm, invoice.cut_off) == (1, 0)
-
-
-def test_an_order_that_waits_without_end_for_a_slow_service_is_reported_soon() -> None:
-    project = Project.of(two_steps(), ROOT, seconds={"pay": (40.0, 40.0)})
-    for seed in range(8):
-        played = play(project, Plan(seed, 1, FIVE), tell=True)
-        if played.violations:
-            break
-    (violation,) = played.violations
-    assert violation.about.startswith(
-        "order: step pay: its do never ends within its time limit of 20 s"
-    )
-    assert played.story[-1] < "04:00", "it did not wait for twelve hours"
 
 
 def test_the_deployed_rules_of_queues_and_host_are_played() -> None:

@@ -6,22 +6,17 @@ import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sas.cli.main import main
-from sas.cli.sim import project_of
 from sas.domain.workflow import Workflows
 from sas.ports import Call
 from sas.testing import run
-from sas.testing.plan import Plan, Submit, drawn
-from sas.testing.play import play
+from sas.testing.plan import Plan, drawn
 from sas.testing.remote import ModelService
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +43,7 @@ def test_the_command_prints_one_table_what_was_never_reached_and_a_verdict(
 
 def traced(seed: int, hash_seed: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "sas.cli", "sim", "--app", APP, "--seed", str(seed), "--trace"],
+        [sys.executable, "-m", "sas.cli", "sim", "--app", APP, "--seed", str(seed)],
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,
@@ -121,79 +116,6 @@ def test_a_broken_seed_is_told_before_the_next_one_is_played(
     assert ": invariant 7: " in first
 
 
-@pytest.mark.parametrize(
-    ("number", "jobs"), [(signal.SIGINT, "2"), (signal.SIGINT, "1"), (signal.SIGTERM, "2")]
-)
-def test_an_interrupted_run_has_the_table_of_the_seeds_that_it_played(
-    number: signal.Signals, jobs: str
-) -> None:
-    asked = ["--seeds", "100000", "--jobs", jobs]
-    with subprocess.Popen(
-        [sys.executable, "-m", "sas.cli", "sim", "--app", APP, *asked],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        start_new_session=True,
-    ) as sim:
-        assert sim.stderr is not None
-        assert " of 100,000 seeds" in sim.stderr.readline(), "some were played"
-        if number is signal.SIGINT:
-            os.killpg(sim.pid, number)  # as a terminal does
-        else:
-            sim.send_signal(number)
-        said, complained = sim.communicate(timeout=120)
-    assert sim.returncode == 130, complained
-    assert said.startswith("workflow")
-    assert "interrupted after " in said.splitlines()[-1]
-    assert "Traceback" not in complained
-    deadline = time.monotonic() + 10
-    while any(_of_session(sim.pid)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not any(_of_session(sim.pid)), "no process is left"
-
-
-def _of_session(session: int) -> Iterator[int]:
-    """Yield the processes of a session."""
-    for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            found = (directory / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if found[0] != "Z" and int(found[3]) == session:
-            yield int(directory.name)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('{"service_seconds": 3}', '"service_seconds" is an object'),
-        ('{"service_seconds": {"bnk": 3}}', '"service_seconds" names bnk, which is none of'),
-        ('{"service_seconds": {"ship": true}}', "of ship is true: give seconds from 0 to 86400"),
-        ('{"service_seconds": {"ship": [5, 2]}}', "or [LEAST, MOST]"),
-        ('{"service_seconds": {"ship": [1, 2, 3]}}', "or [LEAST, MOST]"),
-        ('{"service_seconds": {"ship": -1}}', "or [LEAST, MOST]"),
-        ('{"service_seconds": {"ship": NaN}}', "or [LEAST, MOST]"),
-        ("[]", "sim.json is not a JSON object"),
-    ],
-)
-def test_times_of_services_that_cannot_be_used_are_one_clear_sentence(
-    tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "sim.json").write_text(text)
-    assert main(["sim", "--app", APP, "--project", str(tmp_path)]) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_the_times_of_services_are_those_of_sim_json(tmp_path: Path) -> None:
-    (tmp_path / "sim.json").write_text('{"service_seconds": {"ship": 9, "payment": [4, 6.5]}}')
-    project = project_of(APP, tmp_path)
-    assert project.seconds == {"ship": (9.0, 9.0), "payment": (4.0, 6.5)}
-    played = play(project, Plan(1, 1, (Submit(1.0, "O-0", "order", False, 1),)), tell=True)
-    asked, answered = (line for line in played.story if "asked to do O-0/ship" in line)
-    assert int(answered[6:8]) - int(asked[6:8]) == 9
-
-
 def test_several_processes_find_the_same_as_one(capsys: pytest.CaptureFixture[str]) -> None:
     found = []
     for jobs in ("1", "2"):
@@ -209,7 +131,6 @@ def test_several_processes_find_the_same_as_one(capsys: pytest.CaptureFixture[st
     ("asked", "said"),
     [
         (["--app", "no_such_module"], "no_such_module"),
-        (["--app", APP, "--trace"], "--trace tells one story: give its --seed"),
         (["--app", "json:dumps"], "cannot be loaded"),
     ],
 )

@@ -49,7 +49,6 @@ COMMANDS = [
     ["workflows", "check", "--app", APP],
     ["sim", "--app", APP, "--seeds", "2", "--jobs", "1"],
     ["sim", "--app", APP, "--seed", "3"],
-    ["sim", "--app", APP, "--seed", "3", "--trace"],
     ["new", "my-orders"],
 ]
 SILENT = (
