@@ -22,7 +22,7 @@ from sas.config import Config, SettingError, read_config
 from sas.domain.queues import Queues
 from sas.domain.workflow import WorkflowError
 from sas.engine.context import Context
-from sas.engine.hooks import CallGuard, no_callbacks
+from sas.engine.hooks import CallGuard
 from sas.engine.kept_orders import KeptOrders
 from sas.engine.messages import Addresses
 from sas.engine.outbox import Outbox
@@ -219,7 +219,7 @@ def assemble(
         supervisor=Supervisor(
             context,
             business.workflows.rules,
-            QueueExcuses(context, business.workflows),
+            QueueExcuses(context, business.workflows, callbacks=bool(settings.callback_keys)),
             min(SWEEP_TIME, settings.function_time),
         ),
         dead_letters=DeadLetters(context, business, settings.order_bytes_max),
@@ -232,7 +232,6 @@ def _agent(context: Context, business: Business, name: str, settings: Config) ->
     guards: list[CallGuard] = [CircuitBreaker(context, name, settings.circuit)]
     if business.limits.get(name, 0):
         guards.append(CallLimit(context, name, business.limits[name]))
-    keys = settings.callback_keys
     return AgentActor(
         context,
         name,
@@ -240,7 +239,7 @@ def _agent(context: Context, business: Business, name: str, settings: Config) ->
         settings.retry,
         guards=guards,
         long_steps=ContinuedSteps(context, name),
-        callbacks=keys.issuer(context.clock) if keys else no_callbacks,
+        callbacks=settings.callback_keys.issuer(context.clock),
         workflows=business.workflows,
     )
 

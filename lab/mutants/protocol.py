@@ -340,8 +340,8 @@ MUTANTS = (
     Mutant(
         "a callback that is answered 202 is not sent",
         _CALLBACKS,
-        "            await self._context.outward.send([sent], order.order_id)",
-        "            _ = sent",
+        "        await self._context.outward.send([sent], order.order_id)",
+        "        _ = sent",
     ),
     Mutant(
         "a callback is answered 200 while its step waits",

@@ -49,6 +49,7 @@ from sas.ports import (
     Agent,
     AwaitCallback,
     Call,
+    DecodingError,
     Later,
     Message,
     OtherVersionError,
@@ -326,7 +327,10 @@ class AgentActor:
         if content is None:
             return None
         text = await self._context.content.fetch(request.order_id, content)
-        return parse(decode_content(text, self._context.codec).encode())
+        try:
+            return parse(decode_content(text, self._context.codec).encode())
+        except MalformedError as wrong:
+            raise DecodingError(f"its content is not JSON: {wrong.description}") from wrong
 
     async def _report_unreadable(self, request: RequestMessage, wrong: UnreadableError) -> None:
         """Alert the operator, once for each dispatch of a step."""

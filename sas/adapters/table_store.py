@@ -179,6 +179,10 @@ class TableStore:
             meta = await self.table.get(keys.META_PARTITION, keys.META)
         if meta is None:
             raise StoreUnavailableError("the table was deleted while it was being opened")
+        try:
+            check_format(meta.get("Format"), "the table")
+        except (OtherVersionError, ValueError) as wrong:
+            raise StoreMismatchError(str(wrong), "format of the table") from None
         if (shards := meta.get("Shards")) != len(self._shards):
             raise StoreMismatchError(
                 f"the table was created with {shards} shards, this start asks for "
@@ -458,6 +462,10 @@ async def connect_existing(endpoint: Endpoint, table: str) -> TableStore:
             f"no order yet: there is no table {table!r} with orders at {where} (otherwise "
             "check the storage account and the table's name)"
         )
+    try:
+        check_format(meta.get("Format"), "the table")
+    except (OtherVersionError, ValueError) as wrong:
+        raise NoStoreError(f"{where}: {wrong}") from None
     shards = meta.get("Shards")
     if type(shards) is not int or not 1 <= shards <= SHARDS_MAX:
         raise NoStoreError(

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
+from azure import servicebus
 from azure.servicebus import (
     ServiceBusMessage,
     ServiceBusMessageBatch,
@@ -27,6 +28,8 @@ from azure.servicebus.exceptions import (
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+RELEASES_TRIED = ("7.14.", "7.15.")
+"""Releases of azure-servicebus whose private method of *released* was tried."""
 CLOSE_S = 5.0
 """Longest wait for a link to close, in seconds: a dead connection may not answer."""
 PAUSE_S = 0.5
@@ -196,8 +199,10 @@ async def release(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessa
 
     ``abandon_message`` uses up a delivery. AMQP's outcome *released* does not. The SDK releases
     messages that come too late, but has no public method for it. It is not possible for a message
-    of an earlier link.
+    of an earlier link, nor with a release of the SDK in which this was not tried.
     """
+    if not servicebus.__version__.startswith(RELEASES_TRIED):
+        return False
     try:
         number, tag = message._delivery_id, message._delivery_tag  # noqa: SLF001  see above
         await receiver._handler.settle_messages_async(number, tag, "released")  # noqa: SLF001

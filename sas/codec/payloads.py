@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from sas.codec.strict import MalformedError, Reason
 from sas.domain.order import Order
-from sas.ports import DecodingError, PayloadCodec
+from sas.ports import DecodingError, PayloadCodec, UnavailableError
 
 T = TypeVar("T")
 ENCODED = "$encoded"
@@ -31,6 +31,7 @@ def encode_content(text: str, codec: PayloadCodec | None) -> str:
 
     Raises:
         MalformedError: the text says that it is encoded already. Nobody outside may say that.
+        UnavailableError: the codec failed: put the message back.
     """
     if is_encoded(text):
         raise MalformedError(
@@ -38,7 +39,12 @@ def encode_content(text: str, codec: PayloadCodec | None) -> str:
             f"an object with the one member {ENCODED!r} stands for encoded content: give it in "
             "plain text, or under another name",
         )
-    return text if codec is None else json.dumps({ENCODED: codec.encode(text)})
+    if codec is None:
+        return text
+    try:
+        return json.dumps({ENCODED: codec.encode(text)})
+    except Exception as error:  # of the adopter's own code: a bug in it undoes nothing
+        raise UnavailableError(f"the payload codec failed: {type(error).__name__}") from error
 
 
 def decode_content(text: str, codec: PayloadCodec | None) -> str:
@@ -52,7 +58,12 @@ def decode_content(text: str, codec: PayloadCodec | None) -> str:
         return text
     if codec is None:
         raise DecodingError("it is encoded, and there is no codec here: set SAS_PAYLOAD_KEYS")
-    return codec.decode(encoded)
+    try:
+        return codec.decode(encoded)
+    except DecodingError:
+        raise
+    except Exception as error:  # of the adopter's own code: a bug in it undoes nothing
+        raise DecodingError(f"the payload codec failed: {type(error).__name__}") from error
 
 
 def is_encoded(text: str) -> bool:

@@ -45,6 +45,7 @@ class JournalWord(StrEnum):
     OVERDUE = "overdue"
     OVERDUE_UNDO = "overdue, undo decided"
     CALLBACK_ACCEPTED = "callback accepted"
+    CALLBACK_SENT = "callback sent"
     """Its result waits on the queue. No other result of its token is accepted meanwhile."""
     STEP_UNDONE = "step undone"
     UNDO_FAILED = "undo failed"

@@ -31,7 +31,7 @@ from sas.domain.messages import AlertKind
 from sas.domain.order import Details, Order, StepRecord
 from sas.domain.workflow import Rules, Workflow
 from sas.engine.delivery import Delivery
-from sas.ports import Callback, CallbacksOffError, Clock, Later
+from sas.ports import Callback, Clock, Later
 
 PUT_BACK = "put-back/"
 """The MessageId of a request that was put back begins with this."""
@@ -166,15 +166,6 @@ class LongSteps(Protocol):
 
 CallbackIssuer = Callable[[RequestMessage, int], Callable[[timedelta], Callback]]
 """Given a request and a generation of its key, returns a function that issues its callbacks."""
-
-
-def no_callbacks(_request: RequestMessage, _generation: int) -> Callable[[timedelta], Callback]:
-    """Issue no callbacks: SAS_CALLBACK_KEY is not set."""
-
-    def refuse(_within: timedelta) -> Callback:
-        raise CallbacksOffError
-
-    return refuse
 
 
 # Rules for a claim

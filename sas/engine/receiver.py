@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeGuard
 
+from sas.domain.expire import DEPLOY_TIME
 from sas.domain.ids import digest_id, key_time
 from sas.engine.delivery import Delivery
 from sas.engine.outward import Outward
@@ -28,6 +29,7 @@ from sas.ports import (
     Clock,
     Message,
     MessageBus,
+    OtherVersionError,
     QueueRefusesError,
     StoreMismatchError,
     UnavailableError,
@@ -107,6 +109,8 @@ class Receiver:
                 # The host may not export its own log of it (docs/telemetry.md).
                 log.exception("a message of queue %s failed and comes again", delivery.queue)
                 raise
+            if isinstance(away, OtherVersionError) and self._waits_long(delivery):
+                away = StoreMismatchError(str(away), "newer version")
             if isinstance(away, Mismatch):
                 await self._report(away)
             delay = delay_s(times, away.delay_max_s)
@@ -138,6 +142,11 @@ class Receiver:
             if limit.expired():
                 raise UnavailableError("its function ran out of time") from None
             raise
+
+    def _waits_long(self, delivery: Delivery) -> bool:
+        """Return whether a message was put back for longer than a deploy takes."""
+        first_at = delivery.properties.get(FIRST_AT)
+        return _is_text(first_at) and first_at < key_time(self.clock.now() - DEPLOY_TIME)
 
     async def _report(self, wrong: Mismatch) -> None:
         try:

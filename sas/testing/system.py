@@ -11,7 +11,7 @@ import json
 import random
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -95,7 +95,7 @@ class Project:
     queues: Mapping[str, QueueRules]
     host: HostRules
     given: Given | None = None
-    limits: Mapping[str, int] = MappingProxyType({})
+    limits: Mapping[str, int] = field(default_factory=dict)
     """How many calls each agent may have out at a time."""
     codec: PayloadCodec | None = None
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 from aiohttp import web
+from azure.data.tables.aio import TableClient
 
 from devstack.azurite import Azurite
+from sas.adapters import keys
 from sas.adapters.endpoints import Endpoint
 from sas.adapters.table_store import NoStoreError, TableStore, connect_existing
+from sas.ports import FORMAT, StoreMismatchError
 from tests.contract import cases
 from tests.contract.conftest import new_table
 
@@ -54,3 +57,19 @@ async def test_an_address_that_is_not_table_storage_is_reported(status: int) -> 
             await connect_existing(Endpoint(connection_string=KEY.format(address)), "orders")
     finally:
         await runner.cleanup()
+
+
+async def test_a_table_of_a_newer_format_is_not_worked_on(azurite: Azurite) -> None:
+    table = new_table()
+    made = TableStore.connect(azurite.connection_string, table)
+    await made.commit(cases.submitted("o"))
+    await made.close()
+    async with TableClient.from_connection_string(azurite.connection_string, table) as client:
+        meta = await client.get_entity(keys.META_PARTITION, keys.META)
+        await client.update_entity({**meta, "Format": FORMAT + 1})
+    store = TableStore.connect(azurite.connection_string, table)
+    with pytest.raises(StoreMismatchError, match="format 2, and this version knows up to 1"):
+        await store.load("o")
+    await store.close()
+    with pytest.raises(NoStoreError, match="format 2, and this version knows up to 1"):
+        await connect_existing(Endpoint(azurite.connection_string), table)

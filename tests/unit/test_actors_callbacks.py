@@ -30,6 +30,7 @@ from sas.ports import (
 from sas.testing.bus import BusFault
 from sas.testing.clock import START
 from sas.testing.store import StoreFault
+from tests.payload_codec_kit import CheapCodec
 from tests.unit.actors_kit import (
     ALLOWED,
     KEYS,
@@ -671,3 +672,18 @@ async def test_an_order_that_takes_its_place_while_a_callback_is_taken_is_left_a
     await made.hand(said(callback))
     assert made.states()[0] == "Processing"
     assert [one.reason for one in made.rejected()] == ["unknown-order"]
+
+
+@pytest.mark.parametrize("codec", [None, CheapCodec()])
+async def test_the_same_callback_again_while_its_step_waits_fills_neither_queue_nor_store(
+    codec: CheapCodec | None,
+) -> None:
+    made, callback = await awaiting(CARE, codec=codec)
+    await post(made, callback.token, {"outcome": "refused"})
+    await made.drain()
+    assert made.state() == "Error"
+    for _ in range(20):
+        answer = await post(made, callback.token, {"outcome": "done", "result": "x" * 70_000})
+        assert answer.status == 202
+    assert len(waiting(made)) == 1
+    assert len(made.store.payloads.get("O-1", {})) <= 2

@@ -299,7 +299,7 @@ async def test_one_bad_order_does_not_stop_the_sweep_of_the_others() -> None:
     calls: list[str] = []
     while made.bus.take(QUEUES.agent("stock")):
         """Its agent dies."""
-    excuses = QueueExcuses(made.context, made.business.workflows)
+    excuses = QueueExcuses(made.context, made.business.workflows, callbacks=True)
     supervisor = Supervisor(made.context, rules_of, excuses, timedelta(minutes=1))
     await made.later(30)
     swept = await made.run(supervisor.sweep())

@@ -37,6 +37,7 @@ from sas.ports import (
     StillRunning,
     StoreUnavailableError,
     TransientError,
+    UnavailableError,
 )
 from sas.testing.bus import BusFault
 from sas.testing.store import StoreFault
@@ -470,3 +471,31 @@ def test_encoded_content_that_was_shown_is_taken_back_as_an_input(night: Night) 
     given = json.dumps(show(night)["Payload"])
     assert night.sas("resubmit", "A", "--yes", "--input", given).code == 0
     assert night.made.agents["payment"].calls[-1][1].order == {"amount": 12.50}
+
+
+class Broken(CheapCodec):
+    """A codec with a bug."""
+
+    def decode(self, text: str) -> str:
+        raise RuntimeError("a bug")
+
+
+async def test_a_bug_of_the_codec_undoes_nothing() -> None:
+    made = kit(codec=Broken())
+    await made.submit()
+    for _ in range(8):
+        await made.drain()
+        await made.later(31)
+        await made.sweep()
+    assert made.agents["stock"].calls == []
+    assert made.order().failure_count == 0
+    assert made.state() in {"Pending", "Processing"}
+
+
+def test_an_encoding_that_fails_is_a_dependency_that_is_away() -> None:
+    class Away(CheapCodec):
+        def encode(self, text: str) -> str:
+            raise OSError("the vault does not answer")
+
+    with pytest.raises(UnavailableError, match="the payload codec failed: OSError"):
+        encode_content("{}", Away())

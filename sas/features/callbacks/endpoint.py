@@ -150,17 +150,14 @@ class Callbacks:
             message = results.encode_result(message, self._context.codec)
             if not await self._is_the_one(message, token or ""):
                 return _answer(409, "other-result", f"order {order.order_id}: {_OTHER}")
-            message = await results.offload_result(message, self._context)
-            # Held if the bus is away: the result is recorded as the one of its token.
-            sent = Message(self._lane(order), message.id, internal.encode(message))
-            await self._context.outward.send([sent], order.order_id)
+            await self._send_once(message, order)
         return _answer(http_status, code, f"order {order.order_id}: {sentence}")
 
     async def _is_the_one(self, message: CallbackMessage, token: str) -> bool:
         """Return whether this is the one result of its token that may be kept and sent now.
 
         The first result is recorded in the order's journal. Another result is accepted only after
-        the first was acted on. So a token cannot fill the store or the queue.
+        the first was acted on.
         """
         queue, store = self._context.queues.callbacks, self._context.store
 
@@ -180,6 +177,27 @@ class Callbacks:
             if await store.recorded(message.order_id, cause_of(queue, entry.by)) is None:
                 return False
             number += 1
+
+    async def _send_once(self, message: CallbackMessage, order: Order) -> None:
+        """Send an accepted callback, and record that it was sent.
+
+        The queue has no duplicate detection, and a callback may wait in it for days. So the same
+        callback again sends nothing: a token can fill neither the store nor the queue. After a
+        crash between the send and its record it is sent once more, and counts once.
+        """
+        cause = cause_of(self._context.queues.callbacks, f"sent/{message.id}")
+        if await self._context.store.recorded(order.order_id, cause) is not None:
+            return
+        message = await results.offload_result(message, self._context)
+        # Held if the bus is away: the result is recorded as the one of its token.
+        sent = Message(self._lane(order), message.id, internal.encode(message))
+        await self._context.outward.send([sent], order.order_id)
+
+        def record(found: Order | None, now: datetime) -> Change:
+            origin = Origin(message.id, uuid4().hex, cause, now)
+            return fence(check_order(message, found), origin, JournalWord.CALLBACK_SENT)
+
+        await self._runner.run(order.order_id, Source(cause, message.id), record)
 
     async def handle(self, delivery: Delivery) -> ApplyResult:
         """Handle one message of the ``callbacks`` queue.

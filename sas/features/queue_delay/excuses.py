@@ -41,11 +41,12 @@ class _Envelope(msgspec.Struct):
 
 
 class QueueExcuses:
-    """See ``sas.engine.hooks.Excuses``."""
+    """See ``sas.engine.hooks.Excuses``. ``callbacks``: whether callbacks are on."""
 
-    def __init__(self, context: Context, workflows: Workflows) -> None:
+    def __init__(self, context: Context, workflows: Workflows, *, callbacks: bool) -> None:
         self._context = context
         self._workflows = workflows
+        self._callbacks = callbacks
         self._scans: dict[str, Scan] = {}
         self._before: dict[str, Scan] = {}
         self._reported_at: dict[str, datetime] = {}
@@ -88,7 +89,8 @@ class QueueExcuses:
         queues, urgent = self._context.queues, order.details.urgent
         yield lane(queues.scheduler, urgent=urgent)
         yield lane(queues.replies, urgent=urgent)
-        yield lane(queues.callbacks, urgent=urgent)
+        if self._callbacks:
+            yield lane(queues.callbacks, urgent=urgent)
 
     async def _excuse(
         self, queue: str, scan: Scan, owner: Owner, step: StepRecord
