@@ -51,7 +51,7 @@ def prepared(
     limits: Mapping[str, int] | None = None,
 ) -> System:
     both = Workflows([chosen(OnFailure.UNDO), chosen(OnFailure.HOLD)])
-    faults = replace(faults, transient=0.05, lost_answer=0.05, hangs=0.1, refused=0.02)
+    faults = replace(faults, transient=0.05, lost_answer=0.05, hangs=0.1, refused=0.1)
     return build(seed, faults, clocks_apart=clocks_apart, definitions=both, limits=limits or {})
 
 
