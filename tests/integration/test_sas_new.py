@@ -216,7 +216,7 @@ def test_an_old_python_is_refused_before_anything_is_made(project: Path, tmp_pat
     ran = make(project, "setup", f"PYTHON={old}")
     assert ran.returncode != 0
     assert ran.stdout == (
-        f"{old} is missing or older than 3.11: install Python 3.11 or newer, "
+        f"{old} is missing or older than 3.11: install Python 3.11, 3.12 or 3.13, "
         "or say make PYTHON=/path/to/python\n"
     )
     assert not (project / ".venv").exists()
