@@ -109,10 +109,10 @@ class Receiver:
                 # The host may not export its own log of it (docs/telemetry.md).
                 log.exception("a message of queue %s failed and comes again", delivery.queue)
                 raise
-            if isinstance(away, OtherVersionError) and self._waits_long(delivery):
-                away = StoreMismatchError(str(away), "newer version")
             if isinstance(away, Mismatch):
                 await self._report(away)
+            elif isinstance(away, OtherVersionError) and self._waits_long(delivery):
+                await self._report(StoreMismatchError(str(away), "newer version"))
             delay = delay_s(times, away.delay_max_s)
             times += 1
             delivery = _with(delivery, away.put_back_with)

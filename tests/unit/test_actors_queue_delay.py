@@ -10,6 +10,7 @@ import pytest
 from sas.domain.messages import JournalWord
 from sas.domain.order import Direction, Dispatched, StepRecord
 from sas.domain.queues import lane
+from sas.features.callbacks.codec import CallbackKeys
 from sas.features.queue_delay import excuses
 from sas.ports import AwaitCallback, BusUnavailableError, Call, Message, Peeked, RefusedError
 from tests.unit.actors_kit import (
@@ -181,6 +182,20 @@ async def test_the_queue_of_callbacks_that_is_away_excuses_a_step_that_awaits_on
     break_queue(made)
     await made.later(ALLOWED.total_seconds() * 2)
     assert await made.sweep() == RESET
+
+
+async def test_without_callbacks_their_queue_is_not_read_and_excuses_no_undo() -> None:
+    made = kit(callback_keys=CallbackKeys())
+    await made.submit()
+    await made.drain()
+    await made.hand(command("undo", made.order().seq))
+    await made.step(QUEUES.scheduler)
+    while made.bus.take(QUEUES.agent("payment")):
+        """Its agent dies."""
+    break_queue(made, QUEUES.callbacks)
+    await made.later(31)
+    await made.sweep()
+    assert step(made, 1).failure_count == 1
 
 
 async def test_a_look_that_is_scheduled_for_much_later_does_not_wait() -> None:

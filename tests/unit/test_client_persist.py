@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -47,3 +48,19 @@ async def test_a_missing_queue_is_reported_at_once() -> None:
 async def test_without_the_private_method_of_the_sdk_a_message_is_not_given_back() -> None:
     """The client then keeps its lock. With the method: ``test_client_follows``."""
     assert not await release(cast("ServiceBusReceiver", object()), cast("Any", object()))
+
+
+@pytest.mark.parametrize(("version", "gives_back"), [("7.15.0", True), ("7.16.0", False)])
+async def test_a_message_is_given_back_only_with_a_release_of_the_sdk_in_which_that_was_tried(
+    monkeypatch: pytest.MonkeyPatch, version: str, gives_back: bool
+) -> None:
+    settled: list[tuple[object, ...]] = []
+
+    async def settle(*outcome: object) -> None:
+        settled.append(outcome)
+
+    monkeypatch.setattr("azure.servicebus.__version__", version)
+    receiver: Any = SimpleNamespace(_handler=SimpleNamespace(settle_messages_async=settle))
+    message: Any = SimpleNamespace(_delivery_id=7, _delivery_tag=b"t")
+    assert await release(receiver, message) is gives_back
+    assert settled == [(7, b"t", "released")] * gives_back

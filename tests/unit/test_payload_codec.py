@@ -499,3 +499,19 @@ def test_an_encoding_that_fails_is_a_dependency_that_is_away() -> None:
 
     with pytest.raises(UnavailableError, match="the payload codec failed: OSError"):
         encode_content("{}", Away())
+
+
+class Garbled(CheapCodec):
+    """A codec that decodes to what is no JSON."""
+
+    def decode(self, text: str) -> str:
+        return "no JSON"
+
+
+async def test_content_that_is_no_json_once_decoded_waits() -> None:
+    made = kit(codec=Garbled())
+    await made.submit()
+    await made.drain()
+    assert made.agents["stock"].calls == []
+    assert [alert.kind for alert in made.alerts()] == ["unreadable"]
+    assert "is not JSON" in made.alerts()[0].text

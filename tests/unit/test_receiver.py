@@ -56,10 +56,11 @@ class Door:
         outward = Outward(self.store, self.bus, self.clock)
         self.receiver = Receiver(self.bus, self.clock, MINUTES, outward, self.reported)
         self.failures = list(failures)
+        self.reports: list[str] = []
         self.seen: list[Delivery] = []
 
     async def reported(self, wrong: Exception) -> None:
-        """Take the report of a wrong deploy."""
+        self.reports.append(str(wrong))
 
     async def handler(self, delivery: Delivery) -> str:
         self.seen.append(delivery)
@@ -331,3 +332,18 @@ async def test_a_dead_letter_that_was_put_back_before_is_put_back_again_after_it
     again = await door.next()
     assert again.message_id != copy.message_id, "duplicate detection would drop it"
     assert (again.body, again.properties[FIRST_ID]) == (b"{}", "m")
+
+
+async def test_a_message_that_waits_longer_than_a_deploy_for_a_newer_version_is_reported() -> None:
+    lacks = OtherVersionError("a message has format 2")
+    lacks.put_back_with["sas_left_since"] = "2026-01-01T00:00:00.000000Z"
+    door = Door(*[lacks] * 40)
+    assert await door.receive(FIRST) is None
+    for _ in range(5):
+        assert await door.receive(await door.next()) is None
+    assert door.reports == []
+    await door.clock.advance(300)
+    message = await door.next()
+    assert await door.receive(message) is None
+    assert door.reports == ["a message has format 2"]
+    assert "sas_left_since" in (await door.next()).properties, "the report changes no copy"
