@@ -198,19 +198,21 @@ async def outcome() -> AsyncIterator[Outcome]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("sas.bootstrap.read_config", impatient)
             async with made.host():
-                await made.quiet()  # the application is made while it is impatient
-        async with made.host():
-            for name, bad in BAD.items():
-                await made.send("orders", ServiceBusMessage(bad.body, message_id=message_id(name)))
-            await made.submit("GOOD")
-            await made.submit("NOBODY", reply_queue="responses-nobody")
-            await made.ends("GOOD", "Processed")
-            await made.ends("NOBODY", "Processed")
-            await until(lambda: _all_rejected(made), "all bad input rejected")
-            await made.quiet()
+                await _send_all(made)
         events = [await made.told(one.order_id or "") for one in BAD.values()]
         everything = [e for some in events for e in some] + await made.told("GOOD")
         yield Outcome(made, await made.rejected(), await made.alerts(), everything)
+
+
+async def _send_all(made: Rig) -> None:
+    for name, bad in BAD.items():
+        await made.send("orders", ServiceBusMessage(bad.body, message_id=message_id(name)))
+    await made.submit("GOOD")
+    await made.submit("NOBODY", reply_queue="responses-nobody")
+    await made.ends("GOOD", "Processed")
+    await made.ends("NOBODY", "Processed")
+    await until(lambda: _all_rejected(made), "all bad input rejected")
+    await made.quiet()
 
 
 async def _all_rejected(made: Rig) -> bool:
