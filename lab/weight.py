@@ -168,9 +168,13 @@ async def deliver(
     for message in await receiver.receive_messages(max_message_count=20, max_wait_time=0.2):
         properties = {str(k): v for k, v in (message.application_properties or {}).items()}
         delivery = Delivery(
-            b"".join(message.body), message.message_id or "", queue, properties=properties,
-            count=1, enqueued_at=message.enqueued_time_utc,
-        )  # fmt: skip
+            body=b"".join(message.body),
+            message_id=message.message_id or "",
+            queue=queue,
+            properties=properties,
+            count=1,
+            enqueued_at=message.enqueued_time_utc,
+        )
         with noting(files):
             await handle(delivery)
         await receiver.complete_message(message)

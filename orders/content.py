@@ -15,7 +15,7 @@ AMOUNT_MAX = 1_000_000_000
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 
 
-class Address(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class Address(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """Where an order is sent."""
 
     name: _Text
@@ -26,7 +26,7 @@ class Address(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     region: str | None = None
 
 
-class Line(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class Line(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """A product and its quantity. ``discount`` is a share from 0 to 1."""
 
     product_id: Annotated[int, msgspec.Meta(ge=1)]
@@ -36,7 +36,7 @@ class Line(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     discount: Decimal = Decimal(0)
 
 
-class OrderContent(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class OrderContent(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """The ``order`` member of an order message, for the workflows of this business."""
 
     customer_id: _Text

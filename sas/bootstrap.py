@@ -49,7 +49,7 @@ SWEEP_TIME = timedelta(minutes=1)
 """A sweep begins nothing new after this time: another one follows in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
     """The actors, wired. One per process and event loop."""
 
@@ -128,7 +128,7 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
         retry_budget=budget,
     )
     bus = ServiceBus.connect(settings.service_bus)
-    return assemble(store, bus, SystemClock(), business, settings)
+    return assemble(store, bus, clock=SystemClock(), business=business, settings=settings)
 
 
 def load_ahead() -> None:
@@ -191,7 +191,7 @@ def assemble(
     outward = Outward(store, bus, clock)
     rejections = Rejections(bus, clock, to, outward)
     circuits = OpenCircuits(store, clock)
-    incidents = IncidentBoard(store, outward, clock, to, (circuits.incidents,))
+    incidents = IncidentBoard(store, outward, clock=clock, to=to, checks=(circuits.incidents,))
     context = Context(
         store=store,
         bus=bus,
@@ -199,7 +199,7 @@ def assemble(
         to=to,
         instance=settings.instance,
         outward=outward,
-        outbox=Outbox(store, bus, to, outward, rejections, content),
+        outbox=Outbox(store, bus, to=to, outward=outward, rejections=rejections, content=content),
         rejections=rejections,
         content=content,
         codec=_codec(business, settings),
@@ -211,7 +211,13 @@ def assemble(
     )
     return Application(
         context=context,
-        receiver=Receiver(bus, clock, settings.function_time, outward, context.report_mismatch),
+        receiver=Receiver(
+            bus=bus,
+            clock=clock,
+            function_time=settings.function_time,
+            outward=outward,
+            report_mismatch=context.report_mismatch,
+        ),
         business=business,
         submitter=Submitter(context, business, settings.order_bytes_max, settings.deploy_wait),
         scheduler=Scheduler(context, business, settings.deploy_wait),

@@ -79,7 +79,7 @@ class SettingError(ValueError):
     """A setting is missing or wrong. The message names it and says what it should be."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Everything that differs between deployments."""
 
@@ -116,7 +116,7 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         service_bus=_service_bus(env),
         tables=_tables(env),
         table=read_table_name(env),
-        shards=_whole(env, "SAS_SHARDS", 16, 1, SHARDS_MAX),
+        shards=_whole(env, "SAS_SHARDS", default=16, least=1, most=SHARDS_MAX),
         queues=read_queues(env),
         source=_source(env),
         instance=_instance(env),
@@ -124,9 +124,13 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         telemetry_share=_share(env, "SAS_TELEMETRY_SHARE"),
         order_bytes_max=read_order_bytes_max(env),
         function_time=_function_time(env),
-        circuit=BreakerPolicy(_whole(env, "SAS_BREAKER_FAILURES", 10, 0, 10_000)),
+        circuit=BreakerPolicy(
+            failures_max=_whole(env, "SAS_BREAKER_FAILURES", default=10, least=0, most=10_000)
+        ),
         agent_limits=_limits(env, "SAS_AGENT_LIMITS"),
-        retention=timedelta(days=_whole(env, "SAS_RETENTION_DAYS", 30, 1, 36_500)),
+        retention=timedelta(
+            days=_whole(env, "SAS_RETENTION_DAYS", default=30, least=1, most=36_500)
+        ),
         callback_keys=_callback_keys(env),
         payload_codec=read_payload_codec(env),
     )
@@ -320,7 +324,11 @@ def read_order_bytes_max(env: Mapping[str, str]) -> int:
         SettingError: SAS_MESSAGE_BYTES_MAX is no size that a message can have.
     """
     largest = _whole(
-        env, "SAS_MESSAGE_BYTES_MAX", MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGE_BYTES_LIMIT
+        env,
+        "SAS_MESSAGE_BYTES_MAX",
+        default=MESSAGE_BYTES_MAX,
+        least=MESSAGE_BYTES_MAX,
+        most=MESSAGE_BYTES_LIMIT,
     )
     return min(largest - PUT_BACK_BYTES, ORDER_BYTES_LIMIT)
 

@@ -23,7 +23,7 @@ PRICE_MAX = 1_000_000_000
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 
 
-class Line(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class Line(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """So many pieces of one product."""
 
     product_id: Annotated[int, msgspec.Meta(ge=1)]
@@ -33,7 +33,7 @@ class Line(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     discount: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0
 
 
-class Content(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class Content(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """The ``order`` member of an order message."""
 
     customer_id: Text
@@ -55,24 +55,44 @@ def workflows(time: timedelta = timedelta(seconds=30)) -> Workflows:
     The one that is held for an operator tells its application of each step.
     """
     undo = Undo(time)
-    reserve = Step("reserve-stock", "inventory", time, undo=undo)
-    pay = Step("take-payment", "payment", time, undo=undo)
-    ship = Step("ship", "shipping", time, undo=undo)
+    reserve = Step("reserve-stock", agent="inventory", time_allowed=time, undo=undo)
+    pay = Step("take-payment", agent="payment", time_allowed=time, undo=undo)
+    ship = Step("ship", agent="shipping", time_allowed=time, undo=undo)
     side_by_side = (
-        Step("reserve-stock", "inventory", time, after=(), undo=undo),
-        Step("take-payment", "payment", time, after=(), undo=undo),
-        Step("ship", "shipping", time, after=("reserve-stock", "take-payment"), undo=undo),
+        Step("reserve-stock", agent="inventory", time_allowed=time, after=(), undo=undo),
+        Step("take-payment", agent="payment", time_allowed=time, after=(), undo=undo),
+        Step(
+            "ship",
+            agent="shipping",
+            time_allowed=time,
+            after=("reserve-stock", "take-payment"),
+            undo=undo,
+        ),
     )
     delivered = (
         *(reserve, pay, ship),
-        Step("send-invoice", "invoice", time, after=("take-payment",), undo=undo),
-        Step("deliver", "delivery", time, after=("ship", "send-invoice"), undo=undo),
+        Step(
+            "send-invoice", agent="invoice", time_allowed=time, after=("take-payment",), undo=undo
+        ),
+        Step(
+            "deliver",
+            agent="delivery",
+            time_allowed=time,
+            after=("ship", "send-invoice"),
+            undo=undo,
+        ),
     )
     return Workflows(
         [
-            Workflow("order", 1, (reserve, pay, ship), OnFailure.UNDO),
-            Workflow("order-with-care", 1, side_by_side, OnFailure.HOLD, notify_steps=True),
-            Workflow("order-delivered", 1, delivered, OnFailure.UNDO),
+            Workflow("order", version=1, steps=(reserve, pay, ship), on_failure=OnFailure.UNDO),
+            Workflow(
+                "order-with-care",
+                version=1,
+                steps=side_by_side,
+                on_failure=OnFailure.HOLD,
+                notify_steps=True,
+            ),
+            Workflow("order-delivered", version=1, steps=delivered, on_failure=OnFailure.UNDO),
         ]
     )
 
@@ -200,4 +220,6 @@ def business(environ: Mapping[str, str] | None = None) -> Business:
         "invoice": InvoiceAgent(service("mail")),
         "delivery": DeliveryAgent(service("carrier"), within),
     }
-    return Business(made, agents, dict.fromkeys((one.name for one in made), check))
+    return Business(
+        workflows=made, agents=agents, checks=dict.fromkeys((one.name for one in made), check)
+    )

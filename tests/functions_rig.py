@@ -52,7 +52,7 @@ EVERY_SECOND = "* * * * * *"
 PATIENCE_S = 120.0
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Rig:
     """What a test needs of a running system."""
 
@@ -237,12 +237,12 @@ async def rig(**settings: str) -> AsyncIterator[Rig]:
         store = TableStore.connect(azurite.connection_string, table)
         stack.push_async_callback(store.close)
         made = Rig(
-            broker,
-            azurite,
-            remote,
-            client,
-            store,
-            {
+            broker=broker,
+            azurite=azurite,
+            remote=remote,
+            client=client,
+            store=store,
+            settings={
                 "ServiceBus": broker.connection_string,
                 "AzureWebJobsStorage": azurite.connection_string,
                 "SAS_TABLE": table,

@@ -155,9 +155,12 @@ class Waiting:
 
 def business(pay: Agent, first: str = "stock") -> Business:
     """Return a business of two steps, whose second agent is given."""
-    steps = (Step("reserve", first, TIME, undo=UNDO), Step("pay", "bank", TIME, undo=UNDO))
-    workflows = Workflows([Workflow("order", 1, steps, OnFailure.UNDO)])
-    return Business(workflows, {"stock": Careful(), "bank": pay})
+    steps = (
+        Step("reserve", agent=first, time_allowed=TIME, undo=UNDO),
+        Step("pay", agent="bank", time_allowed=TIME, undo=UNDO),
+    )
+    workflows = Workflows([Workflow("order", version=1, steps=steps, on_failure=OnFailure.UNDO)])
+    return Business(workflows=workflows, agents={"stock": Careful(), "bank": pay})
 
 
 def careful() -> Business:

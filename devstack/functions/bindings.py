@@ -18,7 +18,7 @@ class IndexingError(HostError):
     """function_app.py cannot be indexed; Azure would refuse it at deployment."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ServiceBusTrigger:
     """A queue that triggers a function."""
 
@@ -32,7 +32,7 @@ class ServiceBusTrigger:
     auto_complete: bool | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TimerTrigger:
     """A schedule that triggers a function: NCRONTAB, or a fixed interval."""
 
@@ -43,7 +43,7 @@ class TimerTrigger:
     use_monitor: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HttpTrigger:
     """A route that triggers a function."""
 
@@ -96,9 +96,11 @@ def read_bindings(
 def _trigger(name: str, binding: dict[str, Any], settings: Settings) -> Trigger:
     match binding["type"]:
         case "serviceBusTrigger":
+            connection, queue = _queue(binding, settings, f"The trigger of function {name}")
             return ServiceBusTrigger(
-                binding["name"],
-                *_queue(binding, settings, f"The trigger of function {name}"),
+                param=binding["name"],
+                connection=connection,
+                queue=queue,
                 batch=str(binding.get("cardinality", "ONE")).upper() == "MANY",
                 binary=str(binding.get("dataType", "")).upper() == "BINARY",
                 sessions=bool(binding.get("isSessionsEnabled", False)),
@@ -108,9 +110,9 @@ def _trigger(name: str, binding: dict[str, Any], settings: Settings) -> Trigger:
             where = f"The schedule of function {name}"
             text = settings.resolve(str(binding["schedule"]), where=where)
             return TimerTrigger(
-                binding["name"],
-                _schedule(text),
-                text,
+                param=binding["name"],
+                schedule=_schedule(text),
+                text=text,
                 run_on_startup=bool(_optional_bool(binding.get("runOnStartup"))),
                 use_monitor=_optional_bool(binding.get("useMonitor")) is not False,
             )
@@ -121,7 +123,12 @@ def _trigger(name: str, binding: dict[str, Any], settings: Settings) -> Trigger:
             level = str(binding.get("authLevel", "FUNCTION")).lower()
             if level not in _AUTH_LEVELS:
                 raise ValueError(f"authorization level {level!r}: use {' or '.join(_AUTH_LEVELS)}.")
-            return HttpTrigger(binding["name"], route, methods or HTTP_METHODS, level)
+            return HttpTrigger(
+                param=binding["name"],
+                route=route,
+                methods=methods or HTTP_METHODS,
+                auth_level=level,
+            )
     raise _unsupported(binding["type"])
 
 

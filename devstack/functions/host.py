@@ -143,17 +143,36 @@ class Host(AsyncRunnable):
         for function in self.functions:
             trigger, name = function.trigger, function.name
             if isinstance(trigger, ServiceBusTrigger):
-                pump = Listener(function, trigger, invoker, clients, options).pump()
+                pump = Listener(
+                    function=function,
+                    trigger=trigger,
+                    invoker=invoker,
+                    clients=clients,
+                    options=options,
+                ).pump()
                 opening[f"{name}: the queue {trigger.queue}"] = pump.opened
                 self._run(pump, name)
             elif isinstance(trigger, TimerTrigger):
                 finish, status_dir = clients.send_outputs, self.status_dir
-                timers.append(Timer(function, trigger, invoker, finish, status_dir))
+                timers.append(
+                    Timer(
+                        function=function,
+                        trigger=trigger,
+                        invoker=invoker,
+                        finish=finish,
+                        status_dir=status_dir,
+                    )
+                )
         await _wait_until_open(opening)
         for timer in timers:
             self._run(timer, timer.function.name)
         if any(isinstance(one.trigger, HttpTrigger) for one in self.functions):
-            self._http = HttpServer(self.functions, invoker, clients, self.config.route_prefix)
+            self._http = HttpServer(
+                functions=self.functions,
+                invoker=invoker,
+                clients=clients,
+                route_prefix=self.config.route_prefix,
+            )
             self._scope.push_async_callback(self._http.stop)
             listener = self.listener.dup() if self.listener else socket.socket()
             try:

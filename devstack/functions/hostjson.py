@@ -93,7 +93,7 @@ def _key(read: _Reader, default: Any) -> Any:
     return field(default=default, metadata={"read": read})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RetryOptions:
     """`clientRetryOptions`: how the Service Bus client retries."""
 
@@ -104,7 +104,7 @@ class RetryOptions:
     max_retries: int = _key(_whole(0), 3)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ServiceBusOptions:
     """`extensions.serviceBus` of the 5.x extension, with its defaults."""
 
@@ -122,7 +122,7 @@ class ServiceBusOptions:
     retry: RetryOptions = field(default_factory=RetryOptions)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HostConfig:
     """The options of host.json that this host applies."""
 

@@ -43,7 +43,7 @@ _PARAMETER = re.compile(
 _LENGTH = re.compile(r"(?P<kind>length|minlength|maxlength)\((?P<low>\d+)(?:,(?P<high>\d+))?\)")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class HttpServer:
     """Serves the HTTP functions of this process."""
 

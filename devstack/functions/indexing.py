@@ -43,7 +43,7 @@ class BoundParameter:
     annotation: Any = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Signature:
     """The parameters of a function and its return value."""
 
@@ -54,7 +54,7 @@ class Signature:
     returns: BoundParameter | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FoundFunction:
     """A function as its decorators describe it; settings are not resolved yet."""
 
@@ -195,7 +195,9 @@ def _read(built: Any) -> FoundFunction:
     if built.get_settings_dict("retry_policy"):
         _log.warning("Function %s: @app.retry has no effect here: %s", name, _RETRIED)
     try:
-        return FoundFunction(name, code, bindings, _signature(code, bindings))
+        return FoundFunction(
+            name=name, code=code, bindings=bindings, signature=_signature(code, bindings)
+        )
     except ValueError as error:
         raise IndexingError(f"Function {name}: {error}") from error
 

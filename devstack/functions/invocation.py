@@ -48,7 +48,7 @@ _THREAD_LOCAL = threading.local()
 _TRACE = re.compile(r"00-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Context(func.Context):
     """`azure.functions.Context` of one invocation."""
 
@@ -141,8 +141,13 @@ class Invoker:
         outs = {name: _Out() for name in signature.outputs}
         arguments |= outs
         if signature.wants_context:
-            facts = own_id, function.name, str(function.directory), _trace(datum, metadata)
-            arguments["context"] = _Context(*facts, _NO_RETRY)
+            arguments["context"] = _Context(
+                invocation_id=own_id,
+                function_name=function.name,
+                function_directory=str(function.directory),
+                trace_context=_trace(datum, metadata),
+                retry_context=_NO_RETRY,
+            )
         return _result(function, await self._in_worker(function, arguments), outs)
 
     async def _in_worker(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:

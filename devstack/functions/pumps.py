@@ -109,7 +109,7 @@ class Pump(ABC):
         return batch
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class _Locked:
     """A message in work; its lock is renewed until `renew_until` (loop time)."""
 
@@ -234,7 +234,7 @@ class MessagePump(_QueuePump):
         loop = asyncio.get_running_loop()
         for message in await self._receive(self.receiver, 1, _RECEIVE_S):
             end = loop.time() + self.options.max_auto_lock_renewal_duration_s
-            locked = _Locked(message, end)
+            locked = _Locked(message=message, renew_until=end)
             self._plan_renewal(locked)
             task = loop.create_task(self._handle(locked))
             self._running.add(task)

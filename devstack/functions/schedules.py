@@ -92,10 +92,10 @@ def _field(word: str, name: str, low: int, high: int, names: list[str]) -> froze
                 raise ValueError(f"{part!r} is not a valid {name}: a range needs two numbers.")
             first, last = low, high
         else:
-            first = _number(match["low"], name, low, high, names)
+            first = _number(match["low"], name, low=low, high=high, names=names)
             last = high if match["step"] else first
             if match["high"]:
-                last = _number(match["high"], name, low, high, names)
+                last = _number(match["high"], name, low=low, high=high, names=names)
         if last < first:
             raise ValueError(f"The {name} {part!r} ends before it begins: write it as two parts.")
         found |= set(range(first, last + 1, step))

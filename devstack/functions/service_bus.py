@@ -91,7 +91,7 @@ def _tls() -> ssl.SSLContext:
     return context
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Listener:
     """Runs one function for the messages of its queue: invoke, send outputs, settle."""
 

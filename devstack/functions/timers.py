@@ -45,7 +45,7 @@ class _Status(NamedTuple):
         return {key: moment.isoformat() for key, moment in zip(_KEYS, self, strict=True)}
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Timer:
     """Runs one timer function on its schedule."""
 

@@ -25,7 +25,7 @@ OPERATIONS = {
 KINDS = tuple(OPERATIONS)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Fault:
     """One armed fault. An empty ``queue`` or ``operation`` matches any."""
 

@@ -91,7 +91,7 @@ async def first_messages(rounds: int) -> None:
             await stack.start_group([], name="app", processes=1)
             log = stack.group("app")[0].log_path
             for turn in range(2):
-                await closed_loop(client, Run(1), 1, f"cold{number}-{turn}")
+                await closed_loop(client, Run(in_flight=1), 1, f"cold{number}-{turn}")
             for name in FUNCTIONS:
                 took = _invocations(log.read_text(encoding="utf-8"), name)
                 first[name].append(took[0])
@@ -121,7 +121,7 @@ async def _stack() -> AsyncIterator[tuple[Stack, OrdersClient]]:
         Stack(PROJECT, settings=settings_of(remote), groups={"warm": []}) as stack,
         OrdersClient(stack.servicebus_connection, reply_queue=REPLY_QUEUE) as client,
     ):
-        await closed_loop(client, Run(1), 1, "table")
+        await closed_loop(client, Run(in_flight=1), 1, "table")
         await _stop(stack, "warm")
         yield stack, client
 

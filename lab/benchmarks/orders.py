@@ -32,7 +32,7 @@ COUNTED_ORDERS = 20
 CLOCK_TICKS = 100.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Run:
     """Latencies of completed orders in seconds, and the duration of the run.
 
@@ -72,7 +72,9 @@ async def closed_loop(client: OrdersClient, run: Run, orders: int, prefix: str) 
         if batch:
             now = time.time()
             run.sent_at.update(dict.fromkeys(batch, now))
-            await client.submit_many([NewOrder(order_id, order) for order_id in batch])
+            await client.submit_many(
+                [NewOrder(order_id=order_id, order=order) for order_id in batch]
+            )
 
     await send(run.in_flight)
     async for event in client.follow(ids, quiet_s=60):
@@ -93,10 +95,10 @@ async def speed(orders: int, processes: int) -> None:
         ) as stack,
         OrdersClient(stack.servicebus_connection, reply_queue=REPLY_QUEUE) as client,
     ):
-        await closed_loop(client, Run(8), 20 * processes, "warm")
+        await closed_loop(client, Run(in_flight=8), 20 * processes, "warm")
         print("in flight   orders/s   done p50, p99 ms   notified p50, p99 ms   orders")
         for in_flight in IN_FLIGHT:
-            run = Run(in_flight)
+            run = Run(in_flight=in_flight)
             count = min(orders, 20 * in_flight) if in_flight < 100 else orders
             cpu = {child.name: cpu_s(child.pid) for child in stack.children()}
             await closed_loop(client, run, count, f"b{in_flight}")
@@ -122,12 +124,12 @@ async def counts() -> None:
                 import function_app  # noqa: PLC0415  the host has set its environment by now
 
                 application = function_app.app.application()
-                await closed_loop(client, Run(4), COUNTED_ORDERS, "first")
+                await closed_loop(client, Run(in_flight=4), COUNTED_ORDERS, "first")
                 store, bus = application.context.store, application.context.bus
                 if not isinstance(store, TableStore) or not isinstance(bus, ServiceBus):
                     raise TypeError("only requests of the real adapters can be counted")
                 before = store.table.meter.now() + bus.meter
-                await closed_loop(client, Run(4), COUNTED_ORDERS, "counted")
+                await closed_loop(client, Run(in_flight=4), COUNTED_ORDERS, "counted")
                 spent = store.table.meter.now() + bus.meter - before
                 await application.close()
     each = {one.name: getattr(spent, one.name) / COUNTED_ORDERS for one in fields(spent)}
@@ -147,7 +149,7 @@ async def memory(orders: int) -> None:
         pid = stack.group("app")[0].pid
         sizes: list[int] = []
         for thousand in range(-(-orders // 1000)):
-            await closed_loop(client, Run(60), 1000, f"m{thousand}")
+            await closed_loop(client, Run(in_flight=60), 1000, f"m{thousand}")
             sizes.append(_rss_kib(pid))
             print(f"{1000 * (thousand + 1):7} orders: {sizes[-1] / 1024:.1f} MiB", flush=True)
     print(f"host process after {orders} orders / after 1000: {sizes[-1] / sizes[0]:.3f}")

@@ -112,9 +112,9 @@ async def profile(orders: int, in_flight: int) -> None:
         )
         assert child.stdin is not None and child.stdout is not None  # noqa: PT018  pipes
         await child.stdout.readline()
-        await closed_loop(client, Run(in_flight), 2 * in_flight, "warm")
+        await closed_loop(client, Run(in_flight=in_flight), 2 * in_flight, "warm")
         child.stdin.write(b"begin\n")
-        await closed_loop(client, Run(in_flight), orders, "profiled")
+        await closed_loop(client, Run(in_flight=in_flight), orders, "profiled")
         child.stdin.write(b"end\n")
         *found, spent = json.loads(await child.stdout.readline())
         await child.wait()

@@ -71,7 +71,7 @@ async def _chaos(options: argparse.Namespace) -> bool:
         for group in GROUPS:
             system.set_clock(group, round(chance.uniform(-CLOCK_S_MAX, CLOCK_S_MAX), 1))
         run = Run(
-            system, make_orders(options.orders), faults,
+            system=system, orders=make_orders(options.orders), faults=faults,
             pace=options.orders / (FAULT_S * len(faults)), seconds_max=60 * options.minutes,
         )  # fmt: skip
         await run.play()
@@ -83,11 +83,16 @@ async def _soak(options: argparse.Namespace) -> bool:
     services = replace(SERVICES, seed=options.seed, latency=0.0)
     async with running(options.out, ONE_WORKER, services, on_disk=False) as system:
         run = Run(
-            system, make_orders(options.orders), faults, pace=SOAK_PACE, in_flight=SOAK_IN_FLIGHT,
-            archives=True, seconds_max=60 * options.minutes,
-        )  # fmt: skip
+            system=system,
+            orders=make_orders(options.orders),
+            faults=faults,
+            pace=SOAK_PACE,
+            in_flight=SOAK_IN_FLIGHT,
+            archives=True,
+            seconds_max=60 * options.minutes,
+        )
         worker = system.stack.group("worker")[0].pid
-        samples = Samples(worker, system.memory_file("worker"), run.tally)
+        samples = Samples(pid=worker, memory=system.memory_file("worker"), tally=run.tally)
         run.rest = samples.rest
         await run.play()
         await samples.rest()

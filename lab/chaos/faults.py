@@ -96,7 +96,7 @@ QUEUE_KINDS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """One fault. ``target`` is a host's group or a queue; ``shift_s`` sets a host's clock.
 
@@ -142,8 +142,8 @@ def _fault(kind: Kind, chance: random.Random, hosts: Sequence[str], queues: Iter
     elif kind in QUEUE_KINDS:
         target = next(queues)
     return Fault(
-        kind,
-        target,
+        kind=kind,
+        target=target,
         seconds=round(chance.uniform(*SECONDS.get(kind, (0, 0))), 1),
         count=chance.randint(*COUNTS.get(kind, (0, 0))),
         shift_s=round(chance.uniform(-CLOCK_S_MAX, CLOCK_S_MAX), 1) if kind is Kind.CLOCK else 0.0,

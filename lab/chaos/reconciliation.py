@@ -57,7 +57,7 @@ ZERO = (
 PEEK_MAX = 250
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Reconciliation:
     """What was found. ``wrong`` has lines for each title of ``ZERO``; each begins with an order."""
 

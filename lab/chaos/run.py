@@ -50,7 +50,9 @@ def make_orders(count: int) -> list[NewOrder]:
         workflow = "order-with-care" if number % 3 == 2 else "order"
         if number % 24 == 12:
             workflow = "order-delivered"
-        made.append(NewOrder(order_id, row, workflow, submission_id=f"s-{order_id}"))
+        made.append(
+            NewOrder(order_id=order_id, order=row, workflow=workflow, submission_id=f"s-{order_id}")
+        )
     return made
 
 
@@ -63,7 +65,7 @@ class Happened:
     ended: float
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Run:
     """What a run does and has seen."""
 
@@ -96,7 +98,7 @@ class Run:
     _told: float = 0.0
 
     def __post_init__(self) -> None:
-        self.tally = Tally(len(self.orders))
+        self.tally = Tally(orders=len(self.orders))
         self.archive = Archive(self.system.store)
 
     def say(self, text: str) -> None:

@@ -29,7 +29,7 @@ TOLD_S = 60.0
 """How long a worker may take to write how much memory it uses."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """A worker at one moment."""
 
@@ -40,7 +40,7 @@ class Sample:
     in_use_mib: float = 0.0
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Samples:
     """Samples of one process, by its pid. ``tally`` says how many orders have ended.
 
@@ -77,7 +77,12 @@ class Samples:
             except OSError:
                 continue  # closed in the meantime
         sockets = sum(target.startswith("socket:") for target in targets)
-        return Sample(len(self.tally.ended), int(kib) / 1024, len(targets), sockets)
+        return Sample(
+            ended=len(self.tally.ended),
+            memory_mib=int(kib) / 1024,
+            files=len(targets),
+            sockets=sockets,
+        )
 
     def _trend(self, name: str) -> tuple[float, float]:
         """Return the mean after the first third, and by how much the line through it rises.

@@ -93,7 +93,7 @@ def config() -> dict[str, Any]:
     return found
 
 
-@dataclass
+@dataclass(kw_only=True)
 class System:
     """A running system, and what can be done to it."""
 
@@ -319,7 +319,14 @@ async def running(
                     direct, behind = f":{stack.azurite.port}/", f":{proxy.port}/"
                     through = stack.storage_connection.replace(direct, behind)
                     stack.settings["AzureWebJobsStorage"] = through
-                    system = System(stack, proxy, remote, store, folder, groups)
+                    system = System(
+                        stack=stack,
+                        proxy=proxy,
+                        remote=remote,
+                        store=store,
+                        folder=folder,
+                        groups=groups,
+                    )
                     for group in groups:
                         system.set_clock(group, 0.0)
                     await system.start_hosts()

@@ -90,15 +90,17 @@ class ScriptedAgent:
 def workflows() -> Workflows:
     """Return workflows with every kind of step."""
     undo = Undo(TIME)
-    reserve = Step("reserve", "stock", TIME, undo=undo)
-    pay = Step("pay", "payment", TIME, undo=undo, alternatives=("backup",))
-    ship = Step("ship", "courier", TIME)
-    held = (reserve, Step("pay", "payment", TIME, after=(), undo=undo))
+    reserve = Step("reserve", agent="stock", time_allowed=TIME, undo=undo)
+    pay = Step("pay", agent="payment", time_allowed=TIME, undo=undo, alternatives=("backup",))
+    ship = Step("ship", agent="courier", time_allowed=TIME)
+    held = (reserve, Step("pay", agent="payment", time_allowed=TIME, after=(), undo=undo))
     return Workflows(
         [
-            Workflow("order", 1, (reserve, pay, ship), OnFailure.UNDO),
-            Workflow("order-held", 1, held, OnFailure.HOLD, notify_steps=True),
-            Workflow("beside", 1, (reserve,)),
+            Workflow("order", version=1, steps=(reserve, pay, ship), on_failure=OnFailure.UNDO),
+            Workflow(
+                "order-held", version=1, steps=held, on_failure=OnFailure.HOLD, notify_steps=True
+            ),
+            Workflow("beside", version=1, steps=(reserve,)),
         ]
     )
 
@@ -111,14 +113,14 @@ def check(payload: bytes) -> None:
 
 SERVICES = {name: ScriptedAgent() for name in AGENTS}
 BUSINESS = Business(
-    workflows(),
-    SERVICES,
-    {"order": check},
+    workflows=workflows(),
+    agents=SERVICES,
+    checks={"order": check},
 )
 RULES = queue_rules(ROOT, AGENTS)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class World:
     """One instance over some rows. ``errors`` are undocumented exceptions."""
 
@@ -142,7 +144,7 @@ class World:
             self.bus.declare(queue, rules=rules)
         store = TableStore(self.table, shards=SHARDS)
         config = settings("fuzz:1", callback_keys=KEYS)
-        self.app = assemble(store, self.bus, self.clock, BUSINESS, config)
+        self.app = assemble(store, self.bus, clock=self.clock, business=BUSINESS, settings=config)
         self.handlers = _handlers(self.app)
 
     def send(self, queue: str, message_id: str, body: bytes, **properties: str) -> None:
@@ -176,9 +178,9 @@ class World:
         message = queued.message
         odd = self.odd.get(message.message_id, {}) if queued.deliveries == 1 else {}
         delivery = Delivery(
-            message.body,
-            message.message_id,
-            message.queue.removesuffix(DEAD_LETTERS),
+            body=message.body,
+            message_id=message.message_id,
+            queue=message.queue.removesuffix(DEAD_LETTERS),
             urgent=message.queue.endswith("-urgent"),
             properties={**message.properties, **odd},
             count=queued.deliveries,
@@ -235,7 +237,7 @@ def _handlers(app: Application) -> dict[str, Callable[[Delivery], Awaitable[obje
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
     """The rows of the orders, the time, valid bodies by queue, and the tokens of callbacks."""
 
@@ -246,7 +248,7 @@ class Scene:
 
     def world(self) -> World:
         """Return a world of its own with these orders."""
-        return World(self.rows, self.now)
+        return World(rows=self.rows, now=self.now)
 
 
 async def scene() -> Scene:
@@ -258,7 +260,7 @@ async def scene() -> Scene:
 async def _scene() -> Scene:
     for service in SERVICES.values():
         service.tokens.clear()
-    world = World({})
+    world = World(rows={})
     asked = (QUEUES.orders, QUEUES.scheduler)
     made: Iterable[tuple[str, str, tuple[str, ...], dict[str, Any]]] = (
         ("O-asked", "order", asked, {}),
@@ -295,10 +297,10 @@ async def _scene() -> Scene:
     tokens = tuple(sorted(token for service in SERVICES.values() for token in service.tokens))
     valid[QUEUES.callbacks] = [_callback(token, one) for token in tokens for one in ENDS]
     return Scene(
-        world.table.held,
-        world.clock.now(),
-        {queue: tuple(bodies) for queue, bodies in valid.items()},
-        tokens,
+        rows=world.table.held,
+        now=world.clock.now(),
+        valid={queue: tuple(bodies) for queue, bodies in valid.items()},
+        tokens=tokens,
     )
 
 

@@ -64,8 +64,11 @@ def test_the_reconciliation_finds_an_end_that_the_services_did_not_cause(
 
 def test_a_worker_is_flat_only_if_nothing_rises_after_the_first_third() -> None:
     def of(*memory_mib: float) -> Samples:
-        at_rest = [Sample(0, 99.0, 30, 20, in_use_mib=one) for one in memory_mib]
-        return Samples(1, Path(), Tally(0), at_rest=at_rest)
+        at_rest = [
+            Sample(ended=0, memory_mib=99.0, files=30, sockets=20, in_use_mib=one)
+            for one in memory_mib
+        ]
+        return Samples(pid=1, memory=Path(), tally=Tally(orders=0), at_rest=at_rest)
 
     assert of(50, 60, 80, 82, 84, 85).flat
     assert of(60, 77, 121, 97, 82, 84, 71, 113, 91, 88).flat, "a burst is not a trend"
@@ -89,7 +92,7 @@ def test_a_worker_that_keeps_memory_or_sockets_for_each_order_is_not_flat(
     with subprocess.Popen(argv, env=env, stdin=pipe, stdout=pipe, text=True) as worker:
         assert worker.stdin
         assert worker.stdout
-        samples = Samples(worker.pid, told, Tally(0))
+        samples = Samples(pid=worker.pid, memory=told, tally=Tally(orders=0))
         for number in range(9):
             worker.stdin.write("order\n")
             worker.stdin.flush()

@@ -31,5 +31,7 @@ def test_a_hunt_finds_a_broken_protocol_and_nothing_in_code_that_is_not_broken(
 ) -> None:
     assert main(["--only", "no ETag", "--seeds", "400"]) == 0
     assert "no ETag: seed " in capsys.readouterr().out
-    same = Mutant("nothing", "sas/domain/submit.py", "(Wake(), Notify", "(Wake(),  Notify")
+    same = Mutant(
+        name="nothing", path="sas/domain/submit.py", old="(Wake(), Notify", new="(Wake(),  Notify"
+    )
     assert hunted(same, 20) is None

@@ -50,7 +50,13 @@ def main(argv: list[str] | None = None) -> int:
             slow=options.slow,
         )
         is_default = faults == scenario.faults(42)
-        asked = Options(options.orders, faults, options.logs, options.keep, is_default)
+        asked = Options(
+            orders=options.orders,
+            faults=faults,
+            logs=options.logs,
+            keep=options.keep,
+            is_default=is_default,
+        )
         passed = asyncio.run(play(console, asked))
     except FaultsError as wrong:
         parser.error(str(wrong))

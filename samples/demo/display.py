@@ -86,7 +86,7 @@ def starting(console: Console) -> None:
     console.print(f"Starting a Service Bus broker, Azurite, and host processes\n({groups}) ...")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Screen:
     """Shows a tally and the latest events."""
 

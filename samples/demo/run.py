@@ -34,7 +34,7 @@ RESTARTS_MAX = 10
 """Host processes killed from outside that the demo starts again."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What was asked for. ``keep`` is a directory for queues, table and ledgers."""
 
@@ -60,10 +60,10 @@ async def play(console: Console, options: Options) -> bool:
             data=keep,
         )
         async with stack:
-            screen = Screen(console, Tally(orders))
+            screen = Screen(console=console, tally=Tally(orders=orders))
             verdict, ledgers = await _orders(screen, stack, remote)
             alerts = await _alerts(stack)
-    display.report(console, verdict, screen.tally, ledgers, alerts)
+    display.report(console, verdict, tally=screen.tally, ledgers=ledgers, alerts=alerts)
     display.chart(console, screen.history)
     kept = shlex.quote(str(options.keep)) if options.keep else None
     display.next_steps(console, orders, kept, is_default=options.is_default)

@@ -45,7 +45,7 @@ KILLED_GROUP = "agents-2"
 GROUPS: Mapping[str, tuple[str, ...]] = {"core": CORE, "agents-1": AGENTS, KILLED_GROUP: AGENTS}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
     """One application: its response queue, its usual workflow, its orders."""
 
@@ -57,8 +57,10 @@ class Application:
 
 def applications(count: int) -> list[Application]:
     """Return the two applications with the first ``count`` orders."""
-    shop = Application("web shop", "responses-web-shop", "order")
-    wholesale = Application("wholesale", "responses-wholesale", "order-with-care")
+    shop = Application(name="web shop", reply_queue="responses-web-shop", workflow="order")
+    wholesale = Application(
+        name="wholesale", reply_queue="responses-wholesale", workflow="order-with-care"
+    )
     with ORDERS_FILE.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines):
             if number >= count:
@@ -72,7 +74,9 @@ def applications(count: int) -> list[Application]:
 
 def _order(row: dict[str, Any], workflow: str) -> NewOrder:
     order_id = row.pop("order_id")
-    return NewOrder(order_id, row, workflow, correlation_id=f"basket-{order_id}")
+    return NewOrder(
+        order_id=order_id, order=row, workflow=workflow, correlation_id=f"basket-{order_id}"
+    )
 
 
 def faults(seed: int) -> Faults:

@@ -8,7 +8,7 @@ from sas.client import is_end
 from sas.codec.outward import Notification, notice_of
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Tally:
     """Counts orders by their state, from notifications only, as an application sees it.
 

@@ -22,7 +22,7 @@ from sas.ports import StateStore
 AT_ONCE = 16
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Verdict:
     """The figures of the demo's last line."""
 
@@ -72,7 +72,7 @@ async def judge(
 ) -> Verdict:
     """Return the verdict on every order, from the store and the ledgers."""
     ids = list(order_ids)
-    verdict = Verdict(len(ids), notifications_seen=len(tally.seen))
+    verdict = Verdict(orders=len(ids), notifications_seen=len(tally.seen))
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def read(order_id: str) -> tuple[str, Order | None, list[JournalEntry]]:
@@ -85,7 +85,7 @@ async def judge(
         if order is None:
             verdict.unfinished.append(order_id)
             continue
-        _judge_order(verdict, order, journal, tally, in_force)
+        _judge_order(verdict, order, journal=journal, tally=tally, in_force=in_force)
     verdict.effects_in_force = sum(in_force.values())
     verdict.doubled = sorted({o for ledger in ledgers.values() for o in ledger["doubled"]})
     return verdict

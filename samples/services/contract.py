@@ -38,7 +38,7 @@ class Reservation(msgspec.Struct, frozen=True):
     lines: Annotated[list[Line], Meta(min_length=1)]
 
 
-class Charge(msgspec.Struct, frozen=True):
+class Charge(msgspec.Struct, frozen=True, kw_only=True):
     """The body of ``POST /charges``; the amount is text, because floats are not exact."""
 
     order_id: Identifier
@@ -55,7 +55,7 @@ class Shipment(msgspec.Struct, frozen=True):
     reservation_id: Identifier
 
 
-class Mail(msgspec.Struct, frozen=True):
+class Mail(msgspec.Struct, frozen=True, kw_only=True):
     """The body of ``POST /mails``: an invoice."""
 
     order_id: Identifier
@@ -75,7 +75,7 @@ class Delivery(msgspec.Struct, frozen=True):
 Body = Reservation | Charge | Shipment | Mail | Delivery
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
     """The differences between the services."""
 
@@ -92,49 +92,49 @@ CONTRACTS = {
     contract.service: contract
     for contract in (
         Contract(
-            "stock",
-            "reservations",
-            Reservation,
-            "R",
-            lambda number: {"reservation_id": number},
-            "out-of-stock",
-            "a product of this order is out of stock",
+            service="stock",
+            collection="reservations",
+            body=Reservation,
+            number_prefix="R",
+            answer=lambda number: {"reservation_id": number},
+            refusal="out-of-stock",
+            refusal_detail="a product of this order is out of stock",
         ),
         Contract(
-            "payment",
-            "charges",
-            Charge,
-            "C",
-            lambda number: {"charge_id": number},
-            "card-declined",
-            "the customer's card was declined",
+            service="payment",
+            collection="charges",
+            body=Charge,
+            number_prefix="C",
+            answer=lambda number: {"charge_id": number},
+            refusal="card-declined",
+            refusal_detail="the customer's card was declined",
         ),
         Contract(
-            "shipping",
-            "shipments",
-            Shipment,
-            "S",
-            lambda number: {"shipment_id": number, "tracking": f"NWTRACK{number[2:]}"},
-            "address-refused",
-            "no carrier delivers to this address",
+            service="shipping",
+            collection="shipments",
+            body=Shipment,
+            number_prefix="S",
+            answer=lambda number: {"shipment_id": number, "tracking": f"NWTRACK{number[2:]}"},
+            refusal="address-refused",
+            refusal_detail="no carrier delivers to this address",
         ),
         Contract(
-            "mail",
-            "mails",
-            Mail,
-            "M",
-            lambda number: {"mail_id": number},
-            "no-mailbox",
-            "the customer has no mailbox",
+            service="mail",
+            collection="mails",
+            body=Mail,
+            number_prefix="M",
+            answer=lambda number: {"mail_id": number},
+            refusal="no-mailbox",
+            refusal_detail="the customer has no mailbox",
         ),
         Contract(
-            "carrier",
-            "deliveries",
-            Delivery,
-            "D",
-            lambda number: {"delivery_id": number, "state": "delivered"},
-            "undeliverable",
-            "nobody lives at this address",
+            service="carrier",
+            collection="deliveries",
+            body=Delivery,
+            number_prefix="D",
+            answer=lambda number: {"delivery_id": number, "state": "delivered"},
+            refusal="undeliverable",
+            refusal_detail="nobody lives at this address",
         ),
     )
 }

@@ -51,7 +51,7 @@ SLOW_KINDS = (FaultKind.SLOW_BEFORE_EFFECT, FaultKind.SLOW_AFTER_EFFECT)
 SECONDS_MAX = 3600
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
     """How often a service fails. Rates are shares of calls from 0 to 1; the default is 0.
 

@@ -57,7 +57,7 @@ class KeyState(Enum):
     UNDONE = "undone"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Effect:
     """One effect of a call, with the number that the client got."""
 
@@ -81,7 +81,7 @@ class Effect:
         }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Record:
     """The record of one key. ``undone`` is the recorded answer to its undo."""
 
@@ -139,7 +139,7 @@ class Ledger:
     def execute(self, key: str, order_id: str, fingerprint: str, now: datetime) -> Effect:
         """Record a new effect; the state of the key must be NEW."""
         number = f"{self._prefix}-{len(self._effects) + 1:06d}"
-        effect = Effect(order_id, key, number, now, fingerprint)
+        effect = Effect(order_id=order_id, key=key, number=number, at=now, fingerprint=fingerprint)
         self.record_of(key).effect = effect
         self._effects.append(effect)
         self._keep("do", key, now, order_id, fingerprint)

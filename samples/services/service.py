@@ -97,7 +97,7 @@ class Service:
         record.in_progress = True
         try:
             return await self._with_faults(
-                request, Verb.DO, key, record, lambda: self._execute(key, body)
+                request, Verb.DO, key=key, record=record, act=lambda: self._execute(key, body)
             )
         finally:
             record.in_progress = False
@@ -107,7 +107,7 @@ class Service:
         key = key_of(request)
         record = self._ledger.record_of(key)
         return await self._with_faults(
-            request, Verb.UNDO, key, record, lambda: self._take_back(key)
+            request, Verb.UNDO, key=key, record=record, act=lambda: self._take_back(key)
         )
 
     async def _with_faults(

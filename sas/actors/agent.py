@@ -410,7 +410,9 @@ class Attempts:
 
     def _error(self, deadline: CallDeadline, number: int, kind: str, text: str) -> AttemptError:
         epoch, now = deadline.request.epoch, self._clock.now()
-        return AttemptError(epoch, number, whole_text(kind), whole_text(text), now)
+        return AttemptError(
+            epoch=epoch, attempt=number, kind=whole_text(kind), message=whole_text(text), at=now
+        )
 
     async def _keep(self, deadline: CallDeadline, error: AttemptError) -> None:
         """Keep an error with its step. If the store does not answer soon, only the text is lost."""
@@ -471,7 +473,9 @@ class Attempts:
                 raise
             finally:
                 step, direction = request.step_name, request.direction
-                metrics.attempt(self._agent, step, direction, outcome, fault)
+                metrics.attempt(
+                    self._agent, step, direction=direction, outcome=outcome, fault=fault
+                )
                 span.set_attribute("sas.outcome", outcome)
                 span.set_attribute("sas.fault", metrics.code(fault))
             return result
@@ -583,4 +587,12 @@ def _reply(
 ) -> Reply:
     direction = Direction(request.direction)
     epoch = request.epoch
-    return Reply(request.order_id, request.step, direction, epoch, outcome, result, fault)
+    return Reply(
+        order_id=request.order_id,
+        step=request.step,
+        direction=direction,
+        epoch=epoch,
+        outcome=outcome,
+        result=result,
+        fault=fault,
+    )

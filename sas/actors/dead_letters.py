@@ -233,7 +233,7 @@ def _fence_or_reject(source: Source, details: Details | None) -> Propose:
 
     def propose(order: Order | None, now: datetime) -> Change | None:
         at = now if order is not None or details is None else details.submitted_at
-        origin = Origin(str(source.by), uuid4().hex, source.cause, at)
+        origin = Origin(by=str(source.by), commit_id=uuid4().hex, cause=source.cause, at=at)
         if order is not None:
             return fence(order, origin)
         return rejection(details, origin) if details is not None else None

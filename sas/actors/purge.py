@@ -33,7 +33,7 @@ SHARD_DUE_MAX = 10_000
 """Most due rows of one shard that are searched for messages not yet sent."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Purge:
     """What one run did."""
 

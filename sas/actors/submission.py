@@ -103,7 +103,9 @@ class Submitter:
             nonlocal found
             found = order
             if order is None or order.rejected:
-                return _written(order, details, workflow, cause, self._context.instance)
+                return _written(
+                    order, details, workflow=workflow, cause=cause, instance=self._context.instance
+                )
             if order.details.content_hash != details.content_hash:
                 raise MalformedError(
                     Reason.ORDER_ID_TAKEN,
@@ -206,7 +208,7 @@ def _written(
     """Return the change that writes an order, or replaces a Rejected one."""
     at = details.submitted_at
     decision = submit(workflow.rules, now=at)
-    origin = Origin(instance, uuid4().hex, cause, at)
+    origin = Origin(by=instance, commit_id=uuid4().hex, cause=cause, at=at)
     if order is None:
         return first_change(details, decision, origin)
     return revival(order, details, decision, origin)

@@ -79,7 +79,7 @@ SOON = timedelta(seconds=5)
 """First pause of a due row that is left to an instance of another version. Each pause doubles."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Sweep:
     """What one sweep did, by kind of transition."""
 
@@ -136,7 +136,7 @@ class Supervisor:
 
     async def _sweep(self) -> Sweep:
         now = self._context.clock.now()
-        found = Sweep(now + self._function_time)
+        found = Sweep(ends_at=now + self._function_time)
         if not await self._leads():
             found.led = False
             return found
@@ -234,7 +234,9 @@ class Supervisor:
             "others go on. The log of the supervisor says why: repair its rows, or remove them."
         )
         scope = f"supervisor, {type(broken).__name__}"
-        incident = Incident(AlertKind.UNREADABLE, scope, text, now, now + REST)
+        incident = Incident(
+            kind=AlertKind.UNREADABLE, scope=scope, text=text, since=now, until=now + REST
+        )
         try:
             if isinstance(broken, StoreMismatchError):
                 await self._context.report_mismatch(broken, *order_ids)

@@ -128,7 +128,9 @@ def _parse_due(row_key: str) -> Due:
         case [_, at, order_id, "deadline", _]:
             return DeadlineDue(parse_key_time(at), unescape(order_id))
         case [_, at, order_id, step, epoch] if step.isdecimal():
-            return StepDue(parse_key_time(at), unescape(order_id), int(step), int(epoch))
+            return StepDue(
+                at=parse_key_time(at), order_id=unescape(order_id), step=int(step), epoch=int(epoch)
+            )
         case [_, at, order_id, *_]:
             return OtherDue(parse_key_time(at), unescape(order_id), row_key)
         case _:

@@ -288,8 +288,8 @@ def order_from(order_id: str, by_key: Mapping[str, Row], token: str) -> Order:
         if count > STEPS_MAX:
             raise ValueError(f"column Steps is {count}")
         order = Order(
-            _details_from(order_id, details),
-            (),
+            details=_details_from(order_id, details),
+            steps=(),
             seq=state["Seq"],
             settled_at=_moment(state.get("SettledAt")),
             rejected=state["Rejected"],
@@ -389,7 +389,12 @@ def _turn_from(row: Row) -> Turn:
     if due is None:
         return None
     if locked_by is not None:
-        return Dispatched(locked_by, due, row.get("Note"), row.get("Excused") or 0)
+        return Dispatched(
+            locked_by=locked_by,
+            complete_by=due,
+            note=row.get("Note"),
+            excused=row.get("Excused") or 0,
+        )
     return Resting(due) if row.get("Resting") else Ready(due)
 
 

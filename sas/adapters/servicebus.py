@@ -377,10 +377,10 @@ def _as_peeked(message: ServiceBusReceivedMessage) -> Peeked:
     at = message.scheduled_enqueue_time_utc or message.enqueued_time_utc
     properties = message.application_properties or {}
     return Peeked(
-        message.message_id or "",
-        b"".join(message.body),
-        at or datetime.min.replace(tzinfo=UTC),
-        {_text(key): _text(value) for key, value in properties.items()},
+        message_id=message.message_id or "",
+        body=b"".join(message.body),
+        enqueued_at=at or datetime.min.replace(tzinfo=UTC),
+        properties={_text(key): _text(value) for key, value in properties.items()},
         sequence=message.sequence_number or 0,
         is_scheduled=message.state is ServiceBusMessageState.SCHEDULED,
         source=message.dead_letter_source,

@@ -74,7 +74,7 @@ class RefusedTransactionError(Exception):
         self.index = index
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RetryBudget:
     """How often and how long to try.
 

@@ -500,12 +500,12 @@ def _summary(row: Row) -> Summary | None:
     try:
         with reading(str(row.get("OrderID")), row):
             return Summary(
-                parse_key_time(row["At"]),
-                row["OrderID"],
-                OrderState(row["ProcessState"]),
-                row["Workflow"],
-                parse_key_time(row["SubmittedAt"]),
-                row.get("UndoneBecause"),
+                at=parse_key_time(row["At"]),
+                order_id=row["OrderID"],
+                process_state=OrderState(row["ProcessState"]),
+                workflow=row["Workflow"],
+                submitted_at=parse_key_time(row["SubmittedAt"]),
+                undone_because=row.get("UndoneBecause"),
             )
     except (CorruptOrderError, OtherVersionError) as wrong:
         log.warning("a row of a list is skipped: %s", wrong)

@@ -268,7 +268,12 @@ def _change_from(text: str) -> StepChange:
     before, after = states.split(">")
     if edited not in ([], ["edited"]):
         raise ValueError(f"column Changes has {text[:100]!r}")
-    return StepChange(int(number), StepState(before), StepState(after), edited == ["edited"])
+    return StepChange(
+        step=int(number),
+        before=StepState(before),
+        after=StepState(after),
+        edited=edited == ["edited"],
+    )
 
 
 def messages_to_json(messages: tuple[Outgoing, ...]) -> str:

@@ -45,7 +45,7 @@ class Outcome:
     failed: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Everything a command needs to know. ``wait_s`` None: it does not wait."""
 
@@ -126,9 +126,9 @@ def _intent(arguments: argparse.Namespace, verb: Verb) -> Intent:
     by = name_of(arguments)
     reason = commands.check_reason(arguments.reason, "--reason")
     if verb not in {Verb.RESUBMIT, Verb.SKIP}:
-        return Intent(verb, by, reason=reason)
+        return Intent(verb=verb, by=by, reason=reason)
     given = _input(arguments.input) if arguments.input is not None else None
-    return Intent(verb, by, arguments.step, given, reason)
+    return Intent(verb=verb, by=by, step=arguments.step, input=given, reason=reason)
 
 
 def add_name(parser: argparse.ArgumentParser) -> None:
@@ -199,7 +199,9 @@ async def _one(plan: Plan, order_id: str, seq: int | None, store: StateStore) ->
         return 1
     # A cancel is right even if the order changed meanwhile.
     seen = seq if verb is Verb.CANCEL else order.seq
-    (ended,) = await _carry_out(plan, store, [Asked(order_id, seen, order.details.urgent)])
+    (ended,) = await _carry_out(
+        plan, store, [Asked(order_id=order_id, seq=seen, urgent=order.details.urgent)]
+    )
     outcomes = await _outcomes(plan, store, [order], [ended])
     if plan.as_json:
         return await _tell_as_json(plan, store, [ended], outcomes)
@@ -219,7 +221,9 @@ async def _many(plan: Plan, wanted: Wanted, store: StateStore) -> int:
     if not plan.sure and not output.confirmed(f"{verb.value} {output.orders(len(possible))}"):
         return 1
     seen = {o.order_id: None if verb is Verb.CANCEL else o.seq for o in possible}
-    asked = [Asked(o.order_id, seen[o.order_id], o.details.urgent) for o in possible]
+    asked = [
+        Asked(order_id=o.order_id, seq=seen[o.order_id], urgent=o.details.urgent) for o in possible
+    ]
     all_ended = await _carry_out(plan, store, asked)
     outcomes = await _outcomes(plan, store, possible, all_ended)
     if plan.as_json:
@@ -399,7 +403,11 @@ Nothing else changes; sas list shows your name. It does not ask before sending.
 
 VERBS = tuple(
     args.Verb.with_store(
-        verb.value, summary, description, partial(_add_arguments, verb), partial(_prepare, verb)
+        verb.value,
+        summary,
+        description=description,
+        add_arguments=partial(_add_arguments, verb),
+        prepare=partial(_prepare, verb),
     )
     for verb, summary, description in (
         (Verb.RESUBMIT, "run the failed steps of an order again", RESUBMIT),

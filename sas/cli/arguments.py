@@ -43,7 +43,7 @@ Work = Callable[[StateStore], Awaitable[int]]
 REPLY_QUEUE = "SAS_REPLY_QUEUE"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
     """A verb of the command. ``run`` returns the exit code. ``connects``: it needs a system."""
 
@@ -72,7 +72,13 @@ class Verb:
             where = read_storage(os.environ)
             return asyncio.run(_with_store(where, prepare(arguments)))
 
-        return cls(name, summary, description, add_arguments, run)
+        return cls(
+            name=name,
+            summary=summary,
+            description=description,
+            add_arguments=add_arguments,
+            run=run,
+        )
 
 
 async def _with_store(where: Storage, work: Work) -> int:
@@ -106,7 +112,7 @@ def found_here(verb: Verb) -> Iterator[None]:
         os.environ.update(before)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
     """A Service Bus namespace, and the application that uses it."""
 
@@ -208,7 +214,12 @@ def read_connection(reply_queue: str | None, env: Mapping[str, str]) -> Connecti
         queues.check_reply_queue(reply_queue)
     except ForbiddenReplyQueueError as wrong:
         raise UsageError(str(wrong)) from None
-    return Connection(read_bus(env), reply_queue, queues, read_order_bytes_max(env))
+    return Connection(
+        endpoint=read_bus(env),
+        reply_queue=reply_queue,
+        queues=queues,
+        order_bytes_max=read_order_bytes_max(env),
+    )
 
 
 def read_bus(env: Mapping[str, str]) -> Endpoint:

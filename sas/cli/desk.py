@@ -65,7 +65,15 @@ async def _serve(arguments: argparse.Namespace) -> int:
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(args.open_bus(endpoint))
         store = await _opened(stack, storage)
-        office = Office(store, bus, queues, by, f"table {storage.table}", known, codec=codec)
+        office = Office(
+            store=store,
+            bus=bus,
+            queues=queues,
+            by=by,
+            where=f"table {storage.table}",
+            workflows=known,
+            codec=codec,
+        )
         try:
             desk = await stack.enter_async_context(serving(office, int(arguments.port)))
         except OSError as taken:
@@ -126,4 +134,12 @@ async def _until_stopped(new_link: Callable[[], None] | None) -> None:
         loop.remove_reader(sys.stdin)
 
 
-VERBS = (Verb("desk", "start a page that shows orders and acts on them", DESCRIPTION, _add, _run),)
+VERBS = (
+    Verb(
+        name="desk",
+        summary="start a page that shows orders and acts on them",
+        description=DESCRIPTION,
+        add_arguments=_add,
+        run=_run,
+    ),
+)

@@ -219,9 +219,17 @@ async def _redrive(
         named = ", ".join(sorted(missing))
         raise NotPossibleError(f"there is no dead letter {named}: nothing was sent")
     moves, left = redriving.redrive_safe([(one.letter, one.verdict) for one in wanted], own)
-    return await moving.carry_out(bus, moves, left, arguments, f"resend of {in_words(len(moves))}")
+    return await moving.carry_out(
+        bus, moves, left=left, arguments=arguments, heading=f"resend of {in_words(len(moves))}"
+    )
 
 
 VERBS = (
-    Verb.with_store("dlq", "dead letters of every queue, each with its order", DLQ, _add_dlq, _dlq),
+    Verb.with_store(
+        "dlq",
+        "dead letters of every queue, each with its order",
+        description=DLQ,
+        add_arguments=_add_dlq,
+        prepare=_dlq,
+    ),
 )

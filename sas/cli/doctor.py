@@ -173,4 +173,12 @@ def _shortened(findings: list[Finding]) -> list[Finding]:
     return [Finding("queues", OK, said), *rest] if good else rest
 
 
-VERBS = (Verb("doctor", "check settings, reach and rights", DESCRIPTION, _add_arguments, _run),)
+VERBS = (
+    Verb(
+        name="doctor",
+        summary="check settings, reach and rights",
+        description=DESCRIPTION,
+        add_arguments=_add_arguments,
+        run=_run,
+    ),
+)

@@ -182,15 +182,15 @@ VERBS = (
     Verb.with_store(
         "circuits",
         "show which remote services are not called, and why",
-        CIRCUITS,
-        _add_circuits,
-        _circuits,
+        description=CIRCUITS,
+        add_arguments=_add_circuits,
+        prepare=_circuits,
     ),
     Verb.with_store(
         "incidents",
         "show what is wrong with the system right now",
-        INCIDENTS,
-        _add_incidents,
-        _incidents,
+        description=INCIDENTS,
+        add_arguments=_add_incidents,
+        prepare=_incidents,
     ),
 )

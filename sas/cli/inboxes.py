@@ -321,18 +321,26 @@ async def _move(
         heading = f"removal of {in_words(len(moves))} from {own.rejected}"
     else:
         chosen = None if arguments.all else ids
-        moves, left = redriving.redrive(found, own.rejected, chosen, own, arguments.to)
+        moves, left = redriving.redrive(
+            found, own.rejected, ids=chosen, queues=own, to=arguments.to
+        )
         heading = f"resend of {in_words(len(moves))}"
-    return await moving.carry_out(bus, moves, left, arguments, heading)
+    return await moving.carry_out(bus, moves, left=left, arguments=arguments, heading=heading)
 
 
 VERBS = (
-    Verb("alerts", "show the alerts that the system sent", ALERTS, _add_alerts, _alerts),
     Verb(
-        "rejected",
-        "messages that could not be used: list, show, send again, remove",
-        REJECTED,
-        _add_rejected,
-        _rejected,
+        name="alerts",
+        summary="show the alerts that the system sent",
+        description=ALERTS,
+        add_arguments=_add_alerts,
+        run=_alerts,
+    ),
+    Verb(
+        name="rejected",
+        summary="messages that could not be used: list, show, send again, remove",
+        description=REJECTED,
+        add_arguments=_add_rejected,
+        run=_rejected,
     ),
 )

@@ -56,7 +56,7 @@ def _add_list(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> Work:
-    wanted = selection.read(arguments) or Wanted("error")
+    wanted = selection.read(arguments) or Wanted(state="error")
     if wanted.state in {"error", "running"}:
         return partial(_list_loaded, wanted=wanted, as_json=arguments.json)
     return partial(_list_finished, arguments, wanted)
@@ -297,7 +297,17 @@ def _for_owner(path: str, flags: int) -> int:
 
 VERBS = (
     Verb.with_store(
-        "list", "list orders in Error (or under way, or finished)", LIST, _add_list, _list
+        "list",
+        "list orders in Error (or under way, or finished)",
+        description=LIST,
+        add_arguments=_add_list,
+        prepare=_list,
     ),
-    Verb.with_store("export", "write finished orders to a file", EXPORT, _add_export, _export),
+    Verb.with_store(
+        "export",
+        "write finished orders to a file",
+        description=EXPORT,
+        add_arguments=_add_export,
+        prepare=_export,
+    ),
 )

@@ -307,6 +307,10 @@ def rejected_record(part: RejectedMessage) -> Record:
 
 VERBS = (
     Verb.with_store(
-        "show", "show one order: steps, journal, what to do next", SHOW, _add_show, _show
+        "show",
+        "show one order: steps, journal, what to do next",
+        description=SHOW,
+        add_arguments=_add_show,
+        prepare=_show,
     ),
 )

@@ -55,4 +55,13 @@ def _new(arguments: argparse.Namespace) -> int:
     return 0
 
 
-VERBS = (Verb("new", "write a project of your own", NEW, _add_new, _new, connects=False),)
+VERBS = (
+    Verb(
+        name="new",
+        summary="write a project of your own",
+        description=NEW,
+        add_arguments=_add_new,
+        run=_new,
+        connects=False,
+    ),
+)

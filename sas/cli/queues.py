@@ -236,11 +236,11 @@ def _shown(body: str, most: int | None) -> str:
 async def _redrive(bus: OperatorBus, arguments: argparse.Namespace, queues: Queues) -> int:
     path, ids = _path(arguments), None if arguments.all else arguments.id
     found = await bus.peek(path, READ_MAX)
-    moves, left = redriving.redrive(found, path, ids, queues, arguments.to)
+    moves, left = redriving.redrive(found, path, ids=ids, queues=queues, to=arguments.to)
     targets = Counter(one.move.message.queue for one in moves if one.move.message)
     of = ", ".join(f"{number:,} to {queue}" for queue, number in sorted(targets.items()))
     heading = f"redrive of {in_words(len(moves))} of {path}: {of or 'nothing'}"
-    return await moving.carry_out(bus, moves, left, arguments, heading)
+    return await moving.carry_out(bus, moves, left=left, arguments=arguments, heading=heading)
 
 
 # -- remove -----------------------------------------------------------------------------------
@@ -261,15 +261,15 @@ async def _remove(bus: OperatorBus, arguments: argparse.Namespace, queues: Queue
     path = _path(arguments)
     moves, left = redriving.removal(await bus.peek(path, READ_MAX), path, arguments.id, queues)
     heading = f"removal of {in_words(len(moves))} from {path}"
-    return await moving.carry_out(bus, moves, left, arguments, heading)
+    return await moving.carry_out(bus, moves, left=left, arguments=arguments, heading=heading)
 
 
 VERBS = (
     args.Verb(
-        "queues",
-        "show the messages of queues; send them again, or remove them",
-        DESCRIPTION,
-        _add_arguments,
-        _run,
+        name="queues",
+        summary="show the messages of queues; send them again, or remove them",
+        description=DESCRIPTION,
+        add_arguments=_add_arguments,
+        run=_run,
     ),
 )

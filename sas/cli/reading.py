@@ -88,7 +88,7 @@ def to_order(text: bytes, defaults: Defaults) -> NewOrder:
     if not isinstance(order_id, str):
         raise MalformedError(Reason.INVALID, "order_id is not a text: give it in quotes")
     content = msgspec.Raw(msgspec.json.encode(members))
-    return NewOrder(order_id, content, defaults.workflow)
+    return NewOrder(order_id=order_id, order=content, workflow=defaults.workflow)
 
 
 def _full(members: dict[str, msgspec.Raw], defaults: Defaults) -> NewOrder:
@@ -101,9 +101,9 @@ def _full(members: dict[str, msgspec.Raw], defaults: Defaults) -> NewOrder:
             f"{defaults.reply_queue!r}: leave the member out, or give the same --reply-queue",
         )
     return NewOrder(
-        message.order_id,
-        message.order,
-        message.workflow,
+        order_id=message.order_id,
+        order=message.order,
+        workflow=message.workflow,
         correlation_id=message.correlation_id,
         submission_id=message.submission_id,
         workflow_version=message.workflow_version,

@@ -65,7 +65,13 @@ def read(arguments: argparse.Namespace) -> Wanted | None:
         raise UsageError("--fingerprint chooses among orders in Error: it goes with --state error")
     since = moment(arguments.since) if arguments.since else None
     workflow, fingerprint = arguments.workflow, arguments.fingerprint
-    return Wanted(arguments.state, workflow, fingerprint, arguments.limit, since)
+    return Wanted(
+        state=arguments.state,
+        workflow=workflow,
+        fingerprint=fingerprint,
+        limit=arguments.limit,
+        since=since,
+    )
 
 
 def moment(text: str) -> datetime:

@@ -162,7 +162,7 @@ def _many(
     from sas.testing.run import jobs_here, played  # noqa: PLC0415
     from sas.testing.tally import Tally  # noqa: PLC0415
 
-    tally = Tally(project.workflows)
+    tally = Tally(workflows=project.workflows)
     seeds = range(arguments.first, arguments.first + arguments.seeds)
 
     def described() -> str:
@@ -265,11 +265,11 @@ def _tell(text: str) -> None:
 
 VERBS = (
     Verb(
-        "sim",
-        "simulate the workflows of an application under every fault",
-        DESCRIPTION,
-        _add_arguments,
-        _run,
+        name="sim",
+        summary="simulate the workflows of an application under every fault",
+        description=DESCRIPTION,
+        add_arguments=_add_arguments,
+        run=_run,
         connects=False,
     ),
 )

@@ -46,7 +46,9 @@ def given_of(app: str, directory: Path) -> Given:
         call: answer if isinstance(answer, list) and answer else [answer]
         for call, answer in answers.items()
     }
-    given = Given(make, {}, several, _settings(directory / "local.settings.json"))
+    given = Given(
+        make=make, orders={}, answers=several, settings=_settings(directory / "local.settings.json")
+    )
     with given.environment():
         business = make()
     return replace(given, orders=_fitting(business, _orders(directory / path), path))

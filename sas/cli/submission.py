@@ -45,7 +45,7 @@ _END_OF_STATE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What to submit, where, and what to print."""
 
@@ -211,7 +211,7 @@ def _waits_told() -> Iterator[None]:
         client_log.removeHandler(waits)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Tally:
     """What became of the orders of one submission: counts, and the ids that have not ended.
 

@@ -104,10 +104,10 @@ def _stdin() -> BinaryIO:
 
 VERBS = (
     Verb(
-        "submit",
-        "send orders to the orders queue, and follow them to their end",
-        DESCRIPTION,
-        _add_arguments,
-        _run,
+        name="submit",
+        summary="send orders to the orders queue, and follow them to their end",
+        description=DESCRIPTION,
+        add_arguments=_add_arguments,
+        run=_run,
     ),
 )

@@ -46,7 +46,7 @@ PAST = timedelta(hours=1)
 HOME, BELOW, LINE_END = "\x1b[H", "\x1b[J", "\x1b[K"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
     """The state of the system at one moment."""
 
@@ -107,15 +107,15 @@ async def _look(store: StateStore, bus: MessageBus | None, own: Queues) -> Pictu
     circuits = {name: one.value for name, one in (await breakers(store).all()).items()}
     seen = [one.value for one in (await active_incidents(store).all()).values()]
     return Picture(
-        now,
-        len(in_error),
-        len(under_way),
-        Counter(one.process_state.value for one in ended),
-        min(dues, default=None),
-        [order async for order in finding.each(store, Wanted("error", limit=SHOWN))],
-        {name: one for name, one in circuits.items() if is_open(one)},
-        [one for one in seen if one is not None and not is_over(one, now)],
-        await _lying(bus, own) if bus is not None else {},
+        at=now,
+        in_error=len(in_error),
+        under_way=len(under_way),
+        ended=Counter(one.process_state.value for one in ended),
+        oldest_due=min(dues, default=None),
+        failed=[order async for order in finding.each(store, Wanted(state="error", limit=SHOWN))],
+        circuits={name: one for name, one in circuits.items() if is_open(one)},
+        incidents=[one for one in seen if one is not None and not is_over(one, now)],
+        queues=await _lying(bus, own) if bus is not None else {},
     )
 
 
@@ -187,4 +187,12 @@ def _record(picture: Picture) -> dict[str, Any]:
     }
 
 
-VERBS = (Verb.with_store("watch", "show the system, live", DESCRIPTION, _add_arguments, _watch),)
+VERBS = (
+    Verb.with_store(
+        "watch",
+        "show the system, live",
+        description=DESCRIPTION,
+        add_arguments=_add_arguments,
+        prepare=_watch,
+    ),
+)

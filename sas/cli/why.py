@@ -57,7 +57,7 @@ class Message:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """Everything that ``sas why`` says."""
 
@@ -89,7 +89,7 @@ def _why(arguments: argparse.Namespace) -> Work:
                 if await _tell_submitted(bus, queues, order_id, as_json=arguments.json):
                     return 0
                 return await _tell_rejected(bus, queues, order_id, as_json=arguments.json)
-            answer = await _answer(store, bus, order, queues, known)
+            answer = await _answer(store, bus, order=order, queues=queues, known=known)
         lines = [to_line(_record(answer))] if arguments.json else _lines(answer)
         for line in lines:
             output.say(line)
@@ -112,12 +112,12 @@ async def _answer(
     message = None
     if waits.step is not None and waits.step.complete_by is not None:
         names = {waits.agent} if waits.agent else {*circuits, *letters.agents_here(queues)}
-        message = await _message(bus, order, waits, queues, names)
+        message = await _message(bus, order, waits=waits, queues=queues, agents=names)
         waits = _with_agent(waits, message, queues, circuits)
     elif order.process_state is OrderState.ERROR and bus is not None:
         message = await _command(bus, order, queues)
         waits = waits if message is None else replace(waits, what=_COMMAND, then="")
-    return Answer(order, journal, waits, message)
+    return Answer(order=order, journal=journal, waits=waits, message=message)
 
 
 async def _command(bus: MessageBus, order: Order, queues: Queues) -> Message | None:
@@ -301,6 +301,10 @@ def _time(moment: datetime | None) -> str | None:
 
 VERBS = (
     Verb.with_store(
-        "why", "say what an order waits for, and what moves it", DESCRIPTION, _add_arguments, _why
+        "why",
+        "say what an order waits for, and what moves it",
+        description=DESCRIPTION,
+        add_arguments=_add_arguments,
+        prepare=_why,
     ),
 )

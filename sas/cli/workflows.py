@@ -41,7 +41,7 @@ KNOWN = (ImportError, AttributeError, TypeError, ValueError)
 """Errors whose own text says enough."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Finding:
     """What is known of one version of a workflow."""
 
@@ -195,8 +195,8 @@ VERBS = (
     Verb.with_store(
         "workflows",
         "check workflow definitions against the orders in flight, before a deploy",
-        DESCRIPTION,
-        _add_arguments,
-        _check,
+        description=DESCRIPTION,
+        add_arguments=_add_arguments,
+        prepare=_check,
     ),
 )

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 from uuid import uuid4
 
@@ -62,6 +62,7 @@ class NewOrder:
 
     order_id: str
     order: Mapping[str, Any] | msgspec.Raw
+    _: KW_ONLY
     workflow: str = "order"
     correlation_id: str | None = None
     submission_id: str | None = None

@@ -43,7 +43,7 @@ class Fate(Enum):
     RENEW = "renew"
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, kw_only=True)
 class Follower(Generic[M]):
     """One loop over notifications: of some orders, or of all (``orders`` is None)."""
 
@@ -53,7 +53,7 @@ class Follower(Generic[M]):
     failure: Exception | None = None
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, kw_only=True)
 class Unsettled(Generic[M]):
     """A message whose lock this client has, and the followers that are not done with it."""
 
@@ -84,7 +84,7 @@ class Inbox(Generic[M]):
 
     def join(self, orders: Iterable[str] | None) -> Follower[M]:
         """Return a new follower. It gets what came of its orders before."""
-        follower: Follower[M] = Follower(None if orders is None else frozenset(orders))
+        follower: Follower[M] = Follower(orders=None if orders is None else frozenset(orders))
         self.followers.add(follower)
         for one in self.unsettled.values():
             self._offer(one, follower)
@@ -133,7 +133,14 @@ class Inbox(Generic[M]):
             again.message, again.decide_at, again.wait_s = message, now + wait_s, wait_s
             return
         keeps_lock = before >= DELIVERIES_SPARED
-        one = Unsettled(number, message, event, now + wait_s, wait_s, keeps_lock)
+        one = Unsettled(
+            number=number,
+            message=message,
+            event=event,
+            decide_at=now + wait_s,
+            wait_s=wait_s,
+            keeps_lock=keeps_lock,
+        )
         self.keep(one)
         if known is not None and event.data.duplicate:
             known.add(event.data.correlation_id)

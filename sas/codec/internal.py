@@ -240,13 +240,13 @@ def to_reply(message: ReplyMessage) -> Reply:
     check_result(result)
     fault = Fault(message.error.code, message.error.message) if message.error else None
     return Reply(
-        message.order_id,
-        message.step,
-        Direction(message.direction),
-        message.epoch,
-        Outcome(message.outcome),
-        result,
-        fault,
+        order_id=message.order_id,
+        step=message.step,
+        direction=Direction(message.direction),
+        epoch=message.epoch,
+        outcome=Outcome(message.outcome),
+        result=result,
+        fault=fault,
     )
 
 
@@ -293,14 +293,14 @@ def to_command(message: CommandMessage) -> Command:
         )
     check_depth(edited or "", CONTENT_DEPTH_MAX)
     return Command(
-        message.id,
-        message.order_id,
-        Verb(message.verb),
-        message.seq,
-        message.by,
-        message.step,
-        edited,
-        message.reason,
+        command_id=message.id,
+        order_id=message.order_id,
+        verb=Verb(message.verb),
+        seq=message.seq,
+        by=message.by,
+        step=message.step,
+        input=edited,
+        reason=message.reason,
     )
 
 

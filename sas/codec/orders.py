@@ -45,7 +45,9 @@ _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_LENGTH_MAX, patter
 _UNREADABLE = re.compile("[\ud800-\udfff\ufffd]")
 
 
-class OrderMessage(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
+class OrderMessage(
+    msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True, kw_only=True
+):
     """One order, as it is on the ``orders`` queue.
 
     ``order`` is the content for the business. ``submission_id`` is the same for repeats of one
@@ -62,7 +64,7 @@ class OrderMessage(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit
     workflow_version: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     """A valid order message. ``payload`` is the JSON of the order exactly as it was sent."""
 

@@ -142,7 +142,7 @@ def decode_notification(body: bytes) -> Notification:
     return convert(body, Notification)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
     """A message that cannot be processed, and what is known about it."""
 

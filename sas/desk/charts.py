@@ -26,7 +26,7 @@ KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
     """One rectangle: what it counts, and where it is. ``title`` is shown when it is pointed at."""
 
@@ -38,7 +38,7 @@ class Bar:
     title: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
     """What a template draws. ``label`` says it in words, for a screen reader."""
 
@@ -74,19 +74,21 @@ def _per_minute(found: _Minutes) -> Chart:
                 floor -= height
                 ago = MINUTES - 1 - number
                 title = f"{ago} min ago: {of[number]:,} {kind}"
-                bars.append(_bar(kind, number, floor, height, title))
+                bars.append(_bar(kind, number, y=floor, height=height, title=title))
     line = _line([found.started[n] / most for n in range(MINUTES)])
     words = [f"{sum(found.started.values()):,} started"]
     words += [f"{sum(of.values()):,} {kind}" for kind, of in found.ended.items()]
     lines = [("started", line)] if found.started else []
-    return Chart(bars, lines, f"{most:,}", f"In the last hour: {', '.join(words)}.")
+    return Chart(
+        bars=bars, lines=lines, top=f"{most:,}", label=f"In the last hour: {', '.join(words)}."
+    )
 
 
 def _time_to_completion(took: Mapping[int, Sequence[float]]) -> Chart:
     """Return how long orders took that completed in each minute: the median, and 95 of 100."""
     every = [seconds for of in took.values() for seconds in of]
     if not every:
-        return Chart((), (), "", "No order completed in the last hour.")
+        return Chart(bars=(), lines=(), top="", label="No order completed in the last hour.")
     high = {number: _share(of, 0.95) for number, of in took.items()}
     middle = {number: median(of) for number, of in took.items()}
     most = max(high.values()) or 1.0
@@ -94,9 +96,12 @@ def _time_to_completion(took: Mapping[int, Sequence[float]]) -> Chart:
         _bar(
             kind,
             number,
-            HEIGHT - value / most * (HEIGHT - 4),
-            value / most * (HEIGHT - 4),
-            f"{MINUTES - 1 - number} min ago: {_spelled(value)} for {share} of 100 orders or more",
+            y=HEIGHT - value / most * (HEIGHT - 4),
+            height=value / most * (HEIGHT - 4),
+            title=(
+                f"{MINUTES - 1 - number} min ago: "
+                f"{_spelled(value)} for {share} of 100 orders or more"
+            ),
         )
         for kind, share, of in (("slow", 95, high), ("median", 50, middle))
         for number, value in sorted(of.items())
@@ -105,7 +110,7 @@ def _time_to_completion(took: Mapping[int, Sequence[float]]) -> Chart:
         f"In the last hour: half of the completed orders took {_spelled(median(every))} or less, "
         f"95 of 100 took {_spelled(_share(every, 0.95))} or less."
     )
-    return Chart(bars, (), _spelled(most), label)
+    return Chart(bars=bars, lines=(), top=_spelled(most), label=label)
 
 
 def _counted(picture: Picture) -> _Minutes:
@@ -148,7 +153,14 @@ def _share(values: Sequence[float], share: float) -> float:
 
 def _bar(kind: str, number: int, y: float, height: float, title: str) -> Bar:
     step = WIDTH / MINUTES
-    return Bar(kind, number * step + 1, round(y, 2), step - 2, round(height, 2), title)
+    return Bar(
+        kind=kind,
+        x=number * step + 1,
+        y=round(y, 2),
+        width=step - 2,
+        height=round(height, 2),
+        title=title,
+    )
 
 
 def _line(shares: Sequence[float]) -> str:

@@ -26,7 +26,7 @@ AT_ONCE = 4
 WHY, WHY_TEXT = "DeadLetterReason", "DeadLetterErrorDescription"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
     """One message for an operator."""
 
@@ -41,7 +41,7 @@ class Item:
     command: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inbox:
     """The messages of one kind, the newest first. ``problems``: queues that cannot be read."""
 
@@ -74,14 +74,22 @@ def _empty() -> dict[str, Inbox]:
     return {
         one.name: one
         for one in (
-            Inbox("alerts", "Alerts", "Alerts that the system sent. You remove them."),
-            Inbox("rejected", "Rejected messages", "Messages that could not be used, kept whole."),
-            Inbox("dead-letters", "Dead letters", "Messages that a queue gave up."),
+            Inbox(
+                name="alerts", title="Alerts", about="Alerts that the system sent. You remove them."
+            ),
+            Inbox(
+                name="rejected",
+                title="Rejected messages",
+                about="Messages that could not be used, kept whole.",
+            ),
+            Inbox(
+                name="dead-letters", title="Dead letters", about="Messages that a queue gave up."
+            ),
         )
     }
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Inboxes:
     """Peeks the queues, and keeps what it saw."""
 
@@ -131,7 +139,7 @@ class Inboxes:
         for one in self.boxes["rejected"].items:
             if one.order_id is not None:
                 said = f"{one.kind}: {one.text}"
-                row = Row(one.order_id, OrderState.REJECTED, since=one.at, said=said)
+                row = Row(order_id=one.order_id, state=OrderState.REJECTED, since=one.at, said=said)
                 found.setdefault(one.order_id, row)
         return list(found.values())
 

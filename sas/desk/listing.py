@@ -38,7 +38,7 @@ _SPANS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """What a list shows. A sort that begins with ``-`` is from last to first."""
 
@@ -56,13 +56,13 @@ class Query:
         state, age, sort = given.get("state", ""), given.get("age", ""), given.get("sort", "")
         page = given.get("page", "1")
         return cls(
-            state if state in STATES else "error",
-            given.get("workflow", "")[:100],
-            age if age in AGES else "",
-            given.get("text", "")[:200].strip(),
-            given.get("fingerprint", "")[:300],
-            sort if sort.removeprefix("-") in SORTS else "",
-            int(page) if page.isdecimal() and len(page) < 8 and int(page) else 1,
+            state=state if state in STATES else "error",
+            workflow=given.get("workflow", "")[:100],
+            age=age if age in AGES else "",
+            text=given.get("text", "")[:200].strip(),
+            fingerprint=given.get("fingerprint", "")[:300],
+            sort=sort if sort.removeprefix("-") in SORTS else "",
+            page=int(page) if page.isdecimal() and len(page) < 8 and int(page) else 1,
         )
 
     @property

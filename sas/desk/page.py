@@ -24,7 +24,7 @@ WIDTH = 1000.0
 BAR_MIN = 8.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
     """One attempt on the timeline, in its units."""
 
@@ -34,7 +34,7 @@ class Bar:
     title: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepView:
     """One step: its record, its agent, and its attempts."""
 
@@ -51,7 +51,7 @@ class StepView:
         return is_failed(self.step)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VerbView:
     """A verb that is possible now, and what it will do."""
 
@@ -62,7 +62,7 @@ class VerbView:
     takes_input: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OrderView:
     """Everything that the page of an order shows."""
 
@@ -95,7 +95,9 @@ def view(
         circuit = circuits.get(agent) if agent else None
         bars = [_bar(one, began, ended) for one in own]
         undo = "" if step.undo is UndoStatus.NOT_DECIDED else step.undo.value
-        steps.append(StepView(step, agent, circuit, own, bars, undo))
+        steps.append(
+            StepView(step=step, agent=agent, circuit=circuit, attempts=own, bars=bars, undo=undo)
+        )
     return OrderView(
         order=order,
         story=why.story(order, journal),
@@ -119,7 +121,9 @@ def _bar(one: Attempt, began: datetime, ended: datetime) -> Bar:
         shown += " undo"
     took = why.spelled(until - one.began_at)
     title = f"{one.direction.value} {one.epoch}: {one.outcome}, {took}"
-    return Bar(shown, round(x, 1), round(min(max(width, BAR_MIN), WIDTH - x), 1), title)
+    return Bar(
+        kind=shown, x=round(x, 1), width=round(min(max(width, BAR_MIN), WIDTH - x), 1), title=title
+    )
 
 
 _TITLES = {
@@ -136,13 +140,21 @@ def verbs_of(order: Order) -> list[VerbView]:
     undoing = order.direction is Direction.UNDO
     found = []
     for verb, title in _TITLES.items():
-        intent = Intent(verb, "")
+        intent = Intent(verb=verb, by="")
         if refusal(order, intent):
             continue
         will = outlook(order, intent)
         final = verb in {Verb.UNDO, Verb.CANCEL}
         takes = verb is Verb.RESUBMIT and not undoing
-        found.append(VerbView(verb.value, title, f"{will[0].upper()}{will[1:]}.", final, takes))
+        found.append(
+            VerbView(
+                name=verb.value,
+                title=title,
+                will=f"{will[0].upper()}{will[1:]}.",
+                final=final,
+                takes_input=takes,
+            )
+        )
     if order.process_state is OrderState.ERROR and can_undo(order):
         # In Error nothing is out: to cancel would do the same as to undo.
         found = [one for one in found if one.name != Verb.CANCEL.value]

@@ -21,7 +21,7 @@ BLOCK = 1000
 NO_TIME = datetime.min.replace(tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One order in a list. ``state`` None: it is under way, and not loaded yet."""
 

@@ -35,7 +35,7 @@ class Seen:
         return cls(order.seq, order.details.urgent, commands.resubmitted(order, intent))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Sent:
     """Commands that were sent together. ``ended`` has what became of them, once that is known.
 
@@ -91,14 +91,17 @@ class Sender:
         Raises:
             UnavailableError: the bus did not take them.
         """
-        asked = [Asked(order_id, one.seq, one.urgent) for order_id, one in seen.items()]
+        asked = [
+            Asked(order_id=order_id, seq=one.seq, urgent=one.urgent)
+            for order_id, one in seen.items()
+        ]
         before = 0
         for batch in commands.batches(asked):
             await commands.send(
                 self._bus, batch, intent, self._queues, sent_before=before, of=len(asked)
             )
             before += len(batch)
-        made = Sent(intent, asked, at)
+        made = Sent(intent=intent, asked=asked, at=at)
         self._sent[made.key] = made
         for old in list(self._sent)[:-KEPT_MAX]:
             del self._sent[old]

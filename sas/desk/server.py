@@ -42,7 +42,7 @@ LIVE_EVERY_S = 0.5
 MANY_MAX = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Office:
     """What a desk needs: the store and the bus of the operator, and who the operator is."""
 
@@ -56,7 +56,7 @@ class Office:
     codec: PayloadCodec | None = None
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Form:
     """What an operator typed, so that a refused form still has it."""
 
@@ -68,7 +68,7 @@ class Form:
     stale: bool = False
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Desk:
     """The pages. ``many`` has the orders that were shown in groups, with the seqs shown.
 
@@ -176,7 +176,11 @@ class Desk:
         store = self.office.store
         journal = await store.journal(order.order_id)
         found = page.view(
-            order, journal, self.office.now(), self.watch.picture.circuits, self.office.workflows
+            order,
+            journal,
+            now=self.office.now(),
+            circuits=self.watch.picture.circuits,
+            workflows=self.office.workflows,
         )
         content = form.text is not None or "content" in query or "edit" in query
         whole = await self._whole(order) if content else order
@@ -214,10 +218,10 @@ class Desk:
     async def failures(self, request: web.Request) -> web.Response:
         """Show the orders that failed alike, and what it would do to resubmit them."""
         name = request.query.get("fingerprint", "")
-        wanted = finding.Wanted("error", fingerprint=name, limit=MANY_MAX)
+        wanted = finding.Wanted(state="error", fingerprint=name, limit=MANY_MAX)
         found = [one async for one in finding.each(self.office.store, wanted)]
         step = name.partition("/")[0]
-        intent = Intent(Verb.RESUBMIT, self.office.by, step)
+        intent = Intent(verb=Verb.RESUBMIT, by=self.office.by, step=step)
         possible = [one for one in found if not refusal(one, intent)]
         key = uuid4().hex
         self.many[key] = {one.order_id: Seen.of(one, intent) for one in possible}
@@ -258,10 +262,10 @@ class Desk:
         """Send one command for one order, if the order is still as the operator saw it."""
         order_id, given = request.match_info["order_id"], await request.post()
         form = Form(
-            str(given.get("verb", "")),
-            str(given.get("step", "")),
-            str(given.get("reason", "")),
-            str(given["input"]) if "input" in given else None,
+            verb=str(given.get("verb", "")),
+            step=str(given.get("step", "")),
+            reason=str(given.get("reason", "")),
+            text=str(given["input"]) if "input" in given else None,
         )
         order = await finding.load(self.office.store, order_id)
         try:
@@ -289,13 +293,13 @@ class Desk:
         reason = commands.check_reason(form.reason, "the reason")
         step = form.step or None
         if verb not in {Verb.RESUBMIT, Verb.SKIP}:
-            return Intent(verb, self.office.by, reason=reason)
+            return Intent(verb=verb, by=self.office.by, reason=reason)
         text = form.text
         if verb is Verb.RESUBMIT and text is not None:
             text = _edited(text, page.editable(await self._whole(order), step))
         codec = self.office.codec
         given = commands.checked_input(text.encode(), "the input", codec) if text else None
-        return Intent(verb, self.office.by, step, given, reason)
+        return Intent(verb=verb, by=self.office.by, step=step, input=given, reason=reason)
 
     async def _whole(self, order: Order) -> Order:
         """Return an order with its content, decoded where the desk has the codec."""
@@ -310,7 +314,7 @@ class Desk:
         seen = self.many.pop(str(given.get("key", "")), None)
         if not seen:
             raise NotPossibleError("this group was sent already, or is too old: look at it again")
-        intent = Intent(Verb.RESUBMIT, self.office.by, step, reason=reason)
+        intent = Intent(verb=Verb.RESUBMIT, by=self.office.by, step=step, reason=reason)
         sent = await self.sender.send(intent, seen, self.office.now())
         raise web.HTTPSeeOther(f"/sent/{sent.key}")
 
@@ -325,7 +329,9 @@ class Desk:
         if item is None:
             raise NotPossibleError("this message is not in that queue: look at the inbox again")
         office = self.office
-        plan = await redriving.plan_one(office.bus, office.store, office.queues, path, message_id)
+        plan = await redriving.plan_one(
+            office.bus, office.store, queues=office.queues, path=path, message_id=message_id
+        )
         if plan.move.message is None:
             raise NotPossibleError("this message can only be removed")
         said: dict[str, Any] = {"item": item, "target": plan.move.message.queue}
@@ -481,9 +487,9 @@ async def serving(office: Office, port: int = 0) -> AsyncIterator[Desk]:
     """Serve the desk on 127.0.0.1 as long as this lasts. Port 0 takes a free one."""
     agents = sorted(office.workflows.agents()) if office.workflows else []
     watch = Watch(office.store, office.now)
-    inboxes = Inboxes(office.bus, office.queues, office.now, agents)
+    inboxes = Inboxes(bus=office.bus, queues=office.queues, now=office.now, agents=agents)
     sender = Sender(office.store, office.bus, office.queues, watch)
-    desk = Desk(office, watch, inboxes, sender)
+    desk = Desk(office=office, watch=watch, inboxes=inboxes, sender=sender)
     runner = web.AppRunner(desk.app(), access_log=None, shutdown_timeout=0.5)
     await runner.setup()
     background: list[asyncio.Task[None]] = []

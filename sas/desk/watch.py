@@ -41,7 +41,7 @@ _PAST = (WINDOW, timedelta(days=1), timedelta(days=7), timedelta(days=3650))
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
     """All orders at one moment. ``whole``: everything was read once, also the past.
 
@@ -74,7 +74,7 @@ class Watch:
     def __init__(self, store: StateStore, now: Callable[[], datetime]) -> None:
         self._store = store
         self._now = now
-        self.picture = Picture(now())
+        self.picture = Picture(at=now())
         self._changed = asyncio.Condition()
         self._gate = asyncio.Semaphore(finding.CONCURRENT)
         self._finished: dict[str, Row] = {}
@@ -165,7 +165,7 @@ class Watch:
                 if isinstance(due, StepDue) and (oldest is None or due.at < oldest.at):
                     oldest = due
         loaded = await self._load({name: frozenset(dues) for name, dues in keys.items()})
-        rows = [loaded.get(name, Row(name, None)) for name in keys]
+        rows = [loaded.get(name, Row(order_id=name, state=None)) for name in keys]
         known = {*keys, *in_error}
         self._loaded = {name: one for name, one in self._loaded.items() if name in known}
         under_way = [row for row in rows if row is not None and not _settled(row)]
@@ -198,7 +198,7 @@ class Watch:
                 raise
             except Exception as broken:  # noqa: BLE001  rows that were changed by hand
                 log.warning("order %s cannot be read: %r", order_id, broken)
-                return Row(order_id, None, said=f"it cannot be read: {broken}")
+                return Row(order_id=order_id, state=None, said=f"it cannot be read: {broken}")
         return row_of(order) if order is not None else None
 
     async def _read_finished(self, now: datetime) -> None:
@@ -245,18 +245,18 @@ def row_of(order: Order) -> Row:
     settled = order.settled_at
     done = {StepState.PROCESSED, StepState.COMPENSATED}
     return Row(
-        order.order_id,
-        order.process_state,
-        order.details.workflow,
-        finding.since(order) if order.steps else settled,
-        order.details.submitted_at,
-        order.seq,
-        tuple(finding.fingerprints(order)),
-        "; ".join(step.error.message for step in failed if step.error) or finding.doing(order),
-        sum(step.process_state in done for step in order.steps),
-        len(order.steps),
-        order.acknowledged_by,
-        order.details.urgent,
+        order_id=order.order_id,
+        state=order.process_state,
+        workflow=order.details.workflow,
+        since=finding.since(order) if order.steps else settled,
+        submitted_at=order.details.submitted_at,
+        seq=order.seq,
+        failed=tuple(finding.fingerprints(order)),
+        said="; ".join(step.error.message for step in failed if step.error) or finding.doing(order),
+        done=sum(step.process_state in done for step in order.steps),
+        steps=len(order.steps),
+        acknowledged_by=order.acknowledged_by,
+        urgent=order.details.urgent,
     )
 
 
@@ -271,7 +271,14 @@ def _counts(blocks: Iterable[Block]) -> dict[OrderState, int]:
 
 def _row_of(one: Summary) -> Row:
     said = f"undone: {one.undone_because}" if one.undone_because else ""
-    return Row(one.order_id, one.process_state, one.workflow, one.at, one.submitted_at, said=said)
+    return Row(
+        order_id=one.order_id,
+        state=one.process_state,
+        workflow=one.workflow,
+        since=one.at,
+        submitted_at=one.submitted_at,
+        said=said,
+    )
 
 
 def _known(row: Row | None, one: Summary) -> Row:

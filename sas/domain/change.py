@@ -23,7 +23,7 @@ from sas.domain.order import FINISHED, Details, Direction, Order, OrderState, St
 UNDONE_BECAUSE_LENGTH_MAX = 300
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
     """Something wrong with the system, not with one order.
 
@@ -41,7 +41,7 @@ class Incident:
     agent: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """What to commit: the journal word, the changed steps, and the messages to send.
 
@@ -58,7 +58,7 @@ class Decision:
     incident: Incident | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepDue:
     """The CompleteBy of one step: the supervisor looks at it at ``at``."""
 
@@ -109,7 +109,7 @@ class OtherDue:
 Due = StepDue | OutDue | HeldDue | DeadlineDue | OtherDue
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One transition, committed as a whole or not at all.
 
@@ -132,7 +132,7 @@ class Change:
         return due_rows(self.before) - due_rows(self.after)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """Where a change comes from, as its journal row keeps it: see ``JournalEntry``."""
 
@@ -146,8 +146,16 @@ class Origin:
         self, seq: int, what: JournalWord, messages: tuple[Outgoing, ...] = ()
     ) -> JournalEntry:
         """Return a journal row of this origin."""
-        own = (self.by, self.commit_id, self.cause)
-        return JournalEntry(seq, self.at, what, *own, messages, self.reason)
+        return JournalEntry(
+            seq=seq,
+            at=self.at,
+            what=what,
+            by=self.by,
+            commit_id=self.commit_id,
+            cause=self.cause,
+            messages=messages,
+            reason=self.reason,
+        )
 
 
 def due_rows(order: Order | None) -> frozenset[StepDue | DeadlineDue]:
@@ -155,7 +163,7 @@ def due_rows(order: Order | None) -> frozenset[StepDue | DeadlineDue]:
     if order is None:
         return frozenset()
     steps = {
-        StepDue(complete_by, order.order_id, step.number, step.epoch)
+        StepDue(at=complete_by, order_id=order.order_id, step=step.number, epoch=step.epoch)
         for step in order.steps
         if (complete_by := step.complete_by) is not None
     }
@@ -175,8 +183,8 @@ def check_finished(order: Order) -> None:
 
 def first_change(details: Details, decision: Decision, origin: Origin) -> Change:
     """Return the change that writes an order for the first time."""
-    order = Order(details, decision.steps, seq=1, deadline=decision.deadline)
-    return Change(None, order, origin.entry(1, decision.what, decision.messages))
+    order = Order(details=details, steps=decision.steps, seq=1, deadline=decision.deadline)
+    return Change(before=None, after=order, entry=origin.entry(1, decision.what, decision.messages))
 
 
 def next_change(
@@ -192,19 +200,19 @@ def next_change(
     entry = origin.entry(after.seq, decision.what, decision.messages)
     entry = replace(entry, changes=_changes(order, after))
     out_at = out_at if decision.messages else None
-    return Change(order, after, entry, out_at, decision.incident)
+    return Change(before=order, after=after, entry=entry, out_at=out_at, incident=decision.incident)
 
 
 def fence(order: Order, origin: Origin, what: JournalWord = JournalWord.FENCED) -> Change:
     """Return the change that only records a cause, so that no handler acts on it any more."""
     after = replace(order, seq=order.seq + 1)
-    return Change(order, after, origin.entry(after.seq, what))
+    return Change(before=order, after=after, entry=origin.entry(after.seq, what))
 
 
 def rejection(details: Details, origin: Origin) -> Change:
     """Return the change that records a Rejected order under an id that does not exist yet."""
-    order = Order(details, (), seq=1, settled_at=origin.at, rejected=True)
-    return Change(None, order, origin.entry(1, JournalWord.REJECTED))
+    order = Order(details=details, steps=(), seq=1, settled_at=origin.at, rejected=True)
+    return Change(before=None, after=order, entry=origin.entry(1, JournalWord.REJECTED))
 
 
 def revival(rejected: Order, details: Details, decision: Decision, origin: Origin) -> Change:
@@ -217,15 +225,26 @@ def revival(rejected: Order, details: Details, decision: Decision, origin: Origi
         raise IllegalMoveError(
             f"order {rejected.order_id} is not Rejected: it cannot be submitted again"
         )
-    after = Order(details, decision.steps, seq=rejected.seq + 1, deadline=decision.deadline)
+    after = Order(
+        details=details, steps=decision.steps, seq=rejected.seq + 1, deadline=decision.deadline
+    )
     check_moves(rejected, after)
-    return Change(rejected, after, origin.entry(after.seq, decision.what, decision.messages))
+    return Change(
+        before=rejected,
+        after=after,
+        entry=origin.entry(after.seq, decision.what, decision.messages),
+    )
 
 
 def _changes(before: Order, after: Order) -> tuple[StepChange, ...]:
     """Return what a transition did to each step, for the journal."""
     return tuple(
-        StepChange(new.number, old.process_state, new.process_state, _is_edited(old, new))
+        StepChange(
+            step=new.number,
+            before=old.process_state,
+            after=new.process_state,
+            edited=_is_edited(old, new),
+        )
         for old, new in zip(before.steps, after.steps, strict=False)
         if old.process_state is not new.process_state or _is_edited(old, new)
     )

@@ -32,7 +32,7 @@ def claim(order: Order, rules: Rules, *, now: datetime, instance: str) -> Decisi
     if order.rejected:
         return None
     steps, requests = dispatch(order.steps, rules, now, instance)
-    return Decision(JournalWord.CLAIMED, steps, requests) if requests else None
+    return Decision(what=JournalWord.CLAIMED, steps=steps, messages=requests) if requests else None
 
 
 def is_ready(step: StepRecord, steps: Sequence[StepRecord], rules: Rules) -> bool:
@@ -105,12 +105,18 @@ def _claimed(
         step,
         process_state=state,
         since=since,
-        turn=Dispatched(instance, until),
+        turn=Dispatched(locked_by=instance, complete_by=until),
         epoch=step.epoch + 1,
         call=call,
     )
     direction = Direction.DO if doing else Direction.UNDO
-    request = Request(step.number, direction, claimed.epoch, step.call.generation, until)
+    request = Request(
+        step=step.number,
+        direction=direction,
+        epoch=claimed.epoch,
+        generation=step.call.generation,
+        complete_by=until,
+    )
     return claimed, request
 
 

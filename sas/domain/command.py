@@ -80,7 +80,9 @@ def resubmit(
     steps = list(order.steps)
     for one in failed:
         steps[one.number] = _again(one, now, edited)
-    return Decision(JournalWord.RESUBMITTED, update_readiness(steps, rules, now), (Wake(),))
+    return Decision(
+        what=JournalWord.RESUBMITTED, steps=update_readiness(steps, rules, now), messages=(Wake(),)
+    )
 
 
 def _again(step: StepRecord, now: datetime, edited: str | None) -> StepRecord:
@@ -124,7 +126,9 @@ def skip(
         done = replace(one, result=result or "null").moved(StepState.PROCESSED, now)
         steps[one.number] = done.without_failures()
     after = update_readiness(steps, rules, now)
-    return Decision(JournalWord.SKIPPED, after, completed_notice(after) or (Wake(),))
+    return Decision(
+        what=JournalWord.SKIPPED, steps=after, messages=completed_notice(after) or (Wake(),)
+    )
 
 
 def can_undo(order: Order) -> bool:
@@ -145,7 +149,9 @@ def undo(order: Order, rules: Rules, *, now: datetime) -> Decision | None:
     steps = begin_undo(out if cancelled else order.steps, rules, now=now)
     turned = {step.number: step for step in steps}
     after = update_readiness([turned.get(step.number, step) for step in order.steps], rules, now)
-    return Decision(JournalWord.UNDO_DECIDED, after, (Wake(), *undone_notice(after)))
+    return Decision(
+        what=JournalWord.UNDO_DECIDED, steps=after, messages=(Wake(), *undone_notice(after))
+    )
 
 
 def cancel(order: Order, rules: Rules, *, now: datetime) -> Decision | None:
@@ -158,14 +164,18 @@ def cancel(order: Order, rules: Rules, *, now: datetime) -> Decision | None:
         return None
     steps = [_cancelled(step, rules, now) for step in order.steps]
     after = update_readiness(steps, rules, now)
-    return Decision(JournalWord.CANCELLED, after, (Wake(), *undone_notice(after)))
+    return Decision(
+        what=JournalWord.CANCELLED, steps=after, messages=(Wake(), *undone_notice(after))
+    )
 
 
 def acknowledge(order: Order, by: str) -> Decision | None:
     """Decide that an operator has seen that the order is in Error."""
     if order.process_state is not OrderState.ERROR:
         return None
-    return Decision(JournalWord.ACKNOWLEDGED, order.steps, (), acknowledged_by=by)
+    return Decision(
+        what=JournalWord.ACKNOWLEDGED, steps=order.steps, messages=(), acknowledged_by=by
+    )
 
 
 def _cancelled(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:

@@ -73,11 +73,11 @@ def expire(
     match step.turn:
         case Resting():
             after = settle(order, replace(step, turn=None), rules, now)
-            return Decision(JournalWord.RELEASED, after, (Wake(),))
+            return Decision(what=JournalWord.RELEASED, steps=after, messages=(Wake(),))
         case Dispatched() if is_cancelled(step):
-            return end_cancelled(order, step, rules, now, None)
+            return end_cancelled(order, step, rules=rules, now=now, instance=None)
         case Dispatched() as turn:
-            return _late(order, step, turn, rules, now, excuse)
+            return _late(order, step, turn=turn, rules=rules, now=now, excuse=excuse)
         case _:
             return _wake_again(order, step, rules, now)
 
@@ -96,11 +96,13 @@ def expire_deadline(order: Order, rules: Rules, *, now: datetime) -> Decision | 
     if rules.on_failure is OnFailure.HOLD:
         state = "is in Error" if order.process_state is OrderState.ERROR else "goes on"
         alert = Alert(AlertKind.OVERDUE, None, f"{text} and {state}. Undo or cancel it if need be.")
-        return Decision(JournalWord.OVERDUE, order.steps, (alert,), overdue=True)
+        return Decision(
+            what=JournalWord.OVERDUE, steps=order.steps, messages=(alert,), overdue=True
+        )
     after = update_readiness(begin_undo(order.steps, rules, now=now), rules, now)
-    failed = Notify(Notice.FAILED, None, Fault(FaultCode.OVERDUE, text), undoing=True)
+    failed = Notify(Notice.FAILED, step=None, fault=Fault(FaultCode.OVERDUE, text), undoing=True)
     messages: tuple[Outgoing, ...] = (Wake(), failed, *undone_notice(after))
-    return Decision(JournalWord.OVERDUE_UNDO, after, messages, overdue=True)
+    return Decision(what=JournalWord.OVERDUE_UNDO, steps=after, messages=messages, overdue=True)
 
 
 def postpone(order: Order, number: int, why: str, *, now: datetime) -> Decision | None:
@@ -123,8 +125,15 @@ def postpone(order: Order, number: int, why: str, *, now: datetime) -> Decision 
             postponed = replace(step, turn=Ready(later))
     text = f"{why}. Deploy that version again."
     until = later + DEPLOY_TIME
-    incident = Incident(AlertKind.NOT_RUNNABLE, _workflow_of(order), text, now, until)
-    return Decision(JournalWord.POSTPONED, with_step(order.steps, postponed), (), incident=incident)
+    incident = Incident(
+        kind=AlertKind.NOT_RUNNABLE, scope=_workflow_of(order), text=text, since=now, until=until
+    )
+    return Decision(
+        what=JournalWord.POSTPONED,
+        steps=with_step(order.steps, postponed),
+        messages=(),
+        incident=incident,
+    )
 
 
 def postpone_deadline(order: Order, why: str, *, now: datetime) -> Decision | None:
@@ -133,7 +142,7 @@ def postpone_deadline(order: Order, why: str, *, now: datetime) -> Decision | No
         return None
     text = f"the order is past its deadline, and {why}. Deploy that version again."
     alert = Alert(AlertKind.OVERDUE, None, text)
-    return Decision(JournalWord.POSTPONED, order.steps, (alert,), overdue=True)
+    return Decision(what=JournalWord.POSTPONED, steps=order.steps, messages=(alert,), overdue=True)
 
 
 def fail(
@@ -153,14 +162,18 @@ def fail(
     failed = step.moved(StepState.ERROR, now, error=fault)
     steps = with_step(order.steps, failed)
     undo_all = rules.on_failure is OnFailure.UNDO
-    notice = Notify(Notice.FAILED, step.number, fault, undoing=undo_all)
+    notice = Notify(Notice.FAILED, step=step.number, fault=fault, undoing=undo_all)
     if not undo_all:
         text = f"step {step.name} failed: {fault.message}. Resubmit it, skip it or undo the order."
         alert = Alert(AlertKind.STEP_FAILED, step.number, text)
         after = update_readiness(steps, rules, now)
-        return Decision(JournalWord.STEP_FAILED, after, (notice, alert))
+        return Decision(what=JournalWord.STEP_FAILED, steps=after, messages=(notice, alert))
     after, sent = _going_on(begin_undo(steps, rules, now=now), rules, now, instance)
-    return Decision(JournalWord.STEP_FAILED_UNDO, after, (*sent, notice, *undone_notice(after)))
+    return Decision(
+        what=JournalWord.STEP_FAILED_UNDO,
+        steps=after,
+        messages=(*sent, notice, *undone_notice(after)),
+    )
 
 
 def end_cancelled(
@@ -169,7 +182,9 @@ def end_cancelled(
     """Decide about a step of a cancelled order that replied or timed out: it is undone."""
     turned = with_step(order.steps, turn_to_undo(step, rules, now))
     after, sent = _going_on(turned, rules, now, instance)
-    return Decision(JournalWord.CANCELLED_STEP, after, (*sent, *undone_notice(after)))
+    return Decision(
+        what=JournalWord.CANCELLED_STEP, steps=after, messages=(*sent, *undone_notice(after))
+    )
 
 
 def _going_on(
@@ -208,7 +223,7 @@ def _late(
     call = replace(step.call, called_until=now + more) if calls else step.call
     waits = replace(step, turn=replace(turn, complete_by=now + more), call=call)
     word = JournalWord.QUEUE_AWAY if excuse is Excuse.AWAY else JournalWord.WAITS_IN_QUEUE
-    return Decision(word, with_step(order.steps, waits), ())
+    return Decision(what=word, steps=with_step(order.steps, waits), messages=())
 
 
 def _timed_out(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
@@ -222,7 +237,9 @@ def _timed_out(order: Order, step: StepRecord, rules: Rules, now: datetime) -> D
     said, cause = _cause(step)
     if not doing:
         text = f"no {said} to the undo within CompleteBy, {times} times{cause}"
-        return undo_failed(order, counted, Fault(FaultCode.TIMED_OUT, text), rules, now)
+        return undo_failed(
+            order, counted, fault=Fault(FaultCode.TIMED_OUT, text), rules=rules, now=now
+        )
     text = f"no {said} within CompleteBy, {times} times; its outcome is unknown{cause}"
     fault = Fault(FaultCode.TIMED_OUT, text)
     return fail(order, counted, fault, rules, now=now, instance=None)
@@ -250,7 +267,7 @@ def _again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decis
         reset = replace(free, turn=Resting(now + rest) if rest else None)
         after = settle(order, reset, rules, now)
         word = JournalWord.STEP_RESET if doing else JournalWord.UNDO_RESET
-        return Decision(word, after, () if rest else (Wake(),))
+        return Decision(what=word, steps=after, messages=() if rest else (Wake(),))
     wait = own.extended_wait
     waits = step.failures.extended_waits
     if wait is None or waits >= wait.times:
@@ -261,14 +278,15 @@ def _again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decis
     incident = resting_incident(
         order,
         step,
-        rules,
-        "timed out past its threshold. It rests, in the expectation that the fault is resolved, "
-        "and is tried again automatically. Check its service; cancel orders that cannot wait.",
-        now,
-        until,
+        rules=rules,
+        text="timed out past its threshold. It rests, in the expectation that the fault is "
+        "resolved, and is tried again automatically. Check its service; cancel orders that cannot "
+        "wait.",
+        now=now,
+        until=until,
     )
     after = settle(order, resting, rules, now)
-    return Decision(JournalWord.EXTENDED_WAIT, after, (), incident=incident)
+    return Decision(what=JournalWord.EXTENDED_WAIT, steps=after, messages=(), incident=incident)
 
 
 def _wake_again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision | None:
@@ -288,8 +306,12 @@ def _wake_again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> 
             f"Steps of {scope} are ready and no scheduler claims them. Check that the scheduler's "
             "function runs; the steps go on automatically as soon as it does."
         )
-        incident = Incident(AlertKind.NOT_PICKED_UP, scope, text, step.since, later)
-    return Decision(JournalWord.WOKEN_AGAIN, steps, (Wake(),), incident=incident)
+        incident = Incident(
+            kind=AlertKind.NOT_PICKED_UP, scope=scope, text=text, since=step.since, until=later
+        )
+    return Decision(
+        what=JournalWord.WOKEN_AGAIN, steps=steps, messages=(Wake(),), incident=incident
+    )
 
 
 def resting_incident(
@@ -302,7 +324,15 @@ def resting_incident(
     agent = rules.steps[step.number].agents[step.call.route]
     text = f"In {workflow} {name} {text}"
     scope, own = f"{workflow}, {name}", order.details.workflow
-    return Incident(AlertKind.WAITING, scope, text, now, until, own, agent)
+    return Incident(
+        kind=AlertKind.WAITING,
+        scope=scope,
+        text=text,
+        since=now,
+        until=until,
+        workflow=own,
+        agent=agent,
+    )
 
 
 def _workflow_of(order: Order) -> str:

@@ -10,7 +10,7 @@ each, and Table Storage takes 4 MiB.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from enum import Enum, StrEnum
 from typing import ClassVar
@@ -101,7 +101,7 @@ class Wake:
     """Ask a scheduler to look at the order."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """Ask the agent of a step to do or undo it. The epoch fences its reply."""
 
@@ -120,6 +120,7 @@ class Notify:
     """
 
     notice: Notice
+    _: KW_ONLY
     step: int | None = None
     fault: Fault | None = None
     undoing: bool = False
@@ -146,7 +147,7 @@ class Outcome(Enum):
     """No call could begin before CompleteBy, or one only that tested a service that is away."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """The reply of an agent to one request. Only DONE has a ``result``."""
 
@@ -159,7 +160,7 @@ class Reply:
     fault: Fault | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """An agent says that a step is still going on, and asks for a later CompleteBy.
 
@@ -191,7 +192,7 @@ class Verb(Enum):
     ACKNOWLEDGE = "acknowledge"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """A command of an operator.
 
@@ -211,7 +212,7 @@ class Command:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepChange:
     """What a transition did to one step. ``edited``: an operator gave it another input."""
 
@@ -221,7 +222,7 @@ class StepChange:
     edited: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JournalEntry:
     """One transition as the journal keeps it. It never changes.
 

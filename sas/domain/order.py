@@ -87,7 +87,7 @@ class Fault:
         object.__setattr__(self, "message", self.message[: self.MESSAGE_LENGTH_MAX])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptError:
     """The last error of an agent's attempts at one dispatch of a step, bounded.
 
@@ -108,7 +108,7 @@ class AttemptError:
         object.__setattr__(self, "message", self.message[: self.MESSAGE_LENGTH_MAX])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatched:
     """A request of the step is out. ``note`` is the last progress note of its agent.
 
@@ -152,7 +152,7 @@ class Failures:
     extended_waits: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LastCall:
     """The last request to do the step: which agent (by number), with which input, until when.
 
@@ -198,7 +198,7 @@ STEP_FORMS: Mapping[StepState, tuple[tuple[type, ...], tuple[UndoStatus, ...]]] 
 _NEVER_DISPATCHED = frozenset({_S.PENDING, _S.COMPENSATED})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
     """One step of one order as the state store keeps it.
 
@@ -304,7 +304,7 @@ class StepRecord:
         return replace(self, failures=Failures(), error=None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Details:
     """What was ordered and by whom. It is written once and never changes.
 
@@ -333,7 +333,7 @@ class Details:
         return digest_id(self.order_id, key_time(self.submitted_at))[:16]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """Everything about one order except its journal.
 

@@ -30,7 +30,7 @@ def lane(queue: str, *, urgent: bool) -> str:
     return queue + URGENT_SUFFIX if urgent else queue
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Queues:
     """Every queue of the system.
 

@@ -41,16 +41,16 @@ def answer(
     if reply.direction is Direction.UNDO:
         done = reply.outcome is Outcome.DONE
         return (
-            undone(order, step, rules, now, instance)
+            undone(order, step, rules=rules, now=now, instance=instance)
             if done
-            else undo_failed(order, step, fault, rules, now)
+            else undo_failed(order, step, fault=fault, rules=rules, now=now)
         )
     if is_cancelled(step):
         back = replace(step, result=reply.result) if reply.result is not None else step
-        return end_cancelled(order, back, rules, now, instance)
+        return end_cancelled(order, back, rules=rules, now=now, instance=instance)
     if reply.outcome is Outcome.REFUSED:
         return fail(order, step, fault, rules, now=now, instance=instance)
-    return _done(order, replace(step, result=reply.result), rules, now, instance)
+    return _done(order, replace(step, result=reply.result), rules=rules, now=now, instance=instance)
 
 
 def counts(order: Order, reply: Reply) -> bool:
@@ -77,15 +77,15 @@ def progressed(order: Order, progress: Progress, *, now: datetime) -> Decision |
     calls = doing and not progress.awaits
     call = replace(step.call, called_until=until) if calls else step.call
     goes_on = with_step(order.steps, replace(step, turn=turn, call=call))
-    return Decision(JournalWord.PROGRESS, goes_on, ())
+    return Decision(what=JournalWord.PROGRESS, steps=goes_on, messages=())
 
 
 def _done(order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str) -> Decision:
     done = step.moved(StepState.PROCESSED, now).without_failures()
     steps, requests = dispatch(with_step(order.steps, done), rules, now, instance)
-    notice = (Notify(Notice.STEP_COMPLETED, step.number),) if rules.notify_steps else ()
+    notice = (Notify(Notice.STEP_COMPLETED, step=step.number),) if rules.notify_steps else ()
     messages = (*requests, *notice, *completed_notice(steps))
-    return Decision(JournalWord.STEP_PROCESSED, steps, messages)
+    return Decision(what=JournalWord.STEP_PROCESSED, steps=steps, messages=messages)
 
 
 def _waited(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
@@ -101,12 +101,12 @@ def _waited(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Deci
     incident = resting_incident(
         order,
         step,
-        rules,
-        "cannot begin: the circuit of its service is open, all call slots are taken, or its "
+        rules=rules,
+        text="cannot begin: the circuit of its service is open, all call slots are taken, or its "
         "content cannot be read (another alert says so). "
         "No failure is counted, and it is tried again automatically. Check that service; cancel "
         "orders that cannot wait.",
-        now,
-        until,
+        now=now,
+        until=until,
     )
-    return Decision(JournalWord.WAITING, after, (), incident=incident)
+    return Decision(what=JournalWord.WAITING, steps=after, messages=(), incident=incident)

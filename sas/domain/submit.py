@@ -18,12 +18,12 @@ from sas.domain.workflow import Rules
 def submit(rules: Rules, *, now: datetime) -> Decision:
     """Decide a new order: every step is Pending; wake a scheduler and notify the application."""
     steps = [
-        StepRecord(number, step.name, StepState.PENDING, now)
+        StepRecord(number=number, name=step.name, process_state=StepState.PENDING, since=now)
         for number, step in enumerate(rules.steps)
     ]
     return Decision(
-        JournalWord.SUBMITTED,
-        update_readiness(steps, rules, now),
-        (Wake(), Notify(Notice.RECEIVED)),
+        what=JournalWord.SUBMITTED,
+        steps=update_readiness(steps, rules, now),
+        messages=(Wake(), Notify(Notice.RECEIVED)),
         deadline=now + rules.deadline if rules.deadline else None,
     )

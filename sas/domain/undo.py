@@ -56,7 +56,9 @@ def undone(order: Order, step: StepRecord, rules: Rules, now: datetime, instance
     """Decide about a confirmed undo: the undo of the steps before it, or the end."""
     done = with_step(order.steps, _compensated(step, now, UndoStatus.UNDONE))
     after, requests = dispatch(done, rules, now, instance)
-    return Decision(JournalWord.STEP_UNDONE, after, (*requests, *undone_notice(after)))
+    return Decision(
+        what=JournalWord.STEP_UNDONE, steps=after, messages=(*requests, *undone_notice(after))
+    )
 
 
 def undone_by_hand(order: Order, numbers: Sequence[int], rules: Rules, now: datetime) -> Decision:
@@ -65,7 +67,9 @@ def undone_by_hand(order: Order, numbers: Sequence[int], rules: Rules, now: date
     for number in numbers:
         steps = with_step(steps, _compensated(steps[number], now, UndoStatus.BY_HAND))
     after = update_readiness(steps, rules, now)
-    return Decision(JournalWord.UNDONE_BY_HAND, after, (Wake(), *undone_notice(after)))
+    return Decision(
+        what=JournalWord.UNDONE_BY_HAND, steps=after, messages=(Wake(), *undone_notice(after))
+    )
 
 
 def undo_failed(
@@ -78,9 +82,13 @@ def undo_failed(
         f"the undo of step {step.name} failed: {fault.message}. {ledger(steps)}. "
         "Resubmit to try the undo again, or skip it once it is undone by hand."
     )
-    notice = Notify(Notice.FAILED, step.number, fault)
+    notice = Notify(Notice.FAILED, step=step.number, fault=fault)
     alert = Alert(AlertKind.UNDO_FAILED, step.number, text)
-    return Decision(JournalWord.UNDO_FAILED, update_readiness(steps, rules, now), (notice, alert))
+    return Decision(
+        what=JournalWord.UNDO_FAILED,
+        steps=update_readiness(steps, rules, now),
+        messages=(notice, alert),
+    )
 
 
 def ledger(steps: Sequence[StepRecord]) -> str:

@@ -7,7 +7,7 @@ agents nor business: the Supervisor "shouldn't have knowledge of the actual busi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from datetime import timedelta
 from enum import Enum
 from typing import Any
@@ -81,7 +81,7 @@ class ExtendedWait:
     times: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepRules:
     """The rules of one step. ``after`` are the numbers of the steps that must be Processed first,
     ``agents`` are those that can do it, by route.
@@ -103,7 +103,7 @@ class StepRules:
         return self.undo_time_allowed or self.time_allowed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """The rules of one workflow.
 
@@ -149,6 +149,7 @@ class Step:
     """
 
     name: str
+    _: KW_ONLY
     agent: str
     time_allowed: timedelta = timedelta(seconds=60)
     after: tuple[str, ...] | None = None
@@ -177,6 +178,7 @@ class Workflow:
     """
 
     name: str
+    _: KW_ONLY
     version: int
     steps: tuple[Step, ...]
     on_failure: OnFailure = OnFailure.HOLD
@@ -223,8 +225,14 @@ class Workflow:
         for number, step in enumerate(self.steps):
             made.append(self._step_rules(number, step, numbers))
             numbers[step.name] = number
-        policies = (self.on_failure, self.notify_steps, self.pickup, self.alert_after)
-        return Rules(tuple(made), *policies, self.deadline)
+        return Rules(
+            steps=tuple(made),
+            on_failure=self.on_failure,
+            notify_steps=self.notify_steps,
+            pickup=self.pickup,
+            alert_after=self.alert_after,
+            deadline=self.deadline,
+        )
 
     def _step_rules(self, number: int, step: Step, numbers: Mapping[str, int]) -> StepRules:
         where = f"workflow {self.name!r} step {step.name!r}"
@@ -243,15 +251,15 @@ class Workflow:
             after = tuple(sorted({numbers[name] for name in step.after}))
         undo = step.undo
         return StepRules(
-            step.name,
-            after,
-            step.time_allowed,
-            undo.time_allowed if undo else None,
-            step.failures_max,
-            undo.drain_time if undo else None,
-            step.backoff,
-            step.extended_wait,
-            step.agents,
+            name=step.name,
+            after=after,
+            time_allowed=step.time_allowed,
+            undo_time_allowed=undo.time_allowed if undo else None,
+            failures_max=step.failures_max,
+            drain_time=undo.drain_time if undo else None,
+            backoff=step.backoff,
+            extended_wait=step.extended_wait,
+            agents=step.agents,
         )
 
 

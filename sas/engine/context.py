@@ -112,7 +112,7 @@ class Context:
             alert_kind = AlertKind.UNREADABLE
         elif isinstance(wrong, QueueRefusesError):
             alert_kind = AlertKind.QUEUE_DELAY
-        incident = Incident(alert_kind, wrong.scope, text, now, until)
+        incident = Incident(kind=alert_kind, scope=wrong.scope, text=text, since=now, until=until)
         try:
             await self.incidents.report(incident, *order_ids)
         except StoreMismatchError:
@@ -137,7 +137,13 @@ class Context:
         if isinstance(wrong, DecodingError):
             now = self.clock.now()
             text = f"Content of orders cannot be decoded: {wrong}. Their steps wait for it."
-            incident = Incident(AlertKind.UNREADABLE, "payload codec", text, now, now + again_after)
+            incident = Incident(
+                kind=AlertKind.UNREADABLE,
+                scope="payload codec",
+                text=text,
+                since=now,
+                until=now + again_after,
+            )
             await self.incidents.report(incident, body.order_id or "")
         else:
             await self.outward.send([alert(body, self.to)], body.order_id or "")

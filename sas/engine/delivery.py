@@ -21,7 +21,7 @@ OUTSIDE_SENT = "sas_outside_sent"
 """Property of a message that was put back after its alerts and notifications were sent."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """A message, and its properties in its queue.
 

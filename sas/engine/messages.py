@@ -91,11 +91,19 @@ def compose(
             case Request():
                 # A reply to an older epoch would not count, and the input may be edited since.
                 if workflow is not None and order.steps[item.step].epoch == item.epoch:
-                    internals.append(_request(order, item, own_id, entry, workflow, to))
+                    internals.append(
+                        _request(order, item, own_id=own_id, entry=entry, workflow=workflow, to=to)
+                    )
             case Notify():
-                notifications.append(_notification(order, item, own_id, entry, to, fetched or {}))
+                notifications.append(
+                    _notification(
+                        order, item, own_id=own_id, entry=entry, to=to, fetched=fetched or {}
+                    )
+                )
             case Alert():
-                alerts.append(_alert(order, item, own_id, entry, to, workflow))
+                alerts.append(
+                    _alert(order, item, own_id=own_id, entry=entry, to=to, workflow=workflow)
+                )
     return internals, [*alerts, *notifications]
 
 

@@ -78,7 +78,7 @@ class Outbox:
                 a result could not be read. Put the trigger message back.
         """
         fetched = await self._fetched(order, entry)
-        internals, others = compose(order, entry, workflow, self._to, fetched)
+        internals, others = compose(order, entry, workflow=workflow, to=self._to, fetched=fetched)
         failed: BusUnavailableError | None = None
         try:
             if internals:

@@ -72,7 +72,7 @@ class GivenUpError(UnavailableError):
     delay_max_s = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Receiver:
     """Hands messages to their handlers. ``function_time`` is the time that one function has.
 

@@ -67,7 +67,7 @@ class Source:
         """Return the change that commits a decision."""
         by = self.by(order) if callable(self.by) else self.by
         out_at = at + OUT_AGAIN_AFTER if self.cause is None else None
-        origin = Origin(by, uuid4().hex, self.cause, at, self.reason)
+        origin = Origin(by=by, commit_id=uuid4().hex, cause=self.cause, at=at, reason=self.reason)
         return next_change(order, decision, origin, out_at)
 
 

@@ -44,7 +44,7 @@ GONE = "the order does not exist any more (finished orders are purged in the end
 UNDER_WAY = frozenset({OrderState.PENDING, OrderState.PROCESSING, OrderState.ERROR})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
     """What an operator wants of an order, or of several."""
 
@@ -55,7 +55,7 @@ class Intent:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """One command for one order. ``seq`` is the order's seq that the operator saw; None: any."""
 

@@ -32,7 +32,7 @@ _FINISHED = {
 _LOADED = {"error": OrderState.ERROR, "processed": OrderState.PROCESSED}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """Which orders are looked for: at most ``limit``, in their state since ``since`` or later."""
 

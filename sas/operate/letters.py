@@ -51,7 +51,7 @@ _INTERNAL: type[Envelope] = (
 WHY, WHY_TEXT = "DeadLetterReason", "DeadLetterErrorDescription"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
     """One message in a queue. ``path`` is the queue's, or that of its dead-letter subqueue.
 
@@ -108,7 +108,7 @@ def letter_of(path: str, one: Peeked) -> Letter:
     """Return a message with the queue that it belongs to."""
     queue = path.removesuffix(DEAD_LETTER_SUBQUEUE)
     source = one.source or one.properties.get(SOURCE) or queue
-    return Letter(path, one, source, order_of(one.body))
+    return Letter(path=path, peeked=one, source=source, order_id=order_of(one.body))
 
 
 def order_of(body: bytes) -> str | None:
@@ -256,7 +256,7 @@ async def judge(store: StateStore, letter: Letter, queues: Queues) -> Verdict:
         return Verdict(Fate.SAFE, "its reader may get it twice, under the same id", order)
     if order is None:
         return Verdict(Fate.GONE, "there is no such order (it may have been purged)")
-    return await _of_internal(store, letter, order, source, queues)
+    return await _of_internal(store, letter, order=order, queue=source, queues=queues)
 
 
 async def _of_submission(

@@ -54,7 +54,13 @@ def redrive(
     to: str | None = None,
 ) -> tuple[list[Planned], list[str]]:
     """Return what sends these messages of a queue again, and why others stay. ``ids`` None: all."""
-    return _planned(found, path, ids, queues, lambda group: _again(group, path, queues, to))
+    return _planned(
+        found,
+        path,
+        ids=ids,
+        queues=queues,
+        message_of=lambda group: _again(group, path, queues, to),
+    )
 
 
 def redrive_safe(
@@ -80,7 +86,7 @@ def removal(
     found: Sequence[Peeked], path: str, ids: Collection[str], queues: Queues
 ) -> tuple[list[Planned], list[str]]:
     """Return what removes these messages of a queue, and why others stay."""
-    return _planned(found, path, ids, queues, lambda _: None)
+    return _planned(found, path, ids=ids, queues=queues, message_of=lambda _: None)
 
 
 def why_it_stays(letter: Letter, verdict: Verdict, queues: Queues) -> str:
@@ -159,7 +165,9 @@ def _again(group: Sequence[Seen], path: str, queues: Queues, to: str | None) -> 
         body = with_submission_id(body, new_id)
     is_event = target.startswith(queues.response_prefix)
     content_type = CLOUDEVENTS_TYPE if is_event else "application/json"
-    return Message(target, new_id, body, content_type, said.correlation_id)
+    return Message(
+        target, new_id, body, content_type=content_type, correlation_id=said.correlation_id
+    )
 
 
 def _is_given_up(said: RejectedMessage, target: str, queues: Queues) -> bool:
@@ -181,7 +189,12 @@ def _copy(one: Peeked, new_id: str, target: str, queues: Queues) -> Message:
     properties = {FIRST_ID: one.message_id} | kept | ({SOURCE: source} if source else {})
     content_type = one.content_type or "application/json"
     return Message(
-        target, new_id, one.body, content_type, one.correlation_id, properties=properties
+        target,
+        new_id,
+        one.body,
+        content_type=content_type,
+        correlation_id=one.correlation_id,
+        properties=properties,
     )
 
 

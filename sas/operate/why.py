@@ -44,7 +44,7 @@ FOLDED_MIN = 4
 """Fewer rows of waiting than these are shown one by one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One dispatch of a step. ``ended_at`` None: it is out. ``outcome`` says how it ended."""
 
@@ -57,7 +57,7 @@ class Attempt:
     outcome: str = "is out"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
     """What an order waits for. ``at`` is when it ends by itself; ``todo`` is what you can do."""
 
@@ -165,14 +165,14 @@ def waits_for(
     """Return what an order waits for. ``agents`` names the agent of each step, where known."""
     match order.process_state:
         case OrderState.REJECTED:
-            return Waits("Nothing: the application corrects it and submits it again.")
+            return Waits(what="Nothing: the application corrects it and submits it again.")
         case OrderState.PROCESSED | OrderState.COMPENSATED:
-            return Waits("Nothing: it is finished.")
+            return Waits(what="Nothing: it is finished.")
         case OrderState.ERROR:
             return _waits_for_you(order, agents or {}, circuits or {})
     open_steps = [step for step in order.steps if step.complete_by is not None]
     if not open_steps:
-        return Waits("No step is open.", todo="Report this as a bug, with this page.")
+        return Waits(what="No step is open.", todo="Report this as a bug, with this page.")
     step = min(open_steps, key=lambda one: one.complete_by or now)
     found = _waits_for_step(step, now)
     agent = (agents or {}).get(step.number)
@@ -193,26 +193,36 @@ def _waits_for_you(
             "Repair the cause and resubmit; if you did the step by hand, skip it with its result, "
             "which later steps read; or undo."
         )
-    return Waits("You.", "It goes on only after a command.", None, todo, step, agent, circuit)
+    return Waits(
+        what="You.",
+        then="It goes on only after a command.",
+        at=None,
+        todo=todo,
+        step=step,
+        agent=agent,
+        circuit=circuit,
+    )
 
 
 def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
     doing = "undo" if step.direction is Direction.UNDO else "call"
     if step.complete_by is not None and step.complete_by + _LATE_AFTER < now:
         return Waits(
-            f"The supervisor, to look at {step.name}.",
-            "It is late.",
+            what=f"The supervisor, to look at {step.name}.",
+            then="It is late.",
             todo="Check that the function app runs: the supervisor looks within seconds.",
         )
     if step.resting:
         again = "undone" if step.direction is Direction.UNDO else "tried again"
-        return Waits(f"{step.name} rests.", f"Then it is {again}.")
+        return Waits(what=f"{step.name} rests.", then=f"Then it is {again}.")
     if step.dispatched:
         return Waits(
-            f"The agent of {step.name}: the {doing} is out, request {step.epoch}.",
-            "Without a reply until then, the supervisor resets the step.",
+            what=f"The agent of {step.name}: the {doing} is out, request {step.epoch}.",
+            then="Without a reply until then, the supervisor resets the step.",
         )
-    return Waits(f"A scheduler, to claim {step.name}.", "If none does, the supervisor wakes one.")
+    return Waits(
+        what=f"A scheduler, to claim {step.name}.", then="If none does, the supervisor wakes one."
+    )
 
 
 def agents_of(
@@ -255,8 +265,14 @@ def attempts(order: Order, journal: Sequence[JournalEntry]) -> list[Attempt]:
             made[number] = replace(made[number], ended_at=entry.at, outcome=_outcome(entry.what))
         for message in entry.messages:
             if isinstance(message, Request):
-                where = (message.step, message.epoch, message.direction)
-                made.append(Attempt(*where, entry.at, message.complete_by))
+                attempt = Attempt(
+                    step=message.step,
+                    epoch=message.epoch,
+                    direction=message.direction,
+                    began_at=entry.at,
+                    complete_by=message.complete_by,
+                )
+                made.append(attempt)
     return [_as_it_stands(one, order) for one in made]
 
 

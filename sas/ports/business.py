@@ -137,7 +137,7 @@ def _no_callbacks(_within: timedelta) -> Callback:
     raise CallbacksOffError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One remote call: an action to do, or to undo.
 
@@ -238,7 +238,7 @@ class Blocking:
         return await loop.run_in_executor(self._threads, context.run, work, *given)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Business:
     """What an adopter supplies. It is checked when it is created.
 

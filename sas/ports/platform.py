@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from typing import Generic, Protocol, TypeVar
 
@@ -110,7 +110,7 @@ class DecodingError(UnreadableError):
     """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """One order in a list, read from an index row without loading the order.
 
@@ -279,6 +279,7 @@ class Message:
     queue: str
     message_id: str
     body: bytes
+    _: KW_ONLY
     content_type: str = "application/json"
     correlation_id: str | None = None
     time_to_live: timedelta | None = None
@@ -286,7 +287,7 @@ class Message:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Peeked:
     """One message in a queue. ``enqueued_at`` is when it became, or becomes, visible.
 

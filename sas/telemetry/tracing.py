@@ -123,7 +123,7 @@ def span(
     given = _named(**about)
     if not _listened_to():
         return _Within(given, actor, parent)
-    return _span(name, kind, parent, actor, given)
+    return _span(name, kind, parent=parent, actor=actor, given=given)
 
 
 @contextmanager

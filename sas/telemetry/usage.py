@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Usage:
     """Counted requests to the state store and to the bus, repeats included.
 
@@ -49,15 +49,11 @@ class Usage:
 
     def __add__(self, other: Usage) -> Usage:
         """Return the sum of each count."""
-        return Usage(*(a + b for a, b in zip(_counts(self), _counts(other), strict=True)))
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in _NAMES})
 
     def __sub__(self, other: Usage) -> Usage:
         """Return the difference of each count."""
-        return Usage(*(a - b for a, b in zip(_counts(self), _counts(other), strict=True)))
-
-
-def _counts(usage: Usage) -> list[int]:
-    return [getattr(usage, name) for name in _NAMES]
+        return Usage(**{name: getattr(self, name) - getattr(other, name) for name in _NAMES})
 
 
 _NAMES = tuple(one.name for one in fields(Usage))

@@ -39,7 +39,7 @@ class BusFault(Enum):
     LOST_ANSWER = "the message was sent, but the sender gets BusUnavailableError"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRules:
     """How a queue is configured. None means: no limit, off, or nowhere.
 
@@ -54,7 +54,7 @@ class QueueRules:
     forwards_dead_letters_to: str | None = None
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Queued:
     """One message in a queue. ``sequence`` increases over all queues.
 
@@ -80,7 +80,7 @@ class Queued:
         return self.visible_at, self.sequence
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Queue:
     """One queue: its rules, its messages that wait, are locked, or expired.
 
@@ -144,7 +144,7 @@ class MemoryBus:
         """
         rules = rules or QueueRules(duplicate_window=duplicate_window, time_to_live=time_to_live)
         for name in names:
-            self.queues[name] = Queue(name, rules, length_max)
+            self.queues[name] = Queue(name=name, rules=rules, length_max=length_max)
 
     def fail_next(self, *faults: BusFault) -> None:
         """Inject these faults into the next messages, one each."""
@@ -185,11 +185,11 @@ class MemoryBus:
         self.meter.peeks += pages + is_end  # an empty page says that it was the last
         return [
             Peeked(
-                one.message.message_id,
-                one.message.body,
-                one.visible_at,
-                one.message.properties,
-                one.sequence,
+                message_id=one.message.message_id,
+                body=one.message.body,
+                enqueued_at=one.visible_at,
+                properties=one.message.properties,
+                sequence=one.sequence,
                 source=one.source,
             )
             for one in first
@@ -441,7 +441,13 @@ class MemoryBus:
         visible_at = max(now, message.scheduled_at or now)
         asked = [t for t in (message.time_to_live, queue.rules.time_to_live) if t is not None]
         expires_at = visible_at + min(asked) if asked else None
-        return Queued(self._sequence, message, now, visible_at, expires_at)
+        return Queued(
+            sequence=self._sequence,
+            message=message,
+            enqueued_at=now,
+            visible_at=visible_at,
+            expires_at=expires_at,
+        )
 
     @staticmethod
     def _is_duplicate(queue: Queue, message_id: str, now: datetime) -> bool:

@@ -82,7 +82,14 @@ class Host:
         name = f"{self._name}.{self._starts}"
         config = settings(name, queues=QUEUES, circuit=self._breaker, callback_keys=KEYS)
         kept = KeptOrders(0) if self._reads_all else None
-        app = assemble(self._store, self._bus, self.clock, self.business, config, kept=kept)
+        app = assemble(
+            self._store,
+            self._bus,
+            clock=self.clock,
+            business=self.business,
+            settings=config,
+            kept=kept,
+        )
         self.context: Context = app.context
         self.callbacks, self._supervisor = app.callbacks, app.supervisor
         self.handlers: dict[str, Handler] = _handlers(app, self.business)
@@ -114,9 +121,9 @@ def delivery(queued: Queued) -> Delivery:
     """Return a message as a host hands it over."""
     message = queued.message
     return Delivery(
-        message.body,
-        message.message_id,
-        message.queue.removesuffix(DEAD_LETTERS),
+        body=message.body,
+        message_id=message.message_id,
+        queue=message.queue.removesuffix(DEAD_LETTERS),
         urgent=message.queue.endswith("-urgent"),
         properties=message.properties,
         count=queued.deliveries,

@@ -93,7 +93,7 @@ def of_change(change: Change, rows: int, rules: Rules) -> Iterator[Violation]:
         return
     for old, new in zip(change.before.steps, order.steps, strict=False):
         yield from _of_step(old, new, where)
-        yield from _of_turn(change, old, new, rules, where)
+        yield from _of_turn(change, old, new=new, rules=rules, where=where)
     if entry.cause is None and entry.messages and change.out_at is None:
         yield Violation(4, f"{where}: a timer's messages have no out row")
     if change.before.direction is Direction.UNDO and order.direction is Direction.DO:
@@ -632,7 +632,13 @@ def of_orders(system: System) -> Iterator[Violation]:
             state = "gone" if stored is None else stored.order.process_state.value
             yield Violation(12, f"order {order_id} never ended: {state}")
             continue
-        yield from _of_order(system, stored.order, stored.journal, notified[order_id], alerted)
+        yield from _of_order(
+            system,
+            stored.order,
+            journal=stored.journal,
+            notified_ids=notified[order_id],
+            alerted=alerted,
+        )
 
 
 def _unread(system: System) -> Iterator[Violation]:
@@ -685,8 +691,8 @@ def _of_order(
             yield Violation(2, f"{where} lies on no queue: nobody can send it again")
         return
     for step in order.steps:
-        yield from _effects(system, order, step, journal, where)
-    yield from _messages(order, journal, notified_ids, alerted, where)
+        yield from _effects(system, order, step=step, journal=journal, where=where)
+    yield from _messages(order, journal, notified_ids=notified_ids, alerted=alerted, where=where)
     yield from _of_state(state, notified, where)
 
 

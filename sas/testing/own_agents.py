@@ -54,7 +54,7 @@ _LOSES = (None, 500, 504)
 """How a call fails before its effect, and how its answer is lost. None: the connection is cut."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
     """What an adopter gives: how to make the business, orders by workflow, answers by call.
 
@@ -87,7 +87,7 @@ class Given:
         return None
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class _Attempt:
     """One call of an agent: how many effects it asked for, and its callback."""
 
@@ -106,7 +106,7 @@ class _Attempt:
 _attempt: ContextVar[_Attempt | None] = ContextVar("attempt", default=None)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class _Effect:
     """One effect at the service: what asked for it, and how."""
 
@@ -155,7 +155,9 @@ class OwnAgent(ModelService):
         await self._travel()
 
     async def _attempted(self, call: Call, *, doing: bool) -> Any:
-        attempt = _Attempt(self, call, doing, self._own.workflow_of[call.order_id])
+        attempt = _Attempt(
+            agent=self, call=call, doing=doing, workflow=self._own.workflow_of[call.order_id]
+        )
 
         def callback(within: timedelta) -> Callback:
             attempt.callback = call.callbacks(within)
@@ -187,7 +189,7 @@ class OwnAgent(ModelService):
             await self._clock.sleep(self._rng.uniform(1, 5))
 
 
-@dataclass
+@dataclass(kw_only=True)
 class OwnAgents:
     """All agents of one simulation, and their service.
 
@@ -210,7 +212,7 @@ class OwnAgents:
 
     def agent(self, name: str) -> OwnAgent:
         """Return the agent of a name."""
-        return OwnAgent(name, self, self.clock, self.ledger, self.rng)
+        return OwnAgent(name, self, clock=self.clock, ledger=self.ledger, rng=self.rng)
 
     def business(self) -> Business:
         """Return the business of the instance that runs now: what it keeps ends with it."""
@@ -297,7 +299,9 @@ class OwnAgents:
                     self._say(attempt, f"gives with {place} the key of another call", effects)
                 return self._answered(request, one)
         number = sum(map(len, self._effects.values())) + 1
-        made = _Effect(attempt, position, place, key, f"effect-{number:05}")
+        made = _Effect(
+            attempt=attempt, position=position, place=place, key=key, own_id=f"effect-{number:05}"
+        )
         if not key:
             self._say(attempt, f"sends no Idempotency-Key with {place}", effects)
         elif any(map(made.repeats, in_force)):
@@ -336,7 +340,7 @@ class OwnAgents:
     def _answer(self, request: HttpRequest, own_id: str, number: int) -> HttpAnswer:
         given = self.given.answer(f"{request.method} {request.path}", number)
         text = json.dumps({"id": "{id}"} if given is None else given).replace("{id}", own_id)
-        return HttpAnswer(request.method, 200, text.encode())
+        return HttpAnswer(method=request.method, status=200, body=text.encode())
 
 
 def _failure(method: str, status: int | None) -> HttpAnswer | None:

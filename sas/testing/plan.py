@@ -37,7 +37,7 @@ _STAGE_SECONDS = 180.0
 """Orders arrive, and faults begin, within this time."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Faults:
     """What happens by chance: shares of operations, deliveries or calls, from 0 to 1.
 
@@ -86,7 +86,7 @@ class Faults:
                 setattr(self, name, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
     """An application sends an order, perhaps more than once."""
 
@@ -115,7 +115,7 @@ class Kill:
     with_host: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Press:
     """An operator gives a command. ``stale``: for an order as it was one change ago."""
 
@@ -148,7 +148,7 @@ class Redrive:
     twice: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unforwarded:
     """Queues keep their dead letters in their subqueues. An operator redrives them each minute.
 
@@ -238,11 +238,11 @@ def drawn(seed: int, workflows: Workflows, orders: int = 6) -> Plan:
     instances = rng.randint(1, 3)
     items: list[Item] = [
         Submit(
-            _moment(rng),
-            f"O-{number}",
-            NO_WORKFLOW if rng.random() < 0.03 else rng.choice(names),
-            rng.random() < 0.2,
-            1 + (rng.random() < 0.2),
+            at_s=_moment(rng),
+            order_id=f"O-{number}",
+            workflow=NO_WORKFLOW if rng.random() < 0.03 else rng.choice(names),
+            urgent=rng.random() < 0.2,
+            times=1 + (rng.random() < 0.2),
         )
         for number in range(rng.randint(1, orders))
     ]
@@ -280,8 +280,14 @@ def _press(rng: random.Random, order: Submit) -> Press:
     at_s, order_id = _soon_after(rng, order)
     if rng.random() < 0.5:
         at_s = _moment(rng, 4)
-    chance = [rng.random() < share for share in (0.15, 0.4, 0.2)]
-    return Press(at_s, order_id, rng.choice(VERBS), *chance)
+    return Press(
+        at_s=at_s,
+        order_id=order_id,
+        verb=rng.choice(VERBS),
+        stale=rng.random() < 0.15,
+        edited=rng.random() < 0.4,
+        twice=rng.random() < 0.2,
+    )
 
 
 def _redrives(rng: random.Random) -> list[Item]:
@@ -300,7 +306,13 @@ def _unforwarded(rng: random.Random, agents: Sequence[str]) -> list[Item]:
     inner = (QUEUES.orders, QUEUES.scheduler, QUEUES.replies, *map(QUEUES.agent, agents))
     queue = None if rng.random() < 0.6 else rng.choice((*inner, QUEUES.dead_letters))
     at_once, twice = rng.random() < 0.8, rng.random() < 0.3
-    item = Unforwarded(_moment(rng, 4), queue, at_once, twice, rng.choice((0, 0, 1, 2)))
+    item = Unforwarded(
+        from_s=_moment(rng, 4),
+        queue=queue,
+        at_once=at_once,
+        twice=twice,
+        die=rng.choice((0, 0, 1, 2)),
+    )
     return [item, Chance("crash", round(0.05 * rng.random(), 5))]
 
 

@@ -43,7 +43,7 @@ class StepTally:
     """Effects in force in an order that was undone: the step has no undo."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Played:
     """One plan, played. ``ends`` counts orders by workflow and state, ``words`` transitions."""
 
@@ -102,7 +102,7 @@ class _Play:
 
     def __init__(self, project: Project, plan: Plan, *, tell: bool) -> None:
         self._project, self._plan = project, plan
-        self._played = Played(plan)
+        self._played = Played(plan=plan)
         self._telling = tell
         self._system: System | None = None
         self._running: asyncio.Future[None] | None = None

@@ -77,7 +77,7 @@ class Redriver:
         sent = {number for one in moves for number in one.move.sequences}
         for one in found if back else ():
             if one.sequence not in sent and (queue := self._source_of(one)):
-                moves += redrive([one], QUEUES.rejected, None, QUEUES, queue)[0]
+                moves += redrive([one], QUEUES.rejected, ids=None, queues=QUEUES, to=queue)[0]
         await self._move(moves, dies=dies)
 
     def _source_of(self, one: Peeked) -> str | None:

@@ -27,7 +27,7 @@ Tell = Callable[[Callback, bytes], Awaitable[bool]]
 """Hands the result of a callback over; False if it was not taken."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Effects:
     """Effects of one key at one service. ``done`` counts them; ``content`` is the last input."""
 
@@ -147,7 +147,9 @@ class ModelService:
         left = (call.complete_by - self._clock.now()).total_seconds()
         within = timedelta(seconds=max(left, 1.0) * self._rng.uniform(2, 10))
         effects.content = call.order
-        self._goes_on(self._happens(effects, call, call.callback(within), within, tell))
+        self._goes_on(
+            self._happens(effects, call, callback=call.callback(within), within=within, tell=tell)
+        )
         await self._answer()
         return AwaitCallback(within, "for somebody outside")
 

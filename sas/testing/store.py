@@ -66,7 +66,7 @@ class StoreFault(Enum):
     LOST_ANSWER = "a commit or payload was written, but the actor gets StoreUnavailableError"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Stored:
     """Everything that is stored of one order."""
 
@@ -438,7 +438,7 @@ class MemoryStore:
         self._versions += 1
         written = replace(after, token=f"v{self._versions}")
         self._list(stored.order if stored else None, written)
-        stored = stored or Stored(written)
+        stored = stored or Stored(order=written)
         stored.order = written
         stored.journal.append(entry)
         if entry.cause:
@@ -509,8 +509,14 @@ class MemoryStore:
 
 def _summary(order: Order, at: datetime) -> Summary:
     details = order.details
-    own = (details.workflow, details.submitted_at, order.undone_because)
-    return Summary(at, order.order_id, order.process_state, *own)
+    return Summary(
+        at=at,
+        order_id=order.order_id,
+        process_state=order.process_state,
+        workflow=details.workflow,
+        submitted_at=details.submitted_at,
+        undone_because=order.undone_because,
+    )
 
 
 def _shared_key(name: str) -> str:

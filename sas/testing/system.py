@@ -84,7 +84,7 @@ AT_REST = frozenset(
 _FOR_ERROR = frozenset({Verb.RESUBMIT, Verb.SKIP, Verb.ACKNOWLEDGE})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
     """What is simulated: the workflows of an application, on its own platform.
 
@@ -103,7 +103,7 @@ class Project:
     def of(cls, workflows: Workflows, directory: Path, given: Given | None = None) -> Self:
         """Return a project by its directory; raises ProjectError."""
         queues = queue_rules(directory, sorted(workflows.agents()))
-        return cls(workflows, queues, host_rules(directory), given)
+        return cls(workflows=workflows, queues=queues, host=host_rules(directory), given=given)
 
 
 class System:
@@ -130,7 +130,14 @@ class System:
         bus = MemoryBus(clock)
         for queue, rules in project.queues.items():
             bus.declare(queue, rules=rules)
-        self.world = World(plan.seed, clock, MemoryStore(), bus, faults or Faults(), project.host)
+        self.world = World(
+            seed=plan.seed,
+            clock=clock,
+            store=MemoryStore(),
+            memory_bus=bus,
+            faults=faults or Faults(),
+            rules=project.host,
+        )
         self.world.timer_idle = TIMER_IDLE
         self.world.resting = self._waits_for_operator
         self.submitted: dict[str, str] = {}
@@ -152,12 +159,14 @@ class System:
         self.own = self._own_agents(project.given) if project.given else None
         self.agents = self._services(project, service)
         played: dict[str, Agent] = {**self.agents, **agents}
-        business = Business(project.workflows, played, limits=project.limits, codec=project.codec)
+        business = Business(
+            workflows=project.workflows, agents=played, limits=project.limits, codec=project.codec
+        )
         self.hosts = [
             Host(self.world, f"instance-{number}", business, breaker=breaker)
             for number in range(plan.instances)
         ]
-        self.world.instances = [Instance(host) for host in self.hosts]
+        self.world.instances = [Instance(functions=host) for host in self.hosts]
         self.happens(*plan.items)
 
     def _services(self, project: Project, service: type[ModelService]) -> dict[str, ModelService]:
@@ -182,14 +191,14 @@ class System:
         """Return the adopter's agents. Their clients reach a model service by the event loop."""
         world, limits = self.world, drain_times(self.workflows)
         own = OwnAgents(
-            given,
-            world.clock,
-            self.ledger,
-            world.faults,
-            world.rng,
-            limits,
-            self.submitted,
-            self.call_back,
+            given=given,
+            clock=world.clock,
+            ledger=self.ledger,
+            faults=world.faults,
+            rng=world.rng,
+            limits=limits,
+            workflow_of=self.submitted,
+            tell=self.call_back,
         )
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)  # noqa: S101  play made it

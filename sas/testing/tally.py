@@ -13,7 +13,7 @@ from sas.testing.play import Played, StepTally
 from sas.testing.violation import Violation
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Tally:
     """All simulations of some workflows so far."""
 

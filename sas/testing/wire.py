@@ -27,7 +27,7 @@ class NotSimulatedError(RuntimeError):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRequest:
     """One request by ``HttpService``. The path is that below its base address."""
 
@@ -37,7 +37,7 @@ class HttpRequest:
     body: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HttpAnswer:
     """An answer, with the members of aiohttp's that ``HttpService`` reads."""
 
@@ -75,7 +75,7 @@ class Session:
     ) -> AsyncIterator[HttpAnswer]:
         """Send a request, and wait for its answer as long as an attempt may take."""
         path = url.removeprefix(self.base_url)
-        request = HttpRequest(method, path, headers["Idempotency-Key"], json)
+        request = HttpRequest(method=method, path=path, key=headers["Idempotency-Key"], body=json)
         served = asyncio.ensure_future(self.serve(request))  # it goes on without its client
         async with asyncio.timeout(self.attempt_seconds):
             answer = await asyncio.shield(served)
@@ -86,7 +86,9 @@ class Session:
 
 def problem(method: str, status: int, kind: str, detail: str = "") -> HttpAnswer:
     """Return an answer that is a problem (RFC 9457)."""
-    return HttpAnswer(method, status, json.dumps({"type": kind, "detail": detail}).encode())
+    return HttpAnswer(
+        method=method, status=status, body=json.dumps({"type": kind, "detail": detail}).encode()
+    )
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
@@ -110,7 +112,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Call at a virtual time."""
-        timer = _Timer(when, callback, args, self, context)
+        timer = _Timer(when, callback, args, loop=self, context=context)
         assert self._clock is not None  # noqa: S101  the simulation begins with it
         timer.wake = self._clock.call_later(
             max(when - self.time(), 0.0), lambda: None if timer.cancelled() else timer.run()

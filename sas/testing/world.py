@@ -73,7 +73,7 @@ class Work:
     queued: Queued | None
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Instance:
     """One worker process. ``life`` grows when it is killed and started again. Only one that is
     ``up`` gets messages and sweeps.
@@ -90,7 +90,7 @@ _life: ContextVar[tuple[Instance, int] | None] = ContextVar("life", default=None
 """The life of an instance that a function runs in. None means outside: no crash ends it."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class World:
     """Instances, queues, a timer, and faults.
 

@@ -46,7 +46,10 @@ _counter = itertools.count(1)
 
 
 def attempt_error(message: str = "stock answered 500", **changes: Any) -> AttemptError:
-    return replace(AttemptError(1, 3, "http-500", message, NOW + SECOND), **changes)
+    return replace(
+        AttemptError(epoch=1, attempt=3, kind="http-500", message=message, at=NOW + SECOND),
+        **changes,
+    )
 
 
 def fresh(kind: str) -> str:
@@ -60,14 +63,23 @@ def rules_of(steps: int = 3, *, parallel: bool = False) -> Rules:
         Step(f"step-{n}", agent="inventory", time_allowed=60 * SECOND, after=after, undo=Undo())
         for n in range(steps)
     )
-    return Workflow("order", 2, made).rules
+    return Workflow("order", version=2, steps=made).rules
 
 
 ROW = rules_of()
 
 
 def details_of(order_id: str, *, payload: str = '{"lines":[]}') -> Details:
-    return Details(order_id, "order", 2, payload, "hash-1", "responses-shop", "corr-1", NOW)
+    return Details(
+        order_id=order_id,
+        workflow="order",
+        version=2,
+        payload=payload,
+        content_hash="hash-1",
+        reply_queue="responses-shop",
+        correlation_id="corr-1",
+        submitted_at=NOW,
+    )
 
 
 def submitted(
@@ -81,7 +93,9 @@ def submitted(
     decision = submit(rules, now=at)
     given = cause or fresh("orders:envelope")
     details = details_of(order_id, payload=payload)
-    return first_change(details, decision, Origin(BY, fresh("commit"), given, at))
+    return first_change(
+        details, decision, Origin(by=BY, commit_id=fresh("commit"), cause=given, at=at)
+    )
 
 
 def upon(
@@ -95,7 +109,9 @@ def upon(
     assert decision is not None
     given = cause or fresh("scheduler:envelope")
     commit_id = fresh("commit")
-    return next_change(order, decision, Origin(BY, commit_id, given, at), out_at=out_at)
+    return next_change(
+        order, decision, Origin(by=BY, commit_id=commit_id, cause=given, at=at), out_at=out_at
+    )
 
 
 def claimed(order: Order, rules: Rules = ROW, *, cause: str | None = None) -> Change:
@@ -112,7 +128,14 @@ def answered(
     at: datetime = NOW,
 ) -> Change:
     epoch = order.steps[step].epoch
-    reply = Reply(order.order_id, step, Direction.DO, epoch, Outcome.DONE, result)
+    reply = Reply(
+        order_id=order.order_id,
+        step=step,
+        direction=Direction.DO,
+        epoch=epoch,
+        outcome=Outcome.DONE,
+        result=result,
+    )
     decision = answer(order, reply, rules, now=at, instance="scheduler-1")
     return upon(order, decision, at=at)
 
@@ -143,7 +166,7 @@ def compensated(order: Order) -> Change:
         )
         for step in order.steps
     )
-    return upon(order, Decision(JournalWord.UNDO_DECIDED, steps, ()))
+    return upon(order, Decision(what=JournalWord.UNDO_DECIDED, steps=steps, messages=()))
 
 
 def with_deadline(change: Change, deadline: datetime | None) -> Change:
@@ -153,30 +176,32 @@ def with_deadline(change: Change, deadline: datetime | None) -> Change:
 def edited(order: Order, text: str) -> Change:
     """Every step with an operator's input instead of the order."""
     steps = tuple(replace(step, call=replace(step.call, edited=text)) for step in order.steps)
-    return upon(order, Decision(JournalWord.RESUBMITTED, steps, ()))
+    return upon(order, Decision(what=JournalWord.RESUBMITTED, steps=steps, messages=()))
 
 
 def with_result(order: Order, number: int, result: Content | None) -> Change:
     steps = list(order.steps)
     steps[number] = replace(steps[number], result=result)
-    return upon(order, Decision(JournalWord.SKIPPED, tuple(steps), ()))
+    return upon(order, Decision(what=JournalWord.SKIPPED, steps=tuple(steps), messages=()))
 
 
 def fenced(order: Order, cause: str) -> Change:
-    return fence(order, Origin(BY, fresh("commit"), cause, NOW))
+    return fence(order, Origin(by=BY, commit_id=fresh("commit"), cause=cause, at=NOW))
 
 
 def rejected(order_id: str, *, at: datetime = NOW) -> Change:
     details = details_of(order_id, payload="what came")
     cause = fresh("dead-letters:envelope")
-    return rejection(details, Origin(BY, fresh("commit"), cause, at))
+    return rejection(details, Origin(by=BY, commit_id=fresh("commit"), cause=cause, at=at))
 
 
 def revived(order: Order, rules: Rules = ROW) -> Change:
     decision = submit(rules, now=NOW)
     details = details_of(order.order_id, payload="submitted anew")
     cause = fresh("orders:envelope")
-    return revival(order, details, decision, Origin(BY, fresh("commit"), cause, NOW))
+    return revival(
+        order, details, decision, Origin(by=BY, commit_id=fresh("commit"), cause=cause, at=NOW)
+    )
 
 
 def every_field_set(order: Order) -> Order:
@@ -185,10 +210,14 @@ def every_field_set(order: Order) -> Order:
         order.steps[0],
         process_state=StepState.PROCESSING,
         since=NOW + 7 * SECOND,
-        turn=Dispatched("scheduler-9", NOW + 90 * SECOND, "the van is at stop 3"),
+        turn=Dispatched(
+            locked_by="scheduler-9", complete_by=NOW + 90 * SECOND, note="the van is at stop 3"
+        ),
         epoch=12,
         failures=Failures(4, 3),
-        call=LastCall(2, NOW + 91 * SECOND, 1, '{"article":"é"}'),
+        call=LastCall(
+            route=2, called_until=NOW + 91 * SECOND, generation=1, edited='{"article":"é"}'
+        ),
         result='"done"',
         error=Fault("code", "a sentence with 'quotes' and an é"),
         undo=UndoStatus.TO_BE_UNDONE,

@@ -47,7 +47,7 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[StateStore]:
         await table.close()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Troubled:
     """A store behind a proxy that misbehaves, and a rival on the same table without one."""
 
@@ -66,6 +66,6 @@ async def troubled(azurite: Azurite) -> AsyncIterator[Troubled]:
         rival = TableStore.connect(azurite.connection_string, table)
         await store.open()
         await rival.open()
-        yield Troubled(proxy, store, rival, table)
+        yield Troubled(proxy=proxy, store=store, rival=rival, table=table)
         await store.close()
         await rival.close()

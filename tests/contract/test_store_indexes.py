@@ -58,7 +58,9 @@ async def test_a_due_row_that_stays_is_neither_lost_nor_doubled(store: StateStor
     order = await store.commit(cases.answered(order, 0, rules))
     left = order.steps[1]
     assert left.complete_by is not None
-    assert await due_of(store, "o") == {StepDue(left.complete_by, "o", 1, left.epoch)}
+    assert await due_of(store, "o") == {
+        StepDue(at=left.complete_by, order_id="o", step=1, epoch=left.epoch)
+    }
 
 
 async def test_due_rows_come_oldest_first_up_to_the_moment_and_the_limit(
@@ -158,7 +160,13 @@ async def test_an_orders_deadline_is_due_until_it_no_longer_matters(store: State
 async def test_an_order_in_error_is_listed_until_it_moves_on(store: StateStore) -> None:
     order = await store.commit(cases.claimed(await store.commit(cases.submitted("order-1"))))
     order = await store.commit(cases.refused(order, 0, at=NOW + SECOND))
-    expected = Summary(NOW + SECOND, "order-1", OrderState.ERROR, "order", NOW)
+    expected = Summary(
+        at=NOW + SECOND,
+        order_id="order-1",
+        process_state=OrderState.ERROR,
+        workflow="order",
+        submitted_at=NOW,
+    )
     assert await store.attention(10) == [expected]
     order = await store.commit(cases.fenced(order, "dead-letters:1"))
     assert await store.attention(10) == [expected]
@@ -189,7 +197,14 @@ async def test_an_undone_order_moves_within_the_list_even_in_the_same_microsecon
     order = await store.commit(cases.answered(order, 0, rules))
     compensated = await store.commit(cases.compensated(order))
     assert compensated.settled_at == order.settled_at
-    expected = Summary(NOW, "order-1", OrderState.COMPENSATED, "order", NOW, "a test")
+    expected = Summary(
+        at=NOW,
+        order_id="order-1",
+        process_state=OrderState.COMPENSATED,
+        workflow="order",
+        submitted_at=NOW,
+        undone_because="a test",
+    )
     assert await store.finished(10) == [expected]
 
 
@@ -197,7 +212,15 @@ async def test_a_rejected_order_is_listed_as_finished_until_it_is_revived(
     store: StateStore,
 ) -> None:
     order = await store.commit(cases.rejected("order-1"))
-    assert await store.finished(10) == [Summary(NOW, "order-1", OrderState.REJECTED, "order", NOW)]
+    assert await store.finished(10) == [
+        Summary(
+            at=NOW,
+            order_id="order-1",
+            process_state=OrderState.REJECTED,
+            workflow="order",
+            submitted_at=NOW,
+        )
+    ]
     await store.commit(cases.revived(order))
     assert await store.finished(10) == []
 

@@ -35,8 +35,8 @@ from tests.unit.actors_kit import ScriptedAgent
 
 FAR = NOW + timedelta(days=30)
 STEPS = tuple(Step(f"step-{n}", agent="inventory") for n in range(3))
-FIRST = Workflow("order", 2, STEPS)
-CHANGED = Workflow("order", 2, (*STEPS, Step("gift-wrap", agent="inventory")))
+FIRST = Workflow("order", version=2, steps=STEPS)
+CHANGED = Workflow("order", version=2, steps=(*STEPS, Step("gift-wrap", agent="inventory")))
 
 
 async def test_the_first_use_is_remembered_and_the_same_definition_goes_on(
@@ -52,7 +52,7 @@ async def test_a_changed_definition_is_refused_with_what_to_do(store: StateStore
     await Versions(store, [FIRST]).check(order)
     with pytest.raises(StoreMismatchError, match=r"'order' version 2 .* a version of its own"):
         await Versions(store, [CHANGED]).check(order)
-    await Versions(store, [CHANGED, Workflow("order", 3, STEPS)]).check(
+    await Versions(store, [CHANGED, Workflow("order", version=3, steps=STEPS)]).check(
         replace(order, details=replace(order.details, version=3))
     )
 
@@ -62,7 +62,7 @@ async def test_a_rejected_order_and_an_unknown_workflow_pass_the_check(
 ) -> None:
     order = await store.commit(cases.submitted("o"))
     await Versions(store, [FIRST]).check(order)
-    await Versions(store, [Workflow("other", 1, STEPS)]).check(order)
+    await Versions(store, [Workflow("other", version=1, steps=STEPS)]).check(order)
     await Versions(store, [CHANGED]).check(await store.commit(cases.rejected("r")))
 
 
@@ -121,8 +121,10 @@ async def test_a_shared_value_of_a_newer_format_is_left_alone_and_hides_no_other
 
 def deployed(store: TableStore, workflows: Sequence[Workflow]) -> Context:
     clock, known = SystemClock(), Workflows(workflows)
-    business = Business(known, dict.fromkeys(known.agents(), ScriptedAgent()))
-    return assemble(store, MemoryBus(clock), clock, business, settings("host-1")).context
+    business = Business(workflows=known, agents=dict.fromkeys(known.agents(), ScriptedAgent()))
+    return assemble(
+        store, MemoryBus(clock), clock=clock, business=business, settings=settings("host-1")
+    ).context
 
 
 async def test_a_deployment_asks_once_a_version_and_refuses_what_changed(azurite: Azurite) -> None:

@@ -25,7 +25,7 @@ ROUNDS = 16
 """How often the queues are read again for missing messages."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Ends:
     """Everything that was found in the end; ``wrong`` has a line for each thing that is."""
 
@@ -45,7 +45,7 @@ async def ends(made: System) -> Ends:
         told = await _drain(client, [SHOP, WHOLESALE], expected)
         alerts = await _drain(client, ["operator-alerts"], alerts_expected)
         rejected = await _drain(client, ["orders-rejected"], set())
-    tally = Tally(len(made.orders))
+    tally = Tally(orders=len(made.orders))
     for body in told.values():
         tally.take(outward.decode_notification(body))
     ledgers = {service: made.remote.ledger(service) for service in SERVICES}
@@ -62,11 +62,11 @@ async def ends(made: System) -> Ends:
         *(f"lost from sight: {where} {count}" for where, count in lost.items() if count),
     ]
     return Ends(
-        verdict.states,
-        verdict.transitions,
-        wrong,
-        [msgspec.json.decode(body, type=AlertMessage) for body in alerts.values()],
-        [msgspec.json.decode(body, type=RejectedMessage) for body in rejected.values()],
+        states=verdict.states,
+        transitions=verdict.transitions,
+        wrong=wrong,
+        alerts=[msgspec.json.decode(body, type=AlertMessage) for body in alerts.values()],
+        rejected=[msgspec.json.decode(body, type=RejectedMessage) for body in rejected.values()],
     )
 
 

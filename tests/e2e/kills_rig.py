@@ -48,7 +48,7 @@ SETTINGS = {
 }
 
 
-@dataclass
+@dataclass(kw_only=True)
 class System:
     """A running system, the orders it was given, and the hand that kills."""
 
@@ -187,9 +187,9 @@ async def _start_again(child: Child) -> Mapping[str, Any]:
 
 async def _submit(client: OrdersClient, order_id: str, workflow: str) -> None:
     new = NewOrder(
-        order_id,
-        northwind(),
-        workflow,
+        order_id=order_id,
+        order=northwind(),
+        workflow=workflow,
         correlation_id=f"c-{order_id}",
         submission_id=f"s-{order_id}",
     )
@@ -230,7 +230,7 @@ async def running(stack: Stack, remote: RemoteServices, seed: int) -> AsyncItera
     async with stack:
         store = TableStore.connect(stack.storage_connection)
         try:
-            yield System(stack, remote, store, random.Random(seed))  # noqa: S311
+            yield System(stack=stack, remote=remote, store=store, chance=random.Random(seed))  # noqa: S311
         finally:
             await store.close()
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 __all__ = ["short_pauses"]  # fixtures of every test here
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Bad:
     """One bad message: its body, the reason of its rejection, whether its sender is notified."""
 
@@ -38,7 +38,13 @@ class Bad:
 
 
 def notified(order_id: str, reason: str, says: str = "", **changes: Any) -> Bad:
-    return Bad(order(order_id, **changes), reason, is_notified=True, says=says, order_id=order_id)
+    return Bad(
+        body=order(order_id, **changes),
+        reason=reason,
+        is_notified=True,
+        says=says,
+        order_id=order_id,
+    )
 
 
 def with_text(order_id: str, old: bytes, new: bytes) -> bytes:
@@ -55,19 +61,21 @@ def price(order_id: str, value: Any) -> bytes:
 
 DEEP = b"[" * 33 + b"]" * 33
 BAD: dict[str, Bad] = {
-    "no bytes at all": Bad(b"", "not-json"),
-    "not JSON": Bad(b"order 7, please", "not-json"),
-    "half of JSON": Bad(order("B-half")[:-20], "not-json"),
-    "two documents": Bad(order("B-two") * 2, "not-json"),
-    "XML": Bad(b"<order id='7'/>", "not-json"),
-    "not UTF-8": Bad(b'{"order_id":"\xff\xfe"}', "not-utf-8"),
-    "UTF-16": Bad(order("B-utf16").decode().encode("utf-16"), "not-utf-8"),
-    "binary": Bad(bytes(range(256)) * 40, "not-utf-8"),
-    "JSON of another kind": Bad(b'"order"', "invalid"),
-    "a list of orders": Bad(b"[" + order("B-list") + b"]", "invalid"),
-    "null": Bad(b"null", "invalid"),
-    "an empty object": Bad(b"{}", "invalid"),
-    "an order_id that is a number": Bad(order("x", order_id=7), "invalid", is_notified=True),
+    "no bytes at all": Bad(body=b"", reason="not-json"),
+    "not JSON": Bad(body=b"order 7, please", reason="not-json"),
+    "half of JSON": Bad(body=order("B-half")[:-20], reason="not-json"),
+    "two documents": Bad(body=order("B-two") * 2, reason="not-json"),
+    "XML": Bad(body=b"<order id='7'/>", reason="not-json"),
+    "not UTF-8": Bad(body=b'{"order_id":"\xff\xfe"}', reason="not-utf-8"),
+    "UTF-16": Bad(body=order("B-utf16").decode().encode("utf-16"), reason="not-utf-8"),
+    "binary": Bad(body=bytes(range(256)) * 40, reason="not-utf-8"),
+    "JSON of another kind": Bad(body=b'"order"', reason="invalid"),
+    "a list of orders": Bad(body=b"[" + order("B-list") + b"]", reason="invalid"),
+    "null": Bad(body=b"null", reason="invalid"),
+    "an empty object": Bad(body=b"{}", reason="invalid"),
+    "an order_id that is a number": Bad(
+        body=order("x", order_id=7), reason="invalid", is_notified=True
+    ),
     "an order that is a list": notified("B-wrong-order", "invalid", "order", order=[1]),
     "an order that is a text": notified("B-text-order", "invalid", "order", order="x"),
     "a workflow that is a number": notified("B-wrong-workflow", "invalid", "workflow", workflow=1),
@@ -83,7 +91,9 @@ BAD: dict[str, Bad] = {
     "a wrong type in the order": notified(
         "B-type", "invalid-order", "lines", order={**northwind(), "lines": "none"}
     ),
-    "no order_id": Bad(order("x", order_id=None), "invalid", is_notified=True, says="order_id"),
+    "no order_id": Bad(
+        body=order("x", order_id=None), reason="invalid", is_notified=True, says="order_id"
+    ),
     "an empty order_id": notified("", "invalid-order-id"),
     "an order_id with a slash": notified("B/1", "invalid-order-id", "'/'"),
     "an order_id with a backslash": notified("B\\1", "invalid-order-id"),
@@ -95,82 +105,92 @@ BAD: dict[str, Bad] = {
     ),
     "an order_id with a line feed": notified("B\n1", "invalid-order-id", correlation_id="c"),
     "an order_id with half a character": Bad(
-        with_text("B-half-character", b"B-half-character", b"B\\ud800"),
-        "not-unicode",
+        body=with_text("B-half-character", b"B-half-character", b"B\\ud800"),
+        reason="not-unicode",
         is_notified=True,
     ),
     "an order_id of 101 characters": notified("B" * 101, "invalid-order-id", "100"),
     "an order_id of 10,000 characters": Bad(
-        order("B" * 10_000, correlation_id="c"), "invalid-order-id", is_notified=True
+        body=order("B" * 10_000, correlation_id="c"), reason="invalid-order-id", is_notified=True
     ),
     "an order_id that begins with a space": notified(" B", "invalid-order-id", "space"),
     "an unknown workflow": notified("B-flow", "unknown-workflow", "'nothing'", workflow="nothing"),
     "an unknown version": notified("B-99", "unknown-workflow", "99", workflow_version=99),
     "300 KB": notified("B-300", "too-large", "258,048", order={"text": "x" * 300_000}),
     "one byte too many": Bad(
-        order("B-byte", order={"t": "x" * (258_048 - len(order("B-byte", order={"t": ""})) + 1)}),
-        "too-large",
+        body=order(
+            "B-byte", order={"t": "x" * (258_048 - len(order("B-byte", order={"t": ""})) + 1)}
+        ),
+        reason="too-large",
         is_notified=True,
     ),
     "nesting 33 deep": Bad(
-        order("B-deep", order={"a": 0}).replace(b'{"a": 0}', b'{"a":' + DEEP + b"}"),
-        "too-deep",
+        body=order("B-deep", order={"a": 0}).replace(b'{"a": 0}', b'{"a":' + DEEP + b"}"),
+        reason="too-deep",
         is_notified=True,
     ),
-    "nesting 100,000 deep": Bad(b"[" * 100_000, "too-deep"),
-    "nesting in an endless string": Bad(b'"' + b'\\"' * 120_000, "not-json"),
+    "nesting 100,000 deep": Bad(body=b"[" * 100_000, reason="too-deep"),
+    "nesting in an endless string": Bad(body=b'"' + b'\\"' * 120_000, reason="not-json"),
     "NaN": Bad(
-        order("B-nan").replace(b'"freight": 32.38', b'"freight": NaN'),
-        "not-finite",
+        body=order("B-nan").replace(b'"freight": 32.38', b'"freight": NaN'),
+        reason="not-finite",
         is_notified=True,
     ),
     "Infinity": Bad(
-        order("B-inf").replace(b'"freight": 32.38', b'"freight": -Infinity'),
-        "not-finite",
+        body=order("B-inf").replace(b'"freight": 32.38', b'"freight": -Infinity'),
+        reason="not-finite",
         is_notified=True,
     ),
     "a number too large": Bad(
-        order("B-1e999").replace(b'"freight": 32.38', b'"freight": 1e999'),
-        "not-finite",
+        body=order("B-1e999").replace(b'"freight": 32.38', b'"freight": 1e999'),
+        reason="not-finite",
         is_notified=True,
     ),
-    "NaN as a text": Bad(price("B-nan-text", "NaN"), "invalid-order", is_notified=True),
-    "infinity as a text": Bad(price("B-inf-text", "Infinity"), "invalid-order", is_notified=True),
+    "NaN as a text": Bad(body=price("B-nan-text", "NaN"), reason="invalid-order", is_notified=True),
+    "infinity as a text": Bad(
+        body=price("B-inf-text", "Infinity"), reason="invalid-order", is_notified=True
+    ),
     "a key twice": Bad(
-        with_text("B-twice", b'"order": {', b'"order_id": "other", "order": {'),
-        "duplicate-key",
+        body=with_text("B-twice", b'"order": {', b'"order_id": "other", "order": {'),
+        reason="duplicate-key",
         is_notified=True,
         says="order_id",
     ),
     "a key twice deep inside": Bad(
-        with_text("B-twice-2", b'"freight":', b'"freight": 1, "freight":'),
-        "duplicate-key",
+        body=with_text("B-twice-2", b'"freight":', b'"freight": 1, "freight":'),
+        reason="duplicate-key",
         is_notified=True,
         says="freight",
     ),
     "an internal reply queue": Bad(
-        order("B-aim", reply_queue="scheduler"), "forbidden-reply-queue", says="responses-"
+        body=order("B-aim", reply_queue="scheduler"),
+        reason="forbidden-reply-queue",
+        says="responses-",
     ),
     "an agent's reply queue": Bad(
-        order("B-aim-2", reply_queue="agent-inventory"), "forbidden-reply-queue"
+        body=order("B-aim-2", reply_queue="agent-inventory"), reason="forbidden-reply-queue"
     ),
     "a reply queue that is only the prefix": Bad(
-        order("B-prefix", reply_queue="responses-"), "forbidden-reply-queue"
+        body=order("B-prefix", reply_queue="responses-"), reason="forbidden-reply-queue"
     ),
     "a reply queue with a path": Bad(
-        order("B-path", reply_queue="responses-web-shop/$deadletterqueue"), "forbidden-reply-queue"
+        body=order("B-path", reply_queue="responses-web-shop/$deadletterqueue"),
+        reason="forbidden-reply-queue",
     ),
-    "no reply queue": Bad(order("B-silent", reply_queue=None), "invalid", says="reply_queue"),
+    "no reply queue": Bad(
+        body=order("B-silent", reply_queue=None), reason="invalid", says="reply_queue"
+    ),
     "a reply queue that does not exist, and an unknown workflow": Bad(
-        order("B-nobody", reply_queue="responses-nobody", workflow="nothing"), "unknown-workflow"
+        body=order("B-nobody", reply_queue="responses-nobody", workflow="nothing"),
+        reason="unknown-workflow",
     ),
     "an internal message": Bad(
-        b'{"kind":"wake","format":1,"id":"1","order_id":"B-wake"}', "invalid"
+        body=b'{"kind":"wake","format":1,"id":"1","order_id":"B-wake"}', reason="invalid"
     ),
 }
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Outcome:
     """Where everything had gone when the queues were quiet again."""
 
@@ -201,7 +221,9 @@ async def outcome() -> AsyncIterator[Outcome]:
                 await _send_all(made)
         events = [await made.told(one.order_id or "") for one in BAD.values()]
         everything = [e for some in events for e in some] + await made.told("GOOD")
-        yield Outcome(made, await made.rejected(), await made.alerts(), everything)
+        yield Outcome(
+            rig=made, rejected=await made.rejected(), alerts=await made.alerts(), told=everything
+        )
 
 
 async def _send_all(made: Rig) -> None:

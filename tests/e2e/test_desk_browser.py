@@ -94,7 +94,14 @@ def patient_desk(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def desk_of(made: Rig) -> AsyncIterator[Desk]:
     bus = OperatorServiceBus.connect(Endpoint(connection_string=made.settings["ServiceBus"]))
-    office = Office(made.store, bus, Queues(), "ann", "table orders", business.workflows())
+    office = Office(
+        store=made.store,
+        bus=bus,
+        queues=Queues(),
+        by="ann",
+        where="table orders",
+        workflows=business.workflows(),
+    )
     try:
         async with serving(office) as desk:
             yield desk
@@ -293,8 +300,8 @@ async def _somebody_was_faster(made: Rig, desk: Desk, page: Page) -> None:
     await field.press_sequentially(" ")
     typed = await field.input_value()
     seen = await made.order(order_id)
-    bob = Asked(order_id, seen.seq)
-    intent = Intent(messages.Verb.ACKNOWLEDGE, "bob")
+    bob = Asked(order_id=order_id, seq=seen.seq)
+    intent = Intent(verb=messages.Verb.ACKNOWLEDGE, by="bob")
     await commands.send(desk.office.bus, [bob], intent, desk.office.queues)
     await expect(page.locator("#stale")).to_be_visible()  # told before the form is sent
     await page.get_by_role("button", name=f"Resubmit {order_id}").click()
@@ -303,7 +310,7 @@ async def _somebody_was_faster(made: Rig, desk: Desk, page: Page) -> None:
     seen = await made.order(order_id)
     async with page.expect_response(lambda answer: "x-live" in answer.request.headers):
         await commands.send(
-            desk.office.bus, [Asked(order_id, seen.seq)], intent, desk.office.queues
+            desk.office.bus, [Asked(order_id=order_id, seq=seen.seq)], intent, desk.office.queues
         )
     await expect(page.locator("#head h1 .chip")).to_have_text("Error")
     assert json.loads(await field.input_value()) == json.loads(typed)

@@ -15,7 +15,7 @@ async def test_a_kind_stop_closes_every_connection_of_this_system(tmp_path: Path
     async with Stack(ROOT, logs=tmp_path, groups=core, drain_s=60) as stack:
         connection = stack.host_settings()["ServiceBus"]
         async with OrdersClient(connection, reply_queue="responses-web-shop") as shop:
-            await shop.submit(NewOrder("A-1", northwind()))
+            await shop.submit(NewOrder(order_id="A-1", order=northwind()))
         [host] = stack.processes
         log = host.log_path
         async with asyncio.timeout(120):

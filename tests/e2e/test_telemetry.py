@@ -27,7 +27,7 @@ METRICS = {
 }
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Collector:
     """Takes OTLP over HTTP and keeps it."""
 
@@ -107,7 +107,7 @@ async def test_one_order_is_one_trace_with_its_retries_from_client_to_notificati
     ):
         remote.set_faults(Faults(transient=1.0, max_transient_attempts=1), "payment")
         with recording() as here:
-            await client.submit(NewOrder("T-1", northwind()))
+            await client.submit(NewOrder(order_id="T-1", order=northwind()))
         trace_id = trace_of(here.span("submit"))
         told = [one async for one in client.follow(["T-1"], quiet_s=120)]
         assert told[-1].type.startswith("sas.order.completed")

@@ -17,7 +17,7 @@ _DECLARED = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Declared:
     """A resource or a module: its symbol, its type or file (``target``), and the text of it."""
 
@@ -30,7 +30,11 @@ class Declared:
 def declared(path: Path, kind: str) -> list[Declared]:
     """Return the resources, or the modules, of a file of ``infra``."""
     found = _DECLARED.findall((INFRA / path).read_text())
-    return [Declared(*each) for each in found if each[0] == kind]
+    return [
+        Declared(kind=kind, symbol=symbol, target=target, text=text)
+        for word, symbol, target, text in found
+        if word == kind
+    ]
 
 
 def parameters(path: Path) -> dict[str, bool]:

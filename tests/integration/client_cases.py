@@ -29,7 +29,7 @@ def told(order_id: str, notice: str, **data: Any) -> ServiceBusMessage:
 
 
 def order(number: int, size: int = 10) -> NewOrder:
-    return NewOrder(f"A-{number}", {"note": "x" * size})
+    return NewOrder(order_id=f"A-{number}", order={"note": "x" * size})
 
 
 async def put(broker: Broker, *messages: ServiceBusMessage) -> None:

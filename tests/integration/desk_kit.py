@@ -57,7 +57,15 @@ class Line:
         """Put a message into a queue."""
         lying = self.lying.setdefault(path, [])
         number, at = len(lying) + 1, self.made.clock.now()
-        lying.append(Peeked(message_id, body, at, properties, sequence=number))
+        lying.append(
+            Peeked(
+                message_id=message_id,
+                body=body,
+                enqueued_at=at,
+                properties=properties,
+                sequence=number,
+            )
+        )
 
     async def close(self) -> None:
         pass
@@ -115,7 +123,16 @@ async def desk_of(
     """A desk over these actors, and a browser."""
     line = Line(made)
     workflows, now = made.business.workflows, made.clock.now
-    office = Office(made.store, line, QUEUES, "ann", "table orders", workflows, now, codec)
+    office = Office(
+        store=made.store,
+        bus=line,
+        queues=QUEUES,
+        by="ann",
+        where="table orders",
+        workflows=workflows,
+        now=now,
+        codec=codec,
+    )
     jar = aiohttp.CookieJar(unsafe=True)  # takes cookies of an address
     async with serving(office) as desk, aiohttp.ClientSession(cookie_jar=jar) as http:
         browser = Browser(desk, line, http)

@@ -157,7 +157,13 @@ async def test_of_two_operators_at_once_each_message_is_sent_by_one(
 
 async def test_a_rejected_order_goes_back_to_orders_as_it_was(broker: Broker) -> None:
     body = b'{"order_id": "A-1" ,"order":{}}'
-    rejection = Rejection(body, "unknown-workflow", "nobody knows it", "orders", "m-1")
+    rejection = Rejection(
+        body=body,
+        reason="unknown-workflow",
+        description="nobody knows it",
+        source_queue="orders",
+        message_id="m-1",
+    )
     for part in rejected_parts(rejection, at=AT, id_base="rejected/1"):
         await send(broker, "orders-rejected", ServiceBusMessage(encode(part), message_id=part.id))
     assert await sas("redrive", "orders-rejected", "--id", "rejected/1/1") == 0

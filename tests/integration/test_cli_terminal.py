@@ -50,7 +50,7 @@ ERROR = ["    step-0/out-of-stock: none left of", "    article 11"]
 WHY = "payment could not be reached: [Errno 104] Connection reset by peer"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class At:
     """A terminal, and what the commands typed there find."""
 
@@ -153,7 +153,11 @@ async def incidents(at: At) -> None:
     now = datetime.now(UTC)
     text = "Steps of ordinary orders are ready and no scheduler picks them up."
     incident = Incident(
-        AlertKind.NOT_PICKED_UP, "ordinary orders", text, now, now + timedelta(days=1)
+        kind=AlertKind.NOT_PICKED_UP,
+        scope="ordinary orders",
+        text=text,
+        since=now,
+        until=now + timedelta(days=1),
     )
     active = rules.seen(None, Sightings(incident, 1, ("O-1",)), now)
     await active_incidents(at.store).write(name_of(incident.kind, incident.scope), active, None)
@@ -264,7 +268,9 @@ async def sim(at: At) -> None:
 def peeked(message: AlertMessage | RejectedMessage, **members: Any) -> Peeked:
     """Return a message that has been in its queue for an hour."""
     at = datetime.now(UTC) - timedelta(hours=1)
-    return Peeked(message.id, outward.encode(message), at, sequence=1, **members)
+    return Peeked(
+        message_id=message.id, body=outward.encode(message), enqueued_at=at, sequence=1, **members
+    )
 
 
 async def why(at: At) -> None:
@@ -292,7 +298,14 @@ async def alerts(at: At) -> None:
 
 
 async def rejected(at: At) -> None:
-    rejection = outward.Rejection(b"{}", "unknown-workflow", "none of it", "orders", "m", "A")
+    rejection = outward.Rejection(
+        body=b"{}",
+        reason="unknown-workflow",
+        description="none of it",
+        source_queue="orders",
+        message_id="m",
+        order_id="A",
+    )
     (part,) = outward.rejected_parts(rejection, at=datetime.now(UTC), id_base="rejected/1")
     at.scheduler.lying["orders-rejected"] = [peeked(part)]
     assert await at.sas("rejected") == 0
@@ -308,7 +321,13 @@ async def dlq(at: At) -> None:
     await failed(at.store, "A")
     body = b'{"order_id":"A","workflow":"order","reply_queue":"responses-shop","order":{}}'
     since = datetime.now(UTC) - timedelta(minutes=5)
-    one = Peeked("m-A", body, since, {"DeadLetterReason": "TTLExpired"}, sequence=1)
+    one = Peeked(
+        message_id="m-A",
+        body=body,
+        enqueued_at=since,
+        properties={"DeadLetterReason": "TTLExpired"},
+        sequence=1,
+    )
     at.scheduler.lying["orders/$DeadLetterQueue"] = [one]
     assert await at.sas("dlq") == 0
     said = " ".join(line.strip() for line in at.screen.last)
@@ -422,7 +441,7 @@ async def test_no_colour_is_shown_if_the_user_wants_none(
     monkeypatch.setenv("TERM", "xterm")
     await failed(store, "A")
     with terminal(WIDE) as screen:
-        at = At(store, scheduler, screen, Path())
+        at = At(store=store, scheduler=scheduler, screen=screen, folder=Path())
         assert await at.sas("list") == 0
         assert "\x1b[31mError" in screen.raw
         screen.raw = ""
@@ -449,5 +468,5 @@ async def test_a_verb_at_a_terminal(
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
     with terminal(columns) as screen:
-        await CASES[verb](At(store, scheduler, screen, tmp_path))
+        await CASES[verb](At(store=store, scheduler=scheduler, screen=screen, folder=tmp_path))
     assert "Traceback" not in screen.raw

@@ -256,11 +256,20 @@ async def test_a_bus_that_does_not_answer_is_reported_soon_and_once(
 ) -> None:
     monkeypatch.setattr(links, "SILENT_S", 0.5)
     monkeypatch.setattr(submission, "OrdersClient", partial(OrdersClient, patience_s=3.0))
-    where = Connection(Endpoint(broker.connection_string), REPLIES, Queues(), ORDER_BYTES_MAX)
-    orders = iter([Item(1, NewOrder("A", {}))])
+    where = Connection(
+        endpoint=Endpoint(broker.connection_string),
+        reply_queue=REPLIES,
+        queues=Queues(),
+        order_bytes_max=ORDER_BYTES_MAX,
+    )
+    orders = iter([Item(1, NewOrder(order_id="A", order={}))])
     await broker.stop_listening()
     with pytest.raises(UnavailableError, match=r"the broker\) is up\..* Nothing was sent\."):
-        await submit_and_follow(Plan(where, orders, True, False, 300.0, False))
+        await submit_and_follow(
+            Plan(
+                connection=where, items=orders, follow=True, json=False, quiet_s=300.0, urgent=False
+            )
+        )
     said = capsys.readouterr().err
     assert said.startswith("sas: Service Bus has not answered for 0.5 s: ")
     assert said.endswith("Trying again, for up to 3 s in all.\n")

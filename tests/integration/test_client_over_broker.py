@@ -83,7 +83,12 @@ async def test_an_order_on_the_queue_follows_the_contract(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
     receipt = await client.submit(
-        NewOrder("A-1", {"customer": "Münster 🙂"}, correlation_id="basket-7", workflow_version=1)
+        NewOrder(
+            order_id="A-1",
+            order={"customer": "Münster 🙂"},
+            correlation_id="basket-7",
+            workflow_version=1,
+        )
     )
     [message] = await sdk.taken(broker, "orders")
     assert message.message_id == receipt.submission_id
@@ -103,7 +108,9 @@ async def test_an_order_on_the_queue_follows_the_contract(
 async def test_content_that_is_json_already_is_sent_to_the_byte(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
-    await client.submit(NewOrder("A-1", msgspec.Raw(b'{"price": 1.10}'), submission_id="mine"))
+    await client.submit(
+        NewOrder(order_id="A-1", order=msgspec.Raw(b'{"price": 1.10}'), submission_id="mine")
+    )
     [message] = await sdk.taken(broker, "orders")
     assert b'"order":{"price": 1.10}' in b"".join(message.body)
     assert message.message_id == "mine"
@@ -126,7 +133,7 @@ async def test_many_orders_arrive_once_each_and_in_order_whatever_their_size(
 async def test_an_invalid_order_is_named_and_the_orders_before_it_are_sent(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
-    bad = NewOrder("A/2", {})
+    bad = NewOrder(order_id="A/2", order={})
     sent: list[int] = []
     with pytest.raises(InvalidOrderError, match="order 'A/2': order_id contains '/'") as caught:
         await client.submit_many([order(0), order(1), bad, order(3)], sent.append)

@@ -195,7 +195,14 @@ async def test_all_orders_of_a_group_are_resubmitted_each_guarded_by_the_seq_tha
 async def test_an_agent_whose_circuit_is_open_is_named_where_its_order_waits() -> None:
     made = await night()
     at = made.clock.now()
-    breaker = Breaker(BreakerState.OPEN, at, at + actors_kit.ALLOWED, None, 1, "http-503")
+    breaker = Breaker(
+        state=BreakerState.OPEN,
+        since=at,
+        until=at + actors_kit.ALLOWED,
+        prober=None,
+        rounds=1,
+        why="http-503",
+    )
     await actors_kit.keep_breaker(made.store, breaker, "payment")
     async with desk_of(made) as browser:
         assert "open payment since" in await browser.look("/")
@@ -309,7 +316,7 @@ async def test_a_page_gets_an_event_only_when_its_order_changes() -> None:
 async def test_text_from_outside_is_never_markup() -> None:
     made = await night()
     evil = "<script>alert(1)</script>"
-    await fail(made, "10252", "payment", "<b>x", evil)
+    await fail(made, "10252", agent="payment", code="<b>x", message=evil)
     async with desk_of(made) as browser:
         await browser.desk.watch.look()
         await browser.desk.inboxes.look()

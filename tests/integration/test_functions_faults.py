@@ -129,9 +129,9 @@ async def test_an_order_with_care_waits_in_error_and_is_resubmitted_by_an_operat
     seq = (await made.order("C-1")).seq
     assert [alert.kind for alert in await made.alerts("C-1")] == ["step-failed"]
     made.remote.set_faults(Faults())
-    await command(made, "C-1", "resubmit", seq - 1, "stale")
-    await command(made, "C-1", "resubmit", seq, "w-1")
-    await command(made, "C-1", "resubmit", seq, "w-2")
+    await command(made, "C-1", verb="resubmit", seq=seq - 1, command_id="stale")
+    await command(made, "C-1", verb="resubmit", seq=seq, command_id="w-1")
+    await command(made, "C-1", verb="resubmit", seq=seq, command_id="w-2")
     await made.ends("C-1", "Processed")
     await made.quiet()
     refused = [a.text for a in await made.alerts("C-1") if a.kind == "command-refused"]

@@ -40,7 +40,9 @@ async def waiting(made: Rig, order_id: str, version: int, since: datetime) -> No
     decision = submit(rules, now=since)
     cause, commit_id = cases.fresh("orders:envelope"), cases.fresh("commit")
     await made.store.commit(
-        first_change(details, decision, Origin("test", commit_id, cause, since))
+        first_change(
+            details, decision, Origin(by="test", commit_id=commit_id, cause=cause, at=since)
+        )
     )
 
 

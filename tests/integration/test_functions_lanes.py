@@ -35,7 +35,9 @@ async def submit(made: Rig, *order_ids: str, urgent: bool) -> None:
     queues = Queues().urgent if urgent else Queues()
     connection = made.broker.connection_string
     async with OrdersClient(connection, reply_queue=SHOP, queues=queues) as client:
-        await client.submit_many(NewOrder(order_id, northwind()) for order_id in order_ids)
+        await client.submit_many(
+            NewOrder(order_id=order_id, order=northwind()) for order_id in order_ids
+        )
 
 
 async def test_an_urgent_order_is_done_while_every_ordinary_function_stands_still(

@@ -65,7 +65,9 @@ async def test_an_order_of_megabytes_and_its_large_results_go_from_function_to_f
     async with OrdersClient(
         made.broker.connection_string, reply_queue=SHOP, order_bytes_max=PREMIUM_BYTES
     ) as client:
-        await client.submit(NewOrder("L-1", {**content, "required_on": "x" * 3_400_000}))
+        await client.submit(
+            NewOrder(order_id="L-1", order={**content, "required_on": "x" * 3_400_000})
+        )
     async with made.host():
         await made.ends("L-1", "Processed")
         await made.quiet()

@@ -48,7 +48,7 @@ async def call(
 async def status_or_reset(session: aiohttp.ClientSession, method: str, url: str, key: str) -> int:
     """Return the status of a call, 0 for a connection that was reset."""
     try:
-        status, _, _ = await call(session, method, url, key, CHARGE)
+        status, _, _ = await call(session, method, url=url, key=key, body=CHARGE)
     except aiohttp.ClientConnectionError:
         return 0
     return status
@@ -71,7 +71,7 @@ async def test_a_lost_answer_is_given_again_without_a_second_effect(
         url = f"{remote.urls['payment']}/charges"
         lost = await status_or_reset(session, "POST", url, key)
         after_the_first = remote.ledger("payment")
-        status, content, headers = await call(session, "POST", url, key, CHARGE)
+        status, content, headers = await call(session, "POST", url=url, key=key, body=CHARGE)
         after_the_second = remote.ledger("payment")
     assert lost == (0 if kind is FaultKind.RESET_AFTER_EFFECT else 500)
     assert [effect["number"] for effect in after_the_first["effects"]] == ["C-000001"]
@@ -90,7 +90,7 @@ async def test_a_call_that_fails_before_the_effect_did_nothing_and_may_be_repeat
         url = f"{remote.urls['payment']}/charges"
         failed = await status_or_reset(session, "POST", url, key)
         effects = remote.ledger("payment")["effects"]
-        status, _, headers = await call(session, "POST", url, key, CHARGE)
+        status, _, headers = await call(session, "POST", url=url, key=key, body=CHARGE)
     expected = {FaultKind.RESET: 0, FaultKind.ERROR: 500, FaultKind.UNAVAILABLE: 503}
     assert failed == expected.get(kind, 429)
     assert effects == []
@@ -104,7 +104,7 @@ async def test_a_lost_undo_is_answered_as_before_when_asked_again(
     key = key_meeting(FaultKind.ERROR_AFTER_EFFECT, ONCE, Verb.UNDO)
     async with RemoteServices() as remote:
         url = f"{remote.urls['payment']}/charges"
-        await call(session, "POST", url, key, CHARGE)
+        await call(session, "POST", url=url, key=key, body=CHARGE)
         remote.set_faults(ONCE)
         lost, problem, _ = await call(session, "DELETE", url, key)
         status, content, headers = await call(session, "DELETE", url, key)
@@ -118,9 +118,9 @@ async def test_too_many_requests_says_when_to_come_back(session: aiohttp.ClientS
         status, problem, headers = await call(
             session,
             "POST",
-            f"{remote.urls['payment']}/charges",
-            key_meeting(FaultKind.TOO_MANY, faults),
-            CHARGE,
+            url=f"{remote.urls['payment']}/charges",
+            key=key_meeting(FaultKind.TOO_MANY, faults),
+            body=CHARGE,
         )
     assert (status, problem["type"], headers["Retry-After"]) == (
         429,
@@ -169,10 +169,10 @@ async def test_a_permanent_refusal_stands_until_an_operator_repairs_the_service(
 ) -> None:
     async with RemoteServices(Faults(permanent=1.0)) as remote:
         url = f"{remote.urls[service]}/{collection}"
-        refusals = [await call(session, "POST", url, "a/step", body) for _ in range(3)]
+        refusals = [await call(session, "POST", url=url, key="a/step", body=body) for _ in range(3)]
         async with session.put(f"{remote.urls[service]}/faults", json={"permanent": 0}) as put:
             changed = await put.json()
-        status, _, _ = await call(session, "POST", url, "a/step", body)
+        status, _, _ = await call(session, "POST", url=url, key="a/step", body=body)
         others = {other: remote.faults(other).permanent for other in remote.urls}
     assert [(s, problem["type"]) for s, problem, _ in refusals] == [(422, f"urn:sample:{name}")] * 3
     assert (put.status, changed["permanent"], changed["seed"]) == (200, 0, 42)
@@ -183,7 +183,7 @@ async def test_a_permanent_refusal_stands_until_an_operator_repairs_the_service(
 async def test_a_refused_undo_leaves_the_effect_in_force(session: aiohttp.ClientSession) -> None:
     async with RemoteServices(Faults(undo_permanent=1.0)) as remote:
         url = f"{remote.urls['payment']}/charges"
-        await call(session, "POST", url, "a/payment", CHARGE)
+        await call(session, "POST", url=url, key="a/payment", body=CHARGE)
         status, problem, _ = await call(session, "DELETE", url, "a/payment")
         (effect,) = remote.ledger("payment")["effects"]
     assert (status, problem["type"]) == (422, "urn:sample:undo-refused")
@@ -228,7 +228,7 @@ async def test_a_slow_call_acts_before_or_after_its_wait_and_answers_late(
     async with RemoteServices(SLOW_ONCE) as remote:
         began = loop.time()
         slow = asyncio.create_task(
-            call(session, "POST", f"{remote.urls['payment']}/charges", key, CHARGE)
+            call(session, "POST", url=f"{remote.urls['payment']}/charges", key=key, body=CHARGE)
         )
         await wait_for_fault(remote, kind)
         effects = len(remote.ledger("payment")["effects"])
@@ -246,12 +246,12 @@ async def test_a_key_being_worked_on_is_answered_in_progress_and_replayed_afterw
     key = key_meeting(FaultKind.SLOW_BEFORE_EFFECT, SLOW_ONCE)
     async with RemoteServices(SLOW_ONCE) as remote:
         url = f"{remote.urls['payment']}/charges"
-        first = asyncio.create_task(call(session, "POST", url, key, CHARGE))
+        first = asyncio.create_task(call(session, "POST", url=url, key=key, body=CHARGE))
         await wait_for_fault(remote, FaultKind.SLOW_BEFORE_EFFECT)
-        status, problem, headers = await call(session, "POST", url, key, CHARGE)
+        status, problem, headers = await call(session, "POST", url=url, key=key, body=CHARGE)
         held.go.set()
         await first
-        again, _, replay_headers = await call(session, "POST", url, key, CHARGE)
+        again, _, replay_headers = await call(session, "POST", url=url, key=key, body=CHARGE)
         effects = remote.ledger("payment")["effects"]
     assert (status, problem["type"]) == (409, "urn:sample:in-progress")
     assert headers["Retry-After"] == "1"
@@ -265,7 +265,7 @@ async def test_a_late_call_that_lands_after_the_undo_does_nothing(
     key = key_meeting(FaultKind.SLOW_BEFORE_EFFECT, SLOW_ONCE)
     async with RemoteServices(SLOW_ONCE) as remote:
         url = f"{remote.urls['payment']}/charges"
-        late = asyncio.create_task(call(session, "POST", url, key, CHARGE))
+        late = asyncio.create_task(call(session, "POST", url=url, key=key, body=CHARGE))
         await wait_for_fault(remote, FaultKind.SLOW_BEFORE_EFFECT)
         remote.set_faults(Faults())
         undo_status, undone, _ = await call(session, "DELETE", url, key)
@@ -283,14 +283,14 @@ async def test_a_slow_call_acts_even_when_its_client_has_gone(
     key = key_meeting(FaultKind.SLOW_BEFORE_EFFECT, SLOW_ONCE)
     async with RemoteServices(SLOW_ONCE) as remote:
         url = f"{remote.urls['payment']}/charges"
-        gone = asyncio.create_task(call(session, "POST", url, key, CHARGE))
+        gone = asyncio.create_task(call(session, "POST", url=url, key=key, body=CHARGE))
         await wait_for_fault(remote, FaultKind.SLOW_BEFORE_EFFECT)
         gone.cancel()
         await asyncio.wait([gone])
         assert remote.ledger("payment")["effects"] == []
         held.go.set()
         await eventually(lambda: remote.ledger("payment")["effects"])
-        status, _, headers = await call(session, "POST", url, key, CHARGE)
+        status, _, headers = await call(session, "POST", url=url, key=key, body=CHARGE)
     assert (status, headers["Idempotent-Replayed"]) == (201, "true")
 
 
@@ -299,7 +299,11 @@ async def retried(session: aiohttp.ClientSession, method: str, url: str, order_i
     for _ in range(20):
         try:
             status, _, _ = await call(
-                session, method, url, f"{order_id}/payment", {**CHARGE, "order_id": order_id}
+                session,
+                method,
+                url=url,
+                key=f"{order_id}/payment",
+                body={**CHARGE, "order_id": order_id},
             )
         except aiohttp.ClientConnectionError:
             continue

@@ -132,7 +132,7 @@ def test_a_command_with_a_seq_that_is_old(operator: Night, verb: str) -> None:
 
 async def broken() -> Kit:
     made = kit(actors_kit.CARE)
-    await fail(made, "STUCK", "payment", DECLINED.code, "the card was declined")
+    await fail(made, "STUCK", agent="payment", code=DECLINED.code, message="the card was declined")
     await submit(made, "DONE")
     await submit(made, "UNDONE")
     await bob_undoes(made, "UNDONE")

@@ -28,24 +28,42 @@ SEEDS = ("reserve-stock", "take-payment", "ship")
 
 async def processed(store: MemoryStore, order_id: str, steps: int = 3) -> None:
     """Store an order whose first ``steps`` steps are done."""
-    details = Details(order_id, "order", 1, "{}", "h", "responses-x", None, NOW)
+    details = Details(
+        order_id=order_id,
+        workflow="order",
+        version=1,
+        payload="{}",
+        content_hash="h",
+        reply_queue="responses-x",
+        correlation_id=None,
+        submitted_at=NOW,
+    )
     made = submit(WORKFLOW.rules, now=NOW)
-    order = await store.commit(first_change(details, made, Origin("t", "0", "orders:1", NOW)))
+    order = await store.commit(
+        first_change(details, made, Origin(by="t", commit_id="0", cause="orders:1", at=NOW))
+    )
     order = await _next(store, order, claim(order, WORKFLOW.rules, now=NOW, instance="i"), "c")
     for number in range(steps):
-        reply = Reply(order_id, number, Direction.DO, 1, Outcome.DONE, "{}")
+        reply = Reply(
+            order_id=order_id,
+            step=number,
+            direction=Direction.DO,
+            epoch=1,
+            outcome=Outcome.DONE,
+            result="{}",
+        )
         decision = answer(order, reply, WORKFLOW.rules, now=NOW, instance="i")
         order = await _next(store, order, decision, f"r{number}")
 
 
 async def _next(store: MemoryStore, order: Order, decision: Decision | None, cause: str) -> Order:
     assert decision is not None
-    change = next_change(order, decision, Origin("t", cause, cause, NOW))
+    change = next_change(order, decision, Origin(by="t", commit_id=cause, cause=cause, at=NOW))
     return await store.commit(change)
 
 
 async def all_notified(store: MemoryStore, order_id: str) -> Tally:
-    tally = Tally(1)
+    tally = Tally(orders=1)
     for entry in await store.journal(order_id):
         for index, message in enumerate(entry.messages):
             if isinstance(message, Notify):
@@ -110,7 +128,7 @@ async def test_a_run_with_something_missing_unfinished_or_doubled_fails(
 
 
 async def test_an_order_that_was_never_stored_is_unfinished() -> None:
-    verdict = await judge(MemoryStore(), ["O-1"], Tally(1), ledger("O-1"))
+    verdict = await judge(MemoryStore(), ["O-1"], Tally(orders=1), ledger("O-1"))
     assert verdict.unfinished == ["O-1"]
     assert not verdict.holds
 
@@ -120,7 +138,7 @@ def test_every_fault_of_the_services_has_a_sentence() -> None:
 
 
 def test_effects_of_unknown_outcome_are_listed_apart_from_expected_ones() -> None:
-    unknown = Verdict(1, effects_expected=3, effects_in_force=4, effects_unknown=1)
+    unknown = Verdict(orders=1, effects_expected=3, effects_in_force=4, effects_unknown=1)
     assert unknown.last_line().endswith("expected 3 in force 3 unknown 1 doubled 0")
-    known = Verdict(1, effects_expected=3, effects_in_force=3)
+    known = Verdict(orders=1, effects_expected=3, effects_in_force=3)
     assert known.last_line().endswith("expected 3 in force 3 doubled 0")

@@ -153,7 +153,12 @@ class Service:
 
 def call(**results: Any) -> Call:
     return Call(
-        "O-1", "step", "O-1/step", datetime(2026, 1, 1, tzinfo=UTC), content(freight=1), results
+        order_id="O-1",
+        step="step",
+        key="O-1/step",
+        complete_by=datetime(2026, 1, 1, tzinfo=UTC),
+        order=content(freight=1),
+        results=results,
     )
 
 
@@ -226,7 +231,12 @@ def delivery(**answer: Any) -> tuple[Service, Call]:
     results = {"ship": {"tracking": "NW1"}, "take-payment": {"charge_id": "C-1"}}
     key = "O-1/deliver"
     return service, Call(
-        "O-1", "deliver", key, datetime(2026, 1, 1, tzinfo=UTC), content(), results
+        order_id="O-1",
+        step="deliver",
+        key=key,
+        complete_by=datetime(2026, 1, 1, tzinfo=UTC),
+        order=content(),
+        results=results,
     )
 
 

@@ -76,7 +76,7 @@ M = TypeVar("M", Wake, Request, Notify, Alert)
 Node = TypeVar("Node")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One workflow to explore."""
 
@@ -129,7 +129,7 @@ class Case:
         ).rules
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """What happens to an order. ``step`` is -1 for the whole order; ``shut`` are the routes whose
     breaker is open at that moment.
@@ -141,7 +141,7 @@ class Event:
     shut: Shut = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
     """One decision, committed: ``change.after`` is as decided, ``to`` the state it leads to."""
 
@@ -183,7 +183,7 @@ class Edge:
         return f"{self.event.name} {self.event.step}: {was} to {is_}"
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, kw_only=True)
 class Graph:
     """What was found for one case."""
 
@@ -257,24 +257,33 @@ def normal(order: Order) -> Order:
 
 def events(order: Order, rules: Rules, *, waited: bool = False) -> Iterator[Event]:
     """Yield everything that may happen to an order, decisions or not."""
-    yield from map(Event, ("claim", "resubmit", "undo", "skip", "cancel", "acknowledge"))
+    for name in ("claim", "resubmit", "undo", "skip", "cancel", "acknowledge"):
+        yield Event(name=name)
     if rules.deadline is not None:
-        yield Event("deadline")
+        yield Event(name="deadline")
     for step in order.steps:
         for name in (*REPLIES, *WAITED * waited):
-            yield Event(name, step.number)
-        yield from (Event("progress", step.number), Event("undo progress", step.number))
-        yield Event("expire", step.number)
-        if not is_out(step):  # the same whenever it comes
-            yield Event("expire", step.number, LATE)
-        elif waited:
-            yield Event(BEHIND, step.number)
-        if step.process_state is StepState.ERROR:
-            yield from (Event("resubmit", step.number), Event("skip", step.number))
-    if any(own.drain_time for own in rules.steps):
-        yield from (Event("undo", at=LATE), Event("cancel", at=LATE))
+            yield Event(name=name, step=step.number)
         yield from (
-            Event(name, s.number, LATE) for s in order.steps for name in ("done", "refused")
+            Event(name="progress", step=step.number),
+            Event(name="undo progress", step=step.number),
+        )
+        yield Event(name="expire", step=step.number)
+        if not is_out(step):  # the same whenever it comes
+            yield Event(name="expire", step=step.number, at=LATE)
+        elif waited:
+            yield Event(name=BEHIND, step=step.number)
+        if step.process_state is StepState.ERROR:
+            yield from (
+                Event(name="resubmit", step=step.number),
+                Event(name="skip", step=step.number),
+            )
+    if any(own.drain_time for own in rules.steps):
+        yield from (Event(name="undo", at=LATE), Event(name="cancel", at=LATE))
+        yield from (
+            Event(name=name, step=s.number, at=LATE)
+            for s in order.steps
+            for name in ("done", "refused")
         )
 
 
@@ -324,13 +333,28 @@ def reply_to(order: Order, step: int, name: str, *, epoch_off: int = 0) -> Reply
     outcome = Outcome(said) if said in {"refused", "waited"} else Outcome.DONE
     fault = FAULT if outcome is Outcome.REFUSED else None
     epoch = order.steps[step].epoch + epoch_off
-    return Reply(order.order_id, step, direction, epoch, outcome, None, fault)
+    return Reply(
+        order_id=order.order_id,
+        step=step,
+        direction=direction,
+        epoch=epoch,
+        outcome=outcome,
+        result=None,
+        fault=fault,
+    )
 
 
 def progress_of(order: Order, event: Event, *, epoch_off: int = 0) -> Progress:
     direction = Direction.UNDO if event.name.startswith("undo") else Direction.DO
     epoch = order.steps[event.step].epoch + epoch_off
-    return Progress(order.order_id, event.step, direction, epoch, event.at + WAIT, "on its way")
+    return Progress(
+        order_id=order.order_id,
+        step=event.step,
+        direction=direction,
+        epoch=epoch,
+        complete_by=event.at + WAIT,
+        note="on its way",
+    )
 
 
 @cache
@@ -338,7 +362,7 @@ def explore(case: Case) -> Graph:
     """Return every reachable state of a case and every decision, breadth first."""
     rules = case.rules
     first = normal(submitted(rules).after)
-    graph = Graph(case, rules, key_of(first), {key_of(first): first})
+    graph = Graph(case=case, rules=rules, start=key_of(first), states={key_of(first): first})
     waiting = deque([first])
     while waiting:
         assert len(graph.states) <= STATES_MAX, f"{case}: states without end"
@@ -375,13 +399,20 @@ def _follow(graph: Graph, order: Order, source: Key, event: Event) -> Edge | Non
         change = next_change(
             order,
             decision,
-            Origin("test", "c", None, event.at),
+            Origin(by="test", commit_id="c", cause=None, at=event.at),
             out_at=LATE,
         )
     except IllegalMoveError as wrong:
         graph.illegal.append(f"{event}: {wrong}")
         return None
-    return Edge(event, change, source, key_of(change.after), graph.case, decision.incident)
+    return Edge(
+        event=event,
+        change=change,
+        source=source,
+        to=key_of(change.after),
+        case=graph.case,
+        incident=decision.incident,
+    )
 
 
 def in_every_graph(check: Callable[[Graph], None]) -> Callable[[list[Graph]], None]:

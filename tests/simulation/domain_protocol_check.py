@@ -82,11 +82,11 @@ class Flying(NamedTuple):
 def returned_as(callback: Flying) -> CallbackResult:
     outcome = Outcome(callback.outcome)
     return CallbackResult(
-        "order-1",
-        callback.step,
-        Direction(callback.direction),
-        callback.generation,
-        outcome,
+        order_id="order-1",
+        step=callback.step,
+        direction=Direction(callback.direction),
+        generation=callback.generation,
+        outcome=outcome,
         fault=FAULT if outcome is Outcome.REFUSED else None,
     )
 
@@ -360,7 +360,7 @@ class Protocol:
         decision = self.decision(order, event, replace(self.rules, unavailable=shut))
         if decision is None:
             return None
-        change = next_change(order, decision, Origin("test", "c", None, LATE))
+        change = next_change(order, decision, Origin(by="test", commit_id="c", cause=None, at=LATE))
         messages = []
         for message in decision.messages:
             if isinstance(message, Wake):
@@ -386,11 +386,11 @@ class Protocol:
                 return decide(order, said, rules, now=LATE, instance="s")
             outcome = Outcome(event.outcome)
             reply = Reply(
-                order.order_id,
-                event.step,
-                Direction(event.direction),
-                event.epoch,
-                outcome,
+                order_id=order.order_id,
+                step=event.step,
+                direction=Direction(event.direction),
+                epoch=event.epoch,
+                outcome=outcome,
                 fault=None if outcome is Outcome.DONE else FAULT,
             )
             return answer(order, reply, rules, now=LATE, instance="s")

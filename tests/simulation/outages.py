@@ -55,7 +55,7 @@ class Outage:
     lasts: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Cost:
     """What an outage cost.
 
@@ -118,7 +118,7 @@ answers ServerBusy.
 """
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Watch:
     """Notes which steps were called in which epoch, and when each order moved."""
 
@@ -178,7 +178,7 @@ class Watch:
                     self.undone_untried.append(where)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Story:
     """A system, an outage and the orders around it."""
 
@@ -200,7 +200,7 @@ class Story:
         )
         self.system.world.timer_idle = TIMER_IDLE
         self.system.slow_store(0.02)  # an outage begins in the middle of functions
-        self.watch = Watch(self.system)
+        self.watch = Watch(system=self.system)
 
     async def run(self) -> Cost:
         """Play the outage, and return what it cost."""
@@ -310,4 +310,6 @@ def drawn(seed: int) -> tuple[str, str, str]:
 
 def cost_of(seed: int, dependency: str, duration: str, load: str = "light") -> Cost:
     """Play one outage under one seed, and return what it cost."""
-    return asyncio.run(Story(seed, Outage(dependency, DURATIONS[duration]), load).run())
+    return asyncio.run(
+        Story(seed=seed, outage=Outage(dependency, DURATIONS[duration]), load=load).run()
+    )

@@ -122,7 +122,9 @@ def build(
     apart = [Apart(number, seconds) for number, seconds in enumerate(clocks_apart)]
     plan = Plan(seed, len(apart), (*apart, *map(Outside, outside)))
     system = System(
-        Project(definitions, queues, deployed_host(), limits=limits, codec=codec),
+        Project(
+            workflows=definitions, queues=queues, host=deployed_host(), limits=limits, codec=codec
+        ),
         plan,
         faults=faults,
         breaker=breaker,

@@ -16,11 +16,20 @@ from sas.testing.world import Handler
 from tests.simulation.system import System, build, check_end
 
 TIME = timedelta(seconds=10)
-DEAD = Workflow("dead", 1, (Step("charge", "payment", TIME, failures_max=3),))
-UNDONE = Workflow(
-    "undone", 1, (Step("charge", "payment", TIME, failures_max=0),), on_failure=OnFailure.UNDO
+DEAD = Workflow(
+    "dead", version=1, steps=(Step("charge", agent="payment", time_allowed=TIME, failures_max=3),)
 )
-BUSY = Workflow("busy", 1, (Step("reserve", "inventory", 2 * TIME, failures_max=0),))
+UNDONE = Workflow(
+    "undone",
+    version=1,
+    steps=(Step("charge", agent="payment", time_allowed=TIME, failures_max=0),),
+    on_failure=OnFailure.UNDO,
+)
+BUSY = Workflow(
+    "busy",
+    version=1,
+    steps=(Step("reserve", agent="inventory", time_allowed=2 * TIME, failures_max=0),),
+)
 PAYMENT = QUEUES.agent("payment")
 
 

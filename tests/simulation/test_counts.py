@@ -72,11 +72,19 @@ class System:
         self.executions = 0
         self._applications: dict[str, Application] = {}
         row = [
-            Step(f"step-{number}", agent, TIME, undo=Undo(TIME), failures_max=1)
+            Step(f"step-{number}", agent=agent, time_allowed=TIME, undo=Undo(TIME), failures_max=1)
             for number, agent in enumerate(self.agents)
         ]
         self._workflows = Workflows(
-            [Workflow("order", 1, tuple(row), OnFailure.UNDO, notify_steps=False)]
+            [
+                Workflow(
+                    "order",
+                    version=1,
+                    steps=tuple(row),
+                    on_failure=OnFailure.UNDO,
+                    notify_steps=False,
+                )
+            ]
         )
         self.bus.declare(*QUEUES.own(self.agents), SHOP, rules=RULES)
         self.bus.declare(QUEUES.orders, rules=replace(RULES, duplicate_window=None))
@@ -122,9 +130,13 @@ class System:
         process = function if self.apart else "all"
         if process not in self._applications:
             agents: Mapping[str, Agent] = self.agents
-            business = Business(self._workflows, agents)
+            business = Business(workflows=self._workflows, agents=agents)
             self._applications[process] = assemble(
-                self.store, self.bus, self.clock, business, read_config(SETTINGS)
+                self.store,
+                self.bus,
+                clock=self.clock,
+                business=business,
+                settings=read_config(SETTINGS),
             )
         return self._applications[process]
 

@@ -103,19 +103,19 @@ WAITING: list[tuple[str, int, dict[str, Any]]] = [
 ]
 CASES = (
     [
-        Case(shape, policy, failures_max)
+        Case(shape_name=shape, on_failure=policy, failures_max=failures_max)
         for shape in SHAPES
         for policy in OnFailure
         for failures_max in (0, 1)
         if (shape, failures_max) != ("three beside each other", 1)  # minutes, and nothing new
     ]
     + [
-        Case(shape, policy, 1, frozenset(names))
+        Case(shape_name=shape, on_failure=policy, failures_max=1, without_undo=frozenset(names))
         for shape, names in WITHOUT_UNDO
         for policy in OnFailure
     ]
     + [
-        Case(shape, policy, failures_max, **options)
+        Case(shape_name=shape, on_failure=policy, failures_max=failures_max, **options)
         for shape, failures_max, options in PATIENT + ROUTED + WAITING
         for policy in OnFailure
     ]
@@ -133,7 +133,7 @@ def is_large(case: Case) -> bool:
         plain = case.routes == 1 and not patient
         return not plain or (case.on_failure is OnFailure.HOLD and case.failures_max > 0)
     if case.shape_name in {"three beside each other", "diamond"}:
-        return case != Case("diamond", OnFailure.UNDO, 0)
+        return case != Case(shape_name="diamond", on_failure=OnFailure.UNDO, failures_max=0)
     if case.shape_name == "two in a row" and case.drain_time:
         return True
     return case.on_failure is OnFailure.HOLD and (
@@ -180,7 +180,8 @@ def test_exactly_the_steps_whose_turn_it_is_have_complete_by_and_a_due_row(graph
         turn = whose_turn(order, graph.case.shape_name) | resting(order)
         assert {s.number for s in order.steps if s.complete_by} == turn
         assert {row for row in due_rows(order) if isinstance(row, StepDue)} == {
-            StepDue(T0, "order-1", number, order.steps[number].epoch) for number in turn
+            StepDue(at=T0, order_id="order-1", step=number, epoch=order.steps[number].epoch)
+            for number in turn
         }
 
 
@@ -432,11 +433,11 @@ def test_every_request_is_for_a_step_locked_by_it_with_the_next_epoch(graph: Gra
     for edge in graph.edges:
         locked = [
             Request(
-                new.number,
-                expected_direction(new),
-                old.epoch + 1,
-                new.call.generation,
-                new.complete_by,
+                step=new.number,
+                direction=expected_direction(new),
+                epoch=old.epoch + 1,
+                generation=new.call.generation,
+                complete_by=new.complete_by,
             )
             for old, new in edge.pairs()
             if new.locked_by is not None and (old.locked_by is None or new.epoch != old.epoch)
@@ -735,7 +736,7 @@ def test_progress_counts_for_the_dispatch_that_is_out_and_for_no_cancelled_step(
     said = {(e.source, e.event) for e in graph.edges if e.event.name in PROGRESS}
     for key, order in graph.states.items():
         for step, name in product(order.steps, PROGRESS):
-            event = Event(name, step.number)
+            event = Event(name=name, step=step.number)
             undoing = name.startswith("undo")
             doing = step.process_state is StepState.PROCESSING
             out = is_out(step) and doing is not undoing
@@ -783,7 +784,15 @@ def returned_as(step: StepRecord, name: str, generation: int) -> CallbackResult:
     direction = Direction.UNDO if name.startswith("undo") else Direction.DO
     outcome = Outcome.REFUSED if name.endswith("refused") else Outcome.DONE
     fault = FAULT if outcome is Outcome.REFUSED else None
-    return CallbackResult("order-1", step.number, direction, generation, outcome, None, fault)
+    return CallbackResult(
+        order_id="order-1",
+        step=step.number,
+        direction=direction,
+        generation=generation,
+        outcome=outcome,
+        result=None,
+        fault=fault,
+    )
 
 
 def every_callback(graph: Graph) -> Iterator[tuple[Order, StepRecord, str, CallbackResult]]:
@@ -1077,8 +1086,8 @@ def test_every_row_of_the_law_is_reached_and_nothing_outside_it() -> None:
 
 
 def test_nothing_is_decided_about_a_rejected_order() -> None:
-    rules = Case("one", OnFailure.HOLD, 1).rules
-    order = Order(details_of(), (), seq=1, settled_at=T0, rejected=True)
+    rules = Case(shape_name="one", on_failure=OnFailure.HOLD, failures_max=1).rules
+    order = Order(details=details_of(), steps=(), seq=1, settled_at=T0, rejected=True)
     assert claim(order, rules, now=SOON, instance="s") is None
     assert resubmit(order, rules, now=SOON) is None
     assert undo(order, rules, now=SOON) is None

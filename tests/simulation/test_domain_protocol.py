@@ -91,7 +91,9 @@ def test_a_word_that_nothing_was_called_which_is_not_true_breaks_no_promise(
 
 @pytest.mark.parametrize("shape", PAIRS)
 def test_a_remote_without_tombstones_is_caught_by_a_late_call_after_its_undo(shape: str) -> None:
-    protocol = Protocol(shape, OnFailure.HOLD, 1, MEDDLED, NO_TOMBSTONES)
+    protocol = Protocol(
+        shape=shape, on_failure=OnFailure.HOLD, failures_max=1, budget=MEDDLED, remote=NO_TOMBSTONES
+    )
     assert "S2" in str(protocol.explore())
 
 
@@ -133,7 +135,12 @@ def test_an_edited_input_leads_to_one_effect_even_if_the_step_timed_out_before_i
     shape: str, faults: Budget
 ) -> None:
     protocol = Protocol(
-        shape, OnFailure.HOLD, 1, faults, Remote(closes=True), verbs=("edit", "undo")
+        shape=shape,
+        on_failure=OnFailure.HOLD,
+        failures_max=1,
+        budget=faults,
+        remote=Remote(closes=True),
+        verbs=("edit", "undo"),
     )
     assert protocol.explore() is None
 
@@ -182,5 +189,11 @@ def test_a_refused_step_is_undone_because_another_delivery_may_still_have_its_ef
 
 @pytest.mark.parametrize("shape", PAIRS)
 def test_a_remote_that_forgets_its_keys_is_caught_by_a_second_effect(shape: str) -> None:
-    protocol = Protocol(shape, OnFailure.HOLD, 1, UNRELIABLE, Remote(idempotent=False))
+    protocol = Protocol(
+        shape=shape,
+        on_failure=OnFailure.HOLD,
+        failures_max=1,
+        budget=UNRELIABLE,
+        remote=Remote(idempotent=False),
+    )
     assert "came about twice" in str(protocol.explore())

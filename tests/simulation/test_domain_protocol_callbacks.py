@@ -35,13 +35,26 @@ def test_processed_means_every_effect_once_and_compensated_none_even_with_callba
     case: Case,
 ) -> None:
     shape, on_failure, failures_max, budget, options = case
-    protocol = Protocol(shape, on_failure, failures_max, budget, outside=True, **options)
+    protocol = Protocol(
+        shape=shape,
+        on_failure=on_failure,
+        failures_max=failures_max,
+        budget=budget,
+        outside=True,
+        **options,
+    )
     assert protocol.explore() is None
     assert find_cycle(protocol.next) is None, "an order goes round in circles without faults"
 
 
 def test_without_faults_no_callback_is_ever_lost_or_comes_too_late() -> None:
-    protocol = Protocol("two in a row", OnFailure.UNDO, 0, Budget(), outside=True)
+    protocol = Protocol(
+        shape="two in a row",
+        on_failure=OnFailure.UNDO,
+        failures_max=0,
+        budget=Budget(),
+        outside=True,
+    )
     assert protocol.explore() is None
     ends = [protocol.states[number] for number, onward in protocol.next.items() if not onward]
     assert {protocol.orders[state.order].process_state.value for state in ends} == {"Processed"}
@@ -49,5 +62,12 @@ def test_without_faults_no_callback_is_ever_lost_or_comes_too_late() -> None:
 
 
 def test_a_service_that_forgets_what_was_called_back_is_caught_by_an_event_after_its_undo() -> None:
-    protocol = Protocol("one", OnFailure.HOLD, 1, MEDDLED, Remote(tombstones=False), outside=True)
+    protocol = Protocol(
+        shape="one",
+        on_failure=OnFailure.HOLD,
+        failures_max=1,
+        budget=MEDDLED,
+        remote=Remote(tombstones=False),
+        outside=True,
+    )
     assert "S2" in str(protocol.explore())

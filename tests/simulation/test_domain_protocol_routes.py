@@ -55,13 +55,17 @@ def test_an_order_processed_has_each_effect_at_one_agent_and_one_compensated_at_
     case: Case,
 ) -> None:
     shape, policy, failures_max, faults, more = case
-    protocol = Protocol(shape, policy, failures_max, faults, **more)
+    protocol = Protocol(
+        shape=shape, on_failure=policy, failures_max=failures_max, budget=faults, **more
+    )
     assert protocol.explore() is None
     assert find_cycle(protocol.next) is None, "an order goes round in circles without faults"
 
 
 def test_the_faults_of_these_checks_lead_to_every_route() -> None:
-    protocol = Protocol("one", OnFailure.HOLD, 1, MEDDLED, routes=2)
+    protocol = Protocol(
+        shape="one", on_failure=OnFailure.HOLD, failures_max=1, budget=MEDDLED, routes=2
+    )
     assert protocol.explore() is None
     records = [order.steps[0] for order in protocol.orders.values()]
     for state in (StepState.PROCESSED, StepState.COMPENSATED, StepState.ERROR):
@@ -91,5 +95,13 @@ def test_an_edited_input_leads_to_one_effect_over_all_agents() -> None:
     faults = Budget(early=1, refused=1, operator=2, shut=1)
     verbs = ("edit", "undo")
     closes = Remote(closes=True)
-    protocol = Protocol("one", OnFailure.HOLD, 1, faults, closes, verbs=verbs, routes=2)
+    protocol = Protocol(
+        shape="one",
+        on_failure=OnFailure.HOLD,
+        failures_max=1,
+        budget=faults,
+        remote=closes,
+        verbs=verbs,
+        routes=2,
+    )
     assert protocol.explore() is None

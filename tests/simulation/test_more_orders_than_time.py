@@ -23,16 +23,22 @@ CROWDED = Workflows(
     [
         Workflow(
             "crowded",
-            1,
-            (
-                Step("reserve", "inventory", TIME, undo=Undo(TIME)),
-                Step("charge", "payment", TIME, undo=Undo(TIME)),
+            version=1,
+            steps=(
+                Step("reserve", agent="inventory", time_allowed=TIME, undo=Undo(TIME)),
+                Step("charge", agent="payment", time_allowed=TIME, undo=Undo(TIME)),
             ),
-            OnFailure.UNDO,
+            on_failure=OnFailure.UNDO,
         )
     ]
 )
-SHORT = Workflows([Workflow("short", 1, (Step("reserve", "inventory", TIME / 4),))])
+SHORT = Workflows(
+    [
+        Workflow(
+            "short", version=1, steps=(Step("reserve", agent="inventory", time_allowed=TIME / 4),)
+        )
+    ]
+)
 OFF = BreakerPolicy(failures_max=0)
 ORDERS = 300
 AT_ONCE = 3

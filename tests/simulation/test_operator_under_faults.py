@@ -32,14 +32,47 @@ def patient(name: str, on_failure: OnFailure, deadline: timedelta) -> Workflow:
     courier = Undo(ALLOWED, drain_time=DRAIN_TIME)
     return Workflow(
         name,
-        1,
-        (
-            Step("reserve", "inventory", ALLOWED, (), UNDO, 1, backoff, wait),
-            Step("charge", "payment", ALLOWED, (), UNDO, 1, backoff),
-            Step(COURIED, COURIER, ALLOWED, ("reserve",), courier, 2, backoff, wait),
-            Step("thank", "shipping", ALLOWED, ("charge", COURIED), None, 1),
+        version=1,
+        steps=(
+            Step(
+                "reserve",
+                agent="inventory",
+                time_allowed=ALLOWED,
+                after=(),
+                undo=UNDO,
+                failures_max=1,
+                backoff=backoff,
+                extended_wait=wait,
+            ),
+            Step(
+                "charge",
+                agent="payment",
+                time_allowed=ALLOWED,
+                after=(),
+                undo=UNDO,
+                failures_max=1,
+                backoff=backoff,
+            ),
+            Step(
+                COURIED,
+                agent=COURIER,
+                time_allowed=ALLOWED,
+                after=("reserve",),
+                undo=courier,
+                failures_max=2,
+                backoff=backoff,
+                extended_wait=wait,
+            ),
+            Step(
+                "thank",
+                agent="shipping",
+                time_allowed=ALLOWED,
+                after=("charge", COURIED),
+                undo=None,
+                failures_max=1,
+            ),
         ),
-        on_failure,
+        on_failure=on_failure,
         deadline=deadline,
     )
 
@@ -58,9 +91,9 @@ def pressed(seed: int, orders: int, commands: int) -> list[Press]:
     rng = random.Random(seed)  # noqa: S311  it repeats itself
     return [
         Press(
-            rng.uniform(0, 600),
-            f"O-{rng.randrange(orders)}",
-            rng.choice(VERBS),
+            at_s=rng.uniform(0, 600),
+            order_id=f"O-{rng.randrange(orders)}",
+            verb=rng.choice(VERBS),
             stale=rng.random() < 0.15,
             edited=rng.random() < 0.5,
             twice=rng.random() < 0.2,
@@ -70,7 +103,16 @@ def pressed(seed: int, orders: int, commands: int) -> list[Press]:
 
 
 def played(seed: int, commands: int, *items: Item, instances: int = 3) -> Played:
-    sent = [Submit(1.0, f"O-{n}", ("holding", "undoing")[n % 2], False, 1) for n in range(4)]
+    sent = [
+        Submit(
+            at_s=1.0,
+            order_id=f"O-{n}",
+            workflow=("holding", "undoing")[n % 2],
+            urgent=False,
+            times=1,
+        )
+        for n in range(4)
+    ]
     plan = Plan(seed, instances, (*sent, *items, *pressed(seed, len(sent), commands)))
     one = play(Project.of(defined(), PROJECT), plan)
     assert one.violations == [], f"seed {seed}"

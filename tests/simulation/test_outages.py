@@ -82,7 +82,7 @@ def test_any_outage_under_any_load_costs_time_and_nothing_else(seed: int) -> Non
 async def test_the_outages_that_were_seen_to_cost_orders_cost_none(
     dependency: str, seconds: float, seed: int
 ) -> None:
-    cost = await Story(seed, Outage(dependency, seconds), "busy").run()
+    cost = await Story(seed=seed, outage=Outage(dependency, seconds), load="busy").run()
     check(cost, (dependency, seed))
 
 
@@ -108,7 +108,7 @@ NO_TABLE = {"no send and no table": (partial(_no_table, away=True), _no_table)}
 def without_sends(monkeypatch: pytest.MonkeyPatch, seed: int, what: str, minutes: float) -> Story:
     """Return a story in which all sends fail, and receives succeed."""
     monkeypatch.setitem(DEPENDENCIES, what, (ALL_SENDS | NO_TABLE)[what])
-    return Story(seed, Outage(what, minutes * MINUTE), "busy")
+    return Story(seed=seed, outage=Outage(what, minutes * MINUTE), load="busy")
 
 
 def check_timeouts(story: Story) -> None:
@@ -161,14 +161,14 @@ async def test_a_right_to_send_that_comes_late_costs_time_and_nothing_else(
     what = f"no right to send to {queue}"
     late = partial(set_right, forbids=True), partial(set_right, forbids=False)
     monkeypatch.setitem(DEPENDENCIES, what, late)
-    cost = await Story(1, Outage(what, minutes * MINUTE)).run()
+    cost = await Story(seed=1, outage=Outage(what, minutes * MINUTE)).run()
     check(cost, queue)
 
 
 def workflow(name: str, agent: str, seconds: float, failures_max: int = 2) -> Workflow:
     time = timedelta(seconds=seconds)
-    step = Step("only", agent, time, undo=Undo(time), failures_max=failures_max)
-    return Workflow(name, 1, (step,), OnFailure.HOLD)
+    step = Step("only", agent=agent, time_allowed=time, undo=Undo(time), failures_max=failures_max)
+    return Workflow(name, version=1, steps=(step,), on_failure=OnFailure.HOLD)
 
 
 async def test_a_queue_that_is_late_does_not_excuse_an_agent_that_is_dead() -> None:

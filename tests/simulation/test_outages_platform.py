@@ -51,8 +51,15 @@ class Rig:
         self.work: Callable[[Queued], Awaitable[object]] = self.nothing
         self.functions = [Plain(scheduler=self.handle) for _ in range(instances)]
         rules = rules or deployed_host()
-        self.world = World(1, self.clock, MemoryStore(), self.bus, Faults(), rules)
-        self.world.instances = [Instance(one) for one in self.functions]
+        self.world = World(
+            seed=1,
+            clock=self.clock,
+            store=MemoryStore(),
+            memory_bus=self.bus,
+            faults=Faults(),
+            rules=rules,
+        )
+        self.world.instances = [Instance(functions=one) for one in self.functions]
 
     async def nothing(self, _queued: Queued) -> None:
         return
@@ -85,9 +92,13 @@ def test_every_queue_has_the_rules_of_the_infrastructure() -> None:
     queues = deployed_queues()
     assert set(queues) >= {*QUEUES.on_the_way(AGENTS), LETTERS, QUEUES.alerts, QUEUES.rejected}
     assert queues[QUEUE] == QueueRules(
-        MINUTE / 2, 5, 10 * MINUTE, timedelta(days=14), dead_letters_expired=True,
+        lock_time=MINUTE / 2,
+        deliveries_max=5,
+        duplicate_window=10 * MINUTE,
+        time_to_live=timedelta(days=14),
+        dead_letters_expired=True,
         forwards_dead_letters_to=LETTERS,
-    )  # fmt: skip
+    )
     assert queues[QUEUES.orders].duplicate_window is None
     assert not queues[QUEUES.agent("payment")].dead_letters_expired
     assert queues[LETTERS].deliveries_max == 10

@@ -32,12 +32,24 @@ def chosen(on_failure: OnFailure) -> Workflow:
     undo = Undo(TIME)
     return Workflow(
         on_failure.value,
-        1,
-        (
-            Step("store", "inventory", TIME, undo=undo, alternatives=("shipping", "payment")),
-            Step("pay", "payment", TIME, undo=undo, alternatives=("inventory",)),
-            Step("tell", "shipping", TIME, after=("store",), alternatives=("payment",)),
-            Step("ship", "shipping", TIME, after=("pay", "tell"), undo=undo),
+        version=1,
+        steps=(
+            Step(
+                "store",
+                agent="inventory",
+                time_allowed=TIME,
+                undo=undo,
+                alternatives=("shipping", "payment"),
+            ),
+            Step("pay", agent="payment", time_allowed=TIME, undo=undo, alternatives=("inventory",)),
+            Step(
+                "tell",
+                agent="shipping",
+                time_allowed=TIME,
+                after=("store",),
+                alternatives=("payment",),
+            ),
+            Step("ship", agent="shipping", time_allowed=TIME, after=("pay", "tell"), undo=undo),
         ),
         on_failure=on_failure,
     )

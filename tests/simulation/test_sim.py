@@ -57,8 +57,11 @@ APP = "tests.business:workflows"
 
 
 def two_steps(*, undo: Undo | None = UNDO, time: timedelta = TIME) -> Workflows:
-    steps = (Step("reserve", "stock", time, undo=undo), Step("pay", "bank", time, undo=UNDO))
-    return Workflows([Workflow("order", 1, steps, OnFailure.UNDO)])
+    steps = (
+        Step("reserve", agent="stock", time_allowed=time, undo=undo),
+        Step("pay", agent="bank", time_allowed=time, undo=UNDO),
+    )
+    return Workflows([Workflow("order", version=1, steps=steps, on_failure=OnFailure.UNDO)])
 
 
 @pytest.fixture
@@ -129,7 +132,10 @@ def test_a_call_under_another_key_than_its_step_has_is_found(
 
     monkeypatch.setattr(AgentActor, "_call_of", other)
     project = Project.of(two_steps(), ROOT)
-    played = play(project, Plan(1, 1, (Submit(1.0, "O-0", "order", False, 1),)))
+    played = play(
+        project,
+        Plan(1, 1, (Submit(at_s=1.0, order_id="O-0", workflow="order", urgent=False, times=1),)),
+    )
     first = played.violations[0]
     assert str(first) == "invariant 7: order O-0: O-0/reserve-1 is no key of step reserve"
 
@@ -138,7 +144,9 @@ def test_an_order_of_an_unknown_workflow_must_get_a_rejected_notification(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     project = Project.of(two_steps(), ROOT)
-    plan = Plan(1, 1, (Submit(1.0, "O-0", NO_WORKFLOW, False, 1),))
+    plan = Plan(
+        1, 1, (Submit(at_s=1.0, order_id="O-0", workflow=NO_WORKFLOW, urgent=False, times=1),)
+    )
     assert play(project, plan).violations == []
 
     async def keep(self: Rejections, rejection: Rejection, _sender: Salvage) -> None:
@@ -150,7 +158,10 @@ def test_an_order_of_an_unknown_workflow_must_get_a_rejected_notification(
 
 
 REDRIVEN: tuple[Item, ...] = (
-    *(Submit(1.0 + n, f"O-{n}", "order", False, 1) for n in range(3)),
+    *(
+        Submit(at_s=1.0 + n, order_id=f"O-{n}", workflow="order", urgent=False, times=1)
+        for n in range(3)
+    ),
     *(Chance("given_up", 0.3), Chance("store_throttled", 0.3)),
     *(Redrive(at_s, back, twice) for at_s, back, twice in ((60, True, True), (300, True, False))),
 )
@@ -182,9 +193,12 @@ def test_an_order_that_a_redrive_loses_is_found(monkeypatch: pytest.MonkeyPatch)
 
 
 UNFORWARDED: tuple[Item, ...] = (
-    *(Submit(1.0 + n, f"O-{n}", "order", False, 1) for n in range(4)),
+    *(
+        Submit(at_s=1.0 + n, order_id=f"O-{n}", workflow="order", urgent=False, times=1)
+        for n in range(4)
+    ),
     Chance("crash", 0.04),
-    Unforwarded(10.0, None, at_once=True, twice=True, die=2),
+    Unforwarded(from_s=10.0, queue=None, at_once=True, twice=True, die=2),
 )
 
 
@@ -201,7 +215,7 @@ def test_dead_letters_that_no_queue_forwards_are_sent_again_and_every_order_ends
 
 def test_a_forged_dead_letter_fences_nothing() -> None:
     project = Project.of(two_steps(), ROOT)
-    sent = Submit(1.0, "O-0", "order", False, 1)
+    sent = Submit(at_s=1.0, order_id="O-0", workflow="order", urgent=False, times=1)
     forged = tuple(Forge(1.0 + n / 10, "O-0") for n in range(30))
     played = play(project, Plan(1, 1, (sent, *forged)), tell=True)
     assert played.violations == []
@@ -211,7 +225,10 @@ def test_a_forged_dead_letter_fences_nothing() -> None:
 
 def test_a_message_that_is_given_up_while_its_handler_works_is_finished_by_one_of_them() -> None:
     project = Project.of(two_steps(), ROOT)
-    sent = tuple(Submit(float(n), f"O-{n}", "order", False, 1) for n in range(6))
+    sent = tuple(
+        Submit(at_s=float(n), order_id=f"O-{n}", workflow="order", urgent=False, times=1)
+        for n in range(6)
+    )
     ends: Counter[str] = Counter()
     for seed in range(4):
         chances = Chance("given_up", 0.3), Chance("late", 0.3), Chance("store_throttled", 0.3)
@@ -226,7 +243,7 @@ def test_an_order_whose_services_answer_no_call_ends_once_faults_by_chance_have_
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system, "CHANCE_S", 900.0)
-    sent = Submit(1.0, "O-0", "order", False, 1)
+    sent = Submit(at_s=1.0, order_id="O-0", workflow="order", urgent=False, times=1)
     played = play(project, Plan(1, 1, (sent, Chance("lost_answer", 1.0))), tell=True)
     assert played.violations == []
     assert sum(played.ends.values()) == 1
@@ -246,12 +263,14 @@ async def test_a_reply_after_complete_by_and_an_edit_without_an_undo_are_found()
     invariants._answers(reply, START)
     assert broken == []
     invariants._answers(reply, START + timedelta(seconds=1))
-    invariants._older_are_undone(Call("O-0", "pay", "O-0/pay/1", START, {}, {}))
+    invariants._older_are_undone(
+        Call(order_id="O-0", step="pay", key="O-0/pay/1", complete_by=START, order={}, results={})
+    )
     assert [one.number for one in broken] == [8, 7]
 
 
 def tallied(project: Project, plans: Iterator[Plan]) -> Tally:
-    tally = Tally(project.workflows)
+    tally = Tally(workflows=project.workflows)
     for plan in plans:
         played: Played = play(project, plan)
         assert played.violations == []
@@ -262,8 +281,8 @@ def tallied(project: Project, plans: Iterator[Plan]) -> Tally:
 def test_a_step_without_an_undo_is_reported_with_the_orders_that_keep_its_effect() -> None:
     project = Project.of(two_steps(undo=None), ROOT)
     items = (
-        Submit(1.0, "O-1", "order", False, 1),
-        Press(5.0, "O-1", Verb.UNDO, False, False, False),
+        Submit(at_s=1.0, order_id="O-1", workflow="order", urgent=False, times=1),
+        Press(at_s=5.0, order_id="O-1", verb=Verb.UNDO, stale=False, edited=False, twice=False),
     )
     chances = (Chance("refused", 0.6),)
     plans = (Plan(seed, 1, (*items, *chances)) for seed in range(10))
@@ -272,7 +291,10 @@ def test_a_step_without_an_undo_is_reported_with_the_orders_that_keep_its_effect
     assert advice.startswith("order: step reserve has no undo: its effect stayed in ")
 
 
-FIVE: tuple[Item, ...] = tuple(Submit(float(n), f"O-{n}", "order", False, 1) for n in range(5))
+FIVE: tuple[Item, ...] = tuple(
+    Submit(at_s=float(n), order_id=f"O-{n}", workflow="order", urgent=False, times=1)
+    for n in range(5)
+)
 
 
 def test_the_deployed_rules_of_queues_and_host_are_played() -> None:
@@ -298,7 +320,10 @@ def test_a_list_of_queues_that_cannot_be_read_is_named(tmp_path: Path, text: str
 
 
 def submits(count: int, apart_s: float) -> tuple[Submit, ...]:
-    return tuple(Submit(1.0 + apart_s * n, f"O-{n}", "order", False, 1) for n in range(count))
+    return tuple(
+        Submit(at_s=1.0 + apart_s * n, order_id=f"O-{n}", workflow="order", urgent=False, times=1)
+        for n in range(count)
+    )
 
 
 def test_a_deploy_in_the_middle_brings_one_more_version_beside_two() -> None:

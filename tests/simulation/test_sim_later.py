@@ -20,7 +20,10 @@ from tests.simulation.test_everything_at_once import DEFINED
 
 PROJECT = Project.of(DEFINED, Path(__file__).parents[2])
 NAMES = [workflow.name for workflow in DEFINED]
-ORDERS = [Submit(1.0 + n, f"O-{n}", NAMES[n % len(NAMES)], False, 1) for n in range(6)]
+ORDERS = [
+    Submit(at_s=1.0 + n, order_id=f"O-{n}", workflow=NAMES[n % len(NAMES)], urgent=False, times=1)
+    for n in range(6)
+]
 
 
 def seen(*items: Item, seeds: int = 12) -> str:
@@ -54,7 +57,12 @@ def test_an_undo_that_may_come_before_its_last_call_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clocks = Apart(0, 4.0), Apart(1, -4.0)
-    undos = [Press(8.0 + n, f"O-{n}", Verb.UNDO, False, False, False) for n in range(6)]
+    undos = [
+        Press(
+            at_s=8.0 + n, order_id=f"O-{n}", verb=Verb.UNDO, stale=False, edited=False, twice=False
+        )
+        for n in range(6)
+    ]
     items: tuple[Item, ...] = *clocks, *undos, Chance("hangs", 0.7), Chance("lost_answer", 0.5)
     assert seen(*items, seeds=1) == ""
     monkeypatch.setattr(undo, "CLOCK_SKEW", timedelta())
@@ -73,4 +81,6 @@ def test_a_message_that_is_put_aside_without_an_alert_is_found(
         await self.keep(rejection)
 
     monkeypatch.setattr(Rejections, "put_aside", keep)
-    assert "and no alert was sent" in seen(Submit(1.0, "O-9", NO_WORKFLOW, False, 1))
+    assert "and no alert was sent" in seen(
+        Submit(at_s=1.0, order_id="O-9", workflow=NO_WORKFLOW, urgent=False, times=1)
+    )

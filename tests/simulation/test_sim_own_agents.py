@@ -23,16 +23,16 @@ from sas.testing.tally import Tally
 from tests import own_businesses as own
 
 ROOT = Path(__file__).parents[2]
-ORDER = Submit(1.0, "O-0", "order", False, 1)
+ORDER = Submit(at_s=1.0, order_id="O-0", workflow="order", urgent=False, times=1)
 LOST = Chance("lost_answer", 0.7)
-UNDONE = Press(30.0, "O-0", Verb.UNDO, False, False, False)
+UNDONE = Press(at_s=30.0, order_id="O-0", verb=Verb.UNDO, stale=False, edited=False, twice=False)
 
 
 def project(agent: type[own.Careful], first: str = "stock") -> Project:
     def make() -> Business:
         return own.business(agent(), first)
 
-    given = Given(make, {"order": [{"amount": 1}, {"amount": 2}]}, {})
+    given = Given(make=make, orders={"order": [{"amount": 1}, {"amount": 2}]}, answers={})
     return Project.of(make().workflows, ROOT, given)
 
 
@@ -107,9 +107,14 @@ def test_a_step_that_an_operator_skipped_owes_no_effect() -> None:
         held = (replace(one, on_failure=OnFailure.HOLD) for one in made.workflows)
         return replace(made, workflows=Workflows(held))
 
-    given = Given(make, {"order": [{"amount": 1}]}, {"*": [{"number": 1}]})
+    given = Given(make=make, orders={"order": [{"amount": 1}]}, answers={"*": [{"number": 1}]})
     what = Project.of(make().workflows, ROOT, given)
-    skips = [Press(float(at), "O-0", Verb.SKIP, False, at > 60, False) for at in (40, 80)]
+    skips = [
+        Press(
+            at_s=float(at), order_id="O-0", verb=Verb.SKIP, stale=False, edited=at > 60, twice=False
+        )
+        for at in (40, 80)
+    ]
     one = play(what, Plan(0, 1, (ORDER, Chance("refused", 1.0), *skips)))
     assert one.violations == []
     assert one.ends == {("order", "Processed"): 1}
@@ -131,7 +136,7 @@ def test_a_workflow_of_which_no_order_is_processed_is_named_in_the_last_line(
 
 def advised(what: Project, *items: Press) -> list[str]:
     """Return the advice after some orders without a fault."""
-    tally = Tally(what.workflows)
+    tally = Tally(workflows=what.workflows)
     for seed in range(6):
         tally.add(play(what, Plan(seed, 1, (ORDER, *items))))
     return list(tally.advice())

@@ -46,7 +46,7 @@ def test_an_agent_of_a_test_plays_itself_and_an_operator_undoes_the_order() -> N
         simulation.submit("O-1", "order-with-care", {"lines": []})
         simulation.run()
         assert simulation.order("O-1").process_state is OrderState.ERROR
-        simulation.happens(Press(0, "O-1", Verb.UNDO))
+        simulation.happens(Press(at_s=0, order_id="O-1", verb=Verb.UNDO))
         simulation.run()
         assert simulation.order("O-1").process_state is OrderState.COMPENSATED
         assert set(simulation.effects("O-1").values()) == {0}

@@ -99,7 +99,7 @@ def side_by_side(seed: int, faults: Faults) -> tuple[System, NewerStore]:
     bus = NewerBus(world.bus, world.rng)
     newer = NewerHost(world, "newer", older.business, store=store, bus=bus)
     system.hosts.append(newer)
-    world.instances.append(Instance(newer))
+    world.instances.append(Instance(functions=newer))
     for number in range(ORDERS):
         system.submit(f"O-{number}")
     return system, store

@@ -51,20 +51,20 @@ KEYS = CallbackKeys(("first-key-of-callbacks-0123456789",), "https://app.example
 
 CHAIN = Workflow(
     "chain",
-    1,
-    (
-        Step("reserve", "stock", ALLOWED, undo=UNDO, failures_max=1),
-        Step("pay", "payment", ALLOWED, undo=UNDO, failures_max=1),
+    version=1,
+    steps=(
+        Step("reserve", agent="stock", time_allowed=ALLOWED, undo=UNDO, failures_max=1),
+        Step("pay", agent="payment", time_allowed=ALLOWED, undo=UNDO, failures_max=1),
     ),
     on_failure=OnFailure.UNDO,
     notify_steps=True,
 )
 CARE = Workflow(
     "care",
-    1,
-    (
-        Step("reserve", "stock", ALLOWED, after=(), undo=UNDO, failures_max=1),
-        Step("pay", "payment", ALLOWED, after=(), undo=UNDO, failures_max=1),
+    version=1,
+    steps=(
+        Step("reserve", agent="stock", time_allowed=ALLOWED, after=(), undo=UNDO, failures_max=1),
+        Step("pay", agent="payment", time_allowed=ALLOWED, after=(), undo=UNDO, failures_max=1),
     ),
     on_failure=OnFailure.HOLD,
     notify_steps=True,
@@ -100,7 +100,7 @@ class ScriptedAgent:
         return await what(call) if callable(what) else what
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Kit:
     """Everything a test of an actor needs."""
 
@@ -123,7 +123,9 @@ class Kit:
 
     async def submit(self, body: bytes | None = None, message_id: str = "m-1") -> None:
         body = order() if body is None else body
-        await self.run(self.submitter.handle(Delivery(body, message_id, QUEUES.orders)))
+        await self.run(
+            self.submitter.handle(Delivery(body=body, message_id=message_id, queue=QUEUES.orders))
+        )
 
     async def hand(self, message: Message) -> None:
         """Hand one message to the function of its queue."""
@@ -235,29 +237,31 @@ def kit(
             *map(queues.response_of, queues.applications),
             duplicate_window=duplicate_window,
         )
-    business = Business(Workflows(workflows or (CHAIN, CARE)), agents, checks)
+    business = Business(
+        workflows=Workflows(workflows or (CHAIN, CARE)), agents=agents, checks=checks
+    )
     config = settings(
         instance,
         queues=queues,
-        circuit=BreakerPolicy(0),
+        circuit=BreakerPolicy(failures_max=0),
         callback_keys=callback_keys,
         payload_codec=codec,
         deploy_wait=deploy_wait,
     )
-    app = assemble(store, bus, clock, business, config, kept=kept)
+    app = assemble(store, bus, clock=clock, business=business, settings=config, kept=kept)
     return Kit(
-        clock,
-        store,
-        bus,
-        business,
-        agents,
-        app.context,
-        app.submitter,
-        app.scheduler,
-        app.supervisor,
-        app.dead_letters,
-        dict(app.agents),
-        app.callbacks,
+        clock=clock,
+        store=store,
+        bus=bus,
+        business=business,
+        agents=agents,
+        context=app.context,
+        submitter=app.submitter,
+        scheduler=app.scheduler,
+        supervisor=app.supervisor,
+        dead_letters=app.dead_letters,
+        actors=dict(app.agents),
+        callbacks=app.callbacks,
     )
 
 
@@ -403,8 +407,10 @@ async def night() -> Kit:
     """Three orders failed in two ways, one is complete."""
     made = kit(CARE)
     for order_id in ("10248", "10249"):
-        await fail(made, order_id, "payment", "card-declined", DECLINED)
-    await fail(made, "10250", "stock", "sold-out", "nothing is left of product 11")
+        await fail(made, order_id, agent="payment", code="card-declined", message=DECLINED)
+    await fail(
+        made, "10250", agent="stock", code="sold-out", message="nothing is left of product 11"
+    )
     await submit(made, "10251")
     await made.later(60)
     return made

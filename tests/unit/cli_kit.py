@@ -70,7 +70,7 @@ class Said:
             assert part in self.err, self.err
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Night:
     """All actors in memory, and an operator who types commands."""
 
@@ -191,7 +191,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, made: Kit, bus: MessageBus) -> None
 @pytest.fixture
 def night(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Night:
     """Return the actors with the command connected to them."""
-    made = Night(kit(CARE, CHAIN), capsys)
+    made = Night(made=kit(CARE, CHAIN), capsys=capsys)
     connect(monkeypatch, made.made, made)
     return made
 

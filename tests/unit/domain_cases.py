@@ -80,7 +80,12 @@ def workflow_of(
         for name, after in shape.items()
     )
     return Workflow(
-        "test", 1, steps, on_failure=on_failure, notify_steps=notify_steps, deadline=deadline
+        "test",
+        version=1,
+        steps=steps,
+        on_failure=on_failure,
+        notify_steps=notify_steps,
+        deadline=deadline,
     )
 
 
@@ -91,12 +96,23 @@ def successors(shape: Shape, name: str) -> frozenset[str]:
 
 
 def details_of(order_id: str = "order-1") -> Details:
-    return Details(order_id, "test", 1, "{}", "hash", "responses-shop", None, T0)
+    return Details(
+        order_id=order_id,
+        workflow="test",
+        version=1,
+        payload="{}",
+        content_hash="hash",
+        reply_queue="responses-shop",
+        correlation_id=None,
+        submitted_at=T0,
+    )
 
 
 def submitted(rules: Rules, order_id: str = "order-1", at: datetime = T0) -> Change:
     decision = submit(rules, now=at)
-    return first_change(details_of(order_id), decision, Origin("test", "c", "orders:1", at))
+    return first_change(
+        details_of(order_id), decision, Origin(by="test", commit_id="c", cause="orders:1", at=at)
+    )
 
 
 def due_at(step: StepRecord, moment: datetime) -> StepRecord:
@@ -117,7 +133,7 @@ def expected_direction(step: StepRecord) -> Direction:
     return Direction.DO if step.process_state is StepState.PROCESSING else step.direction
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Story:
     """One order and its decisions; the clock stands still unless a test moves it."""
 
@@ -157,7 +173,9 @@ class Story:
         if decision is None:
             self.sent = ()
             return False
-        change = next_change(self.order, decision, Origin("test", "c", None, self.now))
+        change = next_change(
+            self.order, decision, Origin(by="test", commit_id="c", cause=None, at=self.now)
+        )
         self.order, self.sent = change.after, change.entry.messages
         return True
 
@@ -174,7 +192,7 @@ class Story:
             "outcome": Outcome.DONE,
             "result": '"ok"',
         }
-        return Reply("order-1", **(members | changes))  # type: ignore[arg-type]
+        return Reply(order_id="order-1", **(members | changes))  # type: ignore[arg-type]
 
     def answer(self, reply: Reply) -> bool:
         return self.apply(
@@ -294,4 +312,4 @@ class Story:
 
 
 def story(shape: str = "two in a row", **policy: object) -> Story:
-    return Story(workflow_of(SHAPES[shape], **policy))  # type: ignore[arg-type]
+    return Story(workflow=workflow_of(SHAPES[shape], **policy))  # type: ignore[arg-type]

@@ -377,9 +377,9 @@ def offloaded(message: Message) -> Message:
 
 async def test_what_all_together_is_too_large_to_travel_is_read_from_the_order() -> None:
     large = {"text": "x" * 60_000}
-    steps = [Step(f"s{n}", "stock", ALLOWED, after=()) for n in range(3)]
-    last = Step("last", "payment", ALLOWED, after=("s0", "s1", "s2"))
-    made = kit(Workflow("wide", 1, (*steps, last)))
+    steps = [Step(f"s{n}", agent="stock", time_allowed=ALLOWED, after=()) for n in range(3)]
+    last = Step("last", agent="payment", time_allowed=ALLOWED, after=("s0", "s1", "s2"))
+    made = kit(Workflow("wide", version=1, steps=(*steps, last)))
     made.agents["stock"].then(*["y" * 40_000] * 3)
     await made.submit(order(workflow="wide", order=large))
     await made.drain()

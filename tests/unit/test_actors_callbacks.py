@@ -46,10 +46,10 @@ from tests.unit.actors_kit import (
 HOUR = timedelta(hours=1)
 CARE = Workflow(
     "chain",
-    1,
-    (
-        Step("reserve", "stock", ALLOWED, undo=Undo(ALLOWED), failures_max=1),
-        Step("pay", "payment", ALLOWED, undo=Undo(ALLOWED), failures_max=1),
+    version=1,
+    steps=(
+        Step("reserve", agent="stock", time_allowed=ALLOWED, undo=Undo(ALLOWED), failures_max=1),
+        Step("pay", agent="payment", time_allowed=ALLOWED, undo=Undo(ALLOWED), failures_max=1),
     ),
     on_failure=OnFailure.HOLD,
 )
@@ -117,7 +117,7 @@ async def test_without_a_key_the_error_of_asking_for_a_callback_says_what_to_set
     made.agents["stock"].then(Given().awaits())
     with pytest.raises(CallbacksOffError, match="SAS_CALLBACK_KEY is missing"):
         await made.drain()
-    bare = Call("O-1", "reserve", "k", START, {}, {})
+    bare = Call(order_id="O-1", step="reserve", key="k", complete_by=START, order={}, results={})
     with pytest.raises(CallbacksOffError):
         bare.callback(HOUR)
     with pytest.raises(ValueError, match="within="):

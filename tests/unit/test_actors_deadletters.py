@@ -500,7 +500,7 @@ async def test_an_outage_is_not_a_failure_of_a_message_that_was_given_up() -> No
 async def test_an_order_without_a_known_source_is_kept_and_alerted() -> None:
     """Its reply queue is not believed either: it may be another application's."""
     made = kit()
-    await dead(made, Delivery(order(), "m-1", QUEUES.dead_letters))
+    await dead(made, Delivery(body=order(), message_id="m-1", queue=QUEUES.dead_letters))
     assert made.told() == []
     assert made.store.orders == {}
     (kept,) = made.rejected()

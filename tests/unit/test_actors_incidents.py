@@ -52,7 +52,9 @@ def board(made: Kit) -> IncidentBoard:
 def incident_of(made: Kit, minutes: float = 5, scope: str = "ordinary orders") -> Incident:
     now: datetime = made.clock.now()
     until = now + timedelta(minutes=minutes)
-    return Incident(AlertKind.NOT_PICKED_UP, scope, "Nobody works.", now, until)
+    return Incident(
+        kind=AlertKind.NOT_PICKED_UP, scope=scope, text="Nobody works.", since=now, until=until
+    )
 
 
 async def test_a_scheduler_away_for_three_hours_is_reported_three_times_for_all_orders() -> None:
@@ -96,7 +98,10 @@ async def test_urgent_and_ordinary_orders_are_reported_apart() -> None:
 
 async def test_a_missing_workflow_version_is_reported_once_for_all_its_orders() -> None:
     made = await waiting(30)
-    other = kit(Workflow("other", 1, (Step("reserve", "stock", ALLOWED),)), beside=made)
+    other = kit(
+        Workflow("other", version=1, steps=(Step("reserve", agent="stock", time_allowed=ALLOWED),)),
+        beside=made,
+    )
     await sweeps(other, 12)
     (alert,) = made.alerts()
     assert (alert.kind, alert.scope) == ("not-runnable", "chain version 1")
@@ -105,8 +110,15 @@ async def test_a_missing_workflow_version_is_reported_once_for_all_its_orders() 
 
 async def test_steps_that_rest_for_the_same_service_are_reported_once() -> None:
     rest = ExtendedWait(timedelta(minutes=30))
-    step = Step("reserve", "stock", ALLOWED, undo=UNDO, failures_max=0, extended_wait=rest)
-    made = kit(Workflow("chain", 1, (step,)))
+    step = Step(
+        "reserve",
+        agent="stock",
+        time_allowed=ALLOWED,
+        undo=UNDO,
+        failures_max=0,
+        extended_wait=rest,
+    )
+    made = kit(Workflow("chain", version=1, steps=(step,)))
     for number in range(25):
         await made.submit(order(f"O-{number}"), f"m-{number}")
         await made.step(QUEUES.scheduler)

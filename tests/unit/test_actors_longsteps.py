@@ -204,7 +204,10 @@ async def test_a_look_that_comes_twice_makes_no_call_once_a_callback_is_awaited(
 async def edited(*script: Any) -> Kit:
     """Return a kit whose first step was refused and resubmitted with other input."""
     workflow = Workflow(
-        "chain", 1, (Step("reserve", "stock", ALLOWED, undo=Undo(ALLOWED)),), OnFailure.HOLD
+        "chain",
+        version=1,
+        steps=(Step("reserve", agent="stock", time_allowed=ALLOWED, undo=Undo(ALLOWED)),),
+        on_failure=OnFailure.HOLD,
     )
     made = kit(workflow)
     await made.submit()

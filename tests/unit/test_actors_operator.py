@@ -537,18 +537,18 @@ async def test_an_input_as_deep_as_its_bound_reaches_every_agent_and_a_deeper_on
 
 PATIENT = Workflow(
     "patient",
-    1,
-    (
+    version=1,
+    steps=(
         Step(
             "reserve",
-            "stock",
-            ALLOWED,
+            agent="stock",
+            time_allowed=ALLOWED,
             undo=Undo(ALLOWED, drain_time=timedelta(minutes=1)),
             failures_max=1,
             backoff=Backoff(timedelta(seconds=20)),
             extended_wait=ExtendedWait(timedelta(hours=1)),
         ),
-        Step("pay", "payment", ALLOWED, undo=UNDO),
+        Step("pay", agent="payment", time_allowed=ALLOWED, undo=UNDO),
     ),
     deadline=timedelta(hours=3),
 )

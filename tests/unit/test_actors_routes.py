@@ -28,10 +28,17 @@ from tests.unit.actors_kit import (
 POLICY = BreakerPolicy(failures_max=3, open_for=timedelta(seconds=15))
 EITHER = Workflow(
     "either",
-    1,
-    (
-        Step("pay", "stock", ALLOWED, undo=UNDO, failures_max=1, alternatives=("payment",)),
-        Step("ship", "stock", ALLOWED, undo=UNDO, failures_max=1),
+    version=1,
+    steps=(
+        Step(
+            "pay",
+            agent="stock",
+            time_allowed=ALLOWED,
+            undo=UNDO,
+            failures_max=1,
+            alternatives=("payment",),
+        ),
+        Step("ship", agent="stock", time_allowed=ALLOWED, undo=UNDO, failures_max=1),
     ),
     on_failure=OnFailure.UNDO,
 )
@@ -92,7 +99,7 @@ async def test_a_request_whose_breaker_closes_before_complete_by_waits_for_it(ma
 async def test_where_the_breaker_opens_past_complete_by_the_step_rests_and_stays_there(
     made: Kit,
 ) -> None:
-    long = BreakerPolicy(3, open_for=2 * ALLOWED)
+    long = BreakerPolicy(failures_max=3, open_for=2 * ALLOWED)
     await made.submit(ORDER)
     await made.step(QUEUES.scheduler)
     until = made.order().steps[0].complete_by
@@ -115,7 +122,7 @@ async def test_the_probe_of_a_breaker_waits_for_a_slot(made: Kit) -> None:
     )
     await made.submit(ORDER)
     await made.step(QUEUES.scheduler)
-    await cut_off(made, "stock", BreakerPolicy(3, open_for=timedelta(seconds=8)))
+    await cut_off(made, "stock", BreakerPolicy(failures_max=3, open_for=timedelta(seconds=8)))
     await made.later(8)
     now = made.clock.now()
     assert await made.store.acquire_lease("slot|stock|0", "another", now + 2 * ALLOWED, now)
@@ -212,9 +219,9 @@ async def test_breakers_are_read_only_where_there_is_a_choice_and_once_a_second_
 
 
 async def test_after_a_callback_the_next_step_goes_to_an_agent_that_is_to_be_had() -> None:
-    first = Step("reserve", "stock", ALLOWED, undo=UNDO)
-    then = Step("pay", "stock", ALLOWED, undo=UNDO, alternatives=("payment",))
-    made = kit(Workflow("chain", 1, (first, then)))
+    first = Step("reserve", agent="stock", time_allowed=ALLOWED, undo=UNDO)
+    then = Step("pay", agent="stock", time_allowed=ALLOWED, undo=UNDO, alternatives=("payment",))
+    made = kit(Workflow("chain", version=1, steps=(first, then)))
     tokens: list[str] = []
 
     async def ask(call: Call) -> AwaitCallback:

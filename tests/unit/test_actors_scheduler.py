@@ -42,12 +42,12 @@ from tests.unit.actors_kit import (
 
 FAN = Workflow(
     "fan",
-    1,
-    (
-        Step("first", "payment", ALLOWED, undo=UNDO),
-        Step("left", "stock", ALLOWED, after=("first",), undo=UNDO),
-        Step("pay", "payment", ALLOWED, after=("first",), undo=UNDO),
-        Step("right", "stock", ALLOWED, after=("first",), undo=UNDO),
+    version=1,
+    steps=(
+        Step("first", agent="payment", time_allowed=ALLOWED, undo=UNDO),
+        Step("left", agent="stock", time_allowed=ALLOWED, after=("first",), undo=UNDO),
+        Step("pay", agent="payment", time_allowed=ALLOWED, after=("first",), undo=UNDO),
+        Step("right", agent="stock", time_allowed=ALLOWED, after=("first",), undo=UNDO),
     ),
     on_failure=OnFailure.UNDO,
     notify_steps=True,
@@ -365,7 +365,7 @@ async def test_a_workflow_this_deployment_does_not_have_has_the_message_put_back
 async def test_an_order_goes_on_with_the_version_it_began_with() -> None:
     made = kit()
     await made.submit()
-    newer = Workflow("chain", 2, CHAIN.steps[:1])
+    newer = Workflow("chain", version=2, steps=CHAIN.steps[:1])
     both = kit(CHAIN, newer, beside=made)
     await both.drain()
     assert both.state() == "Processed"
@@ -571,4 +571,4 @@ async def test_the_end_of_an_order_and_that_of_its_last_step_go_out_in_one_send(
 
 
 def _renamed(name: str) -> Workflow:
-    return Workflow(name, 1, CHAIN.steps)
+    return Workflow(name, version=1, steps=CHAIN.steps)

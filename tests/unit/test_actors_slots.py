@@ -66,9 +66,15 @@ class Rig:
         self.bus = MemoryBus(self.clock)
         self.bus.declare(QUEUE, f"{QUEUE}-urgent", REPLIES, f"{REPLIES}-urgent", "operator-alerts")
         self.remote = Remote(self.clock)
-        business = Business(Workflows([CHAIN]), dict.fromkeys(AGENTS, self.remote))
+        business = Business(workflows=Workflows([CHAIN]), agents=dict.fromkeys(AGENTS, self.remote))
         contexts = [
-            assemble(self.store, self.bus, self.clock, business, settings(f"host-{n}")).context
+            assemble(
+                self.store,
+                self.bus,
+                clock=self.clock,
+                business=business,
+                settings=settings(f"host-{n}"),
+            ).context
             for n in range(instances)
         ]
         self.actors = [agent_actor(one, "stock", self.remote, limit=limit) for one in contexts]

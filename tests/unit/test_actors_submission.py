@@ -186,7 +186,9 @@ async def test_the_bus_being_down_for_the_wake_lets_the_message_come_again() -> 
     with pytest.raises(BusUnavailableError) as away:
         await made.submit()
     assert made.told() == ["received"]  # nobody waits for the scheduler's queue
-    again = Delivery(order(), "m-1", QUEUES.orders, properties=away.value.put_back_with)
+    again = Delivery(
+        body=order(), message_id="m-1", queue=QUEUES.orders, properties=away.value.put_back_with
+    )
     await made.run(made.submitter.handle(again))
     assert made.ids(QUEUES.scheduler) == ["O-1/1/0"]
     assert made.told() == ["received"]
@@ -383,7 +385,9 @@ async def test_while_rivals_win_every_commit_the_message_comes_again() -> None:
 
 def _rejected_place(made: Kit) -> Change:
     details = made.order().details
-    return rejection(details, Origin("test", "x", cause_of(QUEUES.orders, "m-0"), START))
+    return rejection(
+        details, Origin(by="test", commit_id="x", cause=cause_of(QUEUES.orders, "m-0"), at=START)
+    )
 
 
 class _Died(BaseException):

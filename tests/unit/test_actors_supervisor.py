@@ -337,7 +337,7 @@ async def test_the_store_being_down_fails_the_sweep() -> None:
 
 async def test_an_order_of_an_unknown_workflow_is_postponed_with_an_alert_and_kept() -> None:
     made = await running()
-    other = kit(Workflow("other", 1, CHAIN.steps), beside=made)
+    other = kit(Workflow("other", version=1, steps=CHAIN.steps), beside=made)
     before = made.order()
     await made.later(DEPLOY_TIME.total_seconds() + 30)
     assert await other.sweep() == {"postponed": 1}

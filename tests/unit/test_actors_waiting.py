@@ -35,8 +35,17 @@ RETRY = RetryPolicy(0.2, 1.0)
 STOCK = QUEUES.agent("stock")
 BOTH = Workflow(
     "both",
-    1,
-    (Step("reserve", "stock", ALLOWED, undo=UNDO, failures_max=1, alternatives=("payment",)),),
+    version=1,
+    steps=(
+        Step(
+            "reserve",
+            agent="stock",
+            time_allowed=ALLOWED,
+            undo=UNDO,
+            failures_max=1,
+            alternatives=("payment",),
+        ),
+    ),
     on_failure=OnFailure.UNDO,
 )
 
@@ -54,7 +63,14 @@ def made_with(*workflows: Workflow, limit: int = 0) -> Kit:
 async def cut_off(made: Kit, *, seconds: float) -> None:
     """Open the breaker of stock for so long."""
     until = made.clock.now() + timedelta(seconds=seconds)
-    opened = Breaker(BreakerState.OPEN, made.clock.now(), until, None, 1, "down")
+    opened = Breaker(
+        state=BreakerState.OPEN,
+        since=made.clock.now(),
+        until=until,
+        prober=None,
+        rounds=1,
+        why="down",
+    )
     await keep_breaker(made.store, opened)
 
 

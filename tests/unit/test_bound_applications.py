@@ -29,7 +29,11 @@ async def come(built: Kit, body: bytes, queue: str, *, dead: bool = False) -> No
         await built.run(built.dead_letters.handle(letter(body, queue)))
     else:
         urgent = queue.endswith("-urgent")
-        await built.run(built.submitter.handle(Delivery(body, "m-1", queue, urgent=urgent)))
+        await built.run(
+            built.submitter.handle(
+                Delivery(body=body, message_id="m-1", queue=queue, urgent=urgent)
+            )
+        )
 
 
 def told(built: Kit) -> dict[str, list[str]]:

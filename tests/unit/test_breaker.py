@@ -86,12 +86,12 @@ def test_the_order_of_a_failed_probe_lets_others_probe_first_and_alone_does_not_
 ):
     found = rules.opened(Breaker(), POLICY, NOW, "down")
     for _ in range(5):
-        found = rules.opened(found, POLICY, NOW, "slow", "O-1")
+        found = rules.opened(found, POLICY, now=NOW, why="slow", suspect="O-1")
     assert (found.rounds, found.until) == (2, NOW + timedelta(seconds=30))
     later = NOW + timedelta(seconds=30)
     assert rules.wait_of(found, "O-1/2/0", later, "O-1") == later + rules.RECHECK
     assert rules.wait_of(found, "O-2/2/0", later, "O-2") is None
-    found = rules.opened(found, POLICY, NOW, "slow", "O-2")
+    found = rules.opened(found, POLICY, now=NOW, why="slow", suspect="O-2")
     assert (found.rounds, found.until) == (3, NOW + timedelta(seconds=60))
 
 
@@ -136,8 +136,10 @@ class Rig:
 
     def context(self, name: str) -> Context:
         """Return the context of an instance, with every feature in it."""
-        business = Business(Workflows([CHAIN]), dict.fromkeys(AGENTS, self.remote))
-        return assemble(self.store, self.bus, self.clock, business, settings(name)).context
+        business = Business(workflows=Workflows([CHAIN]), agents=dict.fromkeys(AGENTS, self.remote))
+        return assemble(
+            self.store, self.bus, clock=self.clock, business=business, settings=settings(name)
+        ).context
 
     def request(self, order_id: str, seconds: float = 60) -> bytes:
         return encode(

@@ -22,7 +22,7 @@ from sas.ports import LIMIT_MAX, Blocking, Business, Call, RefusedError
 from tests.unit.actors_kit import ScriptedAgent, kit
 
 HOUR = timedelta(hours=1)
-TRIP = Workflow("trip", 1, (Step("book", "hotel", alternatives=("hostel",)),))
+TRIP = Workflow("trip", version=1, steps=(Step("book", agent="hotel", alternatives=("hostel",)),))
 
 
 class WithoutAsync:
@@ -51,7 +51,7 @@ class Half:
 
 def business(agents: Mapping[str, Any] | None = None, **members: Any) -> Business:
     both: dict[str, Any] = {"hotel": ScriptedAgent(), "hostel": ScriptedAgent()}
-    return Business(Workflows([TRIP]), {**both, **(agents or {})}, **members)
+    return Business(workflows=Workflows([TRIP]), agents={**both, **(agents or {})}, **members)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_what_names_nothing_that_is_there_or_is_out_of_bounds_is_refused(
 
 def test_the_error_for_an_unknown_agent_names_the_agents_that_exist() -> None:
     with pytest.raises(WorkflowError, match=r"no agent is given for hostel: .* given are hotel"):
-        Business(Workflows([TRIP]), {"hotel": ScriptedAgent()})
+        Business(workflows=Workflows([TRIP]), agents={"hotel": ScriptedAgent()})
 
 
 def test_a_business_that_fits_together_is_taken() -> None:
@@ -103,11 +103,20 @@ async def test_an_agent_without_async_works_in_a_thread_of_its_own() -> None:
     agent = Blocking(inside, threads=1)
     business({"hotel": agent})
     at = kit().clock.now()
-    call = Call("O-1", "book", "O-1/book", at, {}, {})
+    call = Call(order_id="O-1", step="book", key="O-1/book", complete_by=at, order={}, results={})
     assert await agent.do(call) == {"key": "O-1/book"}
     await agent.undo(call)
     with pytest.raises(RefusedError, match="no room is left"):
-        await agent.do(Call("O-1", "refused", "O-1/refused", at, {}, {}))
+        await agent.do(
+            Call(
+                order_id="O-1",
+                step="refused",
+                key="O-1/refused",
+                complete_by=at,
+                order={},
+                results={},
+            )
+        )
     assert inside.threads == ["WithoutAsync_0"] * 3
     await agent.close()
     assert inside.closed
@@ -134,13 +143,13 @@ def test_a_step_with_a_value_of_the_wrong_kind_is_refused_saying_what_to_give(
 ) -> None:
     members: dict[str, Any] = {"name": "book", "agent": "hotel"} | step
     with pytest.raises(WorkflowError, match=why):
-        Workflow("trip", 1, (Step("pack", "hotel"), Step(**members)))
+        Workflow("trip", version=1, steps=(Step("pack", agent="hotel"), Step(**members)))
 
 
 @pytest.mark.parametrize(
     ("members", "why"),
     [
-        ({"steps": Step("book", "hotel")}, r"with its comma: steps=\(Step\(...\),\)"),
+        ({"steps": Step("book", agent="hotel")}, r"with its comma: steps=\(Step\(...\),\)"),
         ({"steps": (TRIP,)}, r"steps\[0\] is not a step: give a Step\(...\)"),
         ({"on_failure": "undo"}, "on_failure='undo': give OnFailure.HOLD or OnFailure.UNDO"),
         ({"version": "1"}, "version='1': give a whole number"),

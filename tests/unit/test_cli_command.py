@@ -115,7 +115,12 @@ def test_the_connection_comes_from_the_environment() -> None:
     def found(**env: str) -> Connection:
         return read_connection("responses-a", env)
 
-    assert found(ServiceBus="a=1") == Connection(Endpoint("a=1"), "responses-a", Queues(), 258_048)
+    assert found(ServiceBus="a=1") == Connection(
+        endpoint=Endpoint("a=1"),
+        reply_queue="responses-a",
+        queues=Queues(),
+        order_bytes_max=258_048,
+    )
     premium = found(ServiceBus="b=2", SAS_MESSAGE_BYTES_MAX="1048576")
     assert premium.order_bytes_max == 1_044_480
     assert found(AzureWebJobsServiceBus="c=3").endpoint.connection_string == "c=3"

@@ -24,10 +24,10 @@ from tests.unit.test_cli_workflows import store as store  # noqa: PLC0414  a fix
 Said = pytest.CaptureFixture[str]
 MINUTE = timedelta(minutes=1)
 STEPS = (
-    Step("reserve", "stock", MINUTE, undo=Undo(MINUTE)),
-    Step("pay", "payment", MINUTE, undo=Undo(MINUTE), alternatives=("stock",)),
+    Step("reserve", agent="stock", time_allowed=MINUTE, undo=Undo(MINUTE)),
+    Step("pay", agent="payment", time_allowed=MINUTE, undo=Undo(MINUTE), alternatives=("stock",)),
 )
-CHAIN = Workflow("chain", 1, STEPS, on_failure=OnFailure.HOLD)
+CHAIN = Workflow("chain", version=1, steps=STEPS, on_failure=OnFailure.HOLD)
 SECRET = {"chain": ("card",)}
 Check = Callable[..., int]
 
@@ -50,7 +50,7 @@ FINE = {
 }
 BREAKING = {
     "a step's name": with_step(0, name="take"),
-    "a step more": replace(CHAIN, steps=(*STEPS, Step("ship", "stock"))),
+    "a step more": replace(CHAIN, steps=(*STEPS, Step("ship", agent="stock"))),
     "a step less": replace(CHAIN, steps=STEPS[:1]),
     "their order": replace(CHAIN, steps=STEPS[::-1]),
     "what comes before": with_step(1, after=()),
@@ -72,7 +72,7 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Check:
         workflows = Workflows(defined)
         agents = {name: ScriptedAgent() for name in workflows.agents()}
         module = ModuleType("an_app_of_this_test")
-        made = Business(workflows, agents)
+        made = Business(workflows=workflows, agents=agents)
         module.__dict__["business"] = lambda: made
         monkeypatch.setitem(sys.modules, module.__name__, module)
         app = ("--app", f"{module.__name__}:business")
@@ -158,7 +158,7 @@ async def test_an_order_is_never_undone_by_the_steps_of_another_definition() -> 
     await made.submit()
     await made.drain()
     before = made.order()
-    after = replace(CHAIN, steps=(STEPS[0], Step("mail", "payment", undo=Undo(MINUTE))))
+    after = replace(CHAIN, steps=(STEPS[0], Step("mail", agent="payment", undo=Undo(MINUTE))))
     later = kit(after, beside=made)
     with pytest.raises(StoreMismatchError, match="version 1 was redefined since its orders began"):
         await later.hand(command("undo", before.seq))

@@ -13,7 +13,7 @@ from sas.client import NewOrder
 
 def items(count: int) -> Iterator[Item]:
     for number in range(count):
-        yield Item(number, NewOrder(f"A-{number}", {}))
+        yield Item(number, NewOrder(order_id=f"A-{number}", order={}))
 
 
 async def until(true: Callable[[], bool]) -> None:

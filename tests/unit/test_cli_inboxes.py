@@ -482,7 +482,13 @@ def test_the_reason_why_a_message_must_stay_is_printed(
 ) -> None:
     night.submit("done")
     night.put(REJECTED, b"{}", message_id="bad")
-    rejection = Rejection(b"{}", "not-json", "say it in JSON", "scheduler", "m")
+    rejection = Rejection(
+        body=b"{}",
+        reason="not-json",
+        description="say it in JSON",
+        source_queue="scheduler",
+        message_id="m",
+    )
     (part,) = rejected_parts(rejection, at=night.made.clock.now(), id_base="rejected/2")
     night.put(REJECTED, encode(part), message_id="forged")
     dead(night, "orders", order("done"), "repeat")

@@ -26,7 +26,7 @@ FAR_AWAY = datetime(2226, 1, 2, tzinfo=UTC)
 def keep(
     store: MemoryStore, kind: AlertKind, scope: str, until: datetime, text: str = "Look."
 ) -> None:
-    incident = Incident(kind, scope, text, LONG_AGO, until)
+    incident = Incident(kind=kind, scope=scope, text=text, since=LONG_AGO, until=until)
     seen_at = LONG_AGO + timedelta(minutes=1)
     seen = rules.seen(None, Sightings(incident, 1, ("O-1",)), seen_at)
     active = rules.alert_sent(seen, seen_at)
@@ -36,7 +36,9 @@ def keep(
 def test_incidents_are_shown_with_their_text_and_whether_they_are_over(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    keep(store, AlertKind.NOT_PICKED_UP, "urgent orders", FAR_AWAY, "Nobody works.")
+    keep(
+        store, AlertKind.NOT_PICKED_UP, scope="urgent orders", until=FAR_AWAY, text="Nobody works."
+    )
     keep(store, AlertKind.UNREADABLE, "payload codec", LONG_AGO)
     assert main(["incidents"]) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -84,7 +86,7 @@ def test_without_any_incident_the_command_says_so(
 def test_a_text_can_neither_break_the_table_nor_drive_the_terminal(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    keep(store, AlertKind.WAITING, "one\x1b[2J", FAR_AWAY, "two\n\u202ethree")
+    keep(store, AlertKind.WAITING, scope="one\x1b[2J", until=FAR_AWAY, text="two\n\u202ethree")
     assert main(["incidents"]) == 0
     said = capsys.readouterr().out
     assert len(said.splitlines()) == 3

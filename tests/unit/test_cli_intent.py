@@ -35,7 +35,15 @@ def every_order() -> dict[str, Order]:
     decided = claim(undoing, RULES, now=NOW, instance="s")
     claimed = _next(undoing, cases.upon(undoing, decided))
     last = claimed.steps[1]
-    no = Reply("o", 1, Direction.UNDO, last.epoch, Outcome.REFUSED, None, Fault("shut", "no"))
+    no = Reply(
+        order_id="o",
+        step=1,
+        direction=Direction.UNDO,
+        epoch=last.epoch,
+        outcome=Outcome.REFUSED,
+        result=None,
+        fault=Fault("shut", "no"),
+    )
     stuck = answer(claimed, no, RULES, now=NOW, instance="s")
     return {
         "pending": pending,
@@ -75,19 +83,19 @@ def test_a_command_is_refused_here_exactly_where_it_would_be_there(
     name: str, verb: Verb, step: str | None
 ) -> None:
     order = ORDERS[name]
-    command = Command("c", "o", verb, order.seq, "ann", step)
+    command = Command(command_id="c", order_id="o", verb=verb, seq=order.seq, by="ann", step=step)
     there = None if order.rejected else decide_command(order, command, RULES, now=NOW)
-    said = refusal(order, Intent(verb, "ann", step))
+    said = refusal(order, Intent(verb=verb, by="ann", step=step))
     assert (said == "") is (there is not None), said
 
 
 def test_a_step_that_is_not_there_is_named_with_those_that_are() -> None:
-    said = refusal(ORDERS["in error"], Intent(Verb.SKIP, "ann", "fly"))
+    said = refusal(ORDERS["in error"], Intent(verb=Verb.SKIP, by="ann", step="fly"))
     assert said == "it has no step 'fly', only step-0, step-1"
 
 
 def test_a_step_that_is_not_in_error_is_named_with_its_state() -> None:
-    said = refusal(ORDERS["in error"], Intent(Verb.RESUBMIT, "ann", "step-0"))
+    said = refusal(ORDERS["in error"], Intent(verb=Verb.RESUBMIT, by="ann", step="step-0"))
     assert said == "the step must be in Error, and step-0 is Processed"
 
 
@@ -96,34 +104,46 @@ def test_a_step_that_is_not_in_error_is_named_with_its_state() -> None:
     [
         (
             "in error",
-            Intent(Verb.RESUBMIT, "ann"),
+            Intent(verb=Verb.RESUBMIT, by="ann"),
             "run again: step-1 (out-of-stock: none left of article 11)",
         ),
         (
             "in error",
-            Intent(Verb.RESUBMIT, "ann", input="{}"),
+            Intent(verb=Verb.RESUBMIT, by="ann", input="{}"),
             "run again with the given input: step-1 (out-of-stock: none left of article 11)",
         ),
         (
             "in error",
-            Intent(Verb.SKIP, "ann"),
+            Intent(verb=Verb.SKIP, by="ann"),
             "count as done; later steps will see null: step-1 (out-of-stock",
         ),
         (
             "in error",
-            Intent(Verb.SKIP, "ann", input='{"a":1}'),
+            Intent(verb=Verb.SKIP, by="ann", input='{"a":1}'),
             'count as done, with the result {"a":1}: step-1 (out-of-stock',
         ),
-        ("undo failed", Intent(Verb.RESUBMIT, "ann"), "run again: undo of step-1 (shut: no)"),
-        ("undo failed", Intent(Verb.SKIP, "ann"), "count as undone by hand: undo of step-1 (shut"),
+        (
+            "undo failed",
+            Intent(verb=Verb.RESUBMIT, by="ann"),
+            "run again: undo of step-1 (shut: no)",
+        ),
+        (
+            "undo failed",
+            Intent(verb=Verb.SKIP, by="ann"),
+            "count as undone by hand: undo of step-1 (shut",
+        ),
         (
             "pending",
-            Intent(Verb.UNDO, "ann"),
+            Intent(verb=Verb.UNDO, by="ann"),
             "undo the order (there is no way back); no step ever began",
         ),
-        ("in error", Intent(Verb.UNDO, "ann"), "if they have an undo: step-1, step-0"),
-        ("processing", Intent(Verb.CANCEL, "ann"), "start no new step, wait for step-0, then undo"),
-        ("in error", Intent(Verb.ACKNOWLEDGE, "ann"), "note that you have seen"),
+        ("in error", Intent(verb=Verb.UNDO, by="ann"), "if they have an undo: step-1, step-0"),
+        (
+            "processing",
+            Intent(verb=Verb.CANCEL, by="ann"),
+            "start no new step, wait for step-0, then undo",
+        ),
+        ("in error", Intent(verb=Verb.ACKNOWLEDGE, by="ann"), "note that you have seen"),
     ],
 )
 def test_the_effect_of_a_command_is_one_sentence(name: str, intent: Intent, said: str) -> None:

@@ -55,7 +55,15 @@ def test_why_an_order_was_undone_stays_on_it_and_in_lists(night: Night) -> None:
 
 def entries(*words: JournalWord, at: datetime = NOW) -> list[JournalEntry]:
     return [
-        JournalEntry(seq, at + seq * timedelta(minutes=1), word, "host-1", f"c{seq}", None, ())
+        JournalEntry(
+            seq=seq,
+            at=at + seq * timedelta(minutes=1),
+            what=word,
+            by="host-1",
+            commit_id=f"c{seq}",
+            cause=None,
+            messages=(),
+        )
         for seq, word in enumerate(words, 1)
     ]
 

@@ -42,9 +42,9 @@ async def test_orders_in_error_are_found_over_batches_oldest_first_each_once(
     for number in range(7):  # three of one moment: a batch ends among them
         await in_error(store, f"o-{number}", at=NOW + min(number, 3) * SECOND)
     await store.commit(cases.submitted("running"))
-    assert ids(await every(store, Wanted("error"))) == [f"o-{n}" for n in range(7)]
-    assert ids(await every(store, Wanted("error", limit=3))) == ["o-0", "o-1", "o-2"]
-    since = Wanted("error", since=NOW + 2 * SECOND)
+    assert ids(await every(store, Wanted(state="error"))) == [f"o-{n}" for n in range(7)]
+    assert ids(await every(store, Wanted(state="error", limit=3))) == ["o-0", "o-1", "o-2"]
+    since = Wanted(state="error", since=NOW + 2 * SECOND)
     assert ids(await every(store, since)) == [f"o-{n}" for n in range(2, 7)]
 
 
@@ -53,10 +53,10 @@ async def test_they_are_chosen_by_fingerprint_and_workflow() -> None:
     await in_error(store, "early")
     late = await in_error(store, "late", step=1, at=NOW + SECOND)
     assert fingerprints(late) == ["step-1/out-of-stock"]
-    chosen = await every(store, Wanted("error", fingerprint="step-1/out-of-stock"))
+    chosen = await every(store, Wanted(state="error", fingerprint="step-1/out-of-stock"))
     assert ids(chosen) == ["late"]
-    assert ids(await every(store, Wanted("error", workflow="order"))) == ["early", "late"]
-    assert await every(store, Wanted("error", workflow="other")) == []
+    assert ids(await every(store, Wanted(state="error", workflow="order"))) == ["early", "late"]
+    assert await every(store, Wanted(state="error", workflow="other")) == []
 
 
 async def test_orders_under_way_are_found_by_their_due_rows_and_finished_ones_are_not() -> None:
@@ -65,7 +65,7 @@ async def test_orders_under_way_are_found_by_their_due_rows_and_finished_ones_ar
     await store.commit(cases.rejected("rejected"))
     await store.commit(cases.submitted("ready"))
     await store.commit(cases.claimed(await store.commit(cases.submitted("out"))))
-    assert sorted(ids(await every(store, Wanted("running")))) == ["out", "ready"]
+    assert sorted(ids(await every(store, Wanted(state="running")))) == ["out", "ready"]
 
 
 async def test_finished_orders_are_chosen_by_state_and_need_no_loading(
@@ -84,11 +84,11 @@ async def test_finished_orders_are_chosen_by_state_and_need_no_loading(
         return [summary.order_id for summary in await newest_finished(store, wanted, NOW)]
 
     every = ["r-0", *(f"p-{number}" for number in reversed(range(5)))]
-    assert await found(Wanted("finished")) == every
-    assert await found(Wanted("rejected")) == ["r-0"]
-    assert await found(Wanted("processed", limit=4)) == every[1:5]
-    assert await found(Wanted("compensated")) == []
-    assert await found(Wanted("finished", workflow="other")) == []
+    assert await found(Wanted(state="finished")) == every
+    assert await found(Wanted(state="rejected")) == ["r-0"]
+    assert await found(Wanted(state="processed", limit=4)) == every[1:5]
+    assert await found(Wanted(state="compensated")) == []
+    assert await found(Wanted(state="finished", workflow="other")) == []
 
 
 def test_failures_are_counted_by_fingerprint_the_most_frequent_first() -> None:
@@ -147,11 +147,11 @@ async def test_orders_that_finished_long_ago_are_found_once_each_the_newest_firs
         order = await store.commit(cases.submitted(f"p-{number}", rules))
         order = await store.commit(cases.claimed(order, rules))
         await store.commit(cases.answered(order, 0, rules, at=NOW - age * SECOND))
-    found = await newest_finished(store, Wanted("finished"), NOW)
+    found = await newest_finished(store, Wanted(state="finished"), NOW)
     assert [one.order_id for one in found] == [f"p-{number}" for number in range(len(ages))]
-    since = Wanted("finished", since=NOW - 601 * SECOND)
+    since = Wanted(state="finished", since=NOW - 601 * SECOND)
     assert len(await newest_finished(store, since, NOW)) == 5
-    assert len(await newest_finished(store, Wanted("finished", limit=3), NOW)) == 3
+    assert len(await newest_finished(store, Wanted(state="finished", limit=3), NOW)) == 3
 
 
 async def test_orders_are_handed_on_as_they_are_found_however_many_there_are(
@@ -169,7 +169,7 @@ async def test_orders_are_handed_on_as_they_are_found_however_many_there_are(
         return await load(order_id)
 
     monkeypatch.setattr(store, "load", counted)
-    found = finding.each(store, finding.Wanted("running", limit=5))
+    found = finding.each(store, finding.Wanted(state="running", limit=5))
     assert (await anext(found)) is not None
     assert len(loaded) == 2
     assert len([order async for order in found]) == 4

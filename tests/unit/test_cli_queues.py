@@ -44,11 +44,21 @@ class QueuesInMemory:
         waiting = self.waiting.setdefault(path, [])
         for body in bodies:
             number = len(waiting) + 1
-            one = Peeked(f"m-{number}", body, AT, {}, sequence=number)
+            one = Peeked(
+                message_id=f"m-{number}", body=body, enqueued_at=AT, properties={}, sequence=number
+            )
             waiting.append(replace(one, **members))  # type: ignore[arg-type]
 
     def reject(self, body: bytes, source: str = "orders", reason: str = "unknown-workflow") -> None:
-        rejection = Rejection(body, reason, "nobody knows it", source, "m-1", "A-1", "c-1")
+        rejection = Rejection(
+            body=body,
+            reason=reason,
+            description="nobody knows it",
+            source_queue=source,
+            message_id="m-1",
+            order_id="A-1",
+            correlation_id="c-1",
+        )
         name = f"rejected/{len(self.waiting.get(REJECTED, ()))}"
         for part in rejected_parts(rejection, at=AT, id_base=name):
             self.put(REJECTED, encode(part), message_id=part.id)

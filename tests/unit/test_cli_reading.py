@@ -68,7 +68,9 @@ def test_an_item_knows_its_line() -> None:
 def test_a_bare_order_is_its_id_and_its_content_to_the_byte() -> None:
     [item] = read('{"price": 1.10, "order_id": "A-1", "more": {"order_id": 2, "x": 1e2}}')
     assert item.order == NewOrder(
-        "A-1", msgspec.Raw(b'{"price":1.10,"more":{"order_id": 2, "x": 1e2}}'), "order"
+        order_id="A-1",
+        order=msgspec.Raw(b'{"price":1.10,"more":{"order_id": 2, "x": 1e2}}'),
+        workflow="order",
     )
 
 
@@ -84,9 +86,9 @@ def test_a_full_order_message_keeps_all_its_members() -> None:
     }
     [item] = read(json.dumps(message), Defaults("responses-web-shop", "order"))
     assert item.order == NewOrder(
-        "A-1",
-        msgspec.Raw(b'{"n": 1}'),
-        "order-with-care",
+        order_id="A-1",
+        order=msgspec.Raw(b'{"n": 1}'),
+        workflow="order-with-care",
         correlation_id="basket-7",
         submission_id="s-1",
         workflow_version=2,

@@ -188,7 +188,7 @@ async def test_what_a_list_cannot_choose_by_is_refused_instead_of_left_out(
 async def test_orders_under_way_are_chosen_by_since_when_they_are(store: MemoryStore) -> None:
     for order_id, at in (("old", cases.NOW), ("new", cases.NOW + cases.SECOND)):
         await store.commit(cases.submitted(order_id, at=at))
-    wanted = finding.Wanted("running", since=cases.NOW + cases.SECOND)
+    wanted = finding.Wanted(state="running", since=cases.NOW + cases.SECOND)
     assert [one.order_id async for one in finding.each(store, wanted)] == ["new"]
 
 

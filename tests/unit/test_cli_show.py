@@ -28,24 +28,24 @@ from tests.unit.test_cli_intent import ORDERS
 HOSTILE = "one\x1b[2J\ntwo\u202e"
 JOURNAL = [
     JournalEntry(
-        1,
-        NOW,
-        JournalWord.SUBMITTED,
-        "host-1",
-        "c",
-        "orders:1",
-        (Wake(), Notify(Notice.RECEIVED)),
+        seq=1,
+        at=NOW,
+        what=JournalWord.SUBMITTED,
+        by="host-1",
+        commit_id="c",
+        cause="orders:1",
+        messages=(Wake(), Notify(Notice.RECEIVED)),
     ),
     JournalEntry(
-        2,
-        NOW + SECOND,
-        JournalWord.STEP_FAILED,
-        "agent payment",
-        "d",
-        None,
-        (
-            Request(0, Direction.DO, 3, 0, NOW),
-            Notify(Notice.FAILED, 1, Fault("shut", "no")),
+        seq=2,
+        at=NOW + SECOND,
+        what=JournalWord.STEP_FAILED,
+        by="agent payment",
+        commit_id="d",
+        cause=None,
+        messages=(
+            Request(step=0, direction=Direction.DO, epoch=3, generation=0, complete_by=NOW),
+            Notify(Notice.FAILED, step=1, fault=Fault("shut", "no")),
             Alert(AlertKind.STEP_FAILED, 1, HOSTILE),
         ),
     ),
@@ -77,7 +77,9 @@ def test_a_step_past_its_time_says_that_the_supervisor_is_missing() -> None:
 
 def test_the_last_progress_note_of_a_step_is_one_line_below_it() -> None:
     order = ORDERS["processing"]
-    step = replace(order.steps[0], turn=Dispatched("host-1", NOW, HOSTILE))
+    step = replace(
+        order.steps[0], turn=Dispatched(locked_by="host-1", complete_by=NOW, note=HOSTILE)
+    )
     order = replace(order, steps=(step, *order.steps[1:]))
     lines = list(look.page(order, [], NOW))
     place = next(n for n, line in enumerate(lines) if line.startswith("step-0"))
@@ -111,11 +113,21 @@ def test_the_page_shows_the_five_fields_the_undo_and_the_journal() -> None:
 
 def test_the_page_names_which_of_several_agents_has_a_step() -> None:
     order = ORDERS["in error"]
-    done = replace(order.steps[0], call=LastCall(2))
+    done = replace(order.steps[0], call=LastCall(route=2))
     details = replace(order.details, urgent=True)
     asked = replace(order, steps=(done, *order.steps[1:]), details=details)
-    request = Request(0, Direction.UNDO, 4, 0, NOW)
-    journal = [JournalEntry(3, NOW, JournalWord.CLAIMED, "host-1", "c", None, (request,))]
+    request = Request(step=0, direction=Direction.UNDO, epoch=4, generation=0, complete_by=NOW)
+    journal = [
+        JournalEntry(
+            seq=3,
+            at=NOW,
+            what=JournalWord.CLAIMED,
+            by="host-1",
+            commit_id="c",
+            cause=None,
+            messages=(request,),
+        )
+    ]
     text = "\n".join(look.page(asked, journal, NOW))
     assert "    with agent number 3 of the step\n" in text
     assert "undo step-0, epoch 4" in text
@@ -125,7 +137,9 @@ def test_the_page_names_which_of_several_agents_has_a_step() -> None:
 def test_foreign_text_can_neither_break_the_page_nor_drive_the_terminal() -> None:
     order = ORDERS["in error"]
     step = replace(order.steps[1], error=Fault(HOSTILE, HOSTILE))
-    out = replace(ORDERS["processing"].steps[0], turn=Dispatched(HOSTILE, NOW))
+    out = replace(
+        ORDERS["processing"].steps[0], turn=Dispatched(locked_by=HOSTILE, complete_by=NOW)
+    )
     details = replace(order.details, correlation_id=HOSTILE, reply_queue=HOSTILE)
     order = replace(order, details=details, steps=(out, step), acknowledged_by=HOSTILE)
     for line in look.page(order, JOURNAL, NOW):

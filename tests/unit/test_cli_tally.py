@@ -190,10 +190,16 @@ async def test_a_bus_that_goes_away_while_orders_are_followed_is_what_the_advice
 ) -> None:
     monkeypatch.setattr(submission, "OrdersClient", LosesTheBus)
     endpoint = Endpoint("Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;SharedAccessKey=x")
-    where = Connection(endpoint, "responses-me", Queues(), 1024)
-    orders = iter([Item(1, NewOrder("A-1", {}))])
+    where = Connection(
+        endpoint=endpoint, reply_queue="responses-me", queues=Queues(), order_bytes_max=1024
+    )
+    orders = iter([Item(1, NewOrder(order_id="A-1", order={}))])
     with pytest.raises(UnavailableError, match="are still processed: sas list shows them"):
-        await submit_and_follow(Plan(where, orders, True, False, 300.0, False))
+        await submit_and_follow(
+            Plan(
+                connection=where, items=orders, follow=True, json=False, quiet_s=300.0, urgent=False
+            )
+        )
     shown = capsys.readouterr()
     assert "unfinished 1" in shown.out
     assert shown.err == ""

@@ -28,11 +28,15 @@ Check = Callable[..., int]
 
 
 def workflow(version: int = 2, names: tuple[str, ...] = NAMES, agent: str = "a") -> Workflow:
-    return Workflow("order", version, tuple(Step(name, agent) for name in names))
+    return Workflow(
+        "order", version=version, steps=tuple(Step(name, agent=agent) for name in names)
+    )
 
 
 def business_of(workflows: Workflows) -> Business:
-    return Business(workflows, {name: ScriptedAgent() for name in workflows.agents()})
+    return Business(
+        workflows=workflows, agents={name: ScriptedAgent() for name in workflows.agents()}
+    )
 
 
 @pytest.fixture

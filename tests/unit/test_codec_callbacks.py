@@ -153,7 +153,12 @@ def test_a_message_has_what_the_endpoint_checked_and_reads_back_as_it_was_sent()
 
 def test_a_callback_becomes_a_message_of_the_domain() -> None:
     assert to_callback_result(message()) == CallbackResult(
-        "O-1é", 3, Direction.DO, 2, Outcome.DONE, '{"signed_by": "Ann"}'
+        order_id="O-1é",
+        step=3,
+        direction=Direction.DO,
+        generation=2,
+        outcome=Outcome.DONE,
+        result='{"signed_by": "Ann"}',
     )
     assert to_callback_result(message(result=None)).result == "null"
 

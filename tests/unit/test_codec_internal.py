@@ -205,9 +205,23 @@ def test_complete_by_keeps_its_microseconds_and_its_zone() -> None:
 
 
 REPLIES = [
-    Reply("A", 2, Direction.DO, 1, Outcome.DONE, result='{"parcel": "P-1", "kg": 1.50}'),
-    Reply("A", 2, Direction.UNDO, 9, Outcome.DONE),
-    Reply("A", 0, Direction.DO, 1, Outcome.REFUSED, fault=Fault("declined", "no money")),
+    Reply(
+        order_id="A",
+        step=2,
+        direction=Direction.DO,
+        epoch=1,
+        outcome=Outcome.DONE,
+        result='{"parcel": "P-1", "kg": 1.50}',
+    ),
+    Reply(order_id="A", step=2, direction=Direction.UNDO, epoch=9, outcome=Outcome.DONE),
+    Reply(
+        order_id="A",
+        step=0,
+        direction=Direction.DO,
+        epoch=1,
+        outcome=Outcome.REFUSED,
+        fault=Fault("declined", "no money"),
+    ),
 ]
 
 
@@ -218,25 +232,50 @@ def test_a_reply_of_the_domain_travels_and_comes_back_unchanged(reply: Reply) ->
 
 def test_every_repeat_of_a_reply_has_the_same_id_and_another_epoch_has_another() -> None:
     first, again, later = (
-        from_reply(Reply("A", 2, Direction.DO, epoch, Outcome.DONE), 1) for epoch in (1, 1, 2)
+        from_reply(
+            Reply(order_id="A", step=2, direction=Direction.DO, epoch=epoch, outcome=Outcome.DONE),
+            1,
+        )
+        for epoch in (1, 1, 2)
     )
     assert first.id == again.id == "A/02/do/1"
     assert later.id != first.id
 
 
 def test_a_result_over_the_bound_is_refused_whatever_its_characters() -> None:
-    fits = Reply("A", 0, Direction.DO, 1, Outcome.DONE, result='"' + "x" * 1000 + '"')
+    fits = Reply(
+        order_id="A",
+        step=0,
+        direction=Direction.DO,
+        epoch=1,
+        outcome=Outcome.DONE,
+        result='"' + "x" * 1000 + '"',
+    )
     assert to_reply(from_reply(fits, 1)) == fits
     for character in ("x", "ü"):
         long = '"' + character * (RESULT_INLINE_BYTES_MAX // len(character.encode())) + '"'
         with pytest.raises(MalformedError) as caught:
-            to_reply(from_reply(Reply("A", 0, Direction.DO, 1, Outcome.DONE, result=long), 1))
+            to_reply(
+                from_reply(
+                    Reply(
+                        order_id="A",
+                        step=0,
+                        direction=Direction.DO,
+                        epoch=1,
+                        outcome=Outcome.DONE,
+                        result=long,
+                    ),
+                    1,
+                )
+            )
         assert caught.value.reason == "result-too-large"
 
 
 def test_a_large_result_travels_as_a_payload_reference() -> None:
     ref = ref_of(b"x" * 100_000)
-    reply = Reply("A", 0, Direction.DO, 1, Outcome.DONE, result=ref)
+    reply = Reply(
+        order_id="A", step=0, direction=Direction.DO, epoch=1, outcome=Outcome.DONE, result=ref
+    )
     sent = encode(from_reply(reply, 1))
     assert to_reply(decode(sent, ReplyMessage)) == reply
     assert len(sent) < 300
@@ -255,7 +294,14 @@ def test_a_large_result_travels_as_a_payload_reference() -> None:
     ],
 )
 def test_a_wrong_payload_reference_is_refused(wrong: dict[str, Any], why: str) -> None:
-    sent = json.loads(encode(from_reply(Reply("A", 0, Direction.DO, 1, Outcome.DONE), 1)))
+    sent = json.loads(
+        encode(
+            from_reply(
+                Reply(order_id="A", step=0, direction=Direction.DO, epoch=1, outcome=Outcome.DONE),
+                1,
+            )
+        )
+    )
     with pytest.raises(MalformedError) as caught:
         to_reply(decode(json.dumps({**sent, "result_ref": wrong}).encode(), ReplyMessage))
     assert caught.value.reason == why

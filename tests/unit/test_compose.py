@@ -20,11 +20,28 @@ TO = Addresses(Queues(), "/t")
 
 def claimed() -> tuple[Order, JournalEntry]:
     """An order whose first step is out, and the journal row that sent it there."""
-    details = Details("O-1", "order", 1, '{"a": 1}', "h", "responses-x", "c-1", NOW)
-    order = Order(details, submit(WORKFLOW.rules, now=NOW).steps, seq=1)
+    details = Details(
+        order_id="O-1",
+        workflow="order",
+        version=1,
+        payload='{"a": 1}',
+        content_hash="h",
+        reply_queue="responses-x",
+        correlation_id="c-1",
+        submitted_at=NOW,
+    )
+    order = Order(details=details, steps=submit(WORKFLOW.rules, now=NOW).steps, seq=1)
     decision = claim(order, WORKFLOW.rules, now=NOW, instance="i")
     assert decision is not None
-    entry = JournalEntry(2, NOW, JournalWord.CLAIMED, "i", "c", "scheduler:1", decision.messages)
+    entry = JournalEntry(
+        seq=2,
+        at=NOW,
+        what=JournalWord.CLAIMED,
+        by="i",
+        commit_id="c",
+        cause="scheduler:1",
+        messages=decision.messages,
+    )
     return replace(order, steps=decision.steps, seq=2), entry
 
 

@@ -58,7 +58,17 @@ def test_each_queue_has_a_setting_and_an_empty_one_is_its_default() -> None:
         "SAS_QUEUE_RESPONSE_PREFIX": "h-",
         "SAS_QUEUE_CALLBACKS": "i",
     }
-    assert read_queues(given) == Queues("a", "b", "c", "d", "e", "f", "g-", "h-", "i")
+    assert read_queues(given) == Queues(
+        orders="a",
+        scheduler="b",
+        replies="c",
+        alerts="d",
+        rejected="e",
+        dead_letters="f",
+        agent_prefix="g-",
+        response_prefix="h-",
+        callbacks="i",
+    )
     assert read_queues(dict.fromkeys(given, "")) == Queues()
 
 
@@ -333,7 +343,9 @@ def test_an_agent_without_a_function_or_a_function_without_an_agent_is_reported(
 
 def test_an_application_has_an_actor_for_every_agent() -> None:
     made = kit(CHAIN)
-    application = assemble(made.store, made.bus, made.clock, made.business, read_config(LEAST))
+    application = assemble(
+        made.store, made.bus, clock=made.clock, business=made.business, settings=read_config(LEAST)
+    )
     assert set(application.agents) == {"stock", "payment"}
 
 
@@ -347,7 +359,15 @@ def test_the_connections_of_an_application_are_closed_when_its_event_loop_ends()
 
     async def run() -> None:
         made = kit(CHAIN)
-        closed_with_loop(assemble(Store(), made.bus, made.clock, made.business, read_config(LEAST)))
+        closed_with_loop(
+            assemble(
+                Store(),
+                made.bus,
+                clock=made.clock,
+                business=made.business,
+                settings=read_config(LEAST),
+            )
+        )
         await asyncio.sleep(0)
         assert closed == []
 
@@ -362,7 +382,9 @@ def test_without_keys_there_is_no_codec_and_its_package_is_not_loaded(
     made = kit(CHAIN)
     for given in ("", "  "):
         config = read_config(LEAST | {"SAS_PAYLOAD_KEYS": given})
-        application = assemble(made.store, made.bus, made.clock, made.business, config)
+        application = assemble(
+            made.store, made.bus, clock=made.clock, business=made.business, settings=config
+        )
         assert application.context.codec is None
 
 
@@ -370,12 +392,16 @@ def test_the_codec_is_that_of_the_setting_or_that_of_the_business_and_not_both()
     made = kit(CHAIN)
     config = read_config(LEAST | {"SAS_PAYLOAD_KEYS": f" {KEY}, {OTHER_KEY} "})
     assert KEY not in repr(config)
-    application = assemble(made.store, made.bus, made.clock, made.business, config)
+    application = assemble(
+        made.store, made.bus, clock=made.clock, business=made.business, settings=config
+    )
     assert isinstance(application.context.codec, FernetCodec)
     business = replace(made.business, codec=CheapCodec())
     with pytest.raises(SettingError, match="a codec of its own: keep one of the two"):
-        assemble(made.store, made.bus, made.clock, business, config)
-    own = assemble(made.store, made.bus, made.clock, business, read_config(LEAST))
+        assemble(made.store, made.bus, clock=made.clock, business=business, settings=config)
+    own = assemble(
+        made.store, made.bus, clock=made.clock, business=business, settings=read_config(LEAST)
+    )
     assert own.context.codec is business.codec
 
 
@@ -391,7 +417,9 @@ def test_an_agent_whose_queue_is_one_of_ours_is_refused_by_its_name() -> None:
     made = kit()
     business = replace(made.business, agents={**made.business.agents, "replies": ScriptedAgent()})
     with pytest.raises(SettingError, match="the queue 'agent-replies' would have two purposes"):
-        assemble(made.store, made.bus, made.clock, business, read_config(LEAST))
+        assemble(
+            made.store, made.bus, clock=made.clock, business=business, settings=read_config(LEAST)
+        )
 
 
 def test_applications_with_a_queue_of_their_own_are_named_in_a_setting() -> None:

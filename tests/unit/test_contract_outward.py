@@ -261,7 +261,13 @@ def test_any_rejected_message_keeps_to_the_contract(
     body: bytes, order_id: str | None, correlation_id: str | None
 ) -> None:
     rejection = Rejection(
-        body, "not-json", "say it in JSON", "orders", "m", order_id, correlation_id
+        body=body,
+        reason="not-json",
+        description="say it in JSON",
+        source_queue="orders",
+        message_id="m",
+        order_id=order_id,
+        correlation_id=correlation_id,
     )
     for part in rejected_parts(rejection, at=AT, id_base="rejected/1"):
         value = json.loads(outward.encode(part))

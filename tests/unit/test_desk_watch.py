@@ -143,7 +143,7 @@ async def test_the_charts_count_each_minute_and_say_it_in_words() -> None:
     for minute in range(3):
         await submit(made, f"A-{minute}")
         await made.later(60)
-    await fail(made, "B", "payment", "x", "y")
+    await fail(made, "B", agent="payment", code="x", message="y")
     seen = watching(made)
     while not seen.picture.whole:
         await seen.look()
@@ -195,7 +195,12 @@ def test_a_list_of_blocks_is_what_one_sort_of_all_its_rows_would_be(
     def row(number: int) -> Row:
         state = chance.choice([OrderState.PROCESSED, OrderState.COMPENSATED])
         since = now - timedelta(seconds=chance.randrange(7200))
-        return Row(f"{chance.choice('aB')}-{number}", state, chance.choice("xy"), since)
+        return Row(
+            order_id=f"{chance.choice('aB')}-{number}",
+            state=state,
+            workflow=chance.choice("xy"),
+            since=since,
+        )
 
     blocks: list[rows.Block] = []
     known: dict[str, Row] = {}
@@ -206,11 +211,13 @@ def test_a_list_of_blocks_is_what_one_sort_of_all_its_rows_would_be(
         known = {name: one for name, one in known.items() if name not in gone}
         known |= {one.order_id: one for one in fresh}
     assert all(0 < len(one) <= 5 for one in blocks)
-    picture = watch.Picture(now, blocks=tuple(blocks), finished=known.keys())
+    picture = watch.Picture(at=now, blocks=tuple(blocks), finished=known.keys())
     for sort, state, text, age, workflow in itertools.product(
         SORTS, ("finished", "processed"), ("", "b-1"), ("", "1h"), ("", "x")
     ):
-        query = listing.Query(state, workflow, age, text, sort=chance.choice(["", "-"]) + sort)
+        query = listing.Query(
+            state=state, workflow=workflow, age=age, text=text, sort=chance.choice(["", "-"]) + sort
+        )
         fit = [
             one
             for one in known.values()

@@ -33,7 +33,9 @@ LATER = T0 + timedelta(hours=1)
 
 
 def commit(order: Story, decision: Decision, out_at: datetime | None = None) -> Change:
-    return next_change(order.order, decision, Origin("s", "c1", "q:1", order.now), out_at)
+    return next_change(
+        order.order, decision, Origin(by="s", commit_id="c1", cause="q:1", at=order.now), out_at
+    )
 
 
 def claim_of(order: Story) -> Decision:
@@ -45,19 +47,23 @@ def claim_of(order: Story) -> Decision:
 def test_the_first_change_writes_an_order_that_must_not_exist_yet() -> None:
     rules = story("two in a row").rules
     decision = submit(rules, now=T0)
-    change = first_change(details_of(), decision, Origin("submission", "c1", "orders:1", T0))
+    change = first_change(
+        details_of(), decision, Origin(by="submission", commit_id="c1", cause="orders:1", at=T0)
+    )
     assert change.before is None
     assert (change.after.seq, change.after.settled_at, change.out_at) == (1, None, None)
     assert change.entry == JournalEntry(
-        1,
-        T0,
-        JournalWord.SUBMITTED,
-        "submission",
-        "c1",
-        "orders:1",
-        (Wake(), Notify(Notice.RECEIVED)),
+        seq=1,
+        at=T0,
+        what=JournalWord.SUBMITTED,
+        by="submission",
+        commit_id="c1",
+        cause="orders:1",
+        messages=(Wake(), Notify(Notice.RECEIVED)),
     )
-    assert change.due_added() == {StepDue(T0 + rules.pickup, "order-1", 0, 0)}
+    assert change.due_added() == {
+        StepDue(at=T0 + rules.pickup, order_id="order-1", step=0, epoch=0)
+    }
     assert change.due_removed() == frozenset()
 
 
@@ -68,9 +74,16 @@ def test_the_next_change_is_guarded_by_what_was_loaded_and_journals_the_decision
     change = commit(order, decision)
     assert change.before is order.order
     assert change.after.token == "etag-1"
-    changes = (StepChange(0, StepState.PENDING, StepState.PROCESSING),)
+    changes = (StepChange(step=0, before=StepState.PENDING, after=StepState.PROCESSING),)
     assert change.entry == JournalEntry(
-        2, T0, JournalWord.CLAIMED, "s", "c1", "q:1", decision.messages, changes=changes
+        seq=2,
+        at=T0,
+        what=JournalWord.CLAIMED,
+        by="s",
+        commit_id="c1",
+        cause="q:1",
+        messages=decision.messages,
+        changes=changes,
     )
 
 
@@ -79,12 +92,14 @@ def test_an_undo_keeps_who_decided_it_and_why_however_often_it_goes_on() -> None
     order.claim()
     decision = undo(order.order, order.rules, now=order.now)
     assert decision is not None
-    asked = Origin("operator ann", "c1", "q:1", order.now, "the customer asked")
+    asked = Origin(
+        by="operator ann", commit_id="c1", cause="q:1", at=order.now, reason="the customer asked"
+    )
     after = next_change(order.order, decision, asked).after
     assert after.undone_because == "operator ann: the customer asked"
     out = claim(after, order.rules, now=order.now, instance="s")
     assert out is not None
-    later = next_change(after, out, Origin("s", "c2", "q:2", order.now)).after
+    later = next_change(after, out, Origin(by="s", commit_id="c2", cause="q:2", at=order.now)).after
     assert later.undone_because == after.undone_because
     quiet = replace(asked, reason="x" * 500)
     assert len(next_change(order.order, decision, quiet).after.undone_because or "") == 300
@@ -95,16 +110,20 @@ def test_the_journal_shows_that_an_input_was_edited() -> None:
     order.claim()
     step = order.order.steps[0]
     edited = replace(step, call=replace(step.call, generation=1, edited="{}"))
-    change = commit(order, Decision(JournalWord.RESUBMITTED, (edited,), ()))
+    change = commit(order, Decision(what=JournalWord.RESUBMITTED, steps=(edited,), messages=()))
     state = step.process_state
-    assert change.entry.changes == (StepChange(0, state, state, edited=True),)
+    assert change.entry.changes == (StepChange(step=0, before=state, after=state, edited=True),)
 
 
 def test_a_claim_moves_the_due_row_of_its_step() -> None:
     order = story("two in a row")
     change = commit(order, claim_of(order))
-    assert change.due_removed() == {StepDue(T0 + timedelta(seconds=30), "order-1", 0, 0)}
-    assert change.due_added() == {StepDue(T0 + timedelta(seconds=60), "order-1", 0, 1)}
+    assert change.due_removed() == {
+        StepDue(at=T0 + timedelta(seconds=30), order_id="order-1", step=0, epoch=0)
+    }
+    assert change.due_added() == {
+        StepDue(at=T0 + timedelta(seconds=60), order_id="order-1", step=0, epoch=1)
+    }
 
 
 def test_a_due_row_that_stays_is_neither_deleted_nor_written() -> None:
@@ -135,7 +154,7 @@ def test_an_illegal_decision_is_not_turned_into_a_change() -> None:
     order = story("one")
     done = replace(order.order.steps[0], process_state=StepState.PROCESSED, epoch=1, turn=None)
     with pytest.raises(IllegalMoveError):
-        commit(order, Decision(JournalWord.CLAIMED, (done,), ()))
+        commit(order, Decision(what=JournalWord.CLAIMED, steps=(done,), messages=()))
 
 
 def test_settled_at_is_when_the_order_came_to_rest_and_stays_while_it_rests() -> None:
@@ -163,16 +182,24 @@ def test_settled_at_changes_when_another_final_state_follows() -> None:
 def test_a_fence_remembers_a_cause_and_changes_nothing_else() -> None:
     order = story("one")
     order.claim()
-    change = fence(order.order, Origin("dead-letters", "c", "q:9", LATER))
+    change = fence(order.order, Origin(by="dead-letters", commit_id="c", cause="q:9", at=LATER))
     assert replace(change.after, seq=order.order.seq) == order.order
     assert change.entry == JournalEntry(
-        3, LATER, JournalWord.FENCED, "dead-letters", "c", "q:9", ()
+        seq=3,
+        at=LATER,
+        what=JournalWord.FENCED,
+        by="dead-letters",
+        commit_id="c",
+        cause="q:9",
+        messages=(),
     )
     assert not change.due_added() | change.due_removed()
 
 
 def test_a_rejection_keeps_the_place_of_an_order_that_never_began() -> None:
-    change = rejection(details_of(), Origin("dead-letters", "c", "orders:1", T0))
+    change = rejection(
+        details_of(), Origin(by="dead-letters", commit_id="c", cause="orders:1", at=T0)
+    )
     assert change.before is None
     assert change.after.process_state is OrderState.REJECTED
     assert (change.after.seq, change.after.settled_at, change.after.steps) == (1, T0, ())
@@ -182,9 +209,11 @@ def test_a_rejection_keeps_the_place_of_an_order_that_never_began() -> None:
 
 def test_an_order_submitted_again_takes_the_place_of_a_rejected_one() -> None:
     rules = story("one").rules
-    place = rejection(details_of(), Origin("d", "c", "orders:1", T0)).after
+    place = rejection(details_of(), Origin(by="d", commit_id="c", cause="orders:1", at=T0)).after
     decision = submit(rules, now=LATER)
-    change = revival(place, details_of(), decision, Origin("s", "c2", "orders:2", LATER))
+    change = revival(
+        place, details_of(), decision, Origin(by="s", commit_id="c2", cause="orders:2", at=LATER)
+    )
     assert change.before is place
     assert change.after.process_state is OrderState.PENDING
     assert (change.after.seq, change.after.settled_at) == (2, None)
@@ -197,7 +226,12 @@ def test_no_order_takes_the_place_of_one_that_was_not_rejected() -> None:
     decision = submit(rules, now=LATER)
     for running in (submitted(rules).after, claimed_order()):
         with pytest.raises(IllegalMoveError):
-            revival(running, details_of(), decision, Origin("s", "c", "orders:2", LATER))
+            revival(
+                running,
+                details_of(),
+                decision,
+                Origin(by="s", commit_id="c", cause="orders:2", at=LATER),
+            )
 
 
 def claimed_order() -> Order:
@@ -207,8 +241,8 @@ def claimed_order() -> Order:
 
 
 def test_the_largest_transition_of_thirty_parallel_steps_fits_one_transaction() -> None:
-    steps = tuple(Step(f"s{n}", "agent", after=(), undo=Undo()) for n in range(STEPS_MAX))
-    order = Story(Workflow("wide", 1, steps))
+    steps = tuple(Step(f"s{n}", agent="agent", after=(), undo=Undo()) for n in range(STEPS_MAX))
+    order = Story(workflow=Workflow("wide", version=1, steps=steps))
     sizes = []
     for act in (claim_of, undo_of):
         change = commit(order.later(1), act(order))

@@ -320,7 +320,7 @@ def test_every_verb_is_decided_and_has_a_sentence_for_its_refusal() -> None:
     words = settled | {Verb.CANCEL: "cancelled", Verb.ACKNOWLEDGE: "acknowledged"}
     for verb, word in words.items():
         order = claimed().refused("a")
-        command = Command("c", "order-1", verb, 3, "ann")
+        command = Command(command_id="c", order_id="order-1", verb=verb, seq=3, by="ann")
         decision = decide_command(order.order, command, order.rules, now=order.now)
         assert decision is not None
         assert decision.what == word

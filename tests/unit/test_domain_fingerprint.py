@@ -12,11 +12,11 @@ from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Wo
 from sas.features.version_check import fingerprint, value_name
 
 STEPS = (
-    Step("reserve", "stock", undo=Undo()),
-    Step("pay", "payment", after=(), undo=Undo()),
-    Step("ship", "shipping"),
+    Step("reserve", agent="stock", undo=Undo()),
+    Step("pay", agent="payment", after=(), undo=Undo()),
+    Step("ship", agent="shipping"),
 )
-BASE = Workflow("order", 1, STEPS)
+BASE = Workflow("order", version=1, steps=STEPS)
 
 
 def with_step(number: int, **changes: Any) -> Workflow:
@@ -26,7 +26,7 @@ def with_step(number: int, **changes: Any) -> Workflow:
 
 
 def test_a_definition_written_again_has_the_same_fingerprint() -> None:
-    again = Workflow("order", 1, tuple(replace(step) for step in STEPS))
+    again = Workflow("order", version=1, steps=tuple(replace(step) for step in STEPS))
     assert fingerprint(again) == fingerprint(BASE)
     assert len(fingerprint(BASE)) == 64
 

@@ -20,7 +20,13 @@ MINUTE = timedelta(minutes=1)
 def sightings(
     *orders: str, since: datetime = T0, until: datetime = T0 + 10 * MINUTE, times: int = 0
 ) -> Sightings:
-    incident = Incident(AlertKind.NOT_PICKED_UP, "urgent orders", "Nobody works.", since, until)
+    incident = Incident(
+        kind=AlertKind.NOT_PICKED_UP,
+        scope="urgent orders",
+        text="Nobody works.",
+        since=since,
+        until=until,
+    )
     return Sightings(incident, times or len(orders), orders)
 
 

@@ -43,9 +43,9 @@ ORDER_LEGAL = {(move.before, move.after) for move in ORDER_MOVES}
 def step_of(number: int, state: StepState, *, undone: bool = False) -> StepRecord:
     """Return a step in a form that its state allows; one that is to be ``undone`` stays so."""
     turns, undos = STEP_FORMS[state]
-    turn = Dispatched("s", T0) if turns[0] is Dispatched else None
+    turn = Dispatched(locked_by="s", complete_by=T0) if turns[0] is Dispatched else None
     undo = next((one for one in undos if undone is (one is not UndoStatus.NOT_DECIDED)), undos[0])
-    return formed(state, turn, undo, number, f"s{number}")
+    return formed(state, turn, undo=undo, number=number, name=f"s{number}")
 
 
 def formed(
@@ -53,12 +53,21 @@ def formed(
 ) -> StepRecord:
     """Return a step with all else that its state needs."""
     error = FAULT if state is ERROR else None
-    return StepRecord(number, name, state, T0, turn, epoch=1, error=error, undo=undo)
+    return StepRecord(
+        number=number,
+        name=name,
+        process_state=state,
+        since=T0,
+        turn=turn,
+        epoch=1,
+        error=error,
+        undo=undo,
+    )
 
 
 def order_of(*states: StepState, **changes: object) -> Order:
     steps = tuple(step_of(number, state) for number, state in enumerate(states))
-    return replace(Order(details_of(), steps, seq=1), **changes)  # type: ignore[arg-type]
+    return replace(Order(details=details_of(), steps=steps, seq=1), **changes)  # type: ignore[arg-type]
 
 
 def next_of(before: Order, *states: StepState) -> Order:
@@ -172,7 +181,9 @@ def test_there_is_no_way_back_from_undo() -> None:
 
 
 @pytest.mark.parametrize("state", StepState)
-@pytest.mark.parametrize("turn", [None, Dispatched("s", T0), Ready(T0), Resting(T0)])
+@pytest.mark.parametrize(
+    "turn", [None, Dispatched(locked_by="s", complete_by=T0), Ready(T0), Resting(T0)]
+)
 @pytest.mark.parametrize("undo", UndoStatus)
 def test_a_step_exists_only_in_a_form_that_its_state_allows(
     state: StepState, turn: Turn, undo: UndoStatus
@@ -216,8 +227,12 @@ def test_an_order_shows_the_five_fields_of_its_steps() -> None:
     order = order_of(PROCESSING, PROCESSING, PENDING)
     early, late = T0 + timedelta(seconds=1), T0 + timedelta(seconds=2)
     steps = (
-        replace(order.steps[0], turn=Dispatched("s", late), failures=Failures(2)),
-        replace(order.steps[1], turn=Dispatched("t", late), failures=Failures(1)),
+        replace(
+            order.steps[0], turn=Dispatched(locked_by="s", complete_by=late), failures=Failures(2)
+        ),
+        replace(
+            order.steps[1], turn=Dispatched(locked_by="t", complete_by=late), failures=Failures(1)
+        ),
         replace(order.steps[2], turn=Ready(early)),
     )
     order = replace(order, steps=steps)

@@ -54,7 +54,15 @@ def test_a_claim_locks_the_step_to_the_scheduler_until_its_time_is_up() -> None:
 def test_a_request_has_all_that_an_agent_needs() -> None:
     order = story("one")
     order.claim()
-    assert order.sent == (Request(0, Direction.DO, 1, 0, T0 + timedelta(seconds=60)),)
+    assert order.sent == (
+        Request(
+            step=0,
+            direction=Direction.DO,
+            epoch=1,
+            generation=0,
+            complete_by=T0 + timedelta(seconds=60),
+        ),
+    )
 
 
 def test_an_undo_has_a_time_of_its_own() -> None:
@@ -62,7 +70,15 @@ def test_an_undo_has_a_time_of_its_own() -> None:
     order.claim()
     order.done("a").undo()
     order.claim()
-    assert order.sent == (Request(0, Direction.UNDO, 2, 0, T0 + timedelta(seconds=90)),)
+    assert order.sent == (
+        Request(
+            step=0,
+            direction=Direction.UNDO,
+            epoch=2,
+            generation=0,
+            complete_by=T0 + timedelta(seconds=90),
+        ),
+    )
 
 
 def test_of_two_schedulers_claiming_one_order_the_second_finds_nothing() -> None:

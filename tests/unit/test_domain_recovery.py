@@ -91,7 +91,7 @@ def test_past_the_threshold_a_step_has_an_extended_wait_and_the_operator_gets_an
     assert order.incident.scope == "test version 1, step a"
     assert (order.incident.since, order.incident.until) == (order.now, until)
     assert "In test version 1 step a timed out past its threshold." in order.incident.text
-    assert due_rows(order.order) == {StepDue(until, "order-1", 0, 1)}
+    assert due_rows(order.order) == {StepDue(at=until, order_id="order-1", step=0, epoch=1)}
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_an_order_has_a_due_row_at_its_deadline() -> None:
     assert DeadlineDue(T0 + DAY, "order-1") in due_rows(order.order)
     assert due_rows(order.order) == {
         DeadlineDue(T0 + DAY, "order-1"),
-        StepDue(T0 + order.rules.pickup, "order-1", 0, 0),
+        StepDue(at=T0 + order.rules.pickup, order_id="order-1", step=0, epoch=0),
     }
 
 
@@ -235,7 +235,7 @@ def test_an_overdue_order_that_undoes_is_undone_and_the_notification_says_why() 
     text = f"the order is past its deadline ({(T0 + 10 * SECOND).isoformat()})"
     assert order.sent == (
         Wake(),
-        Notify(Notice.FAILED, None, Fault("overdue", text), undoing=True),
+        Notify(Notice.FAILED, step=None, fault=Fault("overdue", text), undoing=True),
     )
     assert order.states == ["Compensating", "Compensated"]
     assert order.order.deadline is None
@@ -308,7 +308,9 @@ def test_an_undo_that_waits_holds_back_what_came_before_it() -> None:
 def failed_attempt(order: Story, name: str, message: str, *, epoch: int | None = None) -> None:
     """Let the agent of a step keep the error of an attempt, as a load returns it."""
     step = order.step(name)
-    error = AttemptError(epoch or step.epoch, 3, "http-500", message, order.now)
+    error = AttemptError(
+        epoch=epoch or step.epoch, attempt=3, kind="http-500", message=message, at=order.now
+    )
     changed = replace(step, last_error=error)
     order.order = replace(order.order, steps=with_step(order.order.steps, changed))
 

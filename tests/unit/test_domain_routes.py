@@ -26,7 +26,9 @@ def claimed(shape: str = "one", *shut: tuple[str, int], **policy: object) -> Sto
 def test_the_first_agent_is_asked_while_it_is_to_be_had() -> None:
     order = claimed()
     until = order.now + 60 * SECOND
-    assert order.sent == (Request(0, Direction.DO, 1, 0, until),)
+    assert order.sent == (
+        Request(step=0, direction=Direction.DO, epoch=1, generation=0, complete_by=until),
+    )
     assert order.asked == [("a", "do", 0)]
 
 

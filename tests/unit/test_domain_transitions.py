@@ -45,7 +45,10 @@ def test_a_reply_records_the_result_and_unlocks_the_step() -> None:
 
 def test_the_last_reply_completes_the_order_and_notifies_of_it_after_the_step() -> None:
     order = claimed().done("a")
-    assert order.sent == (Notify(Notice.STEP_COMPLETED, 0), Notify(Notice.COMPLETED))
+    assert order.sent == (
+        Notify(Notice.STEP_COMPLETED, step=0),
+        Notify(Notice.COMPLETED),
+    )
     assert order.state == "Processed"
 
 
@@ -95,7 +98,7 @@ def test_a_refusal_puts_the_order_in_error_and_notifies_application_and_operator
     order = claimed("two in a row").refused("a", SOLD_OUT)
     text = "step a failed: there is none left. Resubmit it, skip it or undo the order."
     assert order.sent == (
-        Notify(Notice.FAILED, 0, SOLD_OUT),
+        Notify(Notice.FAILED, step=0, fault=SOLD_OUT),
         Alert(AlertKind.STEP_FAILED, 0, text),
     )
     assert (order.state, order.step("a").error) == ("Error", SOLD_OUT)

@@ -128,7 +128,7 @@ def test_a_refused_undo_alerts_with_what_is_left_and_what_to_do() -> None:
     fault = Fault("no", "the parcel has left")
     order.done("c").refused("b", fault)
     assert order.sent == (
-        Notify(Notice.FAILED, 1, fault),
+        Notify(Notice.FAILED, step=1, fault=fault),
         Alert(
             AlertKind.UNDO_FAILED,
             1,

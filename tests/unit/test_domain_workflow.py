@@ -28,7 +28,7 @@ def named(*names: str, **changes: Any) -> tuple[Step, ...]:
 
 
 def workflow(*steps: Step, **changes: Any) -> Workflow:
-    return Workflow("test", 1, steps or named("a"), **changes)
+    return Workflow("test", version=1, steps=steps or named("a"), **changes)
 
 
 def test_a_workflow_of_thirty_steps_is_accepted_and_one_more_is_refused() -> None:
@@ -40,7 +40,7 @@ def test_a_workflow_of_thirty_steps_is_accepted_and_one_more_is_refused() -> Non
 
 def test_a_workflow_without_a_step_is_refused() -> None:
     with pytest.raises(WorkflowError, match="has 0 steps: 1 to 30 are allowed"):
-        Workflow("test", 1, ())
+        Workflow("test", version=1, steps=())
 
 
 def test_two_steps_of_one_name_are_refused() -> None:
@@ -50,7 +50,11 @@ def test_two_steps_of_one_name_are_refused() -> None:
 
 @pytest.mark.parametrize("after", ["nowhere", "later", "itself"])
 def test_a_step_comes_only_after_steps_written_before_it(after: str) -> None:
-    steps = (*named("first"), Step("itself", "agent", after=("first", after)), *named("later"))
+    steps = (
+        *named("first"),
+        Step("itself", agent="agent", after=("first", after)),
+        *named("later"),
+    )
     with pytest.raises(
         WorkflowError,
         match=f"step 'itself' comes after '{after}', which is not a step written before it",
@@ -65,15 +69,15 @@ def test_a_step_comes_only_after_steps_written_before_it(after: str) -> None:
         ({"steps": named("A")}, "workflow 'test': step 'A' is not a name"),
         ({"steps": (Step("a", agent="A b"),)}, "workflow 'test': agent 'A b' is not a name"),
         (
-            {"steps": (Step("a", "agent", alternatives=("other", "B")),)},
+            {"steps": (Step("a", agent="agent", alternatives=("other", "B")),)},
             "workflow 'test': agent 'B' is not a name",
         ),
         (
-            {"steps": (Step("a", "agent-urgent"),)},
+            {"steps": (Step("a", agent="agent-urgent"),)},
             "workflow 'test': agent 'agent-urgent' ends with '-urgent'",
         ),
         (
-            {"steps": (Step("a", "agent", alternatives=("other-urgent",)),)},
+            {"steps": (Step("a", agent="agent", alternatives=("other-urgent",)),)},
             "workflow 'test': agent 'other-urgent' ends with '-urgent'",
         ),
         ({"version": 0}, "workflow 'test': versions are counted from 1"),
@@ -99,7 +103,7 @@ def test_a_step_that_names_an_agent_twice_is_refused_listing_them(
 
 
 def test_the_rules_of_a_step_name_its_agents_by_route() -> None:
-    step = Step("b", "one", alternatives=("two", "three"))
+    step = Step("b", agent="one", alternatives=("two", "three"))
     rules = workflow(*named("a"), step).rules
     assert [own.agents for own in rules.steps] == [("agent",), ("one", "two", "three")]
     assert rules.unavailable == frozenset()
@@ -138,8 +142,8 @@ def test_a_number_of_failures_at_its_bounds_is_accepted(failures_max: int) -> No
 def test_a_step_comes_after_the_one_written_before_it_unless_after_is_given() -> None:
     rules = workflow(
         *named("a", "b"),
-        Step("c", "agent", after=()),
-        Step("d", "agent", after=("c", "a", "a")),
+        Step("c", agent="agent", after=()),
+        Step("d", agent="agent", after=("c", "a", "a")),
         *named("e"),
     ).rules
     assert [step.after for step in rules.steps] == [(), (0,), (), (0, 2), (3,)]
@@ -148,17 +152,17 @@ def test_a_step_comes_after_the_one_written_before_it_unless_after_is_given() ->
 def test_what_comes_after_and_before_a_step_is_found_through_others() -> None:
     rules = workflow(
         *named("a"),
-        Step("b", "agent", after=("a",)),
-        Step("c", "agent", after=()),
-        Step("d", "agent", after=("b",)),
-        Step("e", "agent", after=("d", "c")),
+        Step("b", agent="agent", after=("a",)),
+        Step("c", agent="agent", after=()),
+        Step("d", agent="agent", after=("b",)),
+        Step("e", agent="agent", after=("d", "c")),
     ).rules
     assert [rules.dependents(n) for n in range(5)] == [(1, 3, 4), (3, 4), (4,), (4,), ()]
     assert [rules.predecessors(n) for n in range(5)] == [(), (0,), (), (0, 1), (0, 1, 2, 3)]
 
 
 def test_a_step_without_undo_has_no_time_for_one() -> None:
-    rules = workflow(*named("a"), Step("b", "agent", undo=Undo())).rules
+    rules = workflow(*named("a"), Step("b", agent="agent", undo=Undo())).rules
     assert rules.steps[0].undo_time_allowed is None
     assert rules.steps[1].undo_time_allowed == timedelta(seconds=60)
 
@@ -184,10 +188,10 @@ def test_a_pickup_time_that_would_wake_for_ever_or_never_is_refused(pickup: time
 def several() -> Workflows:
     return Workflows(
         [
-            Workflow("one", 2, named("a")),
-            Workflow("one", 10, (Step("b", agent="other"),)),
-            Workflow("one", 1, named("c")),
-            Workflow("two", 1, named("d")),
+            Workflow("one", version=2, steps=named("a")),
+            Workflow("one", version=10, steps=(Step("b", agent="other"),)),
+            Workflow("one", version=1, steps=named("c")),
+            Workflow("two", version=1, steps=named("d")),
         ]
     )
 
@@ -208,9 +212,9 @@ def test_an_unknown_workflow_or_version_is_refused_naming_what_there_is() -> Non
 
 
 def test_one_version_is_not_defined_twice() -> None:
-    one = Workflow("one", 1, named("a"))
+    one = Workflow("one", version=1, steps=named("a"))
     with pytest.raises(WorkflowError, match="workflow 'one' version 1 is defined twice"):
-        Workflows([one, Workflow("one", 1, named("b"))])
+        Workflows([one, Workflow("one", version=1, steps=named("b"))])
 
 
 def test_a_deployment_without_any_workflow_is_refused() -> None:
@@ -229,7 +233,10 @@ def test_all_workflows_and_their_agents_are_listed() -> None:
 
 
 def test_the_agents_of_all_workflows_are_listed_with_every_alternative() -> None:
-    steps = (Step("a", "one", alternatives=("two",)), Step("b", "one", alternatives=("three",)))
+    steps = (
+        Step("a", agent="one", alternatives=("two",)),
+        Step("b", agent="one", alternatives=("three",)),
+    )
     assert Workflows([workflow(*steps)]).agents() == {"one", "two", "three"}
 
 
@@ -263,7 +270,7 @@ def test_a_number_out_of_bounds_is_refused_saying_where(changes: dict[str, Any],
 
 def test_the_decisions_see_how_patient_a_step_is() -> None:
     backoff, wait = Backoff(MICROSECOND, 100, DAYS), ExtendedWait(DAYS, 1000)
-    step = Step("a", "agent", undo=Undo(drain_time=DAYS), backoff=backoff, extended_wait=wait)
+    step = Step("a", agent="agent", undo=Undo(drain_time=DAYS), backoff=backoff, extended_wait=wait)
     rules = workflow(step, deadline=DAYS).rules
     assert (rules.deadline, rules.steps[0].drain_time) == (DAYS, DAYS)
     assert (rules.steps[0].backoff, rules.steps[0].extended_wait) == (backoff, wait)

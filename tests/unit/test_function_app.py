@@ -188,7 +188,12 @@ class Seen:
 
     async def _answer(self, *arguments: Any) -> Answer:
         self.calls.append(("callback", arguments))
-        return Answer(202, "accepted", "it is taken", {"Cache-Control": "no-store"})
+        return Answer(
+            status=202,
+            code="accepted",
+            message="it is taken",
+            headers={"Cache-Control": "no-store"},
+        )
 
 
 @pytest.fixture

@@ -129,8 +129,10 @@ async def test_an_order_is_forgotten_if_it_is_unknown_whether_it_was_committed()
 
 
 def _order(order_id: str, seq: int = 1, **changes: Any) -> Order:
-    step = StepRecord(0, "reserve", StepState.PENDING, T0)
-    return Order(replace(details_of(order_id), **changes), (step,), seq=seq, token="t")
+    step = StepRecord(number=0, name="reserve", process_state=StepState.PENDING, since=T0)
+    return Order(
+        details=replace(details_of(order_id), **changes), steps=(step,), seq=seq, token="t"
+    )
 
 
 def test_the_oldest_orders_go_first_when_there_are_too_many_bytes() -> None:

@@ -27,14 +27,22 @@ AT = T0 + GRANT_RECHECK
 
 def received(left: float, **members: object) -> Received:
     """Return a request whose own CompleteBy is so many seconds from now."""
-    return Received(T0 + left * SECOND, ALLOWED, **members)  # type: ignore[arg-type]
+    return Received(complete_by=T0 + left * SECOND, allowed=ALLOWED, **members)  # type: ignore[arg-type]
 
 
 def out(left: float) -> StepRecord:
     """Return a step that is out, and was granted this time."""
     until = T0 + left * SECOND
     call = LastCall(called_until=until)
-    return StepRecord(0, "a", StepState.PROCESSING, T0, Dispatched("s", until), 1, call=call)
+    return StepRecord(
+        number=0,
+        name="a",
+        process_state=StepState.PROCESSING,
+        since=T0,
+        turn=Dispatched(locked_by="s", complete_by=until),
+        epoch=1,
+        call=call,
+    )
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ async def test_an_open_circuit_of_the_agent_is_named() -> None:
     made = kit(CHAIN)
     await made.submit()
     await made.step(QUEUES.scheduler)
-    waits = waits_of(made, stock=Breaker(BreakerState.OPEN, why="http-503"))
+    waits = waits_of(made, stock=Breaker(state=BreakerState.OPEN, why="http-503"))
     assert why.is_open(waits.circuit)
 
 
@@ -147,7 +147,10 @@ async def test_an_undo_is_an_attempt_too_and_one_that_is_out_has_no_end() -> Non
 
 def rows(*words: JournalWord) -> list[JournalEntry]:
     at = actors_kit.kit(CHAIN).clock.now()
-    return [JournalEntry(n, at, word, "host", f"c{n}", None, ()) for n, word in enumerate(words, 1)]
+    return [
+        JournalEntry(seq=n, at=at, what=word, by="host", commit_id=f"c{n}", cause=None, messages=())
+        for n, word in enumerate(words, 1)
+    ]
 
 
 def test_a_long_wait_is_one_row_of_the_journal_and_nothing_else_is_folded() -> None:

@@ -39,7 +39,11 @@ async def receive(made: Kit, message: Message) -> object:
         STOCK: made.actors["stock"].handle,
     }
     receiver = Receiver(
-        made.bus, made.clock, FUNCTION, made.context.outward, made.context.report_mismatch
+        bus=made.bus,
+        clock=made.clock,
+        function_time=FUNCTION,
+        outward=made.context.outward,
+        report_mismatch=made.context.report_mismatch,
     )
     return await made.run(receiver.receive(handlers[message.queue], delivery(message)))
 
@@ -281,7 +285,11 @@ async def test_a_request_that_comes_late_asks_for_time_though_its_time_has_no_zo
     naive = made.clock.now().replace(tzinfo=None)
     await made.later(40)
     receiver = Receiver(
-        made.bus, made.clock, FUNCTION, made.context.outward, made.context.report_mismatch
+        bus=made.bus,
+        clock=made.clock,
+        function_time=FUNCTION,
+        outward=made.context.outward,
+        report_mismatch=made.context.report_mismatch,
     )
     late = delivery(message, enqueued_at=naive)
     await made.run(receiver.receive(made.actors["stock"].handle, late))

@@ -89,8 +89,10 @@ def is_the_sender_s(message: Message) -> bool:
 async def command(made: Kit, order_id: str, verb: Verb, step: str, given: Any) -> None:
     """Give a command with an input, as the command and the desk do."""
     text = commands.checked_input(json.dumps(given).encode(), "--input", made.context.codec)
-    asked = [Asked(order_id, made.order(order_id).seq)]
-    await made.run(commands.send(made.bus, asked, Intent(verb, "ann", step, text), QUEUES))
+    asked = [Asked(order_id=order_id, seq=made.order(order_id).seq)]
+    await made.run(
+        commands.send(made.bus, asked, Intent(verb=verb, by="ann", step=step, input=text), QUEUES)
+    )
     await made.drain()
 
 
@@ -142,8 +144,8 @@ async def inputs_of_an_operator(made: Kit) -> None:
     made.agents["payment"].then(RefusedError("declined", "no"))
     await made.submit(order("E-1", order=CONTENT, workflow="care"), "m-6")
     await made.drain()
-    await command(made, "E-1", Verb.RESUBMIT, "reserve", EDITED)
-    await command(made, "E-1", Verb.SKIP, "pay", RESULT)
+    await command(made, "E-1", verb=Verb.RESUBMIT, step="reserve", given=EDITED)
+    await command(made, "E-1", verb=Verb.SKIP, step="pay", given=RESULT)
     assert made.state("E-1") == "Processed"
     assert made.agents["stock"].calls[-1][1].order == EDITED
 
@@ -300,8 +302,10 @@ async def test_an_input_that_the_scheduler_cannot_decode_is_refused() -> None:
     await made.submit(order(workflow="care"))
     await made.drain()
     text = encode_content(json.dumps(EDITED), CheapCodec("other"))
-    intent = Intent(Verb.RESUBMIT, "ann", "reserve", text)
-    await made.run(commands.send(made.bus, [Asked("O-1", made.order().seq)], intent, QUEUES))
+    intent = Intent(verb=Verb.RESUBMIT, by="ann", step="reserve", input=text)
+    await made.run(
+        commands.send(made.bus, [Asked(order_id="O-1", seq=made.order().seq)], intent, QUEUES)
+    )
     await made.drain()
     assert "its input is not accepted: the key other is missing" in made.alerts()[-1].text
 
@@ -311,8 +315,10 @@ async def test_an_input_in_plain_text_is_encoded_at_the_scheduler() -> None:
     made.agents["stock"].then(RefusedError("no", "no"))
     await made.submit(order(workflow="care"))
     await made.drain()
-    intent = Intent(Verb.RESUBMIT, "ann", "reserve", json.dumps(EDITED))
-    await made.run(commands.send(made.bus, [Asked("O-1", made.order().seq)], intent, QUEUES))
+    intent = Intent(verb=Verb.RESUBMIT, by="ann", step="reserve", input=json.dumps(EDITED))
+    await made.run(
+        commands.send(made.bus, [Asked(order_id="O-1", seq=made.order().seq)], intent, QUEUES)
+    )
     await made.drain()
     assert made.agents["stock"].calls[-1][1].order == EDITED
     assert is_encoded(made.order().steps[0].call.edited or "")

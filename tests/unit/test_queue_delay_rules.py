@@ -16,7 +16,13 @@ from tests.unit.domain_cases import SECOND, T0
 MINE, OTHER = ("O-1", 0, 1), ("O-2", 0, 1)
 BEFORE = T0 - timedelta(seconds=30)
 DOING = StepRecord(
-    0, "a", StepState.PROCESSING, T0, Dispatched("s", T0), 1, call=LastCall(called_until=T0)
+    number=0,
+    name="a",
+    process_state=StepState.PROCESSING,
+    since=T0,
+    turn=Dispatched(locked_by="s", complete_by=T0),
+    epoch=1,
+    call=LastCall(called_until=T0),
 )
 AWAITS = replace(DOING, call=LastCall(called_until=T0 - SECOND))
 UNDOING = replace(
@@ -33,15 +39,15 @@ def scan(
     """Return a scan with messages of ``mine`` and of ``other``, since these moments."""
     owners = {"mine": MINE, "other": OTHER}
     return Scan(
-        T0,
-        {owners[name]: since for name, since in oldest.items()},
+        at=T0,
+        oldest={owners[name]: since for name, since in oldest.items()},
         put_back=frozenset(owners[name] for name in oldest if put_back),
         full=full,
         moved_at=T0 if moves else None,
     )
 
 
-AWAY = Scan(T0, {}, away_since=BEFORE)
+AWAY = Scan(at=T0, oldest={}, away_since=BEFORE)
 
 
 @pytest.mark.parametrize(
@@ -117,8 +123,12 @@ def test_a_queue_that_moves_wins_then_one_that_is_away_then_a_stuck_one() -> Non
 
 
 def test_a_queue_moves_for_some_minutes_after_a_message_was_seen_to_leave_it() -> None:
-    first, second = (Seen(name, BEFORE, MINE) for name in ("m-1", "m-2"))
-    later = Seen("m-3", T0 + SECOND, MINE)  # scheduled: it does not leave the queue when it is due
+    first, second = (
+        Seen(message_id=name, enqueued_at=BEFORE, owner=MINE) for name in ("m-1", "m-2")
+    )
+    later = Seen(
+        message_id="m-3", enqueued_at=T0 + SECOND, owner=MINE
+    )  # scheduled: it does not leave the queue when it is due
     before = rules.scan_of([first, second, later], None, T0, full=False)
     assert not before.moves
     unchanged = rules.scan_of([first, second], before, T0 + SECOND, full=False)
@@ -132,11 +142,16 @@ def test_a_queue_moves_for_some_minutes_after_a_message_was_seen_to_leave_it() -
 
 def test_a_scan_has_the_oldest_message_of_each_owner_and_not_what_comes_much_later() -> None:
     seen = [
-        Seen("m-1", T0, MINE),
-        Seen("m-2", BEFORE, MINE, put_back=True),
-        Seen("m-3", T0 + SOON, OTHER),
-        Seen("m-4", T0 + SOON + SECOND, ("O-3", None, None), put_back=True),
-        Seen("m-5", BEFORE, None, put_back=True),
+        Seen(message_id="m-1", enqueued_at=T0, owner=MINE),
+        Seen(message_id="m-2", enqueued_at=BEFORE, owner=MINE, put_back=True),
+        Seen(message_id="m-3", enqueued_at=T0 + SOON, owner=OTHER),
+        Seen(
+            message_id="m-4",
+            enqueued_at=T0 + SOON + SECOND,
+            owner=("O-3", None, None),
+            put_back=True,
+        ),
+        Seen(message_id="m-5", enqueued_at=BEFORE, owner=None, put_back=True),
     ]
     found = rules.scan_of(seen, None, T0, full=True)
     assert found.oldest == {MINE: BEFORE, OTHER: T0 + SOON}

@@ -54,7 +54,13 @@ class Door:
         self.bus.declare(QUEUE, duplicate_window=timedelta(minutes=10))
         self.store = MemoryStore()
         outward = Outward(self.store, self.bus, self.clock)
-        self.receiver = Receiver(self.bus, self.clock, MINUTES, outward, self.reported)
+        self.receiver = Receiver(
+            bus=self.bus,
+            clock=self.clock,
+            function_time=MINUTES,
+            outward=outward,
+            report_mismatch=self.reported,
+        )
         self.failures = list(failures)
         self.reports: list[str] = []
         self.seen: list[Delivery] = []
@@ -86,11 +92,17 @@ class Door:
 
 def delivered(message: Message) -> Delivery:
     return Delivery(
-        message.body, message.message_id, message.queue, properties=message.properties, count=1
+        body=message.body,
+        message_id=message.message_id,
+        queue=message.queue,
+        properties=message.properties,
+        count=1,
     )
 
 
-FIRST = Delivery(b"{}", "O-1/3/0", QUEUE, properties={"traceparent": "00-1"}, count=1)
+FIRST = Delivery(
+    body=b"{}", message_id="O-1/3/0", queue=QUEUE, properties={"traceparent": "00-1"}, count=1
+)
 
 
 async def test_a_message_whose_store_is_away_comes_again_with_its_own_id_and_properties() -> None:
@@ -118,7 +130,11 @@ async def test_the_largest_order_is_put_back_whatever_its_message_carries(own_by
         "own": "x" * own_bytes,
     }
     largest = Delivery(
-        b"x" * ORDER_BYTES_MAX, "🛒" * 128, QUEUE, properties=properties, source_queue="q" * 260
+        body=b"x" * ORDER_BYTES_MAX,
+        message_id="🛒" * 128,
+        queue=QUEUE,
+        properties=properties,
+        source_queue="q" * 260,
     )
     assert await door.receive(largest) is None
     assert await door.receive(await door.next()) is None
@@ -295,7 +311,9 @@ async def test_poison_is_not_put_back_so_that_its_queue_dead_letters_it(wrong: E
 @pytest.mark.parametrize("forged", ["-1", "x", "9" * 5000, "1e9"])
 async def test_a_forged_number_of_times_changes_nothing_but_the_delay(forged: str) -> None:
     door = Door(StoreUnavailableError("away"))
-    await door.receive(Delivery(b"{}", "m", QUEUE, properties={"sas_put_back": forged}))
+    await door.receive(
+        Delivery(body=b"{}", message_id="m", queue=QUEUE, properties={"sas_put_back": forged})
+    )
     assert await door.receive(await door.next()) == "handled"
 
 
@@ -325,7 +343,13 @@ async def test_a_dead_letter_that_was_put_back_before_is_put_back_again_after_it
     door = Door(BusUnavailableError("away"), BusUnavailableError("away"))
     await door.receive(Message(QUEUE, "m", b"{}"))
     copy = await door.next()
-    letter = Peeked(copy.message_id, copy.body, door.clock.now(), copy.properties, sequence=1)
+    letter = Peeked(
+        message_id=copy.message_id,
+        body=copy.body,
+        enqueued_at=door.clock.now(),
+        properties=copy.properties,
+        sequence=1,
+    )
     ((planned,), _) = redrive([letter], QUEUE + DEAD_LETTERS, None, Queues())
     assert planned.move.message is not None
     await door.receive(planned.move.message)

@@ -64,11 +64,11 @@ async def receive_as(made: Kit, queue: str, given: Delivery) -> object:
         QUEUES.dead_letters: made.dead_letters.handle,
     }
     receiver = Receiver(
-        made.bus,
-        made.clock,
-        timedelta(minutes=9),
-        made.context.outward,
-        made.context.report_mismatch,
+        bus=made.bus,
+        clock=made.clock,
+        function_time=timedelta(minutes=9),
+        outward=made.context.outward,
+        report_mismatch=made.context.report_mismatch,
     )
     return await made.run(receiver.receive(handlers[queue], given))
 
@@ -251,8 +251,8 @@ async def test_an_agent_calls_nothing_for_a_workflow_that_its_instance_lacks() -
 def redeployed(made: Kit, *workflows: Workflow) -> Application:
     """Return what a start with these workflows makes over the same table and bus."""
     business = replace(made.business, workflows=Workflows(workflows))
-    config = settings("redeployed", circuit=BreakerPolicy(0), callback_keys=KEYS)
-    return assemble(made.store, made.bus, made.clock, business, config)
+    config = settings("redeployed", circuit=BreakerPolicy(failures_max=0), callback_keys=KEYS)
+    return assemble(made.store, made.bus, clock=made.clock, business=business, settings=config)
 
 
 async def test_a_workflow_redefined_under_its_version_puts_messages_back_with_one_alert() -> None:

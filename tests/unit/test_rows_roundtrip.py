@@ -131,7 +131,7 @@ def test_a_due_row_has_everything_in_its_key(
     at: datetime, order_id: str, step: int, number: int
 ) -> None:
     due: tuple[Due, ...] = (
-        StepDue(at, order_id, step, number),
+        StepDue(at=at, order_id=order_id, step=step, epoch=number),
         OutDue(at, order_id, number),
         HeldDue(at, order_id, f"{number:032x}"),
         DeadlineDue(at, order_id),
@@ -147,7 +147,11 @@ def test_what_is_due_at_or_before_a_moment_is_in_its_range_and_nothing_else(
     at: datetime, until: datetime, order_id: str
 ) -> None:
     low, high = keys.between("due", until=until)
-    for row in (StepDue(at, order_id, 0, 1), OutDue(at, order_id, 1), DeadlineDue(at, order_id)):
+    for row in (
+        StepDue(at=at, order_id=order_id, step=0, epoch=1),
+        OutDue(at, order_id, 1),
+        DeadlineDue(at, order_id),
+    ):
         assert (low <= keys.due(row) < high) == (at <= until)
         assert keys.between("due")[0] <= keys.due(row) < keys.between("due")[1]
 
@@ -155,7 +159,7 @@ def test_what_is_due_at_or_before_a_moment_is_in_its_range_and_nothing_else(
 def test_the_longest_key_stays_below_what_azurite_and_the_service_allow() -> None:
     longest = "%" * 100
     made = [
-        keys.due(StepDue(NOW, longest, 29, 2**31)),
+        keys.due(StepDue(at=NOW, order_id=longest, step=29, epoch=2**31)),
         keys.result(longest, 29),
         keys.cause(longest, "x" * 10_000),
     ]
@@ -167,21 +171,39 @@ STEP = StepRecord(
     name="pay",
     process_state=StepState.PROCESSING,
     since=NOW,
-    turn=Dispatched("one", NOW + timedelta(seconds=1), "the van is at stop 3 of 9", 7),
+    turn=Dispatched(
+        locked_by="one",
+        complete_by=NOW + timedelta(seconds=1),
+        note="the van is at stop 3 of 9",
+        excused=7,
+    ),
     epoch=4,
     failures=Failures(3, 6),
-    call=LastCall(2, NOW + timedelta(seconds=2), 5, '{"amount":1}'),
+    call=LastCall(
+        route=2, called_until=NOW + timedelta(seconds=2), generation=5, edited='{"amount":1}'
+    ),
     result='{"paid":true}',
     error=Fault("declined", "card 'declined' 🛒"),
     undo=UndoStatus.TO_BE_UNDONE,
-    last_error=AttemptError(4, 3, "http-500", "it's out of 🛒", NOW),
+    last_error=AttemptError(epoch=4, attempt=3, kind="http-500", message="it's out of 🛒", at=NOW),
 )
-DETAILS = Details("o'1", "order", 7, "{}", "hash", "responses-a", "corr", NOW, "00-1-1-01", True)
+DETAILS = Details(
+    order_id="o'1",
+    workflow="order",
+    version=7,
+    payload="{}",
+    content_hash="hash",
+    reply_queue="responses-a",
+    correlation_id="corr",
+    submitted_at=NOW,
+    traceparent="00-1-1-01",
+    urgent=True,
+)
 
 
 ORDER = Order(
-    DETAILS,
-    (replace(STEP, number=0, name="reserve"), STEP),
+    details=DETAILS,
+    steps=(replace(STEP, number=0, name="reserve"), STEP),
     seq=9,
     settled_at=NOW,
     rejected=True,
@@ -214,12 +236,14 @@ def rows_of(order: Order) -> dict[str, rows.Entity]:
 
 
 def bare(step: StepRecord) -> StepRecord:
-    return StepRecord(step.number, step.name, StepState.PENDING, NOW)
+    return StepRecord(
+        number=step.number, name=step.name, process_state=StepState.PENDING, since=NOW
+    )
 
 
 @pytest.mark.parametrize(
     "order",
-    [ORDER, Order(DETAILS, (bare(ORDER.steps[0]), bare(ORDER.steps[1])), seq=1)],
+    [ORDER, Order(details=DETAILS, steps=(bare(ORDER.steps[0]), bare(ORDER.steps[1])), seq=1)],
     ids=["every field set", "every field at its default"],
 )
 def test_no_field_of_an_order_is_lost_in_its_rows(order: Order) -> None:
@@ -237,7 +261,7 @@ def test_no_field_of_an_order_is_lost_in_its_rows(order: Order) -> None:
     assert read.token == "etag"
 
 
-TURNS = (None, Ready(NOW), Resting(NOW), Dispatched("one", NOW))
+TURNS = (None, Ready(NOW), Resting(NOW), Dispatched(locked_by="one", complete_by=NOW))
 FORMS = [
     (state, turn, status)
     for state, (kinds, statuses) in STEP_FORMS.items()
@@ -263,7 +287,7 @@ def test_a_step_with_one_agent_and_an_order_that_is_not_urgent_fill_no_column_fo
     details = replace(DETAILS, urgent=False)
     step = rows.step_row("o'1", bare(STEP))
     assert step["Route"] is None
-    assert rows.details_row(Order(details, (), seq=1))["Urgent"] is None
+    assert rows.details_row(Order(details=details, steps=(), seq=1))["Urgent"] is None
 
 
 @pytest.mark.parametrize(
@@ -271,7 +295,7 @@ def test_a_step_with_one_agent_and_an_order_that_is_not_urgent_fill_no_column_fo
 )
 def test_an_order_with_a_row_missing_is_refused_not_guessed(missing: str) -> None:
     step = replace(STEP, number=0, result="x" * 20_000)
-    order = Order(DETAILS, (step,), seq=9)
+    order = Order(details=DETAILS, steps=(step,), seq=9)
     made = [rows.details_row(order), rows.state_row(order, "commit")]
     made += [rows.step_row("o'1", step), rows.result_row("o'1", step)]
     by_key = stored(*made)
@@ -283,10 +307,16 @@ def test_an_order_with_a_row_missing_is_refused_not_guessed(missing: str) -> Non
 
 MESSAGES: tuple[Outgoing, ...] = (
     Wake(),
-    Request(29, Direction.UNDO, 3, 2, NOW),
-    Request(0, Direction.DO, 1, 0, NOW.astimezone(timezone(timedelta(hours=5)))),
+    Request(step=29, direction=Direction.UNDO, epoch=3, generation=2, complete_by=NOW),
+    Request(
+        step=0,
+        direction=Direction.DO,
+        epoch=1,
+        generation=0,
+        complete_by=NOW.astimezone(timezone(timedelta(hours=5))),
+    ),
     *(Notify(notice) for notice in Notice),
-    replace(Notify(Notice.FAILED, 0, Fault("code", 'said "no" 🛒')), undoing=True),
+    replace(Notify(Notice.FAILED, step=0, fault=Fault("code", 'said "no" 🛒')), undoing=True),
     *(Alert(kind, None, "é") for kind in AlertKind),
     Alert(AlertKind.STEP_FAILED, 0, ""),
 )
@@ -294,17 +324,39 @@ MESSAGES: tuple[Outgoing, ...] = (
 
 def test_every_message_comes_back_from_the_journal() -> None:
     assert messages_from_json(messages_to_json(MESSAGES)) == MESSAGES
-    entry = JournalEntry(3, NOW, JournalWord.CLAIMED, "me", "commit", None, MESSAGES)
+    entry = JournalEntry(
+        seq=3,
+        at=NOW,
+        what=JournalWord.CLAIMED,
+        by="me",
+        commit_id="commit",
+        cause=None,
+        messages=MESSAGES,
+    )
     assert entry_from(rows.stored("00", journal_row("order-1", entry))) == entry
 
 
 def test_what_changed_comes_back_from_the_journal() -> None:
     changes = (
-        StepChange(0, StepState.ERROR, StepState.PENDING, edited=True),
-        StepChange(12, StepState.PENDING, StepState.PENDING, edited=True),
-        *(StepChange(1, before, after) for before in StepState for after in StepState),
+        StepChange(step=0, before=StepState.ERROR, after=StepState.PENDING, edited=True),
+        StepChange(step=12, before=StepState.PENDING, after=StepState.PENDING, edited=True),
+        *(
+            StepChange(step=1, before=before, after=after)
+            for before in StepState
+            for after in StepState
+        ),
     )
-    entry = JournalEntry(3, NOW, JournalWord.CLAIMED, "me", "c", None, (), "why", changes)
+    entry = JournalEntry(
+        seq=3,
+        at=NOW,
+        what=JournalWord.CLAIMED,
+        by="me",
+        commit_id="c",
+        cause=None,
+        messages=(),
+        reason="why",
+        changes=changes,
+    )
     assert entry_from(rows.stored("00", journal_row("o", entry))) == entry
 
 
@@ -315,7 +367,15 @@ def test_every_kind_of_message_has_its_word_in_the_journal() -> None:
 
 def test_a_journal_row_of_thirty_requests_is_spread_over_properties_and_comes_back() -> None:
     alerts = tuple(Alert(AlertKind.STEP_FAILED, n, "x" * 1900) for n in range(30))
-    entry = JournalEntry(1, NOW, JournalWord.CLAIMED, "me", "commit", "orders:1", alerts)
+    entry = JournalEntry(
+        seq=1,
+        at=NOW,
+        what=JournalWord.CLAIMED,
+        by="me",
+        commit_id="commit",
+        cause="orders:1",
+        messages=alerts,
+    )
     row = rows.stored("00", journal_row("order-1", entry))
     assert "Messages01" in row
     assert entry_from(row) == entry
@@ -372,7 +432,9 @@ def test_a_column_that_is_missing_unknown_or_wrong_makes_the_order_unreadable(
     ],
 )
 def test_a_journal_row_that_is_not_as_it_was_written_is_refused(columns: rows.Entity) -> None:
-    entry = JournalEntry(1, NOW, JournalWord.CLAIMED, "me", "c", None, ())
+    entry = JournalEntry(
+        seq=1, at=NOW, what=JournalWord.CLAIMED, by="me", commit_id="c", cause=None, messages=()
+    )
     row = rows.stored("00", journal_row("o", entry)) | columns
     with pytest.raises(CorruptOrderError, match=r"order o: row .* cannot be read"):
         entry_from({name: value for name, value in row.items() if value is not None})

@@ -17,22 +17,43 @@ from sas.domain.submit import submit
 from sas.domain.workflow import Rules, Step, Undo, Workflow
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
-DETAILS = Details("order-1", "order", 1, "{}", "hash", "responses-a", None, NOW)
+DETAILS = Details(
+    order_id="order-1",
+    workflow="order",
+    version=1,
+    payload="{}",
+    content_hash="hash",
+    reply_queue="responses-a",
+    correlation_id=None,
+    submitted_at=NOW,
+)
 
 
 def rules_of(steps: int) -> Rules:
     made = tuple(Step(f"s-{n}", agent="inventory", after=(), undo=Undo()) for n in range(steps))
-    return Workflow("order", 1, made).rules
+    return Workflow("order", version=1, steps=made).rules
 
 
 def submitted(rules: Rules) -> Change:
     decision = submit(rules, now=NOW)
-    return first_change(DETAILS, decision, Origin("me", "c1", "orders:1", NOW))
+    return first_change(
+        DETAILS, decision, Origin(by="me", commit_id="c1", cause="orders:1", at=NOW)
+    )
 
 
 def changed(before: Order, after: Order, cause: str | None = "scheduler:1") -> Change:
-    entry = JournalEntry(before.seq + 1, NOW, JournalWord.CLAIMED, "me", "c2", cause, ())
-    return Change(replace(before, token="etag"), replace(after, seq=before.seq + 1), entry)
+    entry = JournalEntry(
+        seq=before.seq + 1,
+        at=NOW,
+        what=JournalWord.CLAIMED,
+        by="me",
+        commit_id="c2",
+        cause=cause,
+        messages=(),
+    )
+    return Change(
+        before=replace(before, token="etag"), after=replace(after, seq=before.seq + 1), entry=entry
+    )
 
 
 def verbs(made: list[Operation]) -> list[tuple[str, str]]:
@@ -109,15 +130,26 @@ def worst_change(steps: int) -> Change:
     """Every step changes, its due row moves and the deadline's too, a large result comes, the
     order leaves one list for the other, an out row is wanted.
     """
-    failed = StepRecord(0, "s-0", StepState.ERROR, NOW, epoch=1, error=Fault("code", "why"))
-    ready = StepRecord(0, "s-0", StepState.PENDING, NOW, Ready(NOW), epoch=1)
+    failed = StepRecord(
+        number=0,
+        name="s-0",
+        process_state=StepState.ERROR,
+        since=NOW,
+        epoch=1,
+        error=Fault("code", "why"),
+    )
+    ready = StepRecord(
+        number=0, name="s-0", process_state=StepState.PENDING, since=NOW, turn=Ready(NOW), epoch=1
+    )
     others = [replace(ready, number=n, name=f"s-{n}") for n in range(1, steps)]
     old = (failed, *others)
     later = Ready(NOW + timedelta(1))
     new = tuple(replace(one, turn=later) for one in (ready, *others))
     new = (replace(new[0], result="x" * 20_000), *new[1:])
-    before = Order(DETAILS, old, seq=1, settled_at=NOW, deadline=NOW)
-    after = Order(DETAILS, new, settled_at=NOW + timedelta(1), deadline=NOW + timedelta(1))
+    before = Order(details=DETAILS, steps=old, seq=1, settled_at=NOW, deadline=NOW)
+    after = Order(
+        details=DETAILS, steps=new, settled_at=NOW + timedelta(1), deadline=NOW + timedelta(1)
+    )
     return replace(changed(before, after), out_at=NOW)
 
 
@@ -146,6 +178,8 @@ def test_an_order_that_was_never_loaded_cannot_be_changed() -> None:
     order = submitted(rules_of(1)).after
     decision = claim(order, rules_of(1), now=NOW, instance="one")
     assert decision is not None
-    change = next_change(order, decision, Origin("me", "c", "scheduler:1", NOW))
+    change = next_change(
+        order, decision, Origin(by="me", commit_id="c", cause="scheduler:1", at=NOW)
+    )
     with pytest.raises(ValueError, match="order-1 has no token"):
         operations(change)

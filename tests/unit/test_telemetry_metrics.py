@@ -182,7 +182,9 @@ async def test_a_service_with_ever_new_codes_makes_no_more_than_some_series(
     faults = {about["sas.fault"] for about in points if about["sas.outcome"] != "done"}
     assert len(faults) <= metrics.FAULTS_MAX + 2
     assert {"other", "http-503"} <= faults
-    metrics.attempt("payment", "pay", "do", "refused", "declined")  # another agent has its own
+    metrics.attempt(
+        "payment", "pay", direction="do", outcome="refused", fault="declined"
+    )  # another agent has its own
     assert recorded.count("sas.agent.attempts", agent="payment", fault="declined") == 1
 
 
@@ -239,7 +241,7 @@ async def test_a_message_put_aside_is_counted_by_its_reason(recorded: Recorded) 
 
 async def test_a_breaker_is_counted_at_each_change_of_its_state(recorded: Recorded) -> None:
     made = kit()
-    policy = BreakerPolicy(1)
+    policy = BreakerPolicy(failures_max=1)
     actor = agent_actor(made.context, "stock", made.agents["stock"], circuit=policy)
     made.agents["stock"].then(TransientError("down"))
     await made.submit()

@@ -249,9 +249,9 @@ def test_the_bus_sends_the_trace_beside_a_messages_own_properties(recorded: Reco
 async def test_the_client_starts_a_trace_or_goes_on_in_its_applications(recorded: Recorded) -> None:
     connection = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=k"
     async with OrdersClient(connection, reply_queue=SHOP) as client:
-        alone, _ = client._message(0, NewOrder("A", {}))
+        alone, _ = client._message(0, NewOrder(order_id="A", order={}))
         with tracing.span("shop"):
-            within, _ = client._message(0, NewOrder("B", {}))
+            within, _ = client._message(0, NewOrder(order_id="B", order={}))
     first, second = (m.application_properties or {} for m in (alone, within))
     shop = trace_of(recorded.span("shop"))
     assert str(second["traceparent"]).split("-")[1] == shop

@@ -89,7 +89,7 @@ def compound(buffer: bytes, position: int) -> tuple[int, int, int]:
 def fields(buffer: bytes, position: int) -> tuple[list[Any], int]:
     """Decode the list at ``position``; return its values and the position behind it."""
     count, first, end = compound(buffer, position)
-    return _items(buffer, first, end, count, 0), end
+    return _items(buffer, first, end=end, count=count, depth=0), end
 
 
 def spans(buffer: bytes, position: int, least: int = 0) -> list[bytes]:
@@ -172,8 +172,8 @@ def _value(buffer: bytes, code: int, position: int, depth: int) -> tuple[Any, in
         raise DecodeError(f"0x{code:02x} is not an AMQP constructor")
     count, first, end = _head(buffer, code, position)
     if code in _ARRAYS:
-        return _array(buffer, first, end, count, depth), end
-    items = _items(buffer, first, end, count, depth)
+        return _array(buffer, first, end=end, count=count, depth=depth), end
+    items = _items(buffer, first, end=end, count=count, depth=depth)
     if code in _LISTS:
         return items, end
     if len(items) % 2:

@@ -21,7 +21,7 @@ from devstack.servicebus.core.message import Message
 GRACE_S = 1.0
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Session:
     """One session. ``locked_until`` is in seconds since 1970, and valid while it has an owner."""
 
@@ -150,7 +150,7 @@ class SessionDispatch:
         """Give the session, a new one if it does not exist."""
         session = self._sessions.get(session_id)
         if session is None:
-            session = self._sessions[session_id] = Session(session_id)
+            session = self._sessions[session_id] = Session(id=session_id)
         return session
 
     def held_by(self, session_id: str, holder: object) -> Session:

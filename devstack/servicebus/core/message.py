@@ -48,7 +48,7 @@ class MessageState(IntEnum):
     SCHEDULED = 2
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Message:
     """A message and its state on a queue. Times are seconds since 1970.
 

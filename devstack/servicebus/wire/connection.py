@@ -127,7 +127,7 @@ class AmqpConnection(asyncio.Protocol):
         if frames.ATTACH <= code <= frames.DETACH:
             session = self.sessions.get(channel)
             if session is not None:  # pyamqp detaches after an end
-                self._on_session_frame(session, code, body, position, now)
+                self._on_session_frame(session, code, body=body, position=position, now=now)
             return
         fields, _ = decode.fields(body, position)
         match code:

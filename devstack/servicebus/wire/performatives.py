@@ -105,18 +105,18 @@ def read_attach(body: bytes, position: int) -> Attach:
     target, _ = _terminus(raw[6], frames.TARGET)
     count, properties = decode.decode(raw[9])[0], decode.decode(raw[13])[0]
     return Attach(
-        name,
-        handle,
-        receives,
-        sender if isinstance(sender, int) else 2,
-        receiver if isinstance(receiver, int) else 0,
-        raw[5],
-        raw[6],
-        source,
-        target,
-        filters,
-        count if isinstance(count, int) else 0,
-        properties if isinstance(properties, dict) else {},
+        name=name,
+        handle=handle,
+        receives=receives,
+        sender_settle_mode=sender if isinstance(sender, int) else 2,
+        receiver_settle_mode=receiver if isinstance(receiver, int) else 0,
+        source=raw[5],
+        target=raw[6],
+        source_address=source,
+        target_address=target,
+        filters=filters,
+        initial_delivery_count=count if isinstance(count, int) else 0,
+        properties=properties if isinstance(properties, dict) else {},
     )
 
 

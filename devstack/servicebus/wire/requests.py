@@ -26,7 +26,7 @@ _CHANGES = "properties-to-modify"
 _NOT_YET = 253402300799
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Request:
     """A request.
 
@@ -193,7 +193,9 @@ def _peek(call: Call) -> Reply:
     first = call.take("from-sequence-number", int)
     count = min(call.take("message-count", int), _PEEK_MAX)
     session_id = call.take("session-id", str, None)
-    found = operations.peek(call.queue, first, max(count, 0), session_id, call.now)
+    found = operations.peek(
+        call.queue, first, count=max(count, 0), session_id=session_id, now=call.now
+    )
     if not found:
         return Reply(204, encode.NULL, "No Content")
     return Reply(200, _map(messages=encode.list_([_map(message=_as_body(m)) for m in found])))
@@ -257,7 +259,14 @@ def _update_disposition(call: Call) -> Reply:
             case "defered":
                 operations.defer(call.queue, token, call.now, changes)
             case _:
-                operations.dead_letter(call.queue, token, call.now, reason, description, changes)
+                operations.dead_letter(
+                    call.queue,
+                    token,
+                    now=call.now,
+                    reason=reason,
+                    description=description,
+                    changes=changes,
+                )
     return Reply(200)
 
 

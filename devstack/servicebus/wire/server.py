@@ -23,7 +23,7 @@ _BACKLOG = 512
 _CHECK_EVERY_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueCounts:
     """The numbers of messages of a queue. ``active`` includes locked and deferred ones."""
 
@@ -173,7 +173,9 @@ class AmqpServer:
         """
         if queue:
             self.namespace.find(queue)
-        self.context.faults.armed.append(Fault(kind, queue, operation, count, seconds))
+        self.context.faults.armed.append(
+            Fault(kind=kind, queue=queue, operation=operation, remaining=count, seconds=seconds)
+        )
 
     def clear_faults(self) -> None:
         """Disarm every fault."""

@@ -245,7 +245,7 @@ class AmqpSession:
             found = self._unsettled.pop(delivery_id, None)
             if found is not None:
                 link, token = found
-                link.on_settled(delivery_id, token, outcome, bool(settled), now)
+                link.on_settled(delivery_id, token, outcome=outcome, settled=bool(settled), now=now)
 
     def transmit(self, link: Link, message: Message, token: bytes) -> None:
         """Send a message, now or when the peer's window allows."""

@@ -27,7 +27,7 @@ CRASHES = int(os.environ.get("SAS_BROKER_CRASHES", "5"))
 BATCH = 3
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Ledger:
     """What the clients know for certain."""
 

@@ -103,7 +103,9 @@ class Life:
         elif verb == 2:
             operations.defer(queue, token, self.now, self.changes())
         elif verb == 3:
-            operations.dead_letter(queue, token, self.now, "why", "how", self.changes())
+            operations.dead_letter(
+                queue, token, now=self.now, reason="why", description="how", changes=self.changes()
+            )
         elif verb == 4:
             operations.release(queue, token, self.now)
         else:

@@ -132,7 +132,9 @@ def test_deferred_scheduled_and_dead_messages_stay_what_they_were(
     queue = owner.broker.namespace.queue("plain")
     operations.defer(queue, owner.receive("plain")[0][1], owner.clock.now)
     owner.send("plain", b"dead")
-    operations.dead_letter(queue, owner.receive("plain")[0][1], owner.clock.now, "R", "D")
+    operations.dead_letter(
+        queue, owner.receive("plain")[0][1], now=owner.clock.now, reason="R", description="D"
+    )
     owner.send("plain", b"later", scheduled_at=owner.clock.now + 60)
     owner.reopen(cleanly=cleanly)
     queue = owner.broker.namespace.queue("plain")

@@ -51,7 +51,13 @@ async def run(
 
     assert isinstance(function.trigger, TimerTrigger)
     timer = Timer(
-        function, function.trigger, invoker, finish, status_dir, clock=clock, pace=clock.rate
+        function=function,
+        trigger=function.trigger,
+        invoker=invoker,
+        finish=finish,
+        status_dir=status_dir,
+        clock=clock,
+        pace=clock.rate,
     )
     seen: list[Any] = function.code.__globals__["seen"]
     task = asyncio.create_task(timer.run())

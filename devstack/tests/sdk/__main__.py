@@ -122,7 +122,11 @@ def read_report(report: Path) -> list[Result]:
             elif child.tag == "skipped":
                 expected = child.get("type") == "pytest.xfail"
                 outcome, reason = ("xfailed" if expected else "skipped"), child.get("message") or ""
-        results.append(Result(name, outcome, reason[:160], float(case.get("time", 0))))
+        results.append(
+            Result(
+                name=name, outcome=outcome, reason=reason[:160], seconds=float(case.get("time", 0))
+            )
+        )
     return results
 
 
@@ -158,10 +162,12 @@ def run(shards: int, only: str, lists: Lists) -> tuple[list[Result], list[str]]:
             found = collect(tests, env)
             wanted = collect(tests, env, only) if only else found
             chosen = [test for test in wanted if short(test) not in lists.deselected]
-            results = run_all(tests, env, chosen, Path(name), shards)
+            results = run_all(tests, env, chosen=chosen, folder=Path(name), shards=shards)
             again = [t for t in chosen if short(t) in unexpected(results, lists)]
             if again:
-                results = second_try(results, run_all(tests, env, again, Path(name), 1))
+                results = second_try(
+                    results, run_all(tests, env, chosen=again, folder=Path(name), shards=1)
+                )
     found_wrong = problems(
         results,
         lists,

@@ -16,7 +16,7 @@ SECOND = "at a second try, alone"
 OUTCOMES = ("passed", "failed", "skipped", "xfailed")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """How one test went: ``outcome`` is one of `OUTCOMES`, ``name`` is file::test."""
 

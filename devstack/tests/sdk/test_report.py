@@ -7,8 +7,8 @@ import pytest
 from devstack.tests.sdk.report import ROOT, Lists, Result, problems, second_try, table, unexpected
 
 LISTS = Lists({"a.py::topics": "topics"}, {"a.py::stale": "stale: old signature"})
-PASSED = [Result(f"a.py::t{number}", "passed") for number in range(99)]
-STALE = Result("a.py::stale", "failed", "TypeError")
+PASSED = [Result(name=f"a.py::t{number}", outcome="passed") for number in range(99)]
+STALE = Result(name="a.py::stale", outcome="failed", reason="TypeError")
 
 
 def told(results: list[Result], lists: Lists = LISTS) -> list[str]:
@@ -21,7 +21,7 @@ def test_all_is_well_where_only_what_is_listed_fails() -> None:
 
 
 def test_a_failure_that_is_not_listed_is_reported_however_high_the_share() -> None:
-    [sentence] = told([*PASSED, STALE, Result("a.py::new", "failed")])
+    [sentence] = told([*PASSED, STALE, Result(name="a.py::new", outcome="failed")])
     assert sentence.startswith("a.py::new failed and expected.txt does not name it")
 
 
@@ -31,7 +31,7 @@ def test_a_share_below_the_goal_is_reported_even_if_every_failure_is_listed() ->
 
 
 def test_outdated_lists_are_reported() -> None:
-    passes_now = Result(STALE.name, "passed")
+    passes_now = Result(name=STALE.name, outcome="passed")
     assert told([*PASSED, passes_now]) == ["a.py::stale passes now: take it out of expected.txt."]
     gone = Lists({"a.py::gone": "topics"}, {})
     [sentence] = problems(PASSED, gone, chosen=[], found=[result.name for result in PASSED])
@@ -44,7 +44,7 @@ def test_a_test_without_a_result_is_reported() -> None:
 
 
 def test_the_table_gives_counts_and_the_reason_of_each_failure_and_each_deselection() -> None:
-    skipped = Result("b.py::skips", "skipped", f"{ROOT}/x | not here")
+    skipped = Result(name="b.py::skips", outcome="skipped", reason=f"{ROOT}/x | not here")
     text = table([*PASSED, STALE, skipped], LISTS)
     assert "| 99 | 1 | 1 | 0 | 1 | 99.0% |" in text
     assert "| a.py | 99 | 1 | 0 | 0 |" in text
@@ -55,9 +55,15 @@ def test_the_table_gives_counts_and_the_reason_of_each_failure_and_each_deselect
 
 
 def test_a_test_that_passes_at_a_second_try_counts_and_is_reported() -> None:
-    failed = [Result("a.py::late", "failed", "timeout"), Result("a.py::never", "failed", "wrong")]
+    failed = [
+        Result(name="a.py::late", outcome="failed", reason="timeout"),
+        Result(name="a.py::never", outcome="failed", reason="wrong"),
+    ]
     assert unexpected([*PASSED, STALE, *failed], LISTS) == {"a.py::late", "a.py::never"}
-    again = [Result("a.py::late", "passed"), Result("a.py::never", "failed", "wrong again")]
+    again = [
+        Result(name="a.py::late", outcome="passed"),
+        Result(name="a.py::never", outcome="failed", reason="wrong again"),
+    ]
     results = second_try([*PASSED, *failed], again)
     assert [result.outcome for result in results[-2:]] == ["passed", "failed"]
     text = table(results, LISTS)

@@ -254,4 +254,6 @@ def test_a_page_is_the_same_however_few_messages_are_left(world: World, first: i
         if number % 7 and number < 60:
             queue.remove(queue.messages[number])
     expected = [number for number in queue.messages if number >= first][:10]
-    assert [m.sequence for m in operations.peek(queue, first, 10, None, world.now)] == expected
+    assert [
+        m.sequence for m in operations.peek(queue, first, count=10, session_id=None, now=world.now)
+    ] == expected

@@ -224,7 +224,7 @@ def test_without_a_key_everybody_comes_in() -> None:
 
 def test_a_fault_is_used_up_by_what_it_fits() -> None:
     faults = Faults()
-    faults.armed.append(Fault("server-busy", "Orders", "send", remaining=2))
+    faults.armed.append(Fault(kind="server-busy", queue="Orders", operation="send", remaining=2))
     assert not faults.take("server-busy", "other", "send")
     assert not faults.take("server-busy", "orders", "settle")
     assert not faults.take("delay", "orders", "send")

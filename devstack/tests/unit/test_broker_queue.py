@@ -270,7 +270,14 @@ def test_a_dead_letter_carries_reason_and_description_beside_the_senders_own(wor
     queue = world.queue()
     world.send(queue, b"1")
     _, token = world.take(queue)
-    operations.dead_letter(queue, token, world.now, "Bad", "very", {"kept": encode.int32(1)})
+    operations.dead_letter(
+        queue,
+        token,
+        now=world.now,
+        reason="Bad",
+        description="very",
+        changes={"kept": encode.int32(1)},
+    )
     assert application_properties(dead_letter_of(queue)) == {
         "kept": 1,
         "DeadLetterReason": "Bad",
@@ -289,10 +296,16 @@ def test_a_dead_letter_keeps_its_number_and_a_forwarded_one_carries_it(world: Wo
             assert message.enqueued_sequence in {first, second}
     dead = plain.dead_letters
     assert dead is not None
-    assert [m.sequence for m in operations.peek(dead, 0, 9, None, world.now)] == [1, 2]
-    assert [m.sequence for m in operations.peek(dead, 2, 9, None, world.now)] == [2]
+    assert [
+        m.sequence for m in operations.peek(dead, 0, count=9, session_id=None, now=world.now)
+    ] == [1, 2]
+    assert [
+        m.sequence for m in operations.peek(dead, 2, count=9, session_id=None, now=world.now)
+    ] == [2]
     assert world.receiver(dead, 2).bodies == [b"1", b"2"]
-    moved = operations.peek(world.namespace.queue("graves"), 0, 9, None, world.now)
+    moved = operations.peek(
+        world.namespace.queue("graves"), 0, count=9, session_id=None, now=world.now
+    )
     assert [(m.sequence, m.enqueued_sequence) for m in moved] == [(1, 2), (2, 1)]
 
 
@@ -449,7 +462,9 @@ def test_forwarded_dead_letters_name_their_source_and_keep_their_reason(world: W
     target = world.queue("graves")
     queue = world.queue("orders", forward_dead_letters_to="Graves")
     world.send(queue, b"1")
-    operations.dead_letter(queue, world.take(queue)[1], world.now, "Bad", "very")
+    operations.dead_letter(
+        queue, world.take(queue)[1], now=world.now, reason="Bad", description="very"
+    )
     message, _ = world.take(target)
     assert application_properties(message)["DeadLetterReason"] == "Bad"
     annotations = [
@@ -464,7 +479,9 @@ def test_forwarded_dead_letters_name_their_source_and_keep_their_reason(world: W
 def test_a_dead_letter_stays_where_its_forward_target_is_missing(world: World) -> None:
     queue = world.queue("orders", forward_dead_letters_to="nowhere")
     world.send(queue, b"1")
-    operations.dead_letter(queue, world.take(queue)[1], world.now, "Bad", "very")
+    operations.dead_letter(
+        queue, world.take(queue)[1], now=world.now, reason="Bad", description="very"
+    )
     assert application_properties(dead_letter_of(queue))["DeadLetterReason"] == "Bad"
 
 
@@ -512,22 +529,22 @@ def test_peek_shows_ready_locked_deferred_and_scheduled_messages_in_order(world:
     world.send(queue, b"4", scheduled_at=START + 60)
     world.take(queue)
     operations.defer(queue, world.take(queue)[1], world.now)
-    found = operations.peek(queue, 1, 10, None, world.now)
+    found = operations.peek(queue, 1, count=10, session_id=None, now=world.now)
     assert [body_of(message) for message in found] == [b"1", b"2", b"3", b"4"]
     assert [message.state.value for message in found] == [0, 1, 0, 2]
-    assert operations.peek(queue, 3, 1, None, world.now) == [found[2]]
+    assert operations.peek(queue, 3, count=1, session_id=None, now=world.now) == [found[2]]
 
 
 def test_peek_gives_no_more_than_a_reply_can_hold_but_always_one(world: World) -> None:
     queue = world.queue(max_message_kilobytes=102400)
     world.send(queue, *[b"x" * (3 << 20)] * 3)
-    assert len(operations.peek(queue, 1, 10, None, world.now)) == 1
+    assert len(operations.peek(queue, 1, count=10, session_id=None, now=world.now)) == 1
 
 
 def test_peek_does_not_show_what_has_expired(world: World) -> None:
     queue = world.queue()
     world.send(queue, b"1", ttl_ms=1000)
-    assert operations.peek(queue, 1, 10, None, world.now + 2) == []
+    assert operations.peek(queue, 1, count=10, session_id=None, now=world.now + 2) == []
 
 
 def test_names_are_found_whatever_their_case_and_near_ones_are_logged(

@@ -54,7 +54,9 @@ def test_triggers_are_read_with_their_settings_resolved(tmp_path: Path) -> None:
     assert (many.trigger.queue, many.trigger.batch, many.trigger.binary) == ("q", True, True)
     assert isinstance(tick.trigger, TimerTrigger)
     assert (tick.trigger.use_monitor, tick.signature.is_async) == (False, True)
-    assert web.trigger == HttpTrigger("req", "a/{id}", ("GET",), "admin")
+    assert web.trigger == HttpTrigger(
+        param="req", route="a/{id}", methods=("GET",), auth_level="admin"
+    )
 
 
 def test_functions_of_blueprints_are_found_too(tmp_path: Path) -> None:

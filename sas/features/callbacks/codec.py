@@ -208,13 +208,13 @@ def to_callback_result(message: CallbackMessage) -> CallbackResult:
     refused = message.outcome == Outcome.REFUSED.value
     error = message.error or FaultBody(FaultCode.REFUSED, "the callback gave no reason")
     return CallbackResult(
-        message.order_id,
-        message.step,
-        Direction(message.direction),
-        message.generation,
-        Outcome(message.outcome),
-        None if refused else (content_of(message.result, message.result_ref) or "null"),
-        Fault(error.code, error.message) if refused else None,
+        order_id=message.order_id,
+        step=message.step,
+        direction=Direction(message.direction),
+        generation=message.generation,
+        outcome=Outcome(message.outcome),
+        result=None if refused else (content_of(message.result, message.result_ref) or "null"),
+        fault=Fault(error.code, error.message) if refused else None,
     )
 
 

@@ -72,7 +72,7 @@ _OTHER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """An answer of the callback endpoint: status, headers, and a code and a sentence in JSON."""
 
@@ -90,7 +90,12 @@ class Answer:
 def _answer(status: int, code: str, message: str) -> Answer:
     retry = {"Retry-After": str(RETRY_AFTER_S)} if status in {429, 503} else {}
     challenge = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-    return Answer(status, code, message, {**retry, **challenge, "Cache-Control": "no-store"})
+    return Answer(
+        status=status,
+        code=code,
+        message=message,
+        headers={**retry, **challenge, "Cache-Control": "no-store"},
+    )
 
 
 class Callbacks:
@@ -162,7 +167,7 @@ class Callbacks:
         queue, store = self._context.queues.callbacks, self._context.store
 
         def accept(found: Order | None, now: datetime) -> Change:
-            origin = Origin(message.id, uuid4().hex, cause, now)
+            origin = Origin(by=message.id, commit_id=uuid4().hex, cause=cause, at=now)
             return fence(check_order(message, found), origin, JournalWord.CALLBACK_ACCEPTED)
 
         number = 0
@@ -194,7 +199,7 @@ class Callbacks:
         await self._context.outward.send([sent], order.order_id)
 
         def record(found: Order | None, now: datetime) -> Change:
-            origin = Origin(message.id, uuid4().hex, cause, now)
+            origin = Origin(by=message.id, commit_id=uuid4().hex, cause=cause, at=now)
             return fence(check_order(message, found), origin, JournalWord.CALLBACK_SENT)
 
         await self._runner.run(order.order_id, Source(cause, message.id), record)

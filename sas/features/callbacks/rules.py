@@ -19,7 +19,7 @@ from sas.domain.reply import answer
 from sas.domain.workflow import Rules
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallbackResult:
     """What a callback says of a step: done with a result, or refused."""
 
@@ -65,7 +65,13 @@ def decide(
         return None
     epoch = order.steps[said.step].epoch
     reply = Reply(
-        said.order_id, said.step, said.direction, epoch, said.outcome, said.result, said.fault
+        order_id=said.order_id,
+        step=said.step,
+        direction=said.direction,
+        epoch=epoch,
+        outcome=said.outcome,
+        result=said.result,
+        fault=said.fault,
     )
     return answer(order, reply, rules, now=now, instance=instance)
 

@@ -125,7 +125,9 @@ class CircuitBreaker:
             return
         now = self._context.clock.now()
         suspect = order_id if probing else None
-        if await self._change(rules.opened(self._breaker, self._policy, now, why, suspect)):
+        if await self._change(
+            rules.opened(self._breaker, self._policy, now=now, why=why, suspect=suspect)
+        ):
             self._start_count()
             if not probing:
                 await self._report()
@@ -228,4 +230,11 @@ def _incident(agent: str, found: Breaker, now: datetime) -> Incident:
         "out until a probe succeeds. Requests wait, and no failure is counted. Check that service."
     )
     kind, scope = _name(agent)
-    return Incident(kind, scope, text, found.since or now, now + _ACTIVE_FOR, agent=agent)
+    return Incident(
+        kind=kind,
+        scope=scope,
+        text=text,
+        since=found.since or now,
+        until=now + _ACTIVE_FOR,
+        agent=agent,
+    )

@@ -24,7 +24,7 @@ class BreakerState(Enum):
     HALF_OPEN = "half-open"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerPolicy:
     """``failures_max`` consecutive failures in one instance open the circuit for ``open_for``.
 
@@ -39,7 +39,7 @@ class BreakerPolicy:
     probe_for: timedelta = timedelta(seconds=20)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Breaker:
     """The state of a circuit, as all instances share it.
 
@@ -96,7 +96,15 @@ def opened(
     seconds = policy.open_for.total_seconds() * 2.0 ** min(rounds - 1, 30)
     rest = timedelta(seconds=min(seconds, policy.open_for_max.total_seconds()))
     since = breaker.since if breaker.rounds else now
-    return Breaker(BreakerState.OPEN, since, now + rest, None, rounds, why[:500], suspect)
+    return Breaker(
+        state=BreakerState.OPEN,
+        since=since,
+        until=now + rest,
+        prober=None,
+        rounds=rounds,
+        why=why[:500],
+        suspect=suspect,
+    )
 
 
 def given_up(breaker: Breaker, now: datetime) -> Breaker:

@@ -49,7 +49,7 @@ class Sightings:
         return Sightings(both, self.times + later.times, _some(self.orders, later.orders))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveIncident:
     """An incident as all instances share it. ``since`` is part of the ids of its alerts.
 
@@ -74,7 +74,14 @@ def seen(active: ActiveIncident | None, found: Sightings, now: datetime) -> Acti
     """Return an incident after it was seen. One that was over begins again."""
     what = found.incident
     if active is None or is_over(active, now):
-        active = ActiveIncident(what.kind, what.scope, what.text, what.since, now, what.until)
+        active = ActiveIncident(
+            kind=what.kind,
+            scope=what.scope,
+            text=what.text,
+            since=what.since,
+            last_seen=now,
+            until=what.until,
+        )
     return replace(
         active,
         text=what.text,

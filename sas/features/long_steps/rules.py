@@ -17,7 +17,7 @@ GRANT_RECHECK = timedelta(seconds=2)
 """Pause before a request looks again for the time that it asked for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
     """A request as it comes to its agent, with the CompleteBy that it carries.
 

@@ -53,8 +53,8 @@ class ContinuedSteps:
         waited = now - delivery.enqueued_at if delivery.enqueued_at else NO_TIME
         put_back = delivery.message_id.startswith(PUT_BACK)
         received = Received(
-            request.complete_by,
-            timedelta(seconds=request.time_allowed),
+            complete_by=request.complete_by,
+            allowed=timedelta(seconds=request.time_allowed),
             is_look=request.checks > 0,
             first=not put_back and CALLED not in delivery.properties,
             put_back=put_back,
@@ -107,10 +107,21 @@ class ContinuedSteps:
     def _progress(
         self, request: RequestMessage, until: datetime, note: str, *, awaits: bool = False
     ) -> Message:
-        dispatch = request.order_id, request.step, Direction(request.direction), request.epoch
-        progress = Progress(*dispatch, until, note, awaits=awaits)
+        progress = Progress(
+            order_id=request.order_id,
+            step=request.step,
+            direction=Direction(request.direction),
+            epoch=request.epoch,
+            complete_by=until,
+            note=note,
+            awaits=awaits,
+        )
         own_id = progress_id(
-            request.order_id, request.step, request.direction, request.epoch, request.checks
+            request.order_id,
+            request.step,
+            direction=request.direction,
+            epoch=request.epoch,
+            check=request.checks,
         )
         queue = lane(self._context.queues.replies, urgent=request.urgent)
         return Message(queue, own_id, internal.encode(internal.from_progress(progress, own_id)))

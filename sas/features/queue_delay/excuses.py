@@ -31,7 +31,7 @@ SCAN_MAX = 1_000
 """Most messages of one queue that a sweep reads. Large ones are fewer: see ``MessageBus.peek``."""
 
 
-class _Envelope(msgspec.Struct):
+class _Envelope(msgspec.Struct, kw_only=True):
     """What an internal message belongs to. Its other members do not matter here."""
 
     kind: str
@@ -116,7 +116,12 @@ class QueueExcuses:
             log.warning("queue %s cannot be read: %s", queue, away)
             return rules.away_scan(before, now)
         seen = [
-            Seen(one.message_id, one.enqueued_at, _owner(one.body), TIMES in one.properties)
+            Seen(
+                message_id=one.message_id,
+                enqueued_at=one.enqueued_at,
+                owner=_owner(one.body),
+                put_back=TIMES in one.properties,
+            )
             for one in found
         ]
         full = len(found) >= SCAN_MAX or sum(len(one.body) for one in found) >= PEEK_BYTES_MAX
@@ -128,7 +133,9 @@ class QueueExcuses:
 
     async def _report(self, queue: str, scan: Scan, since: datetime, step: StepRecord) -> None:
         """Report a message that waits for long, or a queue that is away for long."""
-        incident = rules.incident_of(queue, scan, since, step, self._reported_at.get(queue))
+        incident = rules.incident_of(
+            queue, scan, since=since, step=step, reported_at=self._reported_at.get(queue)
+        )
         if incident is None:
             return
         self._reported_at[queue] = scan.at

@@ -28,7 +28,7 @@ Owner = tuple[str, int | None, int | None]
 """The order of a message; for a request also its step and its epoch."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """A message that was read in a queue. ``owner`` is None if the message belongs to no order."""
 
@@ -38,7 +38,7 @@ class Seen:
     put_back: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
     """The oldest messages of one queue, by owner, with the time since when each can be received.
 
@@ -77,12 +77,14 @@ def scan_of(seen: Sequence[Seen], before: Scan | None, now: datetime, *, full: b
             oldest[one.owner] = min(one.enqueued_at, oldest.get(one.owner, one.enqueued_at))
             if one.put_back:
                 put_back.add(one.owner)
-    return Scan(now, oldest, frozenset(put_back), ids, full, moved_at)
+    return Scan(
+        at=now, oldest=oldest, put_back=frozenset(put_back), ids=ids, full=full, moved_at=moved_at
+    )
 
 
 def away_scan(before: Scan | None, now: datetime) -> Scan:
     """Return the scan of a queue that could not be read."""
-    return Scan(now, {}, away_since=(before and before.away_since) or now)
+    return Scan(at=now, oldest={}, away_since=(before and before.away_since) or now)
 
 
 def is_decided(own: Scan, request: Owner) -> bool:
@@ -150,7 +152,9 @@ def incident_of(
         )
     # The step is looked at again after as long as it has waited: until then it is not over.
     until = scan.at + MOVES_WITHIN + min(max(scan.at - step.since, NO_TIME), REWAKE_MAX)
-    return Incident(AlertKind.QUEUE_DELAY, f"queue {queue}", text, since, until)
+    return Incident(
+        kind=AlertKind.QUEUE_DELAY, scope=f"queue {queue}", text=text, since=since, until=until
+    )
 
 
 def _may_await(step: StepRecord) -> bool:
