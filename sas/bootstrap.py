@@ -22,11 +22,11 @@ from sas.config import Config, SettingError, read_config
 from sas.domain.queues import Queues
 from sas.domain.workflow import WorkflowError
 from sas.engine.context import Context
+from sas.engine.external import ExternalSender
 from sas.engine.hooks import CallGuard
 from sas.engine.kept_orders import KeptOrders
 from sas.engine.messages import Addresses
 from sas.engine.outbox import Outbox
-from sas.engine.outward import Outward
 from sas.engine.receiver import Receiver
 from sas.engine.rejections import Rejections
 from sas.features.call_limit import CallLimit
@@ -115,8 +115,8 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
         SettingError: a setting is missing or wrong.
         TelemetryError: a package for SAS_TELEMETRY is missing.
     """
-    from sas.adapters.table import RetryBudget  # noqa: PLC0415  # see `load_ahead`
-    from sas.adapters.table_store import TableStore  # noqa: PLC0415
+    from sas.adapters.tables.store import TableStore  # noqa: PLC0415
+    from sas.adapters.tables.table import RetryBudget  # noqa: PLC0415  # see `load_ahead`
 
     settings = config or read_config()
     telemetry.configure(settings.telemetry, settings.instance, settings.telemetry_share)
@@ -138,7 +138,7 @@ def load_ahead() -> None:
     """
 
     def load() -> None:
-        import_module("sas.adapters.table_store")
+        import_module("sas.adapters.tables.store")
         tls()
 
     Thread(target=load, daemon=True).start()
@@ -188,18 +188,18 @@ def assemble(
     business = replace(business, limits=_limits(business, settings))
     to = Addresses(settings.queues, settings.source)
     content = ClaimCheck(store)
-    outward = Outward(store, bus, clock)
-    rejections = Rejections(bus, clock, to, outward)
+    external = ExternalSender(store, bus, clock)
+    rejections = Rejections(bus, clock, to, external)
     circuits = OpenCircuits(store, clock)
-    incidents = IncidentBoard(store, outward, clock=clock, to=to, checks=(circuits.incidents,))
+    incidents = IncidentBoard(store, external, clock=clock, to=to, checks=(circuits.incidents,))
     context = Context(
         store=store,
         bus=bus,
         clock=clock,
         to=to,
         instance=settings.instance,
-        outward=outward,
-        outbox=Outbox(store, bus, to=to, outward=outward, rejections=rejections, content=content),
+        external=external,
+        outbox=Outbox(store, bus, to=to, external=external, rejections=rejections, content=content),
         rejections=rejections,
         content=content,
         codec=_codec(business, settings),
@@ -215,7 +215,7 @@ def assemble(
             bus=bus,
             clock=clock,
             function_time=settings.function_time,
-            outward=outward,
+            external=external,
             report_mismatch=context.report_mismatch,
         ),
         business=business,

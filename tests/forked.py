@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 import sas.adapters.queues
 import sas.adapters.servicebus
-import sas.adapters.table_store  # what most verbs load when they run
+import sas.adapters.tables.store  # what most verbs load when they run
 import sas.cli.main  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -32,10 +32,10 @@ from devstack.servicebus import Broker
 from devstack.servicebus.config import parse_config
 from samples.remote_services import RemoteServices
 from sas.adapters.clock import SystemClock
-from sas.adapters.table_store import TableStore
+from sas.adapters.tables.store import TableStore
 from sas.bootstrap import Application
-from sas.codec import outward
-from sas.codec.outward import AlertMessage, Notification, RejectedMessage, notice_of
+from sas.codec import external
+from sas.codec.external import AlertMessage, Notification, RejectedMessage, notice_of
 from sas.config import read_applications
 from sas.domain.order import Order
 from sas.domain.queues import Queues
@@ -140,7 +140,7 @@ class Rig:
 
         The last may come before the first: a function sends internal messages before notifications.
         """
-        events = [outward.decode_notification(body_of(m)) for m in await self.receive(queue)]
+        events = [external.decode_notification(body_of(m)) for m in await self.receive(queue)]
         own = [event for event in events if event.data.order_id == order_id]
         return sorted(own, key=lambda event: event.time)
 

@@ -21,7 +21,7 @@ from devstack.functions.host import Host
 from devstack.stack import Stack
 from samples.services.remote import RemoteServices
 from sas.adapters.servicebus import ServiceBus
-from sas.adapters.table_store import TableStore
+from sas.adapters.tables.store import TableStore
 from sas.client import NewOrder, OrdersClient, is_end
 from sas.domain.ids import parse_key_time
 

@@ -6,8 +6,8 @@ from collections.abc import Container
 
 from lab.fuzz.table import MemoryTable, Rows
 from samples.demo.verdict import ids_of
-from sas.adapters import keys
-from sas.adapters.table_store import TableStore
+from sas.adapters.tables import keys
+from sas.adapters.tables.store import TableStore
 from sas.domain.ids import shard_of
 from sas.domain.messages import JournalEntry, Notify
 from sas.domain.order import FINISHED, Order

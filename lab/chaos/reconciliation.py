@@ -23,7 +23,7 @@ from samples.demo.verdict import Verdict, ids_of, judge
 from samples.services.contract import SERVICES
 from samples.services.faults import Verb
 from samples.services.ledger import LedgerView
-from sas.codec.outward import AlertMessage, RejectedMessage
+from sas.codec.external import AlertMessage, RejectedMessage
 from sas.codec.strict import convert
 from sas.domain.ids import idempotency_key
 from sas.domain.messages import Alert, Notify

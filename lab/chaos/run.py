@@ -21,7 +21,7 @@ from samples.demo import scenario
 from samples.demo.tally import Tally
 from sas.client import NewOrder, OrdersClient, SubmitError, is_end
 from sas.client.links import close_link
-from sas.codec.outward import decode_notification
+from sas.codec.external import decode_notification
 from sas.domain.queues import Queues
 from sas.ports import StoreUnavailableError
 

@@ -26,7 +26,7 @@ from lab.chaos.proxy import StoreProxy, Weather
 from samples.demo import scenario
 from samples.services.faults import Faults
 from samples.services.remote import RemoteServices
-from sas.adapters.table_store import TableStore
+from sas.adapters.tables.store import TableStore
 from sas.domain.queues import Queues
 
 PROJECT = Path(__file__).parents[2]

@@ -16,6 +16,7 @@ from typing import Any
 from lab.fuzz.mutation import ODD, Raw, body_of, broken
 from lab.fuzz.scene import AGENTS, BESIDE, ENDS, KEYS, Scene, World
 from sas.codec import internal
+from sas.codec.external import RejectedMessage, rejected_body
 from sas.codec.internal import (
     CallbackMessage,
     CommandMessage,
@@ -25,7 +26,6 @@ from sas.codec.internal import (
 )
 from sas.codec.internal import WakeMessage as Wake
 from sas.codec.orders import parse_order
-from sas.codec.outward import RejectedMessage, rejected_body
 from sas.codec.strict import MalformedError, convert
 from sas.domain.queues import lane
 from sas.features.callbacks.codec import parse_body
@@ -37,7 +37,7 @@ STATUS = frozenset({200, 202, 400, 401, 404, 409, 410, 429, 503})
 """Every status of the callback endpoint (``Callbacks.answer``)."""
 PROPERTIES = (
     "sas_put_back", "sas_first_id", "sas_first_at", "sas_dead_letter_source", "sas_left_since",
-    "sas_outside_sent", "sas_called", "traceparent", "tracestate", "Diagnostic-Id",
+    "sas_external_sent", "sas_called", "traceparent", "tracestate", "Diagnostic-Id",
     "DeadLetterReason", "DeadLetterErrorDescription", "x",
 )  # fmt: skip
 SOURCES = (
@@ -282,7 +282,7 @@ def _must(queue: str, body: bytes, properties: Parts) -> set[str] | None:
     if letter:  # a letter whose cause is recorded, without messages, leaves nothing
         return None
     commands = ordinary == QUEUES.scheduler and b'"command"' in body
-    silent = "sas_outside_sent" in properties
+    silent = "sas_external_sent" in properties
     if (commands or ordinary == QUEUES.orders) and not silent:
         return {"kept", "accepted", "answered", "put back"}
     return None

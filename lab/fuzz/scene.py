@@ -18,7 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 from lab.fuzz.table import MemoryTable, Rows
-from sas.adapters.table_store import TableStore
+from sas.adapters.tables.store import TableStore
 from sas.bootstrap import Application, assemble
 from sas.codec import internal
 from sas.codec.internal import CommandMessage

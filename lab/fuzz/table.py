@@ -13,9 +13,9 @@ from typing import Any, cast
 from azure.data.tables import EntityProperty, TableEntity
 from azure.data.tables.aio import TableClient
 
-from sas.adapters.rows import Entity, stored
-from sas.adapters.table import Meter, RefusedTransactionError, RetryBudget, Table
-from sas.adapters.transaction import Operation
+from sas.adapters.tables.operations import Operation
+from sas.adapters.tables.rows import Entity, stored
+from sas.adapters.tables.table import Meter, RefusedTransactionError, RetryBudget, Table
 
 Rows = dict[tuple[str, str], TableEntity]
 """Rows by partition and row key. A row is replaced as a whole, never changed."""

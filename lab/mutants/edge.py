@@ -13,10 +13,10 @@ _CONTRACT, _INDEXES = f"{_STORE}contract.py", f"{_STORE}indexes.py"
 _OUTCOMES, _PURGE = f"{_STORE}outcomes.py", f"{_STORE}purge.py"
 _APP = "tests/unit/test_function_app.py"
 _RAISES = f"{_APP}::test_what_an_actor_raises_reaches_the_host"
-_TRANSACTION = "sas/adapters/transaction.py"
-_GROUP = "sas/adapters/group_transaction.py"
-_TABLE_STORE = "sas/adapters/table_store.py"
-_TABLE = "sas/adapters/table.py"
+_TRANSACTION = "sas/adapters/tables/operations.py"
+_GROUP = "sas/adapters/tables/group_transaction.py"
+_TABLE_STORE = "sas/adapters/tables/store.py"
+_TABLE = "sas/adapters/tables/table.py"
 _SERVICE_BUS = "sas/adapters/servicebus.py"
 _FUNCTIONS = "sas/functions.py"
 
@@ -203,7 +203,7 @@ EDGE = (
     ),
     Mutant(
         name="a purge removes an order that an operator changed meanwhile",
-        path="sas/adapters/table_purge.py",
+        path="sas/adapters/tables/purge.py",
         old='guard = Operation("delete", {"RowKey": keys.state(order.order_id)}, token)',
         new='guard = Operation("delete", {"RowKey": keys.state(order.order_id)})',
         tests=(_PURGE,),

@@ -92,13 +92,13 @@ MUTANTS = (
     Mutant(
         name="a held message is dropped",
         path=_OUTBOX,
-        old="                await self._send_held(message, due)",
+        old="                await self._send_deferred(message, due)",
         new="                pass",
     ),
     Mutant(
         name="what a queue does not take is not held",
-        path="sas/engine/outward.py",
-        old="            await self._store.hold(_key(order_id), traced, at)",
+        path="sas/engine/external.py",
+        old="            await self._store.defer(_key(order_id), traced, at)",
         new="            _ = traced, at",
     ),
     Mutant(
@@ -170,7 +170,7 @@ MUTANTS = (
     Mutant(
         name="a reset wakes nobody and leaves no due row",
         path=_EXPIRE,
-        old="        after = settle(order, reset, rules, now)\n",
+        old="        after = replace_step(order, reset, rules, now)\n",
         new="        after = with_step(order.steps, reset)\n        rest = rest or NO_TIME.max\n",
     ),
     Mutant(
@@ -273,7 +273,7 @@ MUTANTS = (
     Mutant(
         name="a rejected order gets no notification",
         path="sas/engine/rejections.py",
-        old="await self._outward.send([notice], sender.order_id or _base_id(rejection))",
+        old="await self._external.send([notice], sender.order_id or _base_id(rejection))",
         new="_ = notice",
     ),
     Mutant(
@@ -340,7 +340,7 @@ MUTANTS = (
     Mutant(
         name="a callback that is answered 202 is not sent",
         path=_CALLBACKS,
-        old="        await self._context.outward.send([sent], order.order_id)",
+        old="        await self._context.external.send([sent], order.order_id)",
         new="        _ = sent",
     ),
     Mutant(
@@ -420,7 +420,7 @@ MUTANTS = (
     Mutant(
         name="a message is put aside without an alert",
         path="sas/engine/rejections.py",
-        old="await self._outward.send([alert(body, self._to)], rejection.order_id or base)",
+        old="await self._external.send([alert(body, self._to)], rejection.order_id or base)",
         new="_ = body",
     ),
 )

@@ -7,7 +7,7 @@ from azure.servicebus import ServiceBusMessage
 
 from lab.fuzz.messages import READERS
 from lab.fuzz.run import Fuzz
-from sas.codec.outward import RejectedMessage, rejected_body
+from sas.codec.external import RejectedMessage, rejected_body
 from sas.codec.strict import MalformedError
 from sas.domain.queues import lane
 from sas.testing.platform import QUEUES

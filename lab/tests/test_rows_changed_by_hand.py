@@ -11,7 +11,7 @@ import pytest
 
 from lab.fuzz.rows import edited
 from lab.fuzz.scene import BESIDE, Scene, World, scene
-from sas.codec.outward import AlertMessage
+from sas.codec.external import AlertMessage
 from sas.codec.strict import convert
 from sas.ports import CorruptOrderError, StoreMismatchError
 from sas.testing.platform import QUEUES

@@ -24,9 +24,9 @@ from samples.services.contract import SERVICES
 from samples.services.faults import Faults
 from samples.services.ledger import LedgerView
 from samples.services.remote import RemoteServices
-from sas.adapters.table_store import TableStore
+from sas.adapters.tables.store import TableStore
 from sas.client import OrdersClient
-from sas.codec.outward import AlertMessage
+from sas.codec.external import AlertMessage
 from sas.codec.strict import convert
 
 PROJECT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sas.client import is_end
-from sas.codec.outward import Notification, notice_of
+from sas.codec.external import Notification, notice_of
 
 
 @dataclass(slots=True, kw_only=True)

@@ -19,8 +19,8 @@ import msgspec
 from opentelemetry.trace import SpanKind
 
 from sas.codec import internal
+from sas.codec.external import AlertMessage
 from sas.codec.internal import RequestMessage
-from sas.codec.outward import AlertMessage
 from sas.codec.payloads import decode_content
 from sas.codec.results import encode_result, whole_text
 from sas.codec.strict import MalformedError, parse

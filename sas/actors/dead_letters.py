@@ -17,6 +17,7 @@ from uuid import uuid4
 from sas.actors.submission import details_of, read_order, sender_of
 from sas.bounds import TooLargeError
 from sas.codec import internal
+from sas.codec.external import Rejection
 from sas.codec.internal import (
     CallbackMessage,
     CommandMessage,
@@ -27,7 +28,6 @@ from sas.codec.internal import (
     WakeMessage,
 )
 from sas.codec.orders import salvage
-from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError, Reason, parse
 from sas.domain.change import Change, Origin, fence, rejection
 from sas.domain.claim import is_out

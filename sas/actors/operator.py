@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sas.bounds import EDITED_UNITS_MAX, check_units
-from sas.codec.outward import AlertMessage
+from sas.codec.external import AlertMessage
 from sas.codec.payloads import decode_content, encode_content
 from sas.codec.strict import CONTENT_DEPTH_MAX, check_depth, parse
 from sas.domain.change import Decision
@@ -22,10 +22,10 @@ from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind, Command, Verb
 from sas.domain.order import Direction, Order, StepState
 from sas.domain.workflow import Rules, UnknownWorkflowError
+from sas.engine.command_answers import CommandAnswers
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.messages import alert
-from sas.engine.refusals import CommandRefusals
 from sas.engine.transition import ApplyResult, Source, TransitionRunner
 from sas.ports import Business, DecodingError
 
@@ -44,7 +44,7 @@ class Operator:
         self._deploy_wait = deploy_wait
         self._business = business
         self._runner = runner
-        self._refusals = CommandRefusals(context.store)
+        self._refusals = CommandAnswers(context.store)
 
     async def carry_out(self, command: Command, cause: str, delivery: Delivery) -> ApplyResult:
         """Carry out a command, or refuse it with an alert; raises as ``TransitionRunner.apply``."""
@@ -74,8 +74,8 @@ class Operator:
                 refusal = why_not(order, command.verb)
             return decision
 
-        by, outside_sent = f"operator {command.by}", delivery.outside_sent
-        source = Source(cause, by, outside_sent=outside_sent, reason=command.reason)
+        by, external_sent = f"operator {command.by}", delivery.external_sent
+        source = Source(cause, by, external_sent=external_sent, reason=command.reason)
         result = await self._runner.apply(command.order_id, source, decide)
         if result is ApplyResult.UNKNOWN_ORDER:
             refusal = "there is no such order: check its id"
@@ -121,7 +121,7 @@ class Operator:
             id=f"refused/{own_id}",
             order_id=command.order_id,
         )
-        await self._context.outward.send([alert(body, self._context.to)], command.order_id)
+        await self._context.external.send([alert(body, self._context.to)], command.order_id)
 
 
 def _stale(order: Order, command: Command) -> str:

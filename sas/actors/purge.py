@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from sas.domain.change import HeldDue, OtherDue, OutDue
+from sas.domain.change import DeferredDue, OtherDue, OutDue
 from sas.domain.order import FINISHED, Order
 from sas.engine.context import Context
 from sas.engine.outbox import OUT_AGAIN_AFTER
@@ -137,7 +137,7 @@ class Purger:
         if len(rows) >= SHARD_DUE_MAX:
             log.warning("nothing of shard %s is purged: %d rows are due", shard, len(rows))
             return None
-        return {row.order_id for row in rows if isinstance(row, OutDue | HeldDue | OtherDue)}
+        return {row.order_id for row in rows if isinstance(row, OutDue | DeferredDue | OtherDue)}
 
     async def _purge(self, batch: Sequence[Summary], until: datetime, found: Purge) -> None:
         """Load and remove some orders of one shard."""
@@ -194,4 +194,4 @@ class Purger:
 def _may_go(order: Order, until: datetime) -> bool:
     """Return whether a loaded order has ended long enough ago."""
     ended = order.rejected or order.process_state in FINISHED
-    return ended and order.settled_at is not None and order.settled_at <= until
+    return ended and order.stopped_at is not None and order.stopped_at <= until

@@ -80,7 +80,7 @@ class Scheduler:
             return claim(order, self._rules(order, now), now=now, instance=self._context.instance)
 
         source = Source(
-            cause, self._context.instance, outside_sent=delivery.outside_sent, seq=message.seq
+            cause, self._context.instance, external_sent=delivery.external_sent, seq=message.seq
         )
         await self._context.rules.refresh()
         result = await self._runner.apply(message.order_id, source, decide)
@@ -110,7 +110,7 @@ class Scheduler:
 
         cause = cause_of(self._context.queues.replies, message.id)
         seq = message.seq if isinstance(message, ReplyMessage) else None
-        source = Source(cause, by, outside_sent=delivery.outside_sent, seq=seq)
+        source = Source(cause, by, external_sent=delivery.external_sent, seq=seq)
         await self._context.rules.refresh()
         result = await self._runner.apply(message.order_id, source, decide)
         if result is ApplyResult.NOTHING and isinstance(said, Reply):

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from uuid import uuid4
 
 from sas.bounds import PAYLOAD_BYTES_MAX, TooLargeError, check_bytes
-from sas.codec import outward
+from sas.codec import external
 from sas.codec.orders import Salvage, Submission, parse_order, salvage
 from sas.codec.payloads import encode_content
 from sas.codec.strict import MalformedError, Reason
@@ -97,7 +97,7 @@ class Submitter:
         found: Order | None = None
 
         cause = cause_of(self._context.queues.orders, submission.submission_id)
-        source = Source(cause, self._context.instance, outside_sent=delivery.outside_sent)
+        source = Source(cause, self._context.instance, external_sent=delivery.external_sent)
 
         def propose(order: Order | None, _now: datetime) -> Change | None:
             nonlocal found
@@ -126,7 +126,7 @@ class Submitter:
 
     async def _notify_duplicate(self, order: Order, submission: Submission, cause: str) -> None:
         """Notify the application that the order is already stored. Nothing changes."""
-        data = outward.NotificationData(
+        data = external.NotificationData(
             order_id=order.order_id,
             state=order.process_state.value,
             workflow=order.details.workflow,
@@ -143,7 +143,7 @@ class Submitter:
             at=self._context.clock.now(),
             to=self._context.to,
         )
-        await self._context.outbox.send_outside([notice], order)
+        await self._context.outbox.send_external([notice], order)
 
 
 def read_order(delivery: Delivery, queue: str, context: Context, bytes_max: int) -> Submission:

@@ -22,8 +22,8 @@ from datetime import datetime, timedelta
 from sas.domain.change import (
     DeadlineDue,
     Decision,
+    DeferredDue,
     Due,
-    HeldDue,
     Incident,
     OtherDue,
     OutDue,
@@ -269,7 +269,7 @@ class Supervisor:
             case OtherDue():
                 await self._context.store.load(row.order_id)  # it may be of a newer version
                 raise ValueError(f"{row.row_key!r} is a due row of an unknown kind: remove it")
-            case HeldDue():
+            case DeferredDue():
                 await self._context.outbox.resend(row)
                 return "sent later"
             case _:

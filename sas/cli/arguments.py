@@ -176,7 +176,7 @@ async def open_store(where: Storage) -> AsyncIterator[StateStore]:
         UnavailableError: the account did not answer, then or later.
     """
     # Slow to import (Azure's SDK), and not needed for --help.
-    from sas.adapters.table_store import NoStoreError, connect_existing  # noqa: PLC0415
+    from sas.adapters.tables.store import NoStoreError, connect_existing  # noqa: PLC0415
 
     try:
         store = await connect_existing(where.endpoint, where.table)

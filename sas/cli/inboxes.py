@@ -14,7 +14,7 @@ from sas.cli import moving, output, selection
 from sas.cli.arguments import Verb
 from sas.cli.moving import in_words
 from sas.cli.output import time_of
-from sas.codec.outward import AlertMessage, RejectedMessage
+from sas.codec.external import AlertMessage, RejectedMessage
 from sas.codec.record import to_line
 from sas.config import read_queues
 from sas.domain.ids import URGENT_SUFFIX, key_time

@@ -192,7 +192,7 @@ def _finished_record(one: Summary) -> Record:
     return {
         "OrderID": one.order_id,
         "ProcessState": one.process_state.value,
-        "SettledAt": key_time(one.at),
+        "StoppedAt": key_time(one.at),
         "Workflow": one.workflow,
         "UndoneBecause": one.undone_because,
     }
@@ -265,7 +265,7 @@ async def _finished(store: StateStore, until: datetime) -> AsyncIterator[Sequenc
 
 def _ended(order: Order, until: datetime) -> bool:
     in_error = order.process_state is OrderState.ERROR
-    return order.settled_at is not None and order.settled_at <= until and not in_error
+    return order.stopped_at is not None and order.stopped_at <= until and not in_error
 
 
 @contextmanager

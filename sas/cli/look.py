@@ -12,7 +12,7 @@ from sas.cli import arguments as args
 from sas.cli import output
 from sas.cli.arguments import Verb, Work
 from sas.cli.output import one_line, time_of
-from sas.codec.outward import RejectedMessage
+from sas.codec.external import RejectedMessage
 from sas.codec.payloads import decode_order
 from sas.codec.record import record_of, to_line
 from sas.config import read_payload_codec, read_queues
@@ -205,8 +205,8 @@ def _head(order: Order) -> Iterator[str]:
     yield f"  FailureCount  {order.failure_count}"
     own = f"correlation {details.correlation_id}" if details.correlation_id else "no correlation id"
     yield one_line(f"  answers to    {details.reply_queue}, {own}")
-    if order.settled_at is not None:
-        yield f"  settled       {time_of(order.settled_at)}"
+    if order.stopped_at is not None:
+        yield f"  stopped       {time_of(order.stopped_at)}"
     if order.deadline is not None:
         yield f"  deadline      {time_of(order.deadline)}"
     if order.acknowledged_by is not None:
@@ -296,7 +296,7 @@ def rejected_record(part: RejectedMessage) -> Record:
     return {
         "OrderID": part.order_id,
         "ProcessState": OrderState.REJECTED.value,
-        "SettledAt": part.at,
+        "StoppedAt": part.at,
         "CorrelationID": part.correlation_id,
         "Reason": part.reason,
         "Description": part.description,

@@ -12,7 +12,7 @@ from sas.cli import arguments as args
 from sas.cli import moving, output, workflows
 from sas.cli.moving import in_words
 from sas.cli.output import time_of
-from sas.codec.outward import RejectedMessage
+from sas.codec.external import RejectedMessage
 from sas.codec.record import to_line
 from sas.config import read_queues
 from sas.domain.ids import key_time, parse_key_time

@@ -21,8 +21,8 @@ from sas.cli.arguments import Connection, unreadable
 from sas.cli.output import OutputError
 from sas.cli.reading import Feed, InputError, Item
 from sas.client import FollowError, InvalidOrderError, OrdersClient, SubmitError, is_end
-from sas.codec import outward
-from sas.codec.outward import Notification, event_type, notice_of
+from sas.codec import external
+from sas.codec.external import Notification, event_type, notice_of
 from sas.domain.messages import Notice
 from sas.domain.order import OrderState
 from sas.operate.errors import UnavailableError, UsageError
@@ -337,7 +337,7 @@ def as_line(notification: Notification) -> str:
 
 def as_json(notification: Notification) -> str:
     """Return a notification for programs: the CloudEvent on one line."""
-    return outward.encode(notification).decode()
+    return external.encode(notification).decode()
 
 
 @asynccontextmanager

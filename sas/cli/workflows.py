@@ -17,7 +17,7 @@ from sas.cli.arguments import Verb, Work
 from sas.codec.record import to_line
 from sas.domain.order import FINISHED, Order
 from sas.domain.workflow import Workflow, Workflows
-from sas.features.version_check import fingerprint, value_name
+from sas.features.version_check import definition_hash, value_name
 from sas.operate import finding
 from sas.operate.errors import UsageError
 from sas.ports import Business, StateStore
@@ -64,7 +64,7 @@ class Finding:
     @property
     def changed(self) -> bool:
         """Whether the table remembers another definition."""
-        known = fingerprint(self.definition) if self.definition else None
+        known = definition_hash(self.definition) if self.definition else None
         return self.remembered is not None and known is not None and self.remembered != known
 
     def trouble(self) -> str:

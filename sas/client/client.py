@@ -19,8 +19,8 @@ from opentelemetry.trace import SpanKind
 from sas.client.inbox import Follower, Inbox
 from sas.client.links import LinkError, close_link, send_batches
 from sas.client.receiving import Receiving
+from sas.codec.external import Notification, event_type
 from sas.codec.orders import ORDER_BYTES_MAX, OrderMessage, encode_order, parse_order
-from sas.codec.outward import Notification, event_type
 from sas.domain.messages import Notice
 from sas.domain.order import FINISHED, OrderState
 from sas.domain.queues import Queues

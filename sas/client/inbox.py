@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from sas.codec.outward import Notification, event_type
+from sas.codec.external import Notification, event_type
 from sas.domain.messages import Notice
 
 WAIT_S = 10.0

@@ -23,7 +23,7 @@ from sas.client.links import (
     renew,
     settle,
 )
-from sas.codec import outward
+from sas.codec import external
 from sas.codec.strict import MalformedError, Reason
 
 RECEIVE_MAX = 50
@@ -111,7 +111,7 @@ class Receiving:
 
     async def _take(self, receiver: ServiceBusReceiver, message: Message) -> None:
         try:
-            event = outward.decode_notification(bytes_of(message))
+            event = external.decode_notification(bytes_of(message))
         except MalformedError as wrong:
             reason = Reason.NOT_A_NOTIFICATION.value
             put_aside = partial(receiver.dead_letter_message, message, reason=reason)

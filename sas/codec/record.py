@@ -38,7 +38,7 @@ def record_of(order: Order, journal: Sequence[JournalEntry], *, content: bool) -
         "CorrelationID": details.correlation_id,
         "Urgent": details.urgent,
         "SubmittedAt": _time(details.submitted_at),
-        "SettledAt": _time(order.settled_at),
+        "StoppedAt": _time(order.stopped_at),
         "Deadline": _time(order.deadline),
         "AcknowledgedBy": order.acknowledged_by,
         "UndoneBecause": order.undone_because,

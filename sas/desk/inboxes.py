@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 
-from sas.codec.outward import AlertMessage, RejectedMessage
+from sas.codec.external import AlertMessage, RejectedMessage
 from sas.codec.strict import MalformedError, convert
 from sas.desk.rows import Row
 from sas.domain.order import OrderState

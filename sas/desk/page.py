@@ -87,7 +87,7 @@ def view(
     agents = why.agents_of(order, journal, workflows)
     every = why.attempts(order, journal)
     began = order.details.submitted_at
-    ended = max([order.settled_at or now, *(one.ended_at or began for one in every)])
+    ended = max([order.stopped_at or now, *(one.ended_at or began for one in every)])
     steps = []
     for step in order.steps:
         own = [one for one in every if one.step == step.number]

@@ -242,7 +242,7 @@ class Watch:
 def row_of(order: Order) -> Row:
     """Return a loaded order as a row of a list."""
     failed = [step for step in order.steps if finding.is_failed(step)]
-    settled = order.settled_at
+    settled = order.stopped_at
     done = {StepState.PROCESSED, StepState.COMPENSATED}
     return Row(
         order_id=order.order_id,

@@ -86,7 +86,7 @@ class DeadlineDue:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldDue:
+class DeferredDue:
     """A message that its queue did not take is held: send it at ``at``. ``key`` names it."""
 
     at: datetime
@@ -106,7 +106,7 @@ class OtherDue:
     row_key: str
 
 
-Due = StepDue | OutDue | HeldDue | DeadlineDue | OtherDue
+Due = StepDue | OutDue | DeferredDue | DeadlineDue | OtherDue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +211,7 @@ def fence(order: Order, origin: Origin, what: JournalWord = JournalWord.FENCED) 
 
 def rejection(details: Details, origin: Origin) -> Change:
     """Return the change that records a Rejected order under an id that does not exist yet."""
-    order = Order(details=details, steps=(), seq=1, settled_at=origin.at, rejected=True)
+    order = Order(details=details, steps=(), seq=1, stopped_at=origin.at, rejected=True)
     return Change(before=None, after=order, entry=origin.entry(1, JournalWord.REJECTED))
 
 
@@ -279,14 +279,14 @@ def _after(order: Order, decision: Decision, origin: Origin) -> Order:
     after = replace(order, steps=decision.steps, seq=order.seq + 1)
     state = after.process_state
     same = state is order.process_state
-    settled = state in FINISHED or state is OrderState.ERROR
+    stopped = state in FINISHED or state is OrderState.ERROR
     over = decision.overdue or state in FINISHED or after.direction is Direction.UNDO
     new_errors = _in_error(after) - _in_error(order)
     kept = order.acknowledged_by if same and not new_errors else None
     begins_undo = order.direction is Direction.DO and after.direction is Direction.UNDO
     return replace(
         after,
-        settled_at=(order.settled_at if same else origin.at) if settled else None,
+        stopped_at=(order.stopped_at if same else origin.at) if stopped else None,
         deadline=None if over else order.deadline,
         acknowledged_by=decision.acknowledged_by or kept,
         undone_because=_undone_because(decision, origin) if begins_undo else order.undone_because,

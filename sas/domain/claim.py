@@ -153,7 +153,7 @@ def calls_until(step: StepRecord, direction: Direction) -> datetime | None:
     return min(step.complete_by, step.call.called_until)
 
 
-def settle(
+def replace_step(
     order: Order, changed: StepRecord, rules: Rules, now: datetime
 ) -> tuple[StepRecord, ...]:
     """Return the steps of an order with one of them replaced, and their readiness updated."""

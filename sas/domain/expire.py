@@ -15,7 +15,14 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from sas.domain.change import Decision, Incident
-from sas.domain.claim import dispatch, is_cancelled, is_ready, settle, update_readiness, with_step
+from sas.domain.claim import (
+    dispatch,
+    is_cancelled,
+    is_ready,
+    replace_step,
+    update_readiness,
+    with_step,
+)
 from sas.domain.messages import Alert, AlertKind, JournalWord, Notice, Notify, Outgoing, Wake
 from sas.domain.order import (
     Direction,
@@ -72,7 +79,7 @@ def expire(
         return None
     match step.turn:
         case Resting():
-            after = settle(order, replace(step, turn=None), rules, now)
+            after = replace_step(order, replace(step, turn=None), rules, now)
             return Decision(what=JournalWord.RELEASED, steps=after, messages=(Wake(),))
         case Dispatched() if is_cancelled(step):
             return end_cancelled(order, step, rules=rules, now=now, instance=None)
@@ -265,7 +272,7 @@ def _again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decis
     if step.failure_count <= own.failures_max:
         rest = own.backoff.delay(step.failure_count)
         reset = replace(free, turn=Resting(now + rest) if rest else None)
-        after = settle(order, reset, rules, now)
+        after = replace_step(order, reset, rules, now)
         word = JournalWord.STEP_RESET if doing else JournalWord.UNDO_RESET
         return Decision(what=word, steps=after, messages=() if rest else (Wake(),))
     wait = own.extended_wait
@@ -285,7 +292,7 @@ def _again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decis
         now=now,
         until=until,
     )
-    after = settle(order, resting, rules, now)
+    after = replace_step(order, resting, rules, now)
     return Decision(what=JournalWord.EXTENDED_WAIT, steps=after, messages=(), incident=incident)
 
 

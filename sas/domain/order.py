@@ -337,7 +337,7 @@ class Details:
 class Order:
     """Everything about one order except its journal.
 
-    ``token`` is the ETag of the store; None for an order not yet stored. ``settled_at`` is when the
+    ``token`` is the ETag of the store; None for an order not yet stored. ``stopped_at`` is when the
     order entered Error or finished; None while it is under way. ``deadline`` is when the whole
     order must be done; None once that no longer matters. ``acknowledged_by`` names the operator who
     has seen the Error. ``undone_because`` says why its undo was decided.
@@ -346,7 +346,7 @@ class Order:
     details: Details
     steps: tuple[StepRecord, ...]
     seq: int = 0
-    settled_at: datetime | None = None
+    stopped_at: datetime | None = None
     rejected: bool = False
     deadline: datetime | None = None
     acknowledged_by: str | None = None

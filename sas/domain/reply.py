@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from sas.domain.change import Decision
-from sas.domain.claim import dispatch, is_cancelled, is_out, settle, with_step
+from sas.domain.claim import dispatch, is_cancelled, is_out, replace_step, with_step
 from sas.domain.expire import end_cancelled, fail, resting_incident
 from sas.domain.messages import JournalWord, Notice, Notify, Outcome, Progress, Reply
 from sas.domain.order import (
@@ -97,7 +97,7 @@ def _waited(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Deci
     doing = step.process_state is StepState.PROCESSING
     back = step.moved(StepState.PENDING, now) if doing else step
     until = step.complete_by or now
-    after = settle(order, replace(back, turn=Resting(until)), rules, now)
+    after = replace_step(order, replace(back, turn=Resting(until)), rules, now)
     incident = resting_incident(
         order,
         step,

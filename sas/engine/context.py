@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sas.codec.outward import AlertMessage
+from sas.codec.external import AlertMessage
 from sas.domain.change import Change, Incident
 from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind
 from sas.domain.order import Order
 from sas.domain.queues import Queues
+from sas.engine.external import ExternalSender
 from sas.engine.hooks import (
     ContentStore,
     Incidents,
@@ -21,7 +22,6 @@ from sas.engine.hooks import (
 from sas.engine.kept_orders import KeptOrders
 from sas.engine.messages import Addresses, alert
 from sas.engine.outbox import Outbox
-from sas.engine.outward import Outward
 from sas.engine.rejections import Rejections
 from sas.ports import (
     Clock,
@@ -52,7 +52,7 @@ class Context:
     clock: Clock
     to: Addresses
     instance: str
-    outward: Outward
+    external: ExternalSender
     outbox: Outbox
     rejections: Rejections
     content: ContentStore
@@ -146,4 +146,4 @@ class Context:
             )
             await self.incidents.report(incident, body.order_id or "")
         else:
-            await self.outward.send([alert(body, self.to)], body.order_id or "")
+            await self.external.send([alert(body, self.to)], body.order_id or "")

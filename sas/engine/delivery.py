@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from sas.codec.outward import Rejection
+from sas.codec.external import Rejection
 from sas.codec.strict import MalformedError
 from sas.domain.ids import key_time, parse_key_time
 from sas.domain.order import CLOCK_SKEW
@@ -17,7 +17,7 @@ LEFT_SINCE = "sas_left_since"
 DEPLOY_WAIT = timedelta(minutes=1)
 """How long an order or a command whose workflow this instance lacks is left to other instances."""
 
-OUTSIDE_SENT = "sas_outside_sent"
+EXTERNAL_SENT = "sas_external_sent"
 """Property of a message that was put back after its alerts and notifications were sent."""
 
 
@@ -52,9 +52,9 @@ class Delivery:
             object.__setattr__(self, "enqueued_at", at.replace(tzinfo=UTC))
 
     @property
-    def outside_sent(self) -> bool:
+    def external_sent(self) -> bool:
         """Whether the alerts and notifications of this message's transition were sent before."""
-        return OUTSIDE_SENT in self.properties
+        return EXTERNAL_SENT in self.properties
 
     def on_bus(self, moment: datetime, now: datetime) -> datetime:
         """Return a moment of this instance's clock by the clock of the bus, as far as it is known.

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from sas.codec import internal, outward
+from sas.codec import external, internal
 from sas.domain.content import Content, PayloadRef, size_of
 from sas.domain.ids import idempotency_key, key_time, message_id
 from sas.domain.messages import Alert, AlertKind, JournalEntry, Notice, Notify, Request, Wake
@@ -132,7 +132,7 @@ def wake(order: Order, own_id: str, to: Addresses, seq: int) -> Message:
 
 def notification(
     notice: Notice,
-    data: outward.NotificationData,
+    data: external.NotificationData,
     *,
     own_id: str,
     reply_queue: str,
@@ -140,10 +140,10 @@ def notification(
     to: Addresses,
 ) -> Message:
     """Return a CloudEvent for an application's response queue."""
-    event = outward.Notification(
+    event = external.Notification(
         id=own_id,
         source=to.source,
-        type=outward.event_type(notice),
+        type=external.event_type(notice),
         subject=data.order_id,
         time=key_time(at),
         correlationid=data.correlation_id or msgspec.UNSET,
@@ -152,22 +152,22 @@ def notification(
     return Message(
         reply_queue,
         own_id,
-        outward.encode(event),
-        content_type=outward.CLOUDEVENTS_TYPE,
+        external.encode(event),
+        content_type=external.CLOUDEVENTS_TYPE,
         correlation_id=data.correlation_id,
         properties={"sas_event": notice.value, "sas_order_id": data.order_id},
     )
 
 
-def alert(body: outward.AlertMessage, to: Addresses) -> Message:
+def alert(body: external.AlertMessage, to: Addresses) -> Message:
     """Return a message for the operator. It names the command to run."""
     body = msgspec.structs.replace(body, command=_command(AlertKind(body.kind), body))
     return Message(
-        to.queues.alerts, body.id, outward.encode(body), properties={"sas_alert": body.kind}
+        to.queues.alerts, body.id, external.encode(body), properties={"sas_alert": body.kind}
     )
 
 
-def _command(kind: AlertKind, body: outward.AlertMessage) -> str | None:
+def _command(kind: AlertKind, body: external.AlertMessage) -> str | None:
     known = {
         "order": body.order_id,
         "agent": body.agent,
@@ -256,7 +256,7 @@ def _notification(
 ) -> Message:
     details = order.details
     step = order.steps[item.step] if item.step is not None else None
-    data = outward.NotificationData(
+    data = external.NotificationData(
         order_id=details.order_id,
         state=_STATE_OF[item.notice].value,
         workflow=details.workflow,
@@ -264,7 +264,7 @@ def _notification(
         correlation_id=details.correlation_id,
         seq=entry.seq,
         step=step.name if step else None,
-        error=outward.Error(item.fault.code, item.fault.message) if item.fault else None,
+        error=external.Error(item.fault.code, item.fault.message) if item.fault else None,
         awaits=_awaits(item),
     )
     return notification(
@@ -278,8 +278,8 @@ def _notification(
 
 
 def _with_results(
-    data: outward.NotificationData, order: Order, item: Notify, fetched: Mapping[PayloadRef, str]
-) -> outward.NotificationData:
+    data: external.NotificationData, order: Order, item: Notify, fetched: Mapping[PayloadRef, str]
+) -> external.NotificationData:
     """Return the data with the results that the notification carries: all of them, or none."""
     results = results_to_notify(order, item)
     found = {
@@ -311,7 +311,7 @@ def _alert(
     step = order.steps[item.step] if item.step is not None else None
     fault = step.error if step else None
     agents = workflow.steps[step.number].agents if workflow and step else ()
-    body = outward.AlertMessage(
+    body = external.AlertMessage(
         kind=item.alert.value,
         at=key_time(entry.at),
         text=item.text,
@@ -322,6 +322,6 @@ def _alert(
         seq=entry.seq,
         agent=agents[step.call.route] if step and step.call.route < len(agents) else None,
         attempts=step.epoch if step else None,
-        error=outward.Error(fault.code, fault.message) if fault else None,
+        error=external.Error(fault.code, fault.message) if fault else None,
     )
     return alert(body, to)

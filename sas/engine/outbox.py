@@ -2,7 +2,7 @@
 
 A message to send is never only in memory. The journal row is committed before. If an internal
 message cannot be sent, the trigger message is put back, or an out row is found by the next sweep.
-An alert or a notification that cannot be sent is held (``sas.engine.outward``).
+An alert or a notification that cannot be sent is held (``sas.engine.external``).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from datetime import timedelta
 from itertools import groupby
 
-from sas.domain.change import HeldDue, OutDue
+from sas.domain.change import DeferredDue, OutDue
 from sas.domain.content import PayloadRef
 from sas.domain.messages import JournalEntry, Notify
 from sas.domain.order import Order
 from sas.domain.workflow import Workflow
-from sas.engine.delivery import OUTSIDE_SENT
+from sas.engine.delivery import EXTERNAL_SENT
+from sas.engine.external import ExternalSender
 from sas.engine.hooks import ContentStore
 from sas.engine.messages import Addresses, compose, results_fit, results_to_notify
-from sas.engine.outward import Outward
 from sas.engine.receiver import is_copy
 from sas.engine.rejections import Rejections
 from sas.ports import (
@@ -47,14 +47,14 @@ class Outbox:
         store: StateStore,
         bus: MessageBus,
         to: Addresses,
-        outward: Outward,
+        external: ExternalSender,
         rejections: Rejections,
         content: ContentStore,
     ) -> None:
         self._store = store
         self._bus = bus
         self._to = to
-        self._outward = outward
+        self._external = external
         self._rejections = rejections
         self._content = content
 
@@ -90,41 +90,41 @@ class Outbox:
         if failed is not None and out is not None:
             raise failed
         if outside:
-            await self.send_outside(others, order)
+            await self.send_external(others, order)
         if failed is not None:
-            failed.put_back_with[OUTSIDE_SENT] = "yes"
+            failed.put_back_with[EXTERNAL_SENT] = "yes"
             raise failed
         if out is not None:
             await self._store.remove_due(out)
 
-    async def send_outside(self, messages: list[Message], order: Order) -> None:
+    async def send_external(self, messages: list[Message], order: Order) -> None:
         """Send or hold messages that leave the system; raises StoreUnavailableError."""
         for _, group in groupby(messages, key=lambda message: message.queue):
             left = list(group)
             while left:
                 try:
-                    await self._outward.send(left, order.order_id)
+                    await self._external.send(left, order.order_id)
                 except UndeliverableError as refused:
                     left = await self._put_aside(refused, left, order)
                 else:
                     break
 
-    async def resend(self, due: HeldDue) -> None:
+    async def resend(self, due: DeferredDue) -> None:
         """Send a message that is held, or hold it again; raises StoreUnavailableError."""
-        message = await self._store.held(due)
+        message = await self._store.deferred(due)
         if message is not None:
             trace = message.properties.get("traceparent")
             with tracing.of_order("supervisor send", trace, order_id=due.order_id):
-                await self._send_held(message, due)
+                await self._send_deferred(message, due)
         await self._store.remove_due(due)
 
-    async def _send_held(self, message: Message, due: HeldDue) -> None:
+    async def _send_deferred(self, message: Message, due: DeferredDue) -> None:
         try:
-            await self._outward.send([message], due.order_id, due.at)
+            await self._external.send([message], due.order_id, due.at)
         except UndeliverableError as refused:
             if is_copy(message):  # the receiver waits for the right to send, and so does its copy
                 log.warning("a message of queue %s is still held: %s", message.queue, refused)
-                await self._outward.hold([message], due.order_id, due.at)
+                await self._external.defer([message], due.order_id, due.at)
                 return
             about = (due.order_id, message.correlation_id)
             await self._rejections.undeliverable(refused, *about)

@@ -24,7 +24,7 @@ from typing import TypeGuard
 from sas.domain.expire import DEPLOY_TIME
 from sas.domain.ids import digest_id, key_time
 from sas.engine.delivery import Delivery
-from sas.engine.outward import Outward
+from sas.engine.external import ExternalSender
 from sas.ports import (
     Clock,
     Message,
@@ -76,14 +76,14 @@ class GivenUpError(UnavailableError):
 class Receiver:
     """Hands messages to their handlers. ``function_time`` is the time that one function has.
 
-    ``outward`` holds what no queue takes. ``report_mismatch`` tells the operator of a deploy that
+    ``external`` holds what no queue takes. ``report_mismatch`` tells the operator of a deploy that
     puts messages back, because it does not fit the state store or lacks a queue or a right.
     """
 
     bus: MessageBus
     clock: Clock
     function_time: timedelta
-    outward: Outward
+    external: ExternalSender
     report_mismatch: Callable[[Mismatch], Awaitable[None]]
 
     async def receive(self, handler: Handler, delivery: Delivery) -> object:
@@ -189,7 +189,7 @@ class Receiver:
     async def _hold(self, copy: Message, away: UnavailableError) -> None:
         """Have the supervisor send a copy that no queue takes; raises ``away`` if that fails."""
         try:
-            await self.outward.hold([copy], copy.message_id, self.clock.now())
+            await self.external.defer([copy], copy.message_id, self.clock.now())
         except UnavailableError as down:
             log.warning("a message of queue %s is given back: %s", copy.queue, down)
             raise away from down

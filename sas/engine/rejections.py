@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from sas.codec import outward
+from sas.codec import external
+from sas.codec.external import Rejection
 from sas.codec.orders import Salvage
-from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError, Reason, convert
 from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind, Notice
 from sas.domain.order import OrderState
 from sas.domain.queues import ForbiddenReplyQueueError
+from sas.engine.external import ExternalSender
 from sas.engine.messages import Addresses, alert, notification
-from sas.engine.outward import Outward
 from sas.ports import Clock, Message, MessageBus, QueueRefusesError, UndeliverableError
 from sas.telemetry import metrics
 from sas.telemetry.tracing import logger
@@ -22,9 +22,11 @@ log = logger(__name__)
 class Rejections:
     """Puts messages aside on ``orders-rejected``."""
 
-    def __init__(self, bus: MessageBus, clock: Clock, to: Addresses, outward: Outward) -> None:
+    def __init__(
+        self, bus: MessageBus, clock: Clock, to: Addresses, external: ExternalSender
+    ) -> None:
         self._bus = bus
-        self._outward = outward
+        self._external = external
         self._clock = clock
         self._to = to
 
@@ -41,7 +43,7 @@ class Rejections:
             return
         notice = self._notification(rejection, sender, reply_queue)
         try:
-            await self._outward.send([notice], sender.order_id or _base_id(rejection))
+            await self._external.send([notice], sender.order_id or _base_id(rejection))
         except UndeliverableError as refused:
             log.warning("queue %s takes no notification of a rejection: %s", reply_queue, refused)
 
@@ -58,7 +60,7 @@ class Rejections:
             f"A message of queue {rejection.source_queue} was put on {self._to.queues.rejected}: "
             f"{rejection.description}"
         )
-        body = outward.AlertMessage(
+        body = external.AlertMessage(
             kind=kind.value,
             at=key_time(self._clock.now()),
             text=text,
@@ -66,7 +68,7 @@ class Rejections:
             order_id=rejection.order_id,
         )
         try:
-            await self._outward.send([alert(body, self._to)], rejection.order_id or base)
+            await self._external.send([alert(body, self._to)], rejection.order_id or base)
         except UndeliverableError as refused:  # the message itself is kept
             log.error("no queue takes the alert %r: %s", text, refused)  # noqa: TRY400  a traceback adds nothing
 
@@ -76,8 +78,8 @@ class Rejections:
         metrics.rejected(rejection.reason)
         # The description may quote the sender's text, so it is kept with the message only.
         log.warning("put aside a message: %s; kept as %s", metrics.code(rejection.reason), base)
-        parts = outward.rejected_parts(rejection, at=self._clock.now(), id_base=base)
-        await self._send([self._kept(part, part.id, outward.encode(part)) for part in parts])
+        parts = external.rejected_parts(rejection, at=self._clock.now(), id_base=base)
+        await self._send([self._kept(part, part.id, external.encode(part)) for part in parts])
 
     async def keep_on(self, rejection: Rejection) -> None:
         """Put a message that expired on the rejected queue back there, unchanged.
@@ -86,7 +88,7 @@ class Rejections:
         might drop it. A redelivery makes the same id.
         """
         try:
-            part = convert(rejection.body, outward.RejectedMessage)
+            part = convert(rejection.body, external.RejectedMessage)
         except MalformedError:
             await self.keep(rejection)
             return
@@ -104,7 +106,7 @@ class Rejections:
         except UndeliverableError as refused:
             raise QueueRefusesError(refused) from refused
 
-    def _kept(self, part: outward.RejectedMessage, own_id: str, body: bytes) -> Message:
+    def _kept(self, part: external.RejectedMessage, own_id: str, body: bytes) -> Message:
         return Message(
             self._to.queues.rejected,
             own_id,
@@ -135,11 +137,11 @@ class Rejections:
         await self.put_aside(rejection, AlertKind.UNDELIVERABLE)
 
     def _notification(self, rejection: Rejection, sender: Salvage, reply_queue: str) -> Message:
-        data = outward.NotificationData(
+        data = external.NotificationData(
             order_id=sender.order_id or "",
             state=OrderState.REJECTED.value,
             correlation_id=sender.correlation_id,
-            error=outward.Error(rejection.reason, rejection.description),
+            error=external.Error(rejection.reason, rejection.description),
         )
         return notification(
             Notice.REJECTED,

@@ -52,14 +52,14 @@ class Source:
     """Where a transition comes from and who makes it, for the journal.
 
     ``cause`` is the message; None for a timer. A timer has no redelivery, so each of its
-    transitions leaves an out row until its messages are sent. ``outside_sent``: see ``Delivery``.
+    transitions leaves an out row until its messages are sent. ``external_sent``: see ``Delivery``.
     ``seq`` is the journal seq at which the message was sent: an order that this process kept since
     then needs no read. None: the order is always read. ``reason`` is given by an operator.
     """
 
     cause: str | None
     by: str | Callable[[Order], str]
-    outside_sent: bool = field(default=False, kw_only=True)
+    external_sent: bool = field(default=False, kw_only=True)
     seq: int | None = field(default=None, kw_only=True)
     reason: str = field(default="", kw_only=True)
 
@@ -179,7 +179,7 @@ class TransitionRunner:
     async def _repeated(self, order: Order, source: Source) -> bool:
         if source.cause is None:
             return False
-        return await self.repeat(order, source.cause, outside=not source.outside_sent)
+        return await self.repeat(order, source.cause, outside=not source.external_sent)
 
     def _known_workflow(self, order: Order) -> Workflow | None:
         """Return an order's workflow; None if this deployment no longer has it.

@@ -5,7 +5,7 @@ that version. So these must not change under one version: the steps, their order
 the agents, whether a step has an undo, and the failure policy. Times, thresholds and notifications
 may change at any time; then they also hold for orders under way.
 
-The fingerprint of each version is stored when it is first used. A process compares it only once for
+The definition_hash of each version is stored when it is first used. A process compares it only once for
 each version.
 """
 
@@ -20,7 +20,7 @@ from sas.domain.workflow import Workflow
 from sas.ports import ConflictError, CorruptOrderError, StateStore, StoreMismatchError
 
 
-def fingerprint(workflow: Workflow) -> str:
+def definition_hash(workflow: Workflow) -> str:
     """Return 64 hex digits that differ if a part of the definition differs that must not change."""
     rules = workflow.rules
     steps = [
@@ -33,12 +33,12 @@ def fingerprint(workflow: Workflow) -> str:
 
 
 def value_name(name: str, version: int) -> str:
-    """Return the name of the shared value that keeps the fingerprint of a version."""
+    """Return the name of the shared value that keeps the definition hash of a version."""
     return f"workflow-{name}-{version}"
 
 
 class Versions:
-    """Compares definitions with the stored fingerprints.
+    """Compares definitions with the stored hashes.
 
     See ``sas.engine.hooks.VersionCheck``.
     """
@@ -47,7 +47,7 @@ class Versions:
         self._store = store
         self._workflows = {(one.name, one.version): one for one in workflows}
         self._known: Mapping[tuple[str, int], str] = {
-            key: fingerprint(workflow) for key, workflow in self._workflows.items()
+            key: definition_hash(workflow) for key, workflow in self._workflows.items()
         }
         self._checked: set[tuple[str, int]] = set()
 
@@ -61,7 +61,7 @@ class Versions:
         _check_steps(order, self._workflows[key])
 
     async def _compare(self, key: tuple[str, int]) -> None:
-        """Compare a version with its stored fingerprint; store it at its first use."""
+        """Compare a version with its stored definition_hash; store it at its first use."""
         name = value_name(*key)
         found = await self._store.read_shared(name)
         if found is None:

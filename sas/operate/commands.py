@@ -23,7 +23,7 @@ from sas.domain.ids import cause_of
 from sas.domain.messages import JournalEntry, JournalWord, Verb
 from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
 from sas.domain.queues import Queues, lane
-from sas.engine.refusals import CommandRefusals
+from sas.engine.command_answers import CommandAnswers
 from sas.operate import finding
 from sas.operate.errors import UnavailableError, UsageError
 from sas.operate.finding import is_failed
@@ -285,7 +285,7 @@ async def _look_for(store: StateStore, asked: Asked, queues: Queues) -> Ended:
         return Ended(asked, entry)
     order = await store.load(asked.order_id)
     if order is not None and asked.seq in {order.seq, None}:
-        return Ended(asked, None, await CommandRefusals(store).reason(asked.command_id))
+        return Ended(asked, None, await CommandAnswers(store).reason(asked.command_id))
     if asked.seq is None:
         return Ended(asked, None, GONE)
     # The order changed, by this command or before it arrived: only now the cause tells which.

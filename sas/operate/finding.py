@@ -193,12 +193,12 @@ async def summaries(
 
 def since(order: Order) -> datetime:
     """Return since when an order has been in its state."""
-    return order.settled_at or max(step.since for step in order.steps)
+    return order.stopped_at or max(step.since for step in order.steps)
 
 
 def _fits(order: Order, wanted: Wanted) -> bool:
     state = _LOADED.get(wanted.state)
-    settled = order.rejected or order.settled_at is not None
+    settled = order.rejected or order.stopped_at is not None
     return (
         (order.process_state is state if state else not settled)
         and wanted.workflow in {None, order.details.workflow}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sas.codec import internal
+from sas.codec.external import AlertMessage, RejectedMessage
 from sas.codec.internal import (
     CallbackMessage,
     CommandMessage,
@@ -25,7 +26,6 @@ from sas.codec.internal import (
     WakeMessage,
 )
 from sas.codec.orders import salvage
-from sas.codec.outward import AlertMessage, RejectedMessage
 from sas.codec.strict import MalformedError, convert
 from sas.domain.ids import URGENT_SUFFIX, cause_of, check_agent, parse_key_time
 from sas.domain.messages import JournalEntry

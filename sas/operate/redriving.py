@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from sas.codec.external import CLOUDEVENTS_TYPE, RejectedMessage, rejected_body
 from sas.codec.orders import with_submission_id
-from sas.codec.outward import CLOUDEVENTS_TYPE, RejectedMessage, rejected_body
 from sas.codec.strict import Reason
 from sas.domain.ids import digest_id, key_time
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane

@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from typing import Generic, Protocol, TypeVar
 
-from sas.domain.change import Change, Due, HeldDue, OutDue
+from sas.domain.change import Change, DeferredDue, Due, OutDue
 from sas.domain.content import PayloadRef
 from sas.domain.messages import JournalEntry
 from sas.domain.order import AttemptError, Order, OrderState
@@ -193,16 +193,16 @@ class StateStore(Protocol):
     async def due(self, shard: str, until: datetime, limit: int) -> list[Due]:
         """Return at most ``limit`` due rows of a shard at or before ``until``, oldest first."""
 
-    async def hold(self, order_id: str, message: Message, at: datetime) -> None:
+    async def defer(self, order_id: str, message: Message, at: datetime) -> None:
         """Keep a message that its queue does not take now, until it is sent at ``at`` or later.
 
-        Repeating is harmless. The order need not exist. ``due`` returns a ``HeldDue`` for it.
+        Repeating is harmless. The order need not exist. ``due`` returns a ``DeferredDue`` for it.
         """
 
-    async def held(self, due: HeldDue) -> Message | None:
+    async def deferred(self, due: DeferredDue) -> Message | None:
         """Return a message that is held; None if it was sent meanwhile."""
 
-    async def remove_due(self, due: OutDue | HeldDue) -> None:
+    async def remove_due(self, due: OutDue | DeferredDue) -> None:
         """Remove a due row, because its messages were sent. A missing row is not an error."""
 
     async def oldest_due(self, shard: str) -> datetime | None:

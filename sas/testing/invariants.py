@@ -19,11 +19,11 @@ from typing import Any
 
 import msgspec
 
-from sas.codec import outward
+from sas.codec import external
+from sas.codec.external import AlertMessage
 from sas.codec.internal import Kind
-from sas.codec.outward import AlertMessage
 from sas.codec.strict import Reason, convert
-from sas.domain.change import Change, HeldDue, OutDue
+from sas.domain.change import Change, DeferredDue, OutDue
 from sas.domain.ids import cause_of, digest_id, idempotency_key, message_id
 from sas.domain.messages import (
     Alert,
@@ -280,7 +280,7 @@ class Invariants:
             self._accepted.add(_key(msgspec.json.decode(message.body)))
 
     def _was_put_aside(self, message: Message) -> None:
-        kept = convert(message.body, outward.RejectedMessage)
+        kept = convert(message.body, external.RejectedMessage)
         self._aside_bodies.add(kept.body)
         if kept.source_queue not in self._not_needed:
             self._aside_ids[kept.id.rpartition("/")[0]] = kept.source_queue
@@ -327,7 +327,7 @@ class Invariants:
     def _unsent(self, order: Order, seq: int, *, outside: bool = False) -> list[str]:
         """Return what a journal row says is to be sent, and is neither sent nor held."""
         found = []
-        held = {one.message_id for one in self._system.store._held.values()}  # noqa: SLF001
+        held = {one.message_id for one in self._system.store._deferred.values()}  # noqa: SLF001
         for index, item in enumerate(
             self._system.store.orders[order.order_id].journal[seq - 1].messages
         ):
@@ -358,10 +358,10 @@ class Invariants:
         paths = names | letters | {one + DEAD_LETTERS for one in names} & self._system.subqueues
         queues = [self._system.bus.queues[path] for path in sorted(paths)]
         copies = [one.message for queue in queues for one in (*queue.waiting, *queue.locked)]
-        copies += self._system.store._held.values()  # noqa: SLF001
+        copies += self._system.store._deferred.values()  # noqa: SLF001
         return any(one.body == message.body for one in copies)
 
-    def _was_removed(self, due: OutDue | HeldDue) -> None:
+    def _was_removed(self, due: OutDue | DeferredDue) -> None:
         if isinstance(due, OutDue):
             stored = self._system.store.orders[due.order_id]
             for lost in self._unsent(stored.order, due.seq, outside=True):
@@ -458,7 +458,7 @@ class Invariants:
             self._say(12, f"{where} is answered 200, and its step has not ended")
 
     def _holds(self, claims: dict[str, Any]) -> bool:
-        held = self._system.store._held.values()  # noqa: SLF001  the twin of a table
+        held = self._system.store._deferred.values()  # noqa: SLF001  the twin of a table
         callbacks = [one.body for one in held if one.queue.startswith(QUEUES.callbacks)]
         return any(_key(msgspec.json.decode(body)) == _key(claims) for body in callbacks)
 
@@ -662,8 +662,8 @@ def _notified(system: System) -> defaultdict[str, dict[str, Notice]]:
     """Return the notifications of each order, by id: the kind of each."""
     found: defaultdict[str, dict[str, Notice]] = defaultdict(dict)
     for message in system.bus.messages(REPLIES_TO):
-        event = outward.decode_notification(message.body)
-        found[event.data.order_id][event.id] = Notice(outward.notice_of(event.type))
+        event = external.decode_notification(message.body)
+        found[event.data.order_id][event.id] = Notice(external.notice_of(event.type))
     return found
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
-from sas.codec import outward
+from sas.codec import external
 from sas.domain.order import Order
 from sas.domain.workflow import Workflows
 from sas.ports import Agent, Business
@@ -110,11 +110,11 @@ class Simulation:
     def notifications(self, order_id: str) -> list[str]:
         """Return the kinds of the notifications that the application of an order was sent."""
         events = [
-            outward.decode_notification(message.body)
+            external.decode_notification(message.body)
             for message in self._system.bus.messages(REPLIES_TO)
         ]
         return [
-            str(outward.notice_of(event.type))
+            str(external.notice_of(event.type))
             for event in {one.id: one for one in events}.values()
             if event.data.order_id == order_id
         ]

@@ -17,8 +17,8 @@ from sas.bounds import PAYLOAD_BYTES_MAX, check_bounds, check_bytes, has_own_row
 from sas.domain.change import (
     Change,
     DeadlineDue,
+    DeferredDue,
     Due,
-    HeldDue,
     OtherDue,
     OutDue,
     check_finished,
@@ -55,7 +55,7 @@ PAGE_MAX = 1000
 TRANSACTION_MAX = 100
 """Most rows of one transaction."""
 _WRITES = {"keep_error", "put_payload", "hold", "write_shared"}
-_READS = {"recorded", "entry", "held", "read_shared", "acquire_lease"}
+_READS = {"recorded", "entry", "deferred", "read_shared", "acquire_lease"}
 
 
 class StoreFault(Enum):
@@ -106,15 +106,15 @@ class MemoryStore:
         self.plan: Callable[[str, str], StoreFault | None] = lambda _operation, _key: None
         self.pause: Callable[[str, str], Awaitable[None]] = _let_others_run
         self.on_written: Callable[[Change], None] = lambda _change: None
-        self.on_removed: Callable[[OutDue | HeldDue], None] = lambda _due: None
+        self.on_removed: Callable[[OutDue | DeferredDue], None] = lambda _due: None
         self.away: frozenset[str] = frozenset()
         self.meter = Usage()
         self._shards = all_shards(shards)
         self._due: dict[str, dict[str, Due]] = {shard: {} for shard in self._shards}
         self._first_due: tuple[datetime | None] | None = None
-        self._held: dict[HeldDue, Message] = {}
-        self._settled: defaultdict[tuple[str, bool], list[tuple[datetime, str]]]
-        self._settled = defaultdict(list)
+        self._deferred: dict[DeferredDue, Message] = {}
+        self._stopped: defaultdict[tuple[str, bool], list[tuple[datetime, str]]]
+        self._stopped = defaultdict(list)
         self._shared: dict[str, SharedValue[str]] = {}
         self._leases: dict[str, tuple[str, datetime]] = {}
         self._faults: defaultdict[str, deque[StoreFault]] = defaultdict(deque)
@@ -249,25 +249,25 @@ class MemoryStore:
         found = [due for _, due in sorted(self._due[shard].items()) if due.at <= until]
         return self._page(found[:limit])
 
-    async def hold(self, order_id: str, message: Message, at: datetime) -> None:
-        """See ``StateStore.hold``."""
+    async def defer(self, order_id: str, message: Message, at: datetime) -> None:
+        """See ``StateStore.defer``."""
         await self._begin("hold", order_id)
-        due = HeldDue(at, order_id, digest_id(message.queue, message.message_id))
+        due = DeferredDue(at, order_id, digest_id(message.queue, message.message_id))
         self._due_of(order_id)[_due_key(due)] = due
-        self._held[due] = message
+        self._deferred[due] = message
 
-    async def held(self, due: HeldDue) -> Message | None:
-        """See ``StateStore.held``."""
-        await self._begin("held", due.order_id)
-        return self._held.get(due)
+    async def deferred(self, due: DeferredDue) -> Message | None:
+        """See ``StateStore.deferred``."""
+        await self._begin("deferred", due.order_id)
+        return self._deferred.get(due)
 
-    async def remove_due(self, due: OutDue | HeldDue) -> None:
+    async def remove_due(self, due: OutDue | DeferredDue) -> None:
         """See ``StateStore.remove_due``."""
         await self._begin("remove_due", due.order_id)
         self.on_removed(due)
         self._due_of(due.order_id).pop(_due_key(due), None)
-        if isinstance(due, HeldDue):
-            self._held.pop(due, None)
+        if isinstance(due, DeferredDue):
+            self._deferred.pop(due, None)
 
     async def oldest_due(self, shard: str) -> datetime | None:
         """See ``StateStore.oldest_due``."""
@@ -466,11 +466,11 @@ class MemoryStore:
     def _list(self, before: Order | None, after: Order | None) -> None:
         """Keep the lists of settled orders sorted, as the index rows of the table are."""
         for order in (before, after):
-            if order is None or order.settled_at is None:
+            if order is None or order.stopped_at is None:
                 continue
             in_error = order.process_state is OrderState.ERROR
-            listed = self._settled[shard_of(order.order_id, len(self._shards)), in_error]
-            entry = (order.settled_at, order.order_id)
+            listed = self._stopped[shard_of(order.order_id, len(self._shards)), in_error]
+            entry = (order.stopped_at, order.order_id)
             place = bisect_left(listed, entry)
             is_there = listed[place : place + 1] == [entry]
             if order is after and not is_there:
@@ -497,7 +497,7 @@ class MemoryStore:
     def _between(
         self, shard: str, in_error: bool, least: datetime, most: datetime
     ) -> Iterator[Summary]:
-        listed = self._settled[shard, in_error]
+        listed = self._stopped[shard, in_error]
         for place in range(bisect_left(listed, (least, "")), len(listed)):
             at, order_id = listed[place]
             if at > most:
@@ -539,8 +539,8 @@ def _due_key(due: Due) -> str:
         return due.row_key
     if isinstance(due, OutDue):
         return f"{key_time(due.at)}|{due.order_id}|out|{due.seq:010d}"
-    if isinstance(due, HeldDue):
-        return f"{key_time(due.at)}|{due.order_id}|held|{due.key}"
+    if isinstance(due, DeferredDue):
+        return f"{key_time(due.at)}|{due.order_id}|deferred|{due.key}"
     if isinstance(due, DeadlineDue):
         return f"{key_time(due.at)}|{due.order_id}|deadline|0"
     return f"{key_time(due.at)}|{due.order_id}|{due.step:02d}|{due.epoch}"

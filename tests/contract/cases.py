@@ -226,7 +226,7 @@ def every_field_set(order: Order) -> Order:
         order,
         details=replace(order.details, urgent=True),
         steps=(step, *order.steps[1:]),
-        settled_at=NOW + SECOND,
+        stopped_at=NOW + SECOND,
         deadline=NOW + 3600 * SECOND,
         acknowledged_by="an operator",
         undone_because="an operator: the customer asked",

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pytest
 
 from devstack.azurite import Azurite
-from sas.adapters.table import RetryBudget
-from sas.adapters.table_store import TableStore
+from sas.adapters.tables.store import TableStore
+from sas.adapters.tables.table import RetryBudget
 from sas.ports import StateStore
 from sas.testing.store import MemoryStore
 from tests.contract.proxy import FaultyProxy

@@ -10,8 +10,8 @@ import pytest
 from devstack.azurite import Azurite
 from devstack.servicebus import Broker
 from sas.adapters.servicebus import ServiceBus
-from sas.adapters.table_store import TableStore
-from sas.domain.change import HeldDue, OutDue
+from sas.adapters.tables.store import TableStore
+from sas.domain.change import DeferredDue, OutDue
 from sas.domain.claim import claim
 from sas.domain.content import ref_of
 from sas.domain.ids import digest_id, shard_of
@@ -98,13 +98,13 @@ async def due_rows(store: StateStore) -> None:
     await store.remove_due(out)
 
 
-async def a_held_message(store: StateStore) -> None:
+async def a_deferred_message(store: StateStore) -> None:
     message = Message("responses-shop", "m-1", b"{}")
-    due = HeldDue(NOW, "order-1", digest_id(message.queue, message.message_id))
-    await store.hold("order-1", message, due.at)
-    await store.held(due)
+    due = DeferredDue(NOW, "order-1", digest_id(message.queue, message.message_id))
+    await store.defer("order-1", message, due.at)
+    await store.deferred(due)
     await store.remove_due(due)
-    await store.held(due)
+    await store.deferred(due)
 
 
 async def an_error_and_a_payload(store: StateStore) -> None:
@@ -132,7 +132,7 @@ async def shared_values_and_leases(store: StateStore) -> None:
 SCENES: list[Scene] = [
     an_order, an_end_and_a_purge, a_purge_of_many_rows,
     a_purge_of_several_orders, a_conflict, our_own_write_again, a_journal,
-    due_rows, a_held_message, an_error_and_a_payload, shared_values_and_leases,
+    due_rows, a_deferred_message, an_error_and_a_payload, shared_values_and_leases,
 ]  # fmt: skip
 
 

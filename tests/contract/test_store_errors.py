@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from devstack.azurite import Azurite
-from sas.adapters.table_store import TableStore
+from sas.adapters.tables.store import TableStore
 from sas.domain.order import AttemptError
 from sas.ports import StateStore
 from tests.contract import cases

@@ -7,9 +7,9 @@ from aiohttp import web
 from azure.data.tables.aio import TableClient
 
 from devstack.azurite import Azurite
-from sas.adapters import keys
 from sas.adapters.endpoints import Endpoint
-from sas.adapters.table_store import NoStoreError, TableStore, connect_existing
+from sas.adapters.tables import keys
+from sas.adapters.tables.store import NoStoreError, TableStore, connect_existing
 from sas.ports import FORMAT, StoreMismatchError
 from tests.contract import cases
 from tests.contract.conftest import new_table

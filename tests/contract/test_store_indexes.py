@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from sas.domain.change import DeadlineDue, Due, HeldDue, OutDue, StepDue, due_rows
+from sas.domain.change import DeadlineDue, DeferredDue, Due, OutDue, StepDue, due_rows
 from sas.domain.ids import shard_of
 from sas.domain.order import Order, OrderState
 from sas.ports import Message, StateStore, Summary
@@ -120,27 +120,27 @@ HELD = Message(
 async def test_a_message_is_held_until_it_is_removed_and_comes_back_whole(
     store: StateStore, held: Message
 ) -> None:
-    await store.hold("order-1", held, NOW - SECOND)
-    await store.hold("order-1", held, NOW - SECOND)
+    await store.defer("order-1", held, NOW - SECOND)
+    await store.defer("order-1", held, NOW - SECOND)
     [row] = await store.due(shard(store, "order-1"), NOW, 10)
-    assert isinstance(row, HeldDue)
+    assert isinstance(row, DeferredDue)
     assert (row.at, row.order_id) == (NOW - SECOND, "order-1")
-    assert await store.held(row) == held
+    assert await store.deferred(row) == held
     await store.commit(cases.submitted("order-1"))
     await store.commit(cases.claimed(await loaded(store, "order-1")))
     assert row in await due_of(store, "order-1")
     await store.remove_due(row)
     await store.remove_due(row)
     assert row not in await due_of(store, "order-1")
-    assert await store.held(row) is None
+    assert await store.deferred(row) is None
 
 
 async def test_a_message_may_be_held_for_an_order_that_does_not_exist(store: StateStore) -> None:
-    await store.hold("no-such-order", HELD, NOW + SECOND)
+    await store.defer("no-such-order", HELD, NOW + SECOND)
     assert await store.due(shard(store, "no-such-order"), NOW, 10) == []
     [row] = await store.due(shard(store, "no-such-order"), NOW + SECOND, 10)
-    assert isinstance(row, HeldDue)
-    assert await store.held(row) == HELD
+    assert isinstance(row, DeferredDue)
+    assert await store.deferred(row) == HELD
 
 
 async def test_an_orders_deadline_is_due_until_it_no_longer_matters(store: StateStore) -> None:
@@ -196,7 +196,7 @@ async def test_an_undone_order_moves_within_the_list_even_in_the_same_microsecon
     order = await store.commit(cases.claimed(order, rules))
     order = await store.commit(cases.answered(order, 0, rules))
     compensated = await store.commit(cases.compensated(order))
-    assert compensated.settled_at == order.settled_at
+    assert compensated.stopped_at == order.stopped_at
     expected = Summary(
         at=NOW,
         order_id="order-1",

@@ -12,9 +12,9 @@ from datetime import timedelta
 import pytest
 from azure.data.tables.aio import TableClient
 
-from sas.adapters import keys
-from sas.adapters.table import RetryBudget
-from sas.adapters.table_store import TableStore
+from sas.adapters.tables import keys
+from sas.adapters.tables.store import TableStore
+from sas.adapters.tables.table import RetryBudget
 from sas.domain.change import Change, due_rows
 from sas.domain.ids import shard_of
 from sas.domain.order import Order

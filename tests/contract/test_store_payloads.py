@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sas.adapters import keys
-from sas.adapters.table_store import TableStore
+from sas.adapters.tables import keys
+from sas.adapters.tables.store import TableStore
 from sas.bounds import PAYLOAD_BYTES_MAX, RESULT_BYTES_MAX, TooLargeError
 from sas.domain.change import Change
 from sas.domain.content import CHUNK_BYTES, PayloadRef, ref_of

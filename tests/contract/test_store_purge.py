@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sas.adapters import keys
-from sas.adapters.table_store import TableStore
+from sas.adapters.tables import keys
+from sas.adapters.tables.store import TableStore
 from sas.domain.ids import shard_of
 from sas.domain.moves import IllegalMoveError
 from sas.domain.order import Order

@@ -9,10 +9,10 @@ import pytest
 from azure.data.tables.aio import TableClient
 
 from devstack.azurite import Azurite
-from sas.adapters import keys
 from sas.adapters.endpoints import Endpoint
-from sas.adapters.table import RetryBudget
-from sas.adapters.table_store import AZURITE, TableStore
+from sas.adapters.tables import keys
+from sas.adapters.tables.store import AZURITE, TableStore
+from sas.adapters.tables.table import RetryBudget
 from sas.domain.ids import key_time, shard_of
 from sas.ports import StoreMismatchError, StoreUnavailableError
 from tests.contract import cases

@@ -14,8 +14,10 @@ from azure.core.exceptions import HttpResponseError
 from azure.data.tables.aio import TableClient
 
 from devstack.azurite import Azurite
-from sas.adapters.group_transaction import GroupTransactions
-from sas.adapters.table import (
+from sas.adapters.tables.group_transaction import GroupTransactions
+from sas.adapters.tables.operations import Operation, deletion
+from sas.adapters.tables.store import AZURITE, TableStore
+from sas.adapters.tables.table import (
     RefusedTransactionError,
     RetryBudget,
     Table,
@@ -23,8 +25,6 @@ from sas.adapters.table import (
     code_of,
     first_line,
 )
-from sas.adapters.table_store import AZURITE, TableStore
-from sas.adapters.transaction import Operation, deletion
 from sas.ports import StoreUnavailableError
 from tests.contract.conftest import new_table
 from tests.unit.test_group_transaction import (

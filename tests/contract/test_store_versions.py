@@ -11,7 +11,7 @@ from azure.data.tables import UpdateMode
 
 from devstack.azurite import Azurite
 from sas.adapters.clock import SystemClock
-from sas.adapters.table_store import TableStore
+from sas.adapters.tables.store import TableStore
 from sas.bootstrap import assemble
 from sas.domain.ids import shard_of
 from sas.domain.workflow import Step, Workflow, Workflows

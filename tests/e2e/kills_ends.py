@@ -15,8 +15,8 @@ from azure.servicebus.aio import ServiceBusClient
 from samples.demo.tally import Tally
 from samples.demo.verdict import ids_of, judge
 from samples.services.contract import SERVICES
-from sas.codec import outward
-from sas.codec.outward import AlertMessage, RejectedMessage
+from sas.codec import external
+from sas.codec.external import AlertMessage, RejectedMessage
 from sas.domain.messages import Alert, Notify
 from tests.e2e.kills_rig import System
 from tests.functions_rig import SHOP, WHOLESALE, body_of
@@ -47,7 +47,7 @@ async def ends(made: System) -> Ends:
         rejected = await _drain(client, ["orders-rejected"], set())
     tally = Tally(orders=len(made.orders))
     for body in told.values():
-        tally.take(outward.decode_notification(body))
+        tally.take(external.decode_notification(body))
     ledgers = {service: made.remote.ledger(service) for service in SERVICES}
     verdict = await judge(made.store, made.orders, tally, ledgers)
     lost = {where: count for where, count in (await made.counts()).items() if "Dead" in where[1]}

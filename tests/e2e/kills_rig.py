@@ -21,7 +21,7 @@ from devstack.azurite import Azurite
 from devstack.children import Child
 from devstack.stack import Stack
 from samples.remote_services import Faults, RemoteServices
-from sas.adapters.table_store import TableStore
+from sas.adapters.tables.store import TableStore
 from sas.client import NewOrder, OrdersClient, SubmitError
 from sas.domain.queues import Queues
 from sas.ports import StoreUnavailableError
@@ -171,7 +171,7 @@ class System:
     async def _restless(self) -> list[str]:
         orders = {order_id: await self.store.load(order_id) for order_id in self.orders}
         due = {shard: await self.store.oldest_due(shard) for shard in self.store.shards}
-        under_way = [one for one in orders.values() if one and not one.settled_at]
+        under_way = [one for one in orders.values() if one and not one.stopped_at]
         return [
             *(f"{order_id} is not there" for order_id, one in orders.items() if not one),
             *(f"{one.order_id}: {one.steps}" for one in under_way),

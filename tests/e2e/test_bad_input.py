@@ -17,7 +17,7 @@ import pytest_asyncio
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from sas.codec.outward import AlertMessage, Notification, RejectedMessage
+from sas.codec.external import AlertMessage, Notification, RejectedMessage
 from sas.config import Config, read_config
 from tests.functions_rig import SHOP, Rig, northwind, order, rig, until
 from tests.integration.broker_sdk_kit import short_pauses

@@ -16,7 +16,7 @@ import pytest
 from devstack.azurite import Azurite
 from devstack.servicebus import Broker
 from devstack.servicebus.config import parse_config
-from sas.adapters.table_store import TableStore
+from sas.adapters.tables.store import TableStore
 from tests.contract import cases
 from tests.functions_rig import ROOT, own_queues
 

@@ -10,8 +10,8 @@ from azure.servicebus.aio import ServiceBusClient
 
 from devstack.servicebus import Broker
 from sas.client import NewOrder
-from sas.codec import outward
-from sas.codec.outward import Notification, NotificationData
+from sas.codec import external
+from sas.codec.external import Notification, NotificationData
 
 REPLIES = "responses-web-shop"
 
@@ -25,7 +25,7 @@ def told(order_id: str, notice: str, **data: Any) -> ServiceBusMessage:
         time="2026-03-01T12:00:00.000000Z",
         data=NotificationData(order_id=order_id, **({"state": "Processing"} | data)),
     )
-    return ServiceBusMessage(outward.encode(event))
+    return ServiceBusMessage(external.encode(event))
 
 
 def order(number: int, size: int = 10) -> NewOrder:

@@ -17,7 +17,7 @@ from devstack.servicebus.config import parse_config
 from devstack.servicebus.tokens import KEY_NAME, signature
 from sas.adapters import queues
 from sas.cli.main import main
-from sas.codec.outward import Rejection, encode, rejected_parts
+from sas.codec.external import Rejection, encode, rejected_parts
 from sas.domain.ids import parse_key_time
 from sas.ports import BusUnavailableError, UndeliverableError
 from tests.functions_rig import SHOP, own_queues

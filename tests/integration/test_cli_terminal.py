@@ -23,8 +23,8 @@ from devstack.servicebus import Broker
 from orders.workflows import workflows as sample
 from sas.cli import arguments as args
 from sas.cli.main import build_parser, main
-from sas.codec import outward
-from sas.codec.outward import AlertMessage, RejectedMessage
+from sas.codec import external
+from sas.codec.external import AlertMessage, RejectedMessage
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
 from sas.domain.queues import Queues
@@ -269,7 +269,7 @@ def peeked(message: AlertMessage | RejectedMessage, **members: Any) -> Peeked:
     """Return a message that has been in its queue for an hour."""
     at = datetime.now(UTC) - timedelta(hours=1)
     return Peeked(
-        message_id=message.id, body=outward.encode(message), enqueued_at=at, sequence=1, **members
+        message_id=message.id, body=external.encode(message), enqueued_at=at, sequence=1, **members
     )
 
 
@@ -298,7 +298,7 @@ async def alerts(at: At) -> None:
 
 
 async def rejected(at: At) -> None:
-    rejection = outward.Rejection(
+    rejection = external.Rejection(
         body=b"{}",
         reason="unknown-workflow",
         description="none of it",
@@ -306,7 +306,7 @@ async def rejected(at: At) -> None:
         message_id="m",
         order_id="A",
     )
-    (part,) = outward.rejected_parts(rejection, at=datetime.now(UTC), id_base="rejected/1")
+    (part,) = external.rejected_parts(rejection, at=datetime.now(UTC), id_base="rejected/1")
     at.scheduler.lying["orders-rejected"] = [peeked(part)]
     assert await at.sas("rejected") == 0
     said = " ".join(line.strip() for line in at.screen.last)

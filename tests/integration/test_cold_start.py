@@ -72,5 +72,5 @@ def test_what_the_first_message_needs_is_loaded_by_a_thread_after_the_import() -
         "import function_app, threading\nfor t in threading.enumerate():\n    t.daemon and t.join()"
     )
     loaded = loaded_by(wait)
-    assert {"aiohttp", "azure.data.tables.aio", "sas.adapters.table_store"} <= loaded
+    assert {"aiohttp", "azure.data.tables.aio", "sas.adapters.tables.store"} <= loaded
     assert not loaded & (NOT_YET - {"aiohttp", "azure.data.tables"})

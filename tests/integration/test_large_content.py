@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from sas.adapters import keys
+from sas.adapters.tables import keys
 from sas.client import NewOrder, OrdersClient
 from sas.domain.content import PayloadRef
 from sas.domain.ids import shard_of

@@ -249,7 +249,7 @@ def normal(order: Order) -> Order:
         order,
         steps=steps,
         seq=1,
-        settled_at=T0 if order.settled_at else None,
+        stopped_at=T0 if order.stopped_at else None,
         deadline=T0 if order.deadline else None,
         acknowledged_by=None,
     )

@@ -441,7 +441,7 @@ class Protocol:
             )
             for s in steps
         )
-        self.orders.setdefault(key, replace(order, steps=steps, seq=1, settled_at=None))
+        self.orders.setdefault(key, replace(order, steps=steps, seq=1, stopped_at=None))
         return key
 
     @staticmethod

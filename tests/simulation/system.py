@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from sas.codec import outward
-from sas.codec.outward import AlertMessage, Notification
+from sas.codec import external
+from sas.codec.external import AlertMessage, Notification
 from sas.codec.strict import convert
 from sas.domain.messages import JournalWord
 from sas.domain.order import OrderState
@@ -85,7 +85,7 @@ class System(simulated.System):
         told: dict[str, str] = {}
         for event in self.events():
             if event.data.order_id == order_id:
-                told[event.id] = outward.notice_of(event.type)
+                told[event.id] = external.notice_of(event.type)
         return Counter(told.values())
 
     def alerts(self) -> Counter[str]:
@@ -96,7 +96,7 @@ class System(simulated.System):
     def events(self) -> list[Notification]:
         """Return everything on the response queue."""
         messages = self.bus.messages(REPLIES_TO)
-        return [outward.decode_notification(message.body) for message in messages]
+        return [external.decode_notification(message.body) for message in messages]
 
 
 def build(

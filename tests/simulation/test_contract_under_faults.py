@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from sas.codec.outward import event_type
+from sas.codec.external import event_type
 from sas.domain.messages import Notice
 from sas.ports import Message
 from sas.testing.plan import Faults

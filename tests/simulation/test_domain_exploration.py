@@ -391,7 +391,7 @@ def test_an_undo_soon_after_its_do_waits_for_the_drain_time_and_a_day_later_it_d
 @in_every_graph
 def test_settled_at_is_noted_while_the_order_is_finished_or_in_error(graph: Graph) -> None:
     for order in graph.states.values():
-        assert (order.settled_at is not None) == (order.process_state in AT_REST)
+        assert (order.stopped_at is not None) == (order.process_state in AT_REST)
 
 
 @in_every_graph
@@ -1087,7 +1087,7 @@ def test_every_row_of_the_law_is_reached_and_nothing_outside_it() -> None:
 
 def test_nothing_is_decided_about_a_rejected_order() -> None:
     rules = Case(shape_name="one", on_failure=OnFailure.HOLD, failures_max=1).rules
-    order = Order(details=details_of(), steps=(), seq=1, settled_at=T0, rejected=True)
+    order = Order(details=details_of(), steps=(), seq=1, stopped_at=T0, rejected=True)
     assert claim(order, rules, now=SOON, instance="s") is None
     assert resubmit(order, rules, now=SOON) is None
     assert undo(order, rules, now=SOON) is None

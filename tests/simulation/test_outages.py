@@ -15,7 +15,7 @@ from functools import partial
 
 import pytest
 
-from sas.codec.outward import RejectedMessage
+from sas.codec.external import RejectedMessage
 from sas.codec.strict import convert
 from sas.domain.order import OrderState
 from sas.domain.queues import lane

@@ -140,7 +140,7 @@ async def test_a_dead_letter_that_fails_too_ends_in_a_queue_that_gives_nothing_u
 async def test_sweeps_that_send_nothing_grow_rare_only_while_a_queue_is_away() -> None:
     rig = Rig()
     rig.world.timer_idle = 2 * MINUTE
-    await rig.world.store.hold("O-1", Message(QUEUE, "m-1", b"{}"), rig.clock.now())
+    await rig.world.store.defer("O-1", Message(QUEUE, "m-1", b"{}"), rig.clock.now())
     rig.bus.cut(QUEUE)
     await rig.play(3600)
     assert 30 <= rig.functions[0].sweeps <= 36

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from sas.actors.agent import AgentActor
+from sas.codec.external import Rejection
 from sas.codec.internal import RequestMessage
 from sas.codec.orders import Salvage
-from sas.codec.outward import Rejection
 from sas.domain.messages import AlertKind, Verb
 from sas.domain.order import Direction
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows

@@ -61,7 +61,7 @@ def test_the_same_seed_plays_the_same_story_under_faults_by_chance() -> None:
             simulation.run()
             ends.append(simulation.order("O-1"))
     assert ends[0].seq == ends[1].seq
-    assert ends[0].settled_at == ends[1].settled_at
+    assert ends[0].stopped_at == ends[1].stopped_at
 
 
 def test_a_broken_invariant_fails_the_test() -> None:

@@ -133,7 +133,7 @@ async def test_orders_of_a_newer_format_are_left_alone_and_reported_while_it_is_
     left = {order_id: system.store.orders[order_id].order for order_id in newer.wrote}
     await run_for(system, 2 * DEPLOY_TIME)
     assert {order_id: system.store.orders[order_id].order for order_id in left} == left
-    unfinished = [order for order in left.values() if order.settled_at is None]
+    unfinished = [order for order in left.values() if order.stopped_at is None]
     assert set(system.alerts()) == ({"not-runnable"} if unfinished else set())
     assert system.bus.messages(QUEUES.rejected) == []
     system.world.instances[1].up = True

@@ -17,10 +17,10 @@ from sas.actors.scheduler import Scheduler
 from sas.actors.submission import Submitter
 from sas.actors.supervisor import Supervisor
 from sas.bootstrap import assemble
-from sas.codec import internal, outward
+from sas.codec import external, internal
+from sas.codec.external import AlertMessage, Notification, RejectedMessage
 from sas.codec.internal import CommandMessage, ReplyMessage, RequestMessage
-from sas.codec.outward import AlertMessage, Notification, RejectedMessage
-from sas.domain.change import HeldDue, OutDue
+from sas.domain.change import DeferredDue, OutDue
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Order
 from sas.domain.queues import Queues, lane
@@ -185,11 +185,11 @@ class Kit:
 
     def told(self, queue: str = SHOP) -> list[str]:
         """Return the kinds of the notifications that an application was sent."""
-        return [outward.notice_of(event.type) for event in self.events(queue)]
+        return [external.notice_of(event.type) for event in self.events(queue)]
 
     def events(self, queue: str = SHOP) -> list[Notification]:
         messages = self.bus.messages(queue)
-        return [outward.decode_notification(message.body) for message in messages]
+        return [external.decode_notification(message.body) for message in messages]
 
     def rejected(self) -> list[RejectedMessage]:
         messages = self.bus.messages(QUEUES.rejected)
@@ -209,7 +209,7 @@ class Kit:
     def outs(self) -> int:
         """Return how many out rows and held messages there are."""
         rows = [row for shard in self.store._due.values() for row in shard.values()]
-        return sum(1 for row in rows if isinstance(row, OutDue | HeldDue))
+        return sum(1 for row in rows if isinstance(row, OutDue | DeferredDue))
 
 
 def kit(

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from sas.codec import internal
-from sas.codec.outward import RejectedMessage
+from sas.codec.external import RejectedMessage
 from sas.engine.delivery import Delivery
 from sas.engine.receiver import GivenUpError
 from sas.engine.transition import CONFLICTS_MAX, ContentionError

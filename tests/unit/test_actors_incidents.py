@@ -220,7 +220,7 @@ async def test_each_incident_is_reported_at_its_beginning_and_at_its_end(seed: i
             seen = True
         except (BusUnavailableError, StoreUnavailableError):
             pass
-        held = [json.loads(one.body)["kind"] for one in made.store._held.values()]
+        held = [json.loads(one.body)["kind"] for one in made.store._deferred.values()]
         assert ("not-picked-up" in [*alerts_sent(made), *held]) >= seen
         await made.run(board(here).note())
         await made.later(dice.choice([1, 30, 200]))

@@ -10,7 +10,7 @@ import pytest
 
 from sas.actors import purge
 from sas.actors.purge import LEASE, Purge, Purger
-from sas.domain.change import Due, HeldDue
+from sas.domain.change import DeferredDue, Due
 from sas.domain.ids import shard_of
 from sas.domain.order import Order
 from sas.ports import Message, StoreUnavailableError
@@ -120,7 +120,7 @@ async def test_a_run_goes_through_more_than_a_batch_oldest_first_in_each_shard(
     found = await run(made)
     assert (found.looked_at, found.removed) == (20, 20)
     for shard in made.store.shards:
-        ends = [str(one.settled_at) for one in removed if shard_of(one.order_id, 16) == shard]
+        ends = [str(one.stopped_at) for one in removed if shard_of(one.order_id, 16) == shard]
         assert ends == sorted(ends)
 
 
@@ -188,14 +188,14 @@ HELD = Message("responses-shop", "old/9/0", b"{}")
 async def remove_held(made: Kit) -> None:
     for shard in made.store.shards:
         for row in await made.store.due(shard, made.clock.now(), 10):
-            if isinstance(row, HeldDue):
+            if isinstance(row, DeferredDue):
                 await made.store.remove_due(row)
 
 
 async def test_an_order_whose_notification_is_not_sent_yet_is_not_purged() -> None:
     made = kit()
     await processed(made, "old", 60)
-    await made.store.hold("old", HELD, made.clock.now() - DAY)
+    await made.store.defer("old", HELD, made.clock.now() - DAY)
     found = await run(made)
     assert (found.removed, found.left, found.looked_at) == (0, 1, 1)
     await remove_held(made)
@@ -211,7 +211,7 @@ async def test_nothing_is_removed_while_the_supervisor_is_far_behind(
     shard = shard_of("old", len(made.store.shards))
     names = (f"another-{number}" for number in range(1000))
     beside = next(name for name in names if shard_of(name, len(made.store.shards)) == shard)
-    await made.store.hold(beside, HELD, made.clock.now())
+    await made.store.defer(beside, HELD, made.clock.now())
     found = await run(made)
     assert (found.removed, found.left) == (0, 1)
     await remove_held(made)

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from sas.bootstrap import assemble
+from sas.codec.external import AlertMessage
 from sas.codec.internal import RequestMessage, encode
-from sas.codec.outward import AlertMessage
 from sas.codec.strict import convert
-from sas.domain.change import HeldDue
+from sas.domain.change import DeferredDue
 from sas.domain.ids import key_time
 from sas.domain.queues import Queues
 from sas.domain.workflow import Workflows
@@ -171,7 +171,7 @@ class Rig:
         context = self.context("sweep")
         await self.clock.run(check_health(context))
         for row in [row for rows in self.store._due.values() for row in rows.values()]:
-            if isinstance(row, HeldDue) and row.at <= self.clock.now():
+            if isinstance(row, DeferredDue) and row.at <= self.clock.now():
                 await self.clock.run(context.outbox.resend(row))
 
     def alert_bodies(self) -> list[AlertMessage]:

@@ -11,9 +11,9 @@ import pytest
 
 from sas.cli import inboxes
 from sas.codec import internal
+from sas.codec.external import Rejection, encode, rejected_parts
 from sas.codec.internal import CommandMessage, WakeMessage
 from sas.codec.orders import salvage
-from sas.codec.outward import Rejection, encode, rejected_parts
 from sas.engine.receiver import FIRST_ID
 from sas.features.callbacks.codec import Claims
 from sas.ports import BusUnavailableError, Message, Move, Peeked, RefusedError, UndeliverableError

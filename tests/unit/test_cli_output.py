@@ -8,7 +8,7 @@ import pytest
 
 from sas.cli import output
 from sas.cli.submission import as_json, as_line
-from sas.codec.outward import Error, decode_notification
+from sas.codec.external import Error, decode_notification
 from tests.terminal import terminal
 from tests.unit.test_cli_tally import told
 

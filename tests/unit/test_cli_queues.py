@@ -13,7 +13,7 @@ import pytest
 
 from sas.cli import arguments as args
 from sas.cli.main import main
-from sas.codec.outward import (
+from sas.codec.external import (
     CLOUDEVENTS_TYPE,
     AlertMessage,
     Rejection,

@@ -15,7 +15,7 @@ from sas.cli import output
 from sas.cli.main import main
 from sas.codec.strict import CONTENT_DEPTH_MAX
 from sas.domain.messages import Command
-from sas.engine.refusals import REASON_LENGTH_MAX, REASONS_MAX, CommandRefusals, slot_of
+from sas.engine.command_answers import REASON_LENGTH_MAX, REASONS_MAX, CommandAnswers, slot_of
 from sas.operate import commands, finding
 from sas.ports import Message
 from sas.testing.store import MemoryStore, StoreFault
@@ -39,7 +39,7 @@ class Refusing(Scheduler):
     why = "its input is not accepted: Expected `object`"
 
     async def _carry_out(self, command: Command) -> None:
-        await CommandRefusals(self._store).record(command.command_id, self.why)
+        await CommandAnswers(self._store).record(command.command_id, self.why)
 
 
 @pytest.mark.parametrize("verb", ["resubmit", "cancel"])
@@ -83,14 +83,14 @@ async def test_the_scheduler_keeps_why_it_refused_and_the_order_stays_as_it_was(
     made.store.fail_next("write_shared", StoreFault.CONFLICT, StoreFault.CONFLICT)
     await made.hand(command("acknowledge", before.seq, "w-9"))
     said = "only an order in Error needs to be acknowledged, and this is Pending"
-    assert await CommandRefusals(made.store).reason("w-9") == said
+    assert await CommandAnswers(made.store).reason("w-9") == said
     assert made.order() == before
     assert said in made.alerts()[-1].text
 
 
 async def test_of_many_refusals_the_last_few_are_kept() -> None:
     store = MemoryStore()
-    refusals = CommandRefusals(store)
+    refusals = CommandAnswers(store)
     same = [f"w-{n}" for n in range(9999) if slot_of(f"w-{n}") == "00"][:12]
     for command_id in same:
         await refusals.record(command_id, f"why {command_id}")
@@ -107,7 +107,7 @@ async def test_of_many_refusals_the_last_few_are_kept() -> None:
 
 async def test_a_refusal_that_a_later_version_recorded_is_unknown_and_gives_way() -> None:
     store = MemoryStore()
-    refusals = CommandRefusals(store)
+    refusals = CommandAnswers(store)
     command_id = next(f"w-{n}" for n in range(9999) if slot_of(f"w-{n}") == "00")
     await store.write_shared("refused|00", '[{"of": "a later version"}]', None)
     assert await refusals.reason(command_id) == ""

@@ -11,7 +11,7 @@ from sas.cli.arguments import Connection
 from sas.cli.reading import Item
 from sas.cli.submission import SEEN_MAX, Plan, Tally, submit_and_follow
 from sas.client import FollowError, NewOrder, OrdersClient
-from sas.codec.outward import Notification, NotificationData
+from sas.codec.external import Notification, NotificationData
 from sas.domain.queues import Queues
 from sas.operate.errors import UnavailableError
 

@@ -17,7 +17,7 @@ from sas.client.inbox import (
     Inbox,
     Unsettled,
 )
-from sas.codec.outward import Notification, NotificationData
+from sas.codec.external import Notification, NotificationData
 
 
 def event(order_id: str, notice: str, **more: Any) -> Notification:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sas.codec.external import Error, NotificationData
 from sas.codec.orders import (
     ORDER_BYTES_MAX,
     OrderMessage,
@@ -18,7 +19,6 @@ from sas.codec.orders import (
     parse_order,
     salvage,
 )
-from sas.codec.outward import Error, NotificationData
 from sas.codec.strict import DESCRIPTION_LENGTH_MAX, MalformedError
 from tests.unit.codec_cases import BAD, FINE, FORBIDDEN_IN_IDS, GOOD, body
 

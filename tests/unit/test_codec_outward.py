@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sas.codec import outward
-from sas.codec.outward import (
+from sas.codec import external
+from sas.codec.external import (
     AlertMessage,
     Error,
     Notification,
@@ -156,4 +156,4 @@ def test_what_an_alert_does_not_know_is_absent_from_it() -> None:
 
 
 def test_notifications_are_sent_as_cloudevents() -> None:
-    assert outward.CLOUDEVENTS_TYPE == "application/cloudevents+json"
+    assert external.CLOUDEVENTS_TYPE == "application/cloudevents+json"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from sas.codec.outward import CLOUDEVENTS_TYPE, event_type
+from sas.codec.external import CLOUDEVENTS_TYPE, event_type
 from sas.domain.messages import Notice
 from sas.domain.queues import Queues
 from tests.unit.contract_files import FOLDER, SCHEMAS, errors, load, validator

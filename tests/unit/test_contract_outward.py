@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sas.cli.main import build_parser
-from sas.codec import outward
-from sas.codec.outward import (
+from sas.codec import external
+from sas.codec.external import (
     AlertMessage,
     Error,
     Notification,
@@ -166,7 +166,7 @@ def test_every_type_of_notification_has_an_example() -> None:
     assert list(EXAMPLES) == [event_type(notice) for notice in Notice]
     for example in EXAMPLES.values():
         assert errors(NOTIFICATION, example) == []
-        again = outward.encode(decode_notification(json.dumps(example).encode()))
+        again = external.encode(decode_notification(json.dumps(example).encode()))
         assert json.loads(again) == example
 
 
@@ -270,14 +270,14 @@ def test_any_rejected_message_keeps_to_the_contract(
         correlation_id=correlation_id,
     )
     for part in rejected_parts(rejection, at=AT, id_base="rejected/1"):
-        value = json.loads(outward.encode(part))
+        value = json.loads(external.encode(part))
         assert errors(REJECTED, value) == []
 
 
 @pytest.mark.parametrize("kind", AlertKind)
 def test_every_kind_of_alert_keeps_to_the_contract(kind: AlertKind) -> None:
     body = AlertMessage(kind=kind.value, at="2026-03-01T12:00:00.000000Z", text="look", id="x")
-    assert errors(ALERT, json.loads(outward.encode(body))) == []
+    assert errors(ALERT, json.loads(external.encode(body))) == []
 
 
 NO_COMMAND = {AlertKind.CLEARED: "the incident is over: nothing is left to do"}

@@ -1,4 +1,4 @@
-"""The change that commits a decision: seq, journal row, due rows, settled_at, rejection."""
+"""The change that commits a decision: seq, journal row, due rows, stopped_at, rejection."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_first_change_writes_an_order_that_must_not_exist_yet() -> None:
         details_of(), decision, Origin(by="submission", commit_id="c1", cause="orders:1", at=T0)
     )
     assert change.before is None
-    assert (change.after.seq, change.after.settled_at, change.out_at) == (1, None, None)
+    assert (change.after.seq, change.after.stopped_at, change.out_at) == (1, None, None)
     assert change.entry == JournalEntry(
         seq=1,
         at=T0,
@@ -160,23 +160,23 @@ def test_an_illegal_decision_is_not_turned_into_a_change() -> None:
 def test_settled_at_is_when_the_order_came_to_rest_and_stays_while_it_rests() -> None:
     order = story("two beside each other")
     order.claim()
-    assert order.order.settled_at is None
+    assert order.order.stopped_at is None
     order.later(5).refused("a")
     rested = order.now
-    assert order.order.settled_at == rested
+    assert order.order.stopped_at == rested
     order.later(5).refused("b")
-    assert order.order.settled_at == rested
+    assert order.order.stopped_at == rested
     order.later(5).resubmit()
-    assert order.order.settled_at is None
+    assert order.order.stopped_at is None
 
 
 def test_settled_at_changes_when_another_final_state_follows() -> None:
     order = story("one", without_undo=frozenset("a"))
     order.claim()
     order.done("a")
-    assert order.order.settled_at == T0
+    assert order.order.stopped_at == T0
     order.later(60).undo()
-    assert order.order.settled_at == order.now
+    assert order.order.stopped_at == order.now
 
 
 def test_a_fence_remembers_a_cause_and_changes_nothing_else() -> None:
@@ -202,7 +202,7 @@ def test_a_rejection_keeps_the_place_of_an_order_that_never_began() -> None:
     )
     assert change.before is None
     assert change.after.process_state is OrderState.REJECTED
-    assert (change.after.seq, change.after.settled_at, change.after.steps) == (1, T0, ())
+    assert (change.after.seq, change.after.stopped_at, change.after.steps) == (1, T0, ())
     assert change.entry.messages == ()
     assert not change.due_added()
 
@@ -216,7 +216,7 @@ def test_an_order_submitted_again_takes_the_place_of_a_rejected_one() -> None:
     )
     assert change.before is place
     assert change.after.process_state is OrderState.PENDING
-    assert (change.after.seq, change.after.settled_at) == (2, None)
+    assert (change.after.seq, change.after.stopped_at) == (2, None)
     assert (change.entry.seq, change.entry.cause) == (2, "orders:2")
     assert len(change.due_added()) == 1
 

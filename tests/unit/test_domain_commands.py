@@ -283,11 +283,11 @@ def test_an_order_is_cancelled_once_and_neither_when_processed_nor_when_undone()
 
 def test_an_acknowledgement_names_who_saw_the_error_and_ends_when_the_order_leaves_it() -> None:
     order = claimed().refused("a")
-    settled = order.order.settled_at
+    settled = order.order.stopped_at
     order.later(60)
     assert order.acknowledge("ann")
     assert (order.order.acknowledged_by, order.state, order.sent) == ("ann", "Error", ())
-    assert order.order.settled_at == settled
+    assert order.order.stopped_at == settled
     order.resubmit()
     assert order.order.acknowledged_by is None
 

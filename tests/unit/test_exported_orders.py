@@ -132,7 +132,7 @@ async def test_an_order_purged_or_taken_up_while_it_is_read_is_not_exported(
             store.orders.pop(order_id)
         elif order_id == "goes":
             stored = store.orders[order_id]
-            stored.order = replace(stored.order, settled_at=None, token="another")
+            stored.order = replace(stored.order, stopped_at=None, token="another")
         return found
 
     monkeypatch.setattr(store, "journal", read)

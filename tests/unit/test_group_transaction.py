@@ -21,10 +21,10 @@ from azure.data.tables._serialize import _add_entity_properties
 from azure.data.tables.aio import TableClient
 from opentelemetry import trace
 
-from sas.adapters import group_transaction
-from sas.adapters.group_transaction import GroupTransactions, read_answer, typed, write_body
-from sas.adapters.rows import stored
-from sas.adapters.transaction import Operation, deletion
+from sas.adapters.tables import group_transaction
+from sas.adapters.tables.group_transaction import GroupTransactions, read_answer, typed, write_body
+from sas.adapters.tables.operations import Operation, deletion
+from sas.adapters.tables.rows import stored
 
 ACCOUNT = "https://mine.table.core.windows.net"
 KEY = base64.b64encode(b"a key of an account").decode()

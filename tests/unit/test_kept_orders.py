@@ -159,5 +159,5 @@ def test_a_finished_order_is_not_kept() -> None:
     order = _order("A")
     kept.keep(order)
     done = replace(order.steps[0], process_state=StepState.PROCESSED, epoch=1)
-    kept.keep(replace(order, seq=2, steps=(done,), settled_at=datetime.now(UTC)))
+    kept.keep(replace(order, seq=2, steps=(done,), stopped_at=datetime.now(UTC)))
     assert kept.find("A", 0) is None

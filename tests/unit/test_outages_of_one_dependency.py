@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sas.engine.delivery import OUTSIDE_SENT
+from sas.engine.delivery import EXTERNAL_SENT
 from sas.engine.receiver import TIMES, Receiver
 from sas.ports import Call, Message, RefusedError, StillRunning, TransientError
 from sas.testing.bus import BusFault
@@ -42,7 +42,7 @@ async def receive(made: Kit, message: Message) -> object:
         bus=made.bus,
         clock=made.clock,
         function_time=FUNCTION,
-        outward=made.context.outward,
+        external=made.context.external,
         report_mismatch=made.context.report_mismatch,
     )
     return await made.run(receiver.receive(handlers[message.queue], delivery(message)))
@@ -63,7 +63,7 @@ async def test_an_application_hears_of_its_order_once_while_the_schedulers_queue
     for _ in range(60):  # half an hour: longer than duplicate detection remembers
         await receive(made, message)
         message = await again(made, QUEUES.orders)
-        assert message.properties[OUTSIDE_SENT] == "yes"
+        assert message.properties[EXTERNAL_SENT] == "yes"
         assert made.told() == ["received"]
     away(made)
     await receive(made, message)
@@ -249,7 +249,7 @@ async def test_an_application_that_sets_our_properties_changes_nothing_but_its_o
     """A sender can set any property of its message, also those of a message that was put back."""
     made = kit(duplicate_window=WINDOW)
     forged = {
-        **dict.fromkeys((OUTSIDE_SENT, "sas_called", "sas_first_id", "sas_left_since"), "yes"),
+        **dict.fromkeys((EXTERNAL_SENT, "sas_called", "sas_first_id", "sas_left_since"), "yes"),
         TIMES: "7",
         "sas_dead_letter_source": QUEUES.replies,
         "sas_first_at": "yesterday",
@@ -261,7 +261,7 @@ async def test_an_application_that_sets_our_properties_changes_nothing_but_its_o
     assert (made.rejected(), made.alerts()) == ([], [])
 
 
-async def test_two_supervisors_that_send_a_held_message_at_once_hold_it_once() -> None:
+async def test_two_supervisors_that_send_a_deferred_message_at_once_hold_it_once() -> None:
     made = kit(duplicate_window=WINDOW)
     other = kit(beside=made, instance="host-2")
     away(made, SHOP)
@@ -288,7 +288,7 @@ async def test_a_request_that_comes_late_asks_for_time_though_its_time_has_no_zo
         bus=made.bus,
         clock=made.clock,
         function_time=FUNCTION,
-        outward=made.context.outward,
+        external=made.context.external,
         report_mismatch=made.context.report_mismatch,
     )
     late = delivery(message, enqueued_at=naive)

@@ -73,7 +73,7 @@ def texts_of(made: Kit, ear: Ear) -> list[str]:
     An order on its queue, and a letter of that queue, stay as their sender wrote them.
     """
     texts = [repr(stored) for stored in made.store.orders.values()]
-    texts += [repr(vars(made.store)[name]) for name in ("_due", "_shared", "_held")]
+    texts += [repr(vars(made.store)[name]) for name in ("_due", "_shared", "_deferred")]
     texts += [repr(made.store.payloads)]
     queued = [message for queue in made.bus.queues for message in made.bus.messages(queue)]
     texts += [repr(one) for one in [*ear.sent, *queued] if not is_the_sender_s(one)]
@@ -182,7 +182,7 @@ async def faults_and_dead_letters(made: Kit) -> None:
         await made.run(made.dead_letters.handle(letter(request)))
 
 
-async def held_messages(made: Kit) -> None:
+async def deferred_messages(made: Kit) -> None:
     """The queue of the application, and that of callbacks, are away at the end."""
     callback = await callback_of(made, "H-1")
     away = {SHOP, QUEUES.callbacks}
@@ -191,7 +191,7 @@ async def held_messages(made: Kit) -> None:
     made.agents["stock"].then(RESULT)
     await made.submit(order("H-2", order=CONTENT), "h-2")
     await made.drain()
-    assert {message.queue for message in made.store._held.values()} == away
+    assert {message.queue for message in made.store._deferred.values()} == away
 
 
 async def every_path(made: Kit) -> Ear:
@@ -201,7 +201,7 @@ async def every_path(made: Kit) -> Ear:
     await inputs_of_an_operator(made)
     await results_from_outside(made)
     await faults_and_dead_letters(made)
-    await held_messages(made)
+    await deferred_messages(made)
     return ear
 
 
@@ -219,7 +219,7 @@ async def test_without_a_codec_the_same_run_has_content_at_every_place_that_is_l
     assert sent >= {*agents, QUEUES.replies, QUEUES.scheduler, QUEUES.callbacks, SHOP}
     letters = [one for one in made.rejected() if MARK in one.body]
     assert {one.source_queue for one in letters} == {QUEUES.orders, QUEUES.agent("stock")}
-    held = {message.queue for message in made.store._held.values() if MARK in repr(message)}
+    held = {message.queue for message in made.store._deferred.values() if MARK in repr(message)}
     assert held == {SHOP, QUEUES.callbacks}
     orders = [stored.order for stored in made.store.orders.values()]
     inline = [one for one in orders if isinstance(one.details.payload, str)]

@@ -11,11 +11,11 @@ import pytest
 from sas.bootstrap import STORE_RETRY_S
 from sas.codec.orders import ORDER_BYTES_MAX, PUT_BACK_BYTES
 from sas.config import CUT_OFF_S, read_config
-from sas.domain.change import Due, HeldDue
+from sas.domain.change import DeferredDue, Due
 from sas.domain.ids import key_time
 from sas.domain.queues import Queues
-from sas.engine.delivery import LEFT_SINCE, OUTSIDE_SENT, Delivery
-from sas.engine.outward import Outward
+from sas.engine.delivery import EXTERNAL_SENT, LEFT_SINCE, Delivery
+from sas.engine.external import ExternalSender
 from sas.engine.receiver import (
     CUT_AFTER,
     DELAY_MAX_S,
@@ -53,12 +53,12 @@ class Door:
         self.bus = MemoryBus(self.clock)
         self.bus.declare(QUEUE, duplicate_window=timedelta(minutes=10))
         self.store = MemoryStore()
-        outward = Outward(self.store, self.bus, self.clock)
+        external = ExternalSender(self.store, self.bus, self.clock)
         self.receiver = Receiver(
             bus=self.bus,
             clock=self.clock,
             function_time=MINUTES,
-            outward=outward,
+            external=external,
             report_mismatch=self.reported,
         )
         self.failures = list(failures)
@@ -126,7 +126,7 @@ async def test_the_largest_order_is_put_back_whatever_its_message_carries(own_by
         "tracestate": "s" * 512,
         "DeadLetterReason": "MaxDeliveryCountExceeded",
         "DeadLetterErrorDescription": "d" * 200,
-        OUTSIDE_SENT: "yes",
+        EXTERNAL_SENT: "yes",
         "own": "x" * own_bytes,
     }
     largest = Delivery(
@@ -230,8 +230,8 @@ async def test_a_function_that_must_end_has_the_supervisor_send_its_message_late
     took = door.clock.now() - began
     assert MINUTES - timedelta(minutes=1) < took <= MINUTES
     (due,) = await door.due()
-    assert isinstance(due, HeldDue)
-    held = await door.store.held(due)
+    assert isinstance(due, DeferredDue)
+    held = await door.store.deferred(due)
     assert held is not None
     assert (held.queue, held.body, held.properties[FIRST_ID]) == (QUEUE, b"{}", FIRST.message_id)
 

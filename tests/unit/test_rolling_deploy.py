@@ -67,7 +67,7 @@ async def receive_as(made: Kit, queue: str, given: Delivery) -> object:
         bus=made.bus,
         clock=made.clock,
         function_time=timedelta(minutes=9),
-        outward=made.context.outward,
+        external=made.context.external,
         report_mismatch=made.context.report_mismatch,
     )
     return await made.run(receiver.receive(handlers[queue], given))

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sas.adapters import keys, rows
-from sas.adapters.transaction import (
+from sas.adapters.tables import keys, rows
+from sas.adapters.tables.operations import (
     KINDS,
     entry_from,
     journal_row,
@@ -21,7 +21,7 @@ from sas.adapters.transaction import (
     messages_to_json,
 )
 from sas.bounds import utf16_units
-from sas.domain.change import DeadlineDue, Due, HeldDue, OtherDue, OutDue, StepDue
+from sas.domain.change import DeadlineDue, DeferredDue, Due, OtherDue, OutDue, StepDue
 from sas.domain.ids import check_order_id, key_time
 from sas.domain.messages import (
     Alert,
@@ -133,7 +133,7 @@ def test_a_due_row_has_everything_in_its_key(
     due: tuple[Due, ...] = (
         StepDue(at=at, order_id=order_id, step=step, epoch=number),
         OutDue(at, order_id, number),
-        HeldDue(at, order_id, f"{number:032x}"),
+        DeferredDue(at, order_id, f"{number:032x}"),
         DeadlineDue(at, order_id),
         OtherDue(at, order_id, f"due|{key_time(at)}|{keys.escape(order_id)}|newer|{number}"),
     )
@@ -205,7 +205,7 @@ ORDER = Order(
     details=DETAILS,
     steps=(replace(STEP, number=0, name="reserve"), STEP),
     seq=9,
-    settled_at=NOW,
+    stopped_at=NOW,
     rejected=True,
     deadline=NOW + timedelta(days=1),
     acknowledged_by="operator 'ü'",

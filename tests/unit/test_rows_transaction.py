@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sas.adapters import keys
-from sas.adapters.transaction import Operation, operations
+from sas.adapters.tables import keys
+from sas.adapters.tables.operations import Operation, operations
 from sas.domain.change import Change, DeadlineDue, Origin, first_change, next_change
 from sas.domain.claim import claim
 from sas.domain.messages import JournalEntry, JournalWord
@@ -146,9 +146,9 @@ def worst_change(steps: int) -> Change:
     later = Ready(NOW + timedelta(1))
     new = tuple(replace(one, turn=later) for one in (ready, *others))
     new = (replace(new[0], result="x" * 20_000), *new[1:])
-    before = Order(details=DETAILS, steps=old, seq=1, settled_at=NOW, deadline=NOW)
+    before = Order(details=DETAILS, steps=old, seq=1, stopped_at=NOW, deadline=NOW)
     after = Order(
-        details=DETAILS, steps=new, settled_at=NOW + timedelta(1), deadline=NOW + timedelta(1)
+        details=DETAILS, steps=new, stopped_at=NOW + timedelta(1), deadline=NOW + timedelta(1)
     )
     return replace(changed(before, after), out_at=NOW)
 

@@ -13,7 +13,7 @@ import pytest
 from azure.servicebus.aio import ServiceBusClient
 
 from sas.adapters.servicebus import ServiceBus
-from sas.adapters.table import Meter
+from sas.adapters.tables.table import Meter
 from sas.engine.hooks import PUT_BACK
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import Message, RefusedError, TransientError

@@ -196,7 +196,7 @@ class Callbacks:
         message = await results.offload_result(message, self._context)
         # Held if the bus is away: the result is recorded as the one of its token.
         sent = Message(self._lane(order), message.id, internal.encode(message))
-        await self._context.outward.send([sent], order.order_id)
+        await self._context.external.send([sent], order.order_id)
 
         def record(found: Order | None, now: datetime) -> Change:
             origin = Origin(by=message.id, commit_id=uuid4().hex, cause=cause, at=now)
@@ -256,7 +256,7 @@ class Callbacks:
             return decisions.decide(order, said, rules, now=now, instance=self._context.instance)
 
         cause = cause_of(self._context.queues.callbacks, message.id)
-        source = Source(cause, "callback", outside_sent=delivery.outside_sent)
+        source = Source(cause, "callback", external_sent=delivery.external_sent)
         await self._context.rules.refresh()
         result = await self._runner.apply(said.order_id, source, decide)
         return result, status, since

@@ -15,12 +15,12 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
-from sas.codec.outward import AlertMessage
+from sas.codec.external import AlertMessage
 from sas.domain.change import Incident
 from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind
+from sas.engine.external import ExternalSender
 from sas.engine.messages import Addresses, alert
-from sas.engine.outward import Outward
 from sas.engine.shared_values import SharedValues
 from sas.features.incidents import rules
 from sas.features.incidents.rules import ActiveIncident, Sightings
@@ -69,13 +69,13 @@ class IncidentBoard:
     def __init__(
         self,
         store: StateStore,
-        outward: Outward,
+        external: ExternalSender,
         clock: Clock,
         to: Addresses,
         checks: Sequence[HealthCheck] = (),
     ) -> None:
         self._shared = active_incidents(store)
-        self._outward = outward
+        self._external = external
         self._clock = clock
         self._to = to
         self._checks = checks
@@ -196,7 +196,7 @@ class IncidentBoard:
     async def _send(self, body: AlertMessage) -> None:
         log.warning("%s: %s", body.kind, body.text)
         try:
-            await self._outward.send([alert(body, self._to)], "incident")
+            await self._external.send([alert(body, self._to)], "incident")
         except UndeliverableError as refused:
             log.error("no queue takes the alert %r: %s", body.text, refused)  # noqa: TRY400
 

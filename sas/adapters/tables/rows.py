@@ -27,7 +27,7 @@ from typing import Any
 
 from msgspec import MsgspecError
 
-from sas.adapters import keys
+from sas.adapters.tables import keys
 from sas.bounds import TEXT_UNITS_MAX, has_own_row, utf16_units
 from sas.domain.content import Content, PayloadRef
 from sas.domain.ids import key_time, parse_key_time
@@ -64,7 +64,7 @@ _NUMBERS = frozenset(
 _FLAGS = frozenset({"Rejected", "Resting", "Urgent", "ResultRow"})
 _TEXTS = frozenset(
     {"OrderID", "LockedBy", "CompleteBy", "ProcessState", "Workflow", "ContentHash", "ReplyQueue"}
-    | {"CorrelationID", "SubmittedAt", "TraceParent", "SettledAt", "Deadline", "AcknowledgedBy"}
+    | {"CorrelationID", "SubmittedAt", "TraceParent", "StoppedAt", "Deadline", "AcknowledgedBy"}
     | {"UndoneBecause", "Name", "Since", "ErrorCode", "ErrorMessage", "CalledUntil", "Undo", "At"}
     | {"Edited", "Note", "PayloadSha256", "ResultSha256", "What", "By", "CommitId"}
     | {"Cause", "Reason", "Changes", "Queue", "MessageId", "ContentType", "Properties"}
@@ -190,7 +190,7 @@ def state_row(order: Order, commit_id: str) -> Entity:
         "Workflow": order.details.workflow,
         "Version": order.details.version,
         "Steps": len(order.steps),
-        "SettledAt": _time(order.settled_at),
+        "StoppedAt": _time(order.stopped_at),
         "Rejected": order.rejected,
         "Deadline": _time(order.deadline),
         "AcknowledgedBy": None if order.acknowledged_by is None else clean(order.acknowledged_by),
@@ -252,18 +252,18 @@ def error_row(order_id: str, number: int, error: AttemptError) -> Entity:
     }
 
 
-def settled_row(order: Order) -> Entity | None:
+def stopped_row(order: Order) -> Entity | None:
     """Return the index row of an order in Error, finished or Rejected; else None.
 
     It has everything that a list shows, so a list loads no orders.
     """
-    if order.settled_at is None:
+    if order.stopped_at is None:
         return None
     kind = "attention" if order.process_state is OrderState.ERROR else "done"
     return {
-        "RowKey": keys.settled(kind, order.settled_at, order.order_id),
+        "RowKey": keys.stopped(kind, order.stopped_at, order.order_id),
         "OrderID": order.order_id,
-        "At": key_time(order.settled_at),
+        "At": key_time(order.stopped_at),
         "ProcessState": order.process_state.value,
         "Workflow": order.details.workflow,
         "SubmittedAt": key_time(order.details.submitted_at),
@@ -291,7 +291,7 @@ def order_from(order_id: str, by_key: Mapping[str, Row], token: str) -> Order:
             details=_details_from(order_id, details),
             steps=(),
             seq=state["Seq"],
-            settled_at=_moment(state.get("SettledAt")),
+            stopped_at=_moment(state.get("StoppedAt")),
             rejected=state["Rejected"],
             deadline=_moment(state.get("Deadline")),
             acknowledged_by=state.get("AcknowledgedBy"),

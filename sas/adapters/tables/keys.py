@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-from sas.domain.change import DeadlineDue, Due, HeldDue, OtherDue, OutDue, StepDue
+from sas.domain.change import DeadlineDue, DeferredDue, Due, OtherDue, OutDue, StepDue
 from sas.domain.ids import digest_id, key_time, parse_key_time
 
 META_PARTITION = "meta"
@@ -102,8 +102,8 @@ def due(row: Due) -> str:
     when = f"due|{key_time(row.at)}|{escape(row.order_id)}"
     if isinstance(row, OutDue):
         return f"{when}|out|{row.seq:010d}"
-    if isinstance(row, HeldDue):
-        return f"{when}|held|{row.key}"
+    if isinstance(row, DeferredDue):
+        return f"{when}|deferred|{row.key}"
     if isinstance(row, DeadlineDue):
         return f"{when}|deadline|0"
     if isinstance(row, OtherDue):
@@ -123,8 +123,8 @@ def _parse_due(row_key: str) -> Due:
     match row_key.split("|"):
         case [_, at, order_id, "out", seq]:
             return OutDue(parse_key_time(at), unescape(order_id), int(seq))
-        case [_, at, order_id, "held", key]:
-            return HeldDue(parse_key_time(at), unescape(order_id), key)
+        case [_, at, order_id, "deferred", key]:
+            return DeferredDue(parse_key_time(at), unescape(order_id), key)
         case [_, at, order_id, "deadline", _]:
             return DeadlineDue(parse_key_time(at), unescape(order_id))
         case [_, at, order_id, step, epoch] if step.isdecimal():
@@ -137,7 +137,7 @@ def _parse_due(row_key: str) -> Due:
             raise ValueError(f"{row_key!r} is not the key of a due row: remove it")
 
 
-def settled(kind: str, at: datetime, order_id: str) -> str:
+def stopped(kind: str, at: datetime, order_id: str) -> str:
     """Row of an order in Error (kind ``attention``) or finished (``done``)."""
     return f"{kind}|{key_time(at)}|{escape(order_id)}"
 

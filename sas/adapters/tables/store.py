@@ -30,11 +30,20 @@ from azure.core.pipeline.transport import AioHttpTransport
 from azure.data.tables import TableEntity
 from azure.data.tables.aio import TableClient
 
-from sas.adapters import keys
 from sas.adapters.endpoints import Endpoint, token_credential
-from sas.adapters.group_transaction import GroupTransactions
-from sas.adapters.rows import Row, error_row, order_from, reading
-from sas.adapters.table import (
+from sas.adapters.tables import keys
+from sas.adapters.tables.group_transaction import GroupTransactions
+from sas.adapters.tables.operations import (
+    deferred_message,
+    deferred_row,
+    entry_from,
+    operations,
+    payload_from,
+    payload_rows,
+)
+from sas.adapters.tables.purge import Purge
+from sas.adapters.tables.rows import Row, error_row, order_from, reading
+from sas.adapters.tables.table import (
     Meter,
     RefusedTransactionError,
     RetryBudget,
@@ -42,17 +51,8 @@ from sas.adapters.table import (
     UnknownOutcomeError,
     first_line,
 )
-from sas.adapters.table_purge import Purge
-from sas.adapters.transaction import (
-    entry_from,
-    held_message,
-    held_row,
-    operations,
-    payload_from,
-    payload_rows,
-)
 from sas.bounds import PAYLOAD_BYTES_MAX, SHARDS_MAX, check_bounds, check_bytes
-from sas.domain.change import Change, Due, HeldDue, OutDue
+from sas.domain.change import Change, DeferredDue, Due, OutDue
 from sas.domain.content import PayloadRef, ref_of
 from sas.domain.ids import all_shards, digest_id, key_time, parse_key_time, shard_of
 from sas.domain.messages import JournalEntry
@@ -328,23 +328,23 @@ class TableStore:
         found = await self.table.rows(shard, keys.between("due"), limit=1, select=["RowKey"])
         return keys.parse_due(found[0]["RowKey"]).at if found else None
 
-    async def hold(self, order_id: str, message: Message, at: datetime) -> None:
-        """See ``StateStore.hold``."""
-        due = HeldDue(at, order_id, digest_id(message.queue, message.message_id))
-        await self.table.put(await self._partition(order_id), held_row(due, message))
+    async def defer(self, order_id: str, message: Message, at: datetime) -> None:
+        """See ``StateStore.defer``."""
+        due = DeferredDue(at, order_id, digest_id(message.queue, message.message_id))
+        await self.table.put(await self._partition(order_id), deferred_row(due, message))
 
-    async def held(self, due: HeldDue) -> Message | None:
-        """See ``StateStore.held``."""
+    async def deferred(self, due: DeferredDue) -> Message | None:
+        """See ``StateStore.deferred``."""
         row = await self.table.get(await self._partition(due.order_id), keys.due(due))
-        return None if row is None else held_message(row)
+        return None if row is None else deferred_message(row)
 
-    async def remove_due(self, due: OutDue | HeldDue) -> None:
+    async def remove_due(self, due: OutDue | DeferredDue) -> None:
         """See ``StateStore.remove_due``."""
         await self.table.delete(await self._partition(due.order_id), keys.due(due))
 
     async def attention(self, limit: int, *, since: datetime | None = None) -> list[Summary]:
         """See ``StateStore.attention``."""
-        return await self._settled(keys.between("attention", since), limit)
+        return await self._stopped(keys.between("attention", since), limit)
 
     async def finished(
         self,
@@ -355,9 +355,9 @@ class TableStore:
         shard: str | None = None,
     ) -> list[Summary]:
         """See ``StateStore.finished``."""
-        return await self._settled(keys.between("done", since, until), limit, shard)
+        return await self._stopped(keys.between("done", since, until), limit, shard)
 
-    async def _settled(
+    async def _stopped(
         self, span: tuple[str, str], limit: int, only: str | None = None
     ) -> list[Summary]:
         await self.open()

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from sas.adapters import keys
-from sas.adapters.rows import settled_row
-from sas.adapters.table import RefusedTransactionError, Table, UnknownOutcomeError
-from sas.adapters.transaction import OPERATIONS_MAX, Operation, deletion
+from sas.adapters.tables import keys
+from sas.adapters.tables.operations import OPERATIONS_MAX, Operation, deletion
+from sas.adapters.tables.rows import stopped_row
+from sas.adapters.tables.table import RefusedTransactionError, Table, UnknownOutcomeError
 from sas.domain.change import check_finished
 from sas.domain.content import PayloadRef
 from sas.domain.ids import shard_of
@@ -116,7 +116,7 @@ class Purge:
         past = [key for key in all_keys if not low <= key < high or keys.is_error(key)]
         rest = [key for key in all_keys if key not in {state, *past}]
         past.sort(key=lambda key: (key in used, key))
-        listed = settled_row(order)
+        listed = stopped_row(order)
         if listed is not None:
             rest.append(str(listed["RowKey"]))
         return [deletion(key) for key in past], [deletion(key) for key in (state, *rest)]

@@ -1,4 +1,4 @@
-"""The fingerprint of a workflow: what changes it, and what may be tuned at any time."""
+"""The hash of a definition: what changes it, and what may be tuned at any time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow
-from sas.features.version_check import fingerprint, value_name
+from sas.features.version_check import definition_hash, value_name
 
 STEPS = (
     Step("reserve", agent="stock", undo=Undo()),
@@ -27,12 +27,12 @@ def with_step(number: int, **changes: Any) -> Workflow:
 
 def test_a_definition_written_again_has_the_same_fingerprint() -> None:
     again = Workflow("order", version=1, steps=tuple(replace(step) for step in STEPS))
-    assert fingerprint(again) == fingerprint(BASE)
-    assert len(fingerprint(BASE)) == 64
+    assert definition_hash(again) == definition_hash(BASE)
+    assert len(definition_hash(BASE)) == 64
 
 
 def test_it_is_the_same_in_every_process_and_version_of_this_code() -> None:
-    assert fingerprint(BASE).startswith("fb6493ce9544f88c")
+    assert definition_hash(BASE).startswith("fb6493ce9544f88c")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_it_is_the_same_in_every_process_and_version_of_this_code() -> None:
     ],
 )
 def test_what_orders_in_flight_rely_on_changes_it(changed: Workflow) -> None:
-    assert fingerprint(changed) != fingerprint(BASE)
+    assert definition_hash(changed) != definition_hash(BASE)
 
 
 def test_which_alternatives_a_step_has_and_in_which_order_changes_it() -> None:
@@ -64,7 +64,7 @@ def test_which_alternatives_a_step_has_and_in_which_order_changes_it() -> None:
         with_step(1, alternatives=("one",)),
         BASE,
     ]
-    assert len({fingerprint(workflow) for workflow in made}) == len(made)
+    assert len({definition_hash(workflow) for workflow in made}) == len(made)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_which_alternatives_a_step_has_and_in_which_order_changes_it() -> None:
     ],
 )
 def test_what_may_be_tuned_at_any_time_does_not(tuned: Workflow) -> None:
-    assert fingerprint(tuned) == fingerprint(BASE)
+    assert definition_hash(tuned) == definition_hash(BASE)
 
 
 def test_each_version_has_a_shared_value_of_its_own() -> None:

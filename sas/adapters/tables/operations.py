@@ -20,10 +20,10 @@ from typing import Any
 
 import msgspec
 
-from sas.adapters import keys, rows
-from sas.adapters.rows import Entity, Row
+from sas.adapters.tables import keys, rows
+from sas.adapters.tables.rows import Entity, Row
 from sas.bounds import has_own_row
-from sas.domain.change import Change, DeadlineDue, Due, HeldDue, OutDue, StepDue
+from sas.domain.change import Change, DeadlineDue, DeferredDue, Due, OutDue, StepDue
 from sas.domain.content import PayloadRef, chunks_of, matches
 from sas.domain.ids import key_time, parse_key_time
 from sas.domain.messages import (
@@ -97,7 +97,7 @@ def operations(change: Change) -> list[Operation]:
     if change.out_at is not None:
         out = OutDue(change.out_at, order_id, entry.seq)
         made.append(Operation("upsert", due_row(out)))
-    made += _settled(change)
+    made += _stopped(change)
     distinct = len({operation.row_key for operation in made})
     if distinct != len(made) or len(made) > OPERATIONS_MAX:
         raise ValueError(
@@ -117,12 +117,12 @@ def due_row(due: Due) -> Entity:
             columns = {"Step": due.step, "Epoch": due.epoch}
         case DeadlineDue():
             columns = {"Deadline": True}
-        case HeldDue():
+        case DeferredDue():
             columns = {}
     return {"RowKey": keys.due(due), "OrderID": due.order_id, "At": key_time(due.at), **columns}
 
 
-def held_row(due: HeldDue, message: Message) -> Entity:
+def deferred_row(due: DeferredDue, message: Message) -> Entity:
     """Return the row of a message that is held."""
     body = message.body
     chunks = [body[at : at + BINARY_BYTES] for at in range(0, len(body), BINARY_BYTES)]
@@ -138,8 +138,8 @@ def held_row(due: HeldDue, message: Message) -> Entity:
     return due_row(due) | columns
 
 
-def held_message(row: Row) -> Message:
-    """Return the message of a row of ``held_row``; raises CorruptOrderError if it is broken."""
+def deferred_message(row: Row) -> Message:
+    """Return the message of a row of ``deferred_row``; raises CorruptOrderError if it is broken."""
     with rows.reading(str(row.get("OrderID")), row):
         return Message(
             row["Queue"],
@@ -191,10 +191,10 @@ def _result(order: Order, before: StepRecord | None, step: StepRecord) -> list[O
     return []
 
 
-def _settled(change: Change) -> list[Operation]:
+def _stopped(change: Change) -> list[Operation]:
     """Move the order between the lists ``attention`` and ``done``, or take it off both."""
-    before = rows.settled_row(change.before) if change.before else None
-    after = rows.settled_row(change.after)
+    before = rows.stopped_row(change.before) if change.before else None
+    after = rows.stopped_row(change.after)
     made: list[Operation] = []
     if before and (after is None or after["RowKey"] != before["RowKey"]):
         made.append(deletion(before["RowKey"]))

@@ -37,8 +37,8 @@ from azure.core.rest import AsyncHttpResponse, HttpRequest
 from azure.data.tables import TableTransactionError
 from azure.data.tables.aio import TableClient
 
-from sas.adapters.rows import Entity, stored
-from sas.adapters.transaction import Operation
+from sas.adapters.tables.operations import Operation
+from sas.adapters.tables.rows import Entity, stored
 
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
 """Largest answer that is read. An answer repeats keys, but no content."""
@@ -77,7 +77,7 @@ class GroupTransactions:
         Raises:
             TableTransactionError: the service refused an operation, and rolled all back.
             HttpResponseError: the service refused the request.
-            DecodeError, or another of ``sas.adapters.table.LOST``: the outcome is unknown.
+            DecodeError, or another of ``sas.adapters.tables.table.LOST``: the outcome is unknown.
         """
         mark = uuid4().hex
         response = await self._pipeline.run(self._request(partition, operations, mark))

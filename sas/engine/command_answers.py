@@ -19,7 +19,7 @@ REASON_LENGTH_MAX = 1000
 _TRIES = 5
 
 
-class CommandRefusals:
+class CommandAnswers:
     """Records why a command was refused, and reads it back."""
 
     def __init__(self, store: StateStore) -> None:

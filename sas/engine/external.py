@@ -18,13 +18,13 @@ from sas.ports import BusUnavailableError, Clock, Message, MessageBus, StateStor
 from sas.telemetry.tracing import carried, logger
 
 log = logger(__name__)
-HELD_AGAIN_AFTER = timedelta(seconds=30)
+DEFERRED_AGAIN_AFTER = timedelta(seconds=30)
 """Pause before a message that is held is sent again."""
 QUEUE_PAUSE = timedelta(seconds=2)
 """Pause before retrying a queue that refused a message."""
 
 
-class Outward:
+class ExternalSender:
     """Sends messages that leave the system, or holds them."""
 
     def __init__(self, store: StateStore, bus: MessageBus, clock: Clock) -> None:
@@ -34,12 +34,12 @@ class Outward:
         self._paused_until: dict[str, datetime] = {}
 
     async def send(
-        self, messages: Sequence[Message], order_id: str, held_since: datetime | None = None
+        self, messages: Sequence[Message], order_id: str, deferred_since: datetime | None = None
     ) -> None:
         """Send messages to one queue. Those that it does not take now are held.
 
-        ``order_id`` names the order that they are about, or another subject. ``held_since`` is the
-        time in the due row of a message that is held already.
+        ``order_id`` names the order that they are about, or another subject. ``deferred_since`` is
+        the time in the due row of a message that is deferred already.
 
         Raises:
             UndeliverableError: the queue will never take the first message.
@@ -55,20 +55,20 @@ class Outward:
             else:
                 self._paused_until.pop(queue, None)
                 return
-        await self.hold(messages, order_id, held_since or now)
+        await self.defer(messages, order_id, deferred_since or now)
 
-    async def hold(self, messages: Sequence[Message], order_id: str, since: datetime) -> None:
+    async def defer(self, messages: Sequence[Message], order_id: str, since: datetime) -> None:
         """Have the supervisor send messages to one queue later; raises StoreUnavailableError."""
         # Several supervisors may send the same message: all of them write the same new row.
         at = _next(since, self._clock.now())
         for message in messages:
             traced = replace(message, properties={**message.properties, **carried()})
-            await self._store.hold(_key(order_id), traced, at)
+            await self._store.defer(_key(order_id), traced, at)
 
 
 def _next(since: datetime, now: datetime) -> datetime:
     """Return the first time after ``now`` at which a message is sent again."""
-    return since + HELD_AGAIN_AFTER * max((now - since) // HELD_AGAIN_AFTER + 1, 1)
+    return since + DEFERRED_AGAIN_AFTER * max((now - since) // DEFERRED_AGAIN_AFTER + 1, 1)
 
 
 def _key(order_id: str) -> str:

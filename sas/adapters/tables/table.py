@@ -32,9 +32,9 @@ from azure.core.exceptions import (
 from azure.data.tables import TableEntity, TableTransactionError, UpdateMode
 from azure.data.tables.aio import TableClient
 
-from sas.adapters.group_transaction import GroupTransactions
-from sas.adapters.rows import Entity, stored
-from sas.adapters.transaction import Operation
+from sas.adapters.tables.group_transaction import GroupTransactions
+from sas.adapters.tables.operations import Operation
+from sas.adapters.tables.rows import Entity, stored
 from sas.ports import StoreUnavailableError
 from sas.telemetry import metrics
 from sas.telemetry.usage import Usage
