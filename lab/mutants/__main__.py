@@ -2,8 +2,8 @@
 
 Each mutant changes one place of a copy of the code. Those of the protocol are looked for by seeds
 of the simulation, until one breaks an invariant, ends in an error of the simulation itself, or
-never ends. Those of a call and of the edge with Azure are looked for by the tests that they name. Each hunt
-prints a line; exit code 1: a mutant was not found.
+never ends. The others, of a call and of the edge with Azure, are looked for by the tests that they
+name. Each hunt prints a line; exit code 1: a mutant was not found.
 """
 
 from __future__ import annotations
