@@ -56,4 +56,4 @@ class Usage:
         return Usage(**{name: getattr(self, name) - getattr(other, name) for name in _NAMES})
 
 
-_NAMES = tuple(one.name for one in fields(Usage))
+_NAMES = tuple(field.name for field in fields(Usage))
