@@ -170,10 +170,10 @@ def closed_with_loop(app: Application) -> Application:
 def assemble(
     store: StateStore,
     bus: MessageBus,
+    *,
     clock: Clock,
     business: Business,
     settings: Config,
-    *,
     kept_orders: KeptOrders | None = None,
 ) -> Application:
     """Return the application over the given ports. Deployments, tests and simulations call this.

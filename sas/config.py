@@ -397,7 +397,7 @@ def _share(env: Mapping[str, str], name: str) -> float:
     return share
 
 
-def _whole(env: Mapping[str, str], name: str, default: int, minimum: int, maximum: int) -> int:
+def _whole(env: Mapping[str, str], name: str, *, default: int, minimum: int, maximum: int) -> int:
     text = env.get(name, str(default))
     if not _is_number(text) or not minimum <= int(text) <= maximum:
         raise SettingError(f"{name}={text!r}: give a whole number from {minimum:,} to {maximum:,}")

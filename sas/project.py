@@ -21,9 +21,17 @@ from sas.distribution import version
 FILES = "project_files"
 TEMPLATE = "template/"
 SOURCES = (
-    *("infra/", "azure.yaml", "host.json", ".funcignore", ".github/workflows/deploy.yml"),
-    *("tools/__init__.py", "tools/azd_hooks.py", "tools/github_deploy.py"),
-    *("tools/infra_queues.py", "tools/queues.py", TEMPLATE),
+    "infra/",
+    "azure.yaml",
+    "host.json",
+    ".funcignore",
+    ".github/workflows/deploy.yml",
+    "tools/__init__.py",
+    "tools/azd_hooks.py",
+    "tools/github_deploy.py",
+    "tools/infra_queues.py",
+    "tools/queues.py",
+    TEMPLATE,
 )
 """The files, and the folders (with a slash at the end). The template's files go to the top."""
 WHEELS = {

@@ -15,7 +15,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from sas.adapters.servicebus import ServiceBus, peek_all, why
+from sas.adapters.servicebus import ServiceBus, explain, peek_all
 from sas.ports import BusUnavailableError, Message, Move, Peeked, UndeliverableError
 
 PEEK_S = 30.0
@@ -80,9 +80,9 @@ class OperatorServiceBus(ServiceBus):
             async with asyncio.timeout(PEEK_S):
                 await sender.create_message_batch()  # opens the link, to learn its limit
         except (ServiceBusAuthorizationError, MessagingEntityNotFoundError) as error:
-            raise UndeliverableError(why(queue, error), Message(queue, "", b"")) from error
+            raise UndeliverableError(explain(queue, error), Message(queue, "", b"")) from error
         except ServiceBusError as error:
-            raise BusUnavailableError(why(queue, error)) from error
+            raise BusUnavailableError(explain(queue, error)) from error
         except AzureError as error:
             raise BusUnavailableError(f"{error} Sign in with az login.") from error
         except TimeoutError as error:
@@ -101,7 +101,7 @@ class OperatorServiceBus(ServiceBus):
                 "(a key's policy: Listen)."
             ) from error
         except ServiceBusError as error:
-            raise BusUnavailableError(why(path, error)) from error
+            raise BusUnavailableError(explain(path, error)) from error
         except AzureError as error:
             raise BusUnavailableError(f"{error} Sign in with az login.") from error
         except TimeoutError as error:

@@ -174,11 +174,11 @@ class ServiceBus:
             except ServiceBusError:  # 4. The acknowledgement is lost.
                 await self._try_to_send(queue, pending)
         except NEVER as error:
-            raise UndeliverableError(why(queue, error), pending[0]) from error
+            raise UndeliverableError(explain(queue, error), pending[0]) from error
         except ServiceBusError as error:
             if _no_such_queue(error):
-                raise UndeliverableError(why(queue, error), pending[0]) from error
-            raise BusUnavailableError(why(queue, error)) from error
+                raise UndeliverableError(explain(queue, error), pending[0]) from error
+            raise BusUnavailableError(explain(queue, error)) from error
         finally:
             acknowledged = messages[: len(messages) - len(pending)]
             size = sum(len(message.body) for message in acknowledged)
@@ -205,7 +205,7 @@ class ServiceBus:
         except TimeoutError as error:
             raise BusUnavailableError(f"queue {queue} could not be read in time") from error
         except ServiceBusError as error:
-            raise BusUnavailableError(why(queue, error)) from error
+            raise BusUnavailableError(explain(queue, error)) from error
 
     async def _peeked(self, queue: str, limit: int) -> list[Peeked]:
         """Read a queue. The broker may have detached the link of the last peek: open a new one."""
@@ -425,7 +425,7 @@ def _no_such_queue(error: ServiceBusError) -> bool:
     return token_refused or isinstance(error, MessagingEntityNotFoundError)
 
 
-def why(queue: str, error: ServiceBusError) -> str:
+def explain(queue: str, error: ServiceBusError) -> str:
     """Say what is wrong with a queue, and what to do."""
     match error:
         case _ if _no_such_queue(error):

@@ -120,7 +120,7 @@ def conflict() -> None:
     _instruments.conflicts.add(1, _actor())
 
 
-def attempt(agent: str, step: str, direction: str, outcome: str, fault: str = "") -> None:
+def attempt(agent: str, step: str, *, direction: str, outcome: str, fault: str = "") -> None:
     """Record one call of a remote service."""
     _instruments.attempts.add(
         1,

@@ -131,7 +131,7 @@ def span(
 
 @contextmanager
 def _span(
-    name: str, kind: SpanKind, parent: Context | None, actor: str | None, added: Facts
+    name: str, kind: SpanKind, *, parent: Context | None, actor: str | None, added: Facts
 ) -> Iterator[Span]:
     current = trace.get_current_span().get_span_context()
     tracer = trace.get_tracer("sas", tracer_provider=_provider)

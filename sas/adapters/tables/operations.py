@@ -358,8 +358,8 @@ def payload_from(order_id: str, ref: PayloadRef, by_key: Mapping[str, Row]) -> b
     return data
 
 
-def _lost(order_id: str, ref: PayloadRef, why: str) -> LostContentError:
+def _lost(order_id: str, ref: PayloadRef, reason: str) -> LostContentError:
     return LostContentError(
         f"order {order_id}: the payload of {ref.size:,} bytes (SHA-256 {ref.sha256}) cannot be "
-        f"read: {why}. Restore its rows of the table (d|payload)"
+        f"read: {reason}. Restore its rows of the table (d|payload)"
     )

@@ -58,17 +58,63 @@ CHUNK_UNITS = 32_000
 
 # The columns of all rows by type. A row with any other column was changed by hand.
 _NUMBERS = frozenset(
-    {"Steps", "Seq", "Version", "Epoch", "Generation", "FailureCount", "Number", "ExtendedWaits"}
-    | {"Excused", "Route", "Attempt", "PayloadBytes", "PayloadChunks", "ResultBytes"}
-    | {"ResultChunks"}
+    {
+        "Steps",
+        "Seq",
+        "Version",
+        "Epoch",
+        "Generation",
+        "FailureCount",
+        "Number",
+        "ExtendedWaits",
+        "Excused",
+        "Route",
+        "Attempt",
+        "PayloadBytes",
+        "PayloadChunks",
+        "ResultBytes",
+        "ResultChunks",
+    }
 )
 _FLAGS = frozenset({"Rejected", "Resting", "Urgent", "ResultRow"})
 _TEXTS = frozenset(
-    {"OrderID", "LockedBy", "CompleteBy", "ProcessState", "Workflow", "ContentHash", "ReplyQueue"}
-    | {"CorrelationID", "SubmittedAt", "TraceParent", "StoppedAt", "Deadline", "AcknowledgedBy"}
-    | {"UndoneBecause", "Name", "Since", "ErrorCode", "ErrorMessage", "CalledUntil", "Undo", "At"}
-    | {"Edited", "Note", "PayloadSha256", "ResultSha256", "What", "By", "CommitId"}
-    | {"Cause", "Reason", "Changes", "Queue", "MessageId", "ContentType", "Properties"}
+    {
+        "OrderID",
+        "LockedBy",
+        "CompleteBy",
+        "ProcessState",
+        "Workflow",
+        "ContentHash",
+        "ReplyQueue",
+        "CorrelationID",
+        "SubmittedAt",
+        "TraceParent",
+        "StoppedAt",
+        "Deadline",
+        "AcknowledgedBy",
+        "UndoneBecause",
+        "Name",
+        "Since",
+        "ErrorCode",
+        "ErrorMessage",
+        "CalledUntil",
+        "Undo",
+        "At",
+        "Edited",
+        "Note",
+        "PayloadSha256",
+        "ResultSha256",
+        "What",
+        "By",
+        "CommitId",
+        "Cause",
+        "Reason",
+        "Changes",
+        "Queue",
+        "MessageId",
+        "ContentType",
+        "Properties",
+    }
 )
 _CHUNKED = re.compile(r"(Payload|Result|Messages)\d\d")
 _BINARY = re.compile(r"Body\d\d")
@@ -98,12 +144,12 @@ def reading(order_id: str, row: Row) -> Iterator[None]:
             _check_column(column, value)
         yield
     except KeyError as error:
-        why = f"column {error.args[0]} is missing"
+        reason = f"column {error.args[0]} is missing"
     except (TypeError, ValueError, AttributeError, RecursionError, MsgspecError) as error:
-        why = str(error)[:300]
+        reason = str(error)[:300]
     else:
         return
-    raise CorruptOrderError(order_id, f"row {row.get('RowKey')} cannot be read: {why}")
+    raise CorruptOrderError(order_id, f"row {row.get('RowKey')} cannot be read: {reason}")
 
 
 def _check_column(column: str, value: object) -> None:
