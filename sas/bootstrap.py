@@ -46,7 +46,7 @@ STORE_RETRY_S = 10.0
 """
 
 SWEEP_TIME = timedelta(minutes=1)
-"""A sweep begins nothing new after this time: another one follows in seconds."""
+"""A sweep begins nothing new after this time, because the next sweep follows within seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +69,9 @@ class Application:
         await self.receiver.within_time(timer())
 
     async def close(self) -> None:
-        """Close every connection. A failure is ignored, and the others are still closed.
+        """Close every connection. A failure is ignored, and the other connections are still closed.
 
-        At the end of the event loop the SDK's own tasks are cancelled too, and its clients fail.
+        Failures are normal at the end of the event loop, because the SDK's tasks are cancelled too.
         """
         agents = (agent.close() for agent in self.business.agents.values())
         store, bus = self.context.store, self.context.bus
@@ -132,9 +132,9 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
 
 
 def load_ahead() -> None:
-    """Load in a thread what the first message needs. The host has other work before it comes.
+    """Import in a thread what the first message needs, while the host still starts.
 
-    The SDK of the store, and with it aiohttp, are a third of the import.
+    The SDK of the store and aiohttp, which it needs, are a third of the time of the import.
     """
 
     def load() -> None:
@@ -151,8 +151,8 @@ _open: set[asyncio.Task[None]] = set()
 def closed_with_loop(app: Application) -> Application:
     """Return the application; its connections are closed when the running event loop ends.
 
-    When the process ends in order, the tasks that are left on the loop are cancelled. In Azure,
-    SIGTERM ends the worker at once, and its connections with it.
+    When a process ends regularly, asyncio cancels the tasks that are left on the loop, and this one
+    then closes the connections. In Azure, SIGTERM ends the worker at once, and its connections too.
     """
 
     async def close_at_end() -> None:

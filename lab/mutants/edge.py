@@ -199,7 +199,7 @@ EDGE = (
     Mutant(
         name="an answer that was cut off counts as written",
         path=_GROUP,
-        old="    if len(answers) != count:\n",
+        old="    if len(answers) != count:  # 4.\n",
         new="    if False:\n",
         tests=("tests/unit/test_group_transaction.py", f"{_STORE}transactions.py"),
     ),
@@ -242,14 +242,15 @@ EDGE = (
     Mutant(
         name="a bus that is away counts as sent",
         path=_SERVICE_BUS,
-        old="            raise BusUnavailableError(explain(queue, error)) from error\n        finally:",
+        old="            raise BusUnavailableError(explain(queue, error)) from error\n"
+        "        finally:",
         new="            return\n        finally:",
         tests=(f"{_BUS}contract.py", f"{_BUS}errors.py"),
     ),
     Mutant(
         name="a full or disabled queue counts as one that never takes the message",
         path=_SERVICE_BUS,
-        old="        except NEVER as error:\n",
+        old="        except NEVER as error:  # 6.\n",
         new="        except (*NEVER, *LATER) as error:\n",
         tests=(f"{_BUS}errors.py", f"{_BUS}troubles.py"),
     ),

@@ -91,7 +91,7 @@ LINK_CLOSE_S = 5.0
 class ServiceBus:
     """Sends messages; one per process and event loop. See ``sas.ports.MessageBus``.
 
-    ``meter`` counts what was asked of the broker. ``send_s`` limits one call of ``send``, in
+    ``meter`` counts the operations at the broker. ``send_s`` limits one call of ``send``, in
     seconds: a function that hangs would lose the lock of its own message.
     """
 
@@ -164,7 +164,7 @@ class ServiceBus:
             ) from error
 
     async def _send_to(self, queue: str, messages: Sequence[Message]) -> None:
-        """Send to one queue. If the link is broken, try once more over a new one. Steps 3 to 6."""
+        """Send to one queue. If the link is broken, try once more over a new one."""
         pending = list(messages)
         try:
             try:
@@ -173,7 +173,7 @@ class ServiceBus:
                 raise
             except ServiceBusError:  # 4. The acknowledgement is lost.
                 await self._try_to_send(queue, pending)
-        except NEVER as error:
+        except NEVER as error:  # 6.
             raise UndeliverableError(explain(queue, error), pending[0]) from error
         except ServiceBusError as error:
             if _no_such_queue(error):
@@ -274,7 +274,7 @@ class Senders:
         self._entries.move_to_end(queue)
         entry.users += 1
         try:
-            async with entry.lock:
+            async with entry.lock:  # 2.
                 if entry.sender is None:
                     entry.sender = self._open(queue)
                 try:

@@ -1,4 +1,4 @@
-"""What was asked of the state store and of the bus, in the units that a bill counts.
+"""Counts of the requests to the state store and to the bus, in the units of a bill.
 
 The adapters and their twins in memory count in the same way, so a figure that a test asserts in
 memory holds over Azure too.

@@ -138,9 +138,9 @@ def _signing(credential: Any) -> object:
 
 
 def write_body(table: str, partition: str, operations: Sequence[Operation], mark: str) -> bytes:
-    """Return the body of a transaction on the table of this address.
+    """Return the body of a transaction on the table at this address.
 
-    ``mark`` makes the boundaries. It is new for each transaction, so that no content can hold it.
+    ``mark`` makes the boundaries. It is new for each transaction.
     """
     batch, change = f"batch_{mark}", f"changeset_{mark}"
     parts = [f"--{batch}\r\nContent-Type: multipart/mixed; boundary={change}\r\n\r\n".encode()]
@@ -203,13 +203,13 @@ def typed(partition: str, row: Entity) -> dict[str, Any]:
 
 
 def read_answer(content_type: str, content: bytes, count: int) -> list[str | None]:
-    """Return the ETag of each of ``count`` operations from an answer. Steps 3 and 4 above.
+    """Return the ETag of each of ``count`` operations from an answer.
 
     Raises:
         TableTransactionError: the service refused an operation.
         DecodeError: the answer is cut off, too large, or not the answer to so many operations.
     """
-    if len(content) > TRANSACTION_ANSWER_BYTES_MAX:
+    if len(content) > TRANSACTION_ANSWER_BYTES_MAX:  # 4.
         raise DecodeError(f"the answer to a transaction is too large: {len(content):,} bytes")
     try:
         [changes] = _parts(content_type, content.decode())
@@ -217,10 +217,10 @@ def read_answer(content_type: str, content: bytes, count: int) -> list[str | Non
         answers = [_answer(part) for part in _parts(headers, inner)]
     except ValueError as error:
         raise DecodeError(f"the answer to a transaction is unreadable: {error}") from None
-    for status, _, text in answers:
+    for status, _, text in answers:  # 3.
         if not 200 <= status < 300:
             raise _error(TableTransactionError, status, text)
-    if len(answers) != count:
+    if len(answers) != count:  # 4.
         raise DecodeError(f"{len(answers)} answers to {count} operations of a transaction")
     return [etag for _, etag, _ in answers]
 

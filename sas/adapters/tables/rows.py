@@ -153,7 +153,7 @@ def reading(order_id: str, row: Row) -> Iterator[None]:
 
 
 def _check_column(column: str, value: object) -> None:
-    """Raise ValueError for an unknown column, or a value that does not belong into it."""
+    """Raise ValueError for an unknown column, or for a value of the wrong type."""
     if value is None or column in _OF_EVERY_ROW:
         return
     if column not in _KNOWN and not (_CHUNKED.fullmatch(column) or _BINARY.fullmatch(column)):

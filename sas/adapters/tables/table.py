@@ -264,13 +264,14 @@ class Table:
                 room = None if room is None else room - len(page)
 
     async def transact(self, partition: str, operations: Sequence[Operation]) -> list[str | None]:
-        """Send one entity group transaction, once; return the new ETag of each row. Step 3 above.
+        """Send one entity group transaction, once; return the new ETag of each row.
 
         Raises:
             RefusedTransactionError: it was rolled back.
             UnknownOutcomeError: it may be written, or may still be written later.
             StoreUnavailableError: no table, or no right to it; it was not written.
         """
+        # 3. Refused, unknown or misconfigured.
         try:
             etags = await self.transactions.submit(partition, operations)
         except LOST as error:
@@ -309,12 +310,12 @@ class Table:
         await self.client.close()
 
     async def _with_retries(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Return what ``ask`` returns, trying again while the store is busy or silent. Step 2.
+        """Return what ``ask`` returns, trying again while the store is busy or silent.
 
         Raises:
             StoreUnavailableError: the retry budget is used up, or a setting is wrong.
         """
-        async with self.within_time():
+        async with self.within_time():  # 4.
             attempt = 1
             while True:
                 try:
@@ -328,7 +329,7 @@ class Table:
                     failure = error
                 if attempt >= self.retry_budget.attempts:
                     raise self.unavailable(failure) from failure
-                await self.retry_budget.pause(attempt)
+                await self.retry_budget.pause(attempt)  # 2. It is safe to ask again.
                 attempt += 1
 
     def _raise_misconfigured(self, error: HttpResponseError) -> None:
