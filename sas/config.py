@@ -116,7 +116,7 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         service_bus=_service_bus(env),
         tables=_tables(env),
         table=read_table_name(env),
-        shards=_whole(env, "SAS_SHARDS", default=16, minimum=1, maximum=SHARDS_MAX),
+        shards=_whole_number(env, "SAS_SHARDS", default=16, minimum=1, maximum=SHARDS_MAX),
         queues=read_queues(env),
         source=_source(env),
         instance=_instance(env),
@@ -125,11 +125,13 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         order_bytes_max=read_order_bytes_max(env),
         function_time=_function_time(env),
         circuit=BreakerPolicy(
-            failures_max=_whole(env, "SAS_BREAKER_FAILURES", default=10, minimum=0, maximum=10_000)
+            failures_max=_whole_number(
+                env, "SAS_BREAKER_FAILURES", default=10, minimum=0, maximum=10_000
+            )
         ),
         agent_limits=_limits(env, "SAS_AGENT_LIMITS"),
         retention=timedelta(
-            days=_whole(env, "SAS_RETENTION_DAYS", default=30, minimum=1, maximum=36_500)
+            days=_whole_number(env, "SAS_RETENTION_DAYS", default=30, minimum=1, maximum=36_500)
         ),
         callback_keys=_callback_keys(env),
         payload_codec=read_payload_codec(env),
@@ -323,7 +325,7 @@ def read_order_bytes_max(env: Mapping[str, str]) -> int:
     Raises:
         SettingError: SAS_MESSAGE_BYTES_MAX is no size that a message can have.
     """
-    message_bytes_max = _whole(
+    message_bytes_max = _whole_number(
         env,
         "SAS_MESSAGE_BYTES_MAX",
         default=MESSAGE_BYTES_DEFAULT,
@@ -397,7 +399,9 @@ def _share(env: Mapping[str, str], name: str) -> float:
     return share
 
 
-def _whole(env: Mapping[str, str], name: str, *, default: int, minimum: int, maximum: int) -> int:
+def _whole_number(
+    env: Mapping[str, str], name: str, *, default: int, minimum: int, maximum: int
+) -> int:
     text = env.get(name, str(default))
     if not _is_number(text) or not minimum <= int(text) <= maximum:
         raise SettingError(f"{name}={text!r}: give a whole number from {minimum:,} to {maximum:,}")

@@ -198,10 +198,10 @@ class CallbackMessage(
 Internal = (
     WakeMessage | CommandMessage | RequestMessage | ReplyMessage | ProgressMessage | CallbackMessage
 )
-Kinded = TypeVar("Kinded", bound=Envelope)
+EnvelopeT = TypeVar("EnvelopeT", bound=Envelope)
 
 
-def decode(body: bytes, kind: type[Kinded]) -> Kinded:
+def decode(body: bytes, kind: type[EnvelopeT]) -> EnvelopeT:
     """Return an internal message of this kind, or of one kind of a union.
 
     Raises:

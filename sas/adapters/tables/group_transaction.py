@@ -213,7 +213,7 @@ def read_answer(content_type: str, content: bytes, count: int) -> list[str | Non
         raise DecodeError(f"the answer to a transaction is too large: {len(content):,} bytes")
     try:
         [changes] = _parts(content_type, content.decode())
-        headers, inner = _halves(changes)
+        headers, inner = _headers_and_content(changes)
         answers = [_answer(part) for part in _parts(headers, inner)]
     except ValueError as error:
         raise DecodeError(f"the answer to a transaction is unreadable: {error}") from None
@@ -242,8 +242,8 @@ def _parts(headers: str, text: str) -> list[str]:
 
 def _answer(part: str) -> tuple[int, str | None, str]:
     """Return the status, the ETag and the content of the answer to one operation."""
-    _, answer = _halves(part)
-    head, content = _halves(answer)
+    _, answer = _headers_and_content(part)
+    head, content = _headers_and_content(answer)
     first, *headers = head.split("\r\n")
     status = _STATUS.fullmatch(first)
     if status is None:
@@ -252,7 +252,7 @@ def _answer(part: str) -> tuple[int, str | None, str]:
     return int(status[1]), etags[0] if etags else None, content
 
 
-def _halves(text: str) -> tuple[str, str]:
+def _headers_and_content(text: str) -> tuple[str, str]:
     """Return headers and content, which an empty line separates."""
     headers, line, content = text.partition("\r\n\r\n")
     if not line:
