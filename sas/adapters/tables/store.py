@@ -31,11 +31,10 @@ may be our own repeat of step 8. So the store looks before it says anything.
    changes, and carries the commit id, which is new for each change. If the row is missing, no
    transaction of this seq is written so far. If it carries our commit id, ours is written, even if
    other transactions followed. If it carries another one, a rival committed first: ConflictError.
-6. If ours is written, the state row has our commit id and our token. But another instance may have
-   changed the order in the meantime, for instance after a retry of some seconds. Then we were
-   *overtaken*: our change stands and its messages must be sent, but our ETag is gone. The order
-   gets ``OVERTAKEN_ETAG``, which no row has. So the next commit with it is refused, and the caller
-   loads the order.
+6. If ours is written, the state row has our commit id, and its ETag is our token. But another
+   instance may have changed the order in the meantime. Then we were *overtaken*: our change stands
+   and its messages must be sent, but our ETag is gone. The order gets ``OVERTAKEN_ETAG``, which no
+   row has. So the next commit with it is refused, and the caller loads the order.
 7. If nothing of this seq is written after a refusal, the cause was recorded at an earlier seq, or
    a purge is removing the order: ConflictError, and the caller loads the order and decides anew.
    There is one exception. If the missing row is an index row that we wanted to delete, an operator
@@ -46,8 +45,9 @@ may be our own repeat of step 8. So the store looks before it says anything.
    the ETag and creates the journal row, so the service refuses the other one, and step 5 finds our
    commit id. A new decision would have a new commit id, and would take the late one for a rival's.
 9. When the retry budget is used up, the caller gets StoreUnavailableError and puts its message
-   back. Nothing is lost if the transaction was written after all: it recorded the cause, so the
-   redelivered message only sends the recorded messages. A timer's transition has an out row.
+   back. If the transaction was not written, the redelivered message decides anew. If it was, its
+   cause is recorded, and the redelivered message only sends the recorded messages. A timer has no
+   redelivery: a due row brings the supervisor back, either the old one or the out row.
 
 **Index rows and leases**
 
