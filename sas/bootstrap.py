@@ -211,7 +211,7 @@ def assemble(
         incidents=incidents,
         rules=Routing(business.workflows, circuits),
         sweep_tasks=(incidents.check_health,),
-        kept=kept_orders or KeptOrders(),
+        kept_orders=kept_orders or KeptOrders(),
     )
     return Application(
         context=context,

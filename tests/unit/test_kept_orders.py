@@ -69,10 +69,10 @@ async def test_an_order_that_waits_for_an_operator_is_not_kept() -> None:
     made.agents["stock"].then(RefusedError("none", "none left"))
     await made.submit(order(workflow="care"))
     await made.step(QUEUES.scheduler)
-    assert made.context.kept.find("O-1", 0) is not None
+    assert made.context.kept_orders.find("O-1", 0) is not None
     await made.drain()
     assert made.state() == "Error"
-    assert made.context.kept.find("O-1", 0) is None
+    assert made.context.kept_orders.find("O-1", 0) is None
 
 
 async def test_a_stale_order_of_the_right_seq_is_refused_by_its_etag_and_read() -> None:
@@ -80,10 +80,10 @@ async def test_a_stale_order_of_the_right_seq_is_refused_by_its_etag_and_read() 
     await one.submit()
     await one.step(QUEUES.scheduler)
     await one.step(QUEUES.agent("stock"))
-    kept = one.context.kept.find("O-1", 0)
+    kept = one.context.kept_orders.find("O-1", 0)
     assert kept is not None
-    one.context.kept.forget("O-1")
-    one.context.kept.keep(replace(kept, token="of-an-older-row"))
+    one.context.kept_orders.forget("O-1")
+    one.context.kept_orders.keep(replace(kept, token="of-an-older-row"))
     counted = Counted(one)
     await one.step(QUEUES.replies)
     assert one.states() == ["Processed", "Processing"]
@@ -106,7 +106,7 @@ async def test_a_repeated_reply_finds_nothing_in_the_kept_order_and_sends_again(
 async def test_an_order_is_forgotten_if_it_is_unknown_whether_it_was_committed() -> None:
     made = kit()
     await made.submit()
-    assert made.context.kept.find("O-1", 1) is not None
+    assert made.context.kept_orders.find("O-1", 1) is not None
     written = made.store.commit
 
     async def lost(change: Change) -> Order:
@@ -122,7 +122,7 @@ async def test_an_order_is_forgotten_if_it_is_unknown_whether_it_was_committed()
         pass
     else:
         raise AssertionError("the commit's answer was lost")
-    assert made.context.kept.find("O-1", 0) is None
+    assert made.context.kept_orders.find("O-1", 0) is None
     made.store.commit = written  # type: ignore[method-assign]
     await made.hand(wake)
     assert len(made.requests("stock")) == 1
