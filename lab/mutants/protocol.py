@@ -236,9 +236,8 @@ MUTANTS = (
     Mutant(
         name="dead letters are dropped",
         path=_DEAD,
-        old="        if await self._finished(order_id, cause):\n            return\n"
-        "        result = await",
-        new="        return\n        result = await",
+        old="        if await self._finished(order_id, cause):\n            return  # 2. Finish.\n",
+        new="        return\n",
     ),
     Mutant(
         name="a message that is put back keeps its id",
@@ -340,8 +339,8 @@ MUTANTS = (
     Mutant(
         name="a callback that is answered 202 is not sent",
         path=_CALLBACKS,
-        old="        await self._context.external.send([sent], order.order_id)",
-        new="        _ = sent",
+        old="        await self._context.external.send([outgoing], order.order_id)",
+        new="        _ = outgoing",
     ),
     Mutant(
         name="a callback is answered 200 while its step waits",

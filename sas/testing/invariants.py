@@ -532,7 +532,7 @@ class Invariants:
             begun = clock.now()
             found = await sweep()
             now, shards = clock.now(), len(self._system.store.shards)
-            failed = found.failed or found.left or found.shards_failed
+            failed = found.failed or found.left_to_others or found.shards_failed
             if failed or found.shards_read < shards or now - begun > SWEEP_TIME:
                 self._rests_until = now + RESTS if found.led else self._rests_until
             elif begun >= self._rests_until:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sas.actors import purge
-from sas.actors.purge import LEASE, Purge, Purger
+from sas.actors.purge import PURGE_LEASE, Purge, Purger
 from sas.domain.change import DeferredDue, Due
 from sas.domain.ids import shard_of
 from sas.domain.order import Order
@@ -55,7 +55,7 @@ async def test_finished_orders_older_than_the_retention_go_and_younger_ones_stay
     decided = cases.compensated(undone)
     assert await made.store.commit(decided)
     found = await run(made)
-    assert (found.removed, found.left, found.failed) == (2, 0, 0)
+    assert (found.removed, found.remaining, found.failed) == (2, 0, 0)
     assert set(made.store.orders) == {"young", "undone"}
 
 
@@ -80,7 +80,7 @@ async def test_one_that_an_operator_touches_while_it_is_being_removed_stays() ->
 
     made.store.load = meanwhile  # type: ignore[method-assign]
     found = await run(made)
-    assert (found.removed, found.left) == (0, 1)
+    assert (found.removed, found.remaining) == (0, 1)
     assert made.state("touched") == "Compensating"
 
 
@@ -97,14 +97,14 @@ async def test_one_that_moved_on_since_it_was_listed_stays() -> None:
 
     made.store.finished = meanwhile  # type: ignore[method-assign,assignment]
     found = await run(made)
-    assert (found.removed, found.left) == (0, 1)
+    assert (found.removed, found.remaining) == (0, 1)
 
 
 async def test_a_run_goes_through_more_than_a_batch_oldest_first_in_each_shard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(purge, "BATCH", 3)
-    monkeypatch.setattr(purge, "TOGETHER", 2)
+    monkeypatch.setattr(purge, "LISTED_MAX", 3)
+    monkeypatch.setattr(purge, "REMOVED_TOGETHER", 2)
     made = kit()
     names = [f"o-{number}" for number in range(10)]
     names += neighbours("o-0", 10)
@@ -132,7 +132,7 @@ def neighbours(order_id: str, count: int) -> list[str]:
 
 async def test_orders_that_an_operator_touches_keep_none_of_those_removed_with_them() -> None:
     made = kit()
-    names = neighbours("o", purge.TOGETHER)
+    names = neighbours("o", purge.REMOVED_TOGETHER)
     for name in names:
         await processed(made, name, 60)
     together = made.store.purge
@@ -140,12 +140,12 @@ async def test_orders_that_an_operator_touches_keep_none_of_those_removed_with_t
     async def meanwhile(*orders: Order) -> set[str]:
         made.store.purge = together  # type: ignore[method-assign]
         await made.store.commit(cases.undone(made.order(names[1]), ONE))
-        assert len(orders) == purge.TOGETHER
+        assert len(orders) == purge.REMOVED_TOGETHER
         return set()  # as the table answers: one of the transaction's orders has another token
 
     made.store.purge = meanwhile  # type: ignore[method-assign]
     found = await run(made)
-    assert (found.removed, found.left, found.failed) == (purge.TOGETHER - 1, 1, 0)
+    assert (found.removed, found.remaining, found.failed) == (purge.REMOVED_TOGETHER - 1, 1, 0)
     assert set(made.store.orders) == {names[1]}
 
 
@@ -169,7 +169,7 @@ async def test_a_run_reports_by_how_much_the_oldest_order_that_it_left_is_late()
 async def test_one_orders_trouble_keeps_no_other_and_does_not_hold_up_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(purge, "BATCH", 2)
+    monkeypatch.setattr(purge, "LISTED_MAX", 2)
     made = kit()
     for number in range(5):
         await processed(made, f"o-{number}", 60 - number)
@@ -197,7 +197,7 @@ async def test_an_order_whose_notification_is_not_sent_yet_is_not_purged() -> No
     await processed(made, "old", 60)
     await made.store.defer("old", HELD, made.clock.now() - DAY)
     found = await run(made)
-    assert (found.removed, found.left, found.looked_at) == (0, 1, 1)
+    assert (found.removed, found.remaining, found.looked_at) == (0, 1, 1)
     await remove_held(made)
     assert (await run(made)).removed == 1
 
@@ -205,7 +205,7 @@ async def test_an_order_whose_notification_is_not_sent_yet_is_not_purged() -> No
 async def test_nothing_is_removed_while_the_supervisor_is_far_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(purge, "SHARD_DUE_MAX", 1)
+    monkeypatch.setattr(purge, "SEARCHED_DUE_MAX", 1)
     made = kit()
     await processed(made, "old", 60)
     shard = shard_of("old", len(made.store.shards))
@@ -213,7 +213,7 @@ async def test_nothing_is_removed_while_the_supervisor_is_far_behind(
     beside = next(name for name in names if shard_of(name, len(made.store.shards)) == shard)
     await made.store.defer(beside, HELD, made.clock.now())
     found = await run(made)
-    assert (found.removed, found.left) == (0, 1)
+    assert (found.removed, found.remaining) == (0, 1)
     await remove_held(made)
     assert (await run(made)).removed == 1
 
@@ -233,7 +233,7 @@ async def test_a_shard_that_cannot_be_read_keeps_its_orders_and_no_others() -> N
     made.store.due = throttled  # type: ignore[method-assign]
     kept = {f"old-{n}" for n in range(30) if shard_of(f"old-{n}", shards) == away}
     found = await run(made)
-    assert (found.removed, found.left) == (30 - len(kept), len(kept))
+    assert (found.removed, found.remaining) == (30 - len(kept), len(kept))
     assert set(made.store.orders) == kept
 
 
@@ -252,7 +252,7 @@ async def test_a_purge_ends_with_its_functions_time_and_the_next_one_goes_on() -
     began = made.clock.now()
     found = await made.run(purger.run())
     assert made.clock.now() - began <= timedelta(seconds=45)
-    assert 0 < found.removed + found.left <= 30
+    assert 0 < found.removed + found.remaining <= 30
     made.store.load = load  # type: ignore[method-assign]
     await run(made)
     assert made.store.orders == {}
@@ -262,7 +262,7 @@ async def test_two_instances_do_not_purge_at_once() -> None:
     made = kit()
     await processed(made, "old", 60)
     now = made.clock.now()
-    assert await made.store.acquire_lease(LEASE, "another", now + DAY, now)
+    assert await made.store.acquire_lease(PURGE_LEASE, "another", now + DAY, now)
     assert await run(made) == Purge(led=False)
     assert "old" in made.store.orders
 

@@ -121,11 +121,11 @@ async def test_an_order_of_a_newer_format_is_left_alone_and_reported_if_that_las
     await made.step(QUEUES.scheduler)
     before = made.order()
     made.store.formats["O-1"] = FORMAT + 1
-    made.context.kept.forget("O-1")
+    made.context.kept_orders.forget("O-1")
     assert await receive(made, done()) is None
     await made.later(31)
     swept = await made.run(made.supervisor.sweep())
-    assert (swept.done, swept.failed, swept.left, made.alerts()) == ({}, 0, 1, [])
+    assert (swept.done, swept.failed, swept.left_to_others, made.alerts()) == ({}, 0, 1, [])
     for _ in range(20):
         await made.later(61)
         await made.sweep()
@@ -149,7 +149,7 @@ async def test_a_due_row_of_an_unknown_kind_is_left_with_its_order_or_is_broken(
     row = OtherDue(made.clock.now(), "O-1", "due|newly|O-1")
     made.store._due[made.store.shards[0]]["newly"] = row
     swept = await made.run(made.supervisor.sweep())
-    assert (swept.left, swept.failed) == (left, 1 - left)
+    assert (swept.left_to_others, swept.failed) == (left, 1 - left)
     assert [alert.kind for alert in made.alerts()] == ["unreadable"] * (1 - left)
 
 
@@ -339,7 +339,7 @@ async def test_a_supervisor_leaves_a_due_row_to_a_newer_instance() -> None:
     older, newer = await expired()
     before = newer.order()
     swept = await older.run(older.supervisor.sweep())
-    assert (swept.done, swept.failed, swept.left) == ({}, 0, 1)
+    assert (swept.done, swept.failed, swept.left_to_others) == ({}, 0, 1)
     assert newer.order() == before
     await newer.later(LEASE_TIME.total_seconds())
     assert await newer.sweep() == {"step reset": 1}
