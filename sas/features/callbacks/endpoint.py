@@ -152,13 +152,13 @@ class Callbacks:
         http_status, code, sentence = _ANSWERS[status]
         if status in {StepStatus.OUT, StepStatus.WAITS}:
             message = results.encode_result(message, self._context.codec)
-            if not await self._is_the_one(message, token or ""):
+            if not await self._is_first_result(message, token or ""):
                 return _answer(409, "other-result", f"order {order.order_id}: {_OTHER}")
             await self._send_once(message, order)
         return _answer(http_status, code, f"order {order.order_id}: {sentence}")
 
-    async def _is_the_one(self, message: CallbackMessage, token: str) -> bool:
-        """Return whether this is the one result of its token that may be kept and sent now.
+    async def _is_first_result(self, message: CallbackMessage, token: str) -> bool:
+        """Return whether this is the result of its token that may be recorded and sent now.
 
         The first result is recorded in the order's journal. Another result is accepted only after
         the first was acted on.
