@@ -328,14 +328,14 @@ MUTANTS = (
     Mutant(
         name="a redriven message keeps its MessageId",
         path="sas/operate/redriving.py",
-        old='f"redrive/{digest_id(path, str(first.sequence), key_time(first.enqueued_at))}"',
-        new="first.message_id",
+        old='f"redrive/{digest_id(path, str(message.sequence), key_time(message.enqueued_at))}"',
+        new="message.message_id",
     ),
     Mutant(
         name="a redriven message is put back under ids that it had before",
         path="sas/operate/redriving.py",
-        old="dropped, source = {FIRST_AT, SOURCE, WHY, WHY_TEXT}, one.source",
-        new='dropped, source = {"sas_put_back", FIRST_AT, SOURCE, WHY, WHY_TEXT}, one.source',
+        old="{FIRST_AT, SOURCE, DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION}",
+        new='{"sas_put_back", FIRST_AT, SOURCE, DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION}',
     ),
     Mutant(
         name="a callback that is answered 202 is not sent",

@@ -13,7 +13,7 @@ from sas.desk.watch import Watch
 from sas.domain.order import Order
 from sas.domain.queues import Queues
 from sas.operate import commands
-from sas.operate.commands import Asked, Ended, Intent
+from sas.operate.commands import CommandResult, Intent, OrderCommand
 from sas.operate.errors import CommandError
 from sas.ports import MessageBus, StateStore, UnavailableError
 
@@ -43,10 +43,10 @@ class Sent:
     """
 
     intent: Intent
-    asked: Sequence[Asked]
+    asked: Sequence[OrderCommand]
     at: datetime
     key: str = field(default_factory=lambda: uuid4().hex)
-    ended: Sequence[Ended] = ()
+    ended: Sequence[CommandResult] = ()
     problem: str = ""
     failed: Mapping[str, str] | None = None
 
@@ -56,7 +56,7 @@ class Sent:
         return not self.ended and not self.problem
 
     @property
-    def done(self) -> Sequence[Ended]:
+    def done(self) -> Sequence[CommandResult]:
         """Those that were carried out."""
         return [one for one in self.ended if one.carried_out]
 
@@ -64,7 +64,7 @@ class Sent:
     def refused(self) -> Sequence[tuple[str, str]]:
         """The other orders, and why they did not change."""
         return [
-            (one.asked.order_id, commands.why_not_done(one, WAIT_S))
+            (one.command.order_id, commands.why_not_done(one, WAIT_S))
             for one in self.ended
             if not one.carried_out
         ]
@@ -92,13 +92,13 @@ class Sender:
             UnavailableError: the bus did not take them.
         """
         asked = [
-            Asked(order_id=order_id, seq=one.seq, urgent=one.urgent)
+            OrderCommand(order_id=order_id, seq=one.seq, urgent=one.urgent)
             for order_id, one in seen.items()
         ]
         before = 0
         for batch in commands.batches(asked):
             await commands.send(
-                self._bus, batch, intent, self._queues, sent_before=before, of=len(asked)
+                self._bus, batch, intent, self._queues, sent_before=before, total=len(asked)
             )
             before += len(batch)
         made = Sent(intent=intent, asked=asked, at=at)
@@ -116,9 +116,9 @@ class Sender:
         except (UnavailableError, CommandError) as away:
             sent.problem = f"the result is not known: {away}"
         self._watch.forget(seen)
-        again = {one.asked.order_id: seen[one.asked.order_id].steps for one in sent.done}
+        again = {one.command.order_id: seen[one.command.order_id].steps for one in sent.done}
         with suppress(UnavailableError, CommandError):
-            found = await commands.outcomes(self._store, again, WAIT_S)
+            found = await commands.wait_for_steps(self._store, again, WAIT_S)
             said = {name: commands.failed_again(one, again[name]) for name, one in found.items()}
             sent.failed = {name: how for name, how in said.items() if how}
         self._watch.forget(seen)

@@ -31,7 +31,7 @@ from sas.features.claim_check import ClaimCheck
 from sas.operate import commands, finding, letters, redriving, why
 from sas.operate.commands import Intent, refusal
 from sas.operate.errors import CommandError, NotPossibleError, UsageError
-from sas.operate.redriving import Planned
+from sas.operate.redriving import PlannedMove
 from sas.ports import OperatorBus, PayloadCodec, StateStore, UnavailableError, UndeliverableError
 from sas.telemetry.tracing import logger
 
@@ -218,7 +218,7 @@ class Desk:
     async def failures(self, request: web.Request) -> web.Response:
         """Show the orders that failed alike, and what it would do to resubmit them."""
         name = request.query.get("fingerprint", "")
-        wanted = finding.Wanted(state="error", fingerprint=name, limit=MANY_MAX)
+        wanted = finding.OrderQuery(state="error", fingerprint=name, limit=MANY_MAX)
         found = [one async for one in finding.each(self.office.store, wanted)]
         step = name.partition("/")[0]
         intent = Intent(verb=Verb.RESUBMIT, by=self.office.by, step=step)
@@ -345,7 +345,7 @@ class Desk:
         self.inboxes.forget(item)
         raise web.HTTPSeeOther(f"/inbox/{box.name}/resend?done={key}")
 
-    async def _moved(self, plan: Planned) -> bool:
+    async def _moved(self, plan: PlannedMove) -> bool:
         """Send and remove; return whether it was removed."""
         try:
             async with aclosing(self.office.bus.move(plan.path, [plan.move])) as moving:

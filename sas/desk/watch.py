@@ -76,7 +76,7 @@ class Watch:
         self._now = now
         self.picture = Picture(at=now())
         self._changed = asyncio.Condition()
-        self._gate = asyncio.Semaphore(finding.CONCURRENT)
+        self._gate = asyncio.Semaphore(finding.LOADS_AT_ONCE)
         self._finished: dict[str, Row] = {}
         self._blocks: list[Block] = []
         self._finished_to: datetime | None = None
@@ -181,8 +181,8 @@ class Watch:
             if known is None or known[0] != key or now - known[1] > fresh_for_s:
                 wanted.append(name)
         wanted = wanted[:LOADS_MAX]
-        for start in range(0, len(wanted), finding.BATCH):
-            names = wanted[start : start + finding.BATCH]
+        for start in range(0, len(wanted), finding.BATCH_ORDERS):
+            names = wanted[start : start + finding.BATCH_ORDERS]
             rows = await asyncio.gather(*map(self._row, names))
             self._loaded |= {
                 name: (keys[name], now, row) for name, row in zip(names, rows, strict=True)

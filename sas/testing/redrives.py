@@ -14,7 +14,7 @@ from sas.operate.letters import (
     read,
     rejected_of,
 )
-from sas.operate.redriving import Planned, redrive, redrive_safe
+from sas.operate.redriving import PlannedMove, redrive, redrive_safe
 from sas.ports import Peeked, StoreUnavailableError, UnavailableError
 from sas.testing.bus import Queued
 from sas.testing.platform import QUEUES, REPLIES_TO
@@ -107,7 +107,7 @@ class Redriver:
                 return await judge(self._world.store, letter, QUEUES)
         return await judge(self._world.store, letter, QUEUES)
 
-    async def _move(self, moves: Sequence[Planned], *, dies: bool) -> None:
+    async def _move(self, moves: Sequence[PlannedMove], *, dies: bool) -> None:
         """Move messages as ``OperatorBus.move`` does: lock, send, and remove at last."""
         world, bus = self._world, self._world.memory_bus
         for one in moves:

@@ -205,7 +205,7 @@ def test_the_command_names_the_step_that_is_not_idempotent_and_the_seed_that_sho
     seed, command = again.split(", ")
     where = f"--project {directory} --agents own --seed {seed}"
     assert command == f"sas sim --app {app} {where}"
-    shown = project_of(app, directory, own=True)
+    shown = project_of(app, directory, own_agents=True)
     story = play(shown, drawn(int(seed), shown.workflows), tell=True).story
     assert any(line.endswith(what) and "BROKEN: invariant 7" in line for line in story)
 
@@ -217,7 +217,7 @@ def test_local_settings_reach_the_business_and_its_agents_and_stay_out_of_the_en
     (directory / "local.settings.json").write_text(json.dumps({"Values": values}))
     monkeypatch.setenv("MY_OWN", "of the machine")
     before = dict(os.environ)
-    what = project_of("tests.own_businesses:configured", directory, own=True)
+    what = project_of("tests.own_businesses:configured", directory, own_agents=True)
     story = play(what, Plan(1, 1, (ORDER,)), tell=True).story
     assert any("POST /of-the-file" in line for line in story)
     assert what.given is not None

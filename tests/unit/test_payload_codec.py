@@ -24,7 +24,7 @@ from sas.domain.content import PayloadRef
 from sas.domain.messages import Verb
 from sas.domain.order import Fault
 from sas.operate import commands
-from sas.operate.commands import Asked, Intent
+from sas.operate.commands import Intent, OrderCommand
 from sas.operate.errors import UsageError
 from sas.ports import (
     AwaitCallback,
@@ -89,7 +89,7 @@ def is_the_sender_s(message: Message) -> bool:
 async def command(made: Kit, order_id: str, verb: Verb, step: str, given: Any) -> None:
     """Give a command with an input, as the command and the desk do."""
     text = commands.checked_input(json.dumps(given).encode(), "--input", made.context.codec)
-    asked = [Asked(order_id=order_id, seq=made.order(order_id).seq)]
+    asked = [OrderCommand(order_id=order_id, seq=made.order(order_id).seq)]
     await made.run(
         commands.send(made.bus, asked, Intent(verb=verb, by="ann", step=step, input=text), QUEUES)
     )
@@ -304,7 +304,9 @@ async def test_an_input_that_the_scheduler_cannot_decode_is_refused() -> None:
     text = encode_content(json.dumps(EDITED), CheapCodec("other"))
     intent = Intent(verb=Verb.RESUBMIT, by="ann", step="reserve", input=text)
     await made.run(
-        commands.send(made.bus, [Asked(order_id="O-1", seq=made.order().seq)], intent, QUEUES)
+        commands.send(
+            made.bus, [OrderCommand(order_id="O-1", seq=made.order().seq)], intent, QUEUES
+        )
     )
     await made.drain()
     assert "its input is not accepted: the key other is missing" in made.alerts()[-1].text
@@ -317,7 +319,9 @@ async def test_an_input_in_plain_text_is_encoded_at_the_scheduler() -> None:
     await made.drain()
     intent = Intent(verb=Verb.RESUBMIT, by="ann", step="reserve", input=json.dumps(EDITED))
     await made.run(
-        commands.send(made.bus, [Asked(order_id="O-1", seq=made.order().seq)], intent, QUEUES)
+        commands.send(
+            made.bus, [OrderCommand(order_id="O-1", seq=made.order().seq)], intent, QUEUES
+        )
     )
     await made.drain()
     assert made.agents["stock"].calls[-1][1].order == EDITED
