@@ -121,14 +121,14 @@ async def _until_stopped(new_link: Callable[[], None] | None) -> None:
         with suppress(NotImplementedError, ValueError, RuntimeError):
             loop.add_signal_handler(number, stopped.set)
 
-    def typed() -> None:
+    def on_input() -> None:
         if new_link is not None and sys.stdin.readline():
             new_link()
         else:
             stopped.set()
 
     if new_link is not None:
-        loop.add_reader(sys.stdin, typed)
+        loop.add_reader(sys.stdin, on_input)
     await stopped.wait()
     if new_link is not None:
         loop.remove_reader(sys.stdin)

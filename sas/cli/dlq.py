@@ -108,7 +108,7 @@ def _dlq(arguments: argparse.Namespace) -> Work:
                 )
             by_age = sorted(contents.letters, key=lambda letter: letter.since)
             recent = [letter for letter in by_age if since is None or letter.since >= since]
-            dead_letters = await _judged(store, recent, queues)
+            dead_letters = await _judge_all(store, recent, queues)
             if action == "redrive":
                 try:
                     return await _redrive(bus, dead_letters, arguments, queues)
@@ -121,7 +121,7 @@ def _dlq(arguments: argparse.Namespace) -> Work:
     return run
 
 
-async def _judged(
+async def _judge_all(
     store: StateStore, candidates: Sequence[Letter], queues: Queues
 ) -> list[DeadLetter]:
     gate = asyncio.Semaphore(finding.LOADS_AT_ONCE)
@@ -158,7 +158,7 @@ def _list_dlq(
             output.say(line)
         fates = Counter(dead_letter.verdict.fate.value for dead_letter in dead_letters)
         parts = ", ".join(f"{count:,} {name}" for name, count in fates.most_common())
-        summary = inboxes.counted(len(dead_letters), "dead letter", "dead letters", len(page))
+        summary = inboxes.count_text(len(dead_letters), "dead letter", "dead letters", len(page))
         output.say(f"{summary}: {parts}" if parts else summary)
     for problem in problems.values():
         output.complain(f"sas: {output.one_line(problem)}")

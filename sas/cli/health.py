@@ -81,10 +81,10 @@ def _circuits(arguments: argparse.Namespace) -> Work:
 
 def _check_agents(names: Sequence[str], known_agents: set[str]) -> None:
     """Refuse the name of an agent that no source knows, because it may be mistyped."""
-    unknown = [name for name in names if name not in known_agents]
-    if unknown:
+    unknown_names = [name for name in names if name not in known_agents]
+    if unknown_names:
         raise UsageError(
-            f"there is no circuit of an agent {unknown[0]!r}: known are "
+            f"there is no circuit of an agent {unknown_names[0]!r}: known are "
             f"{', '.join(sorted(known_agents)) or 'none'}. For one that never opened, give --app"
         )
 

@@ -63,7 +63,7 @@ def add_choice(parser: argparse.ArgumentParser, noun: str) -> None:
     )
 
 
-def counted(count: int, singular: str, plural: str, shown_count: int) -> str:
+def count_text(count: int, singular: str, plural: str, shown_count: int) -> str:
     """Return how many there are, and how many of them are shown."""
     words = (
         f"no {singular}" if not count else f"1 {singular}" if count == 1 else f"{count:,} {plural}"
@@ -102,7 +102,7 @@ def _alerts(arguments: argparse.Namespace) -> int:
             for message, alert in alerts[::-1][:limit]:
                 _say_alert(message, alert, as_json=arguments.json)
             if not arguments.json:
-                output.say(counted(len(alerts), "alert", "alerts", min(limit, len(alerts))))
+                output.say(count_text(len(alerts), "alert", "alerts", min(limit, len(alerts))))
             return 0
         shown_ids: set[tuple[int, str]] = set()
         while True:
@@ -245,7 +245,7 @@ def _list_rejected(
     if rows:
         for line in output.table(("Since", "Order", "Reason", "Source", "MessageId"), rows, below):
             output.say(line)
-    output.say(counted(len(pairs), "rejected message", "rejected messages", len(page)))
+    output.say(count_text(len(pairs), "rejected message", "rejected messages", len(page)))
     return 0
 
 

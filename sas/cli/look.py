@@ -129,10 +129,10 @@ def page(
     if journal and journal[0].seq > 1:
         yield f"(journal rows 1 to {journal[0].seq - 1} were removed)"
     folds = folded(journal)
-    visible = folds[-last:] if last else folds
-    if len(visible) < len(folds):
-        yield f"(the last {len(visible):,} of {len(folds):,} rows; without --last all are shown)"
-    for fold in visible:
+    shown_folds = folds[-last:] if last else folds
+    if len(shown_folds) < len(folds):
+        yield f"(the last {len(shown_folds):,} of {len(folds):,} rows; without --last all are shown)"
+    for fold in shown_folds:
         yield from _run(fold) if fold.is_run else _entry(order, fold.entries[0])
     yield ""
     yield "next: " + one_line(advice(order, now))
@@ -252,10 +252,10 @@ def _entry(order: Order, entry: JournalEntry) -> Iterator[str]:
 
 def _run(fold: Fold) -> Iterator[str]:
     """Yield the one row that stands for a long run of waiting."""
-    first, last = fold.entries[0], fold.entries[-1]
-    extent = f"to {last.seq}, over {spelled(last.at - first.at)}"
+    first_entry, last_entry = fold.entries[0], fold.entries[-1]
+    extent = f"to {last_entry.seq}, over {spelled(last_entry.at - first_entry.at)}"
     count = f"{len(fold.entries):,} rows: {fold.words}"
-    yield output.row((f"{first.seq:>4}", _exactly(first.at), count, extent))
+    yield output.row((f"{first_entry.seq:>4}", _exactly(first_entry.at), count, extent))
 
 
 def _exactly(at: datetime) -> str:

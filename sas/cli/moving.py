@@ -52,11 +52,11 @@ async def carry_out(
     action = f"remove {in_words(count)} for good" if removal else f"send {in_words(count)} again"
     if asks and not output.confirmed(action):
         return 1
-    removed = await _moved(bus, plans, as_json=arguments.json)
+    removed = await _move_all(bus, plans, as_json=arguments.json)
     return 1 if reasons or removed < count else 0
 
 
-async def _moved(bus: OperatorBus, plans: Sequence[PlannedMove], *, as_json: bool) -> int:
+async def _move_all(bus: OperatorBus, plans: Sequence[PlannedMove], *, as_json: bool) -> int:
     """Send and remove; return how many were removed."""
     count, done, removed = len(plans), 0, 0
     removal = any(plan.move.message is None for plan in plans)

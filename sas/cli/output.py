@@ -76,42 +76,43 @@ def columns(stream: TextIO) -> int | None:
 
 def row(parts: Sequence[str]) -> str:
     """Return the parts of a row on one line; on a narrower terminal, the last on several lines."""
-    safe = [one_line(part) for part in parts]
-    line, width = "  ".join(safe), columns(sys.stdout)
+    escaped = [one_line(part) for part in parts]
+    line, width = "  ".join(escaped), columns(sys.stdout)
     if width is None or len(line) <= width:
-        return "  ".join(map(coloured, safe))
-    bare = [part.strip() for part in safe]
-    for cells in (safe[:-1], bare[:-1]):
-        used = len("  ".join(cells))
-        if cells and used <= width:
-            return "\n".join(_beside("  ".join(map(coloured, cells)), used, bare[-1], width))
-    return "\n".join(_wrapped("  ".join(bare), width, first=""))
+        return "  ".join(map(coloured, escaped))
+    # The row is too long. Leave the padding of the cells out where even they do not fit with it.
+    bare = [part.strip() for part in escaped]
+    for cells in (escaped[:-1], bare[:-1]):
+        cells_width = len("  ".join(cells))
+        if cells and cells_width <= width:
+            return "\n".join(_beside("  ".join(map(coloured, cells)), cells_width, bare[-1], width))
+    return "\n".join(_wrapped("  ".join(bare), width, indent=""))
 
 
-def _beside(cells: str, used: int, text: str, width: int) -> list[str]:
-    """Return the lines of a text beside cells of a row; below them, if there is little room."""
-    room = width - used - 2
+def _beside(cells: str, cells_width: int, text: str, width: int) -> list[str]:
+    """Return the lines of a text beside the cells of its row, or below them if room is scarce."""
+    room = width - cells_width - 2
     if room < min(TEXT_WIDTH_MIN, len(text)):
         return [cells.rstrip(), *_wrapped(text, width)]
-    first, *others = _wrapped(text, width, first=" " * (used + 2))
-    return [f"{cells}  {first.lstrip()}", *others]
+    first_line, *others = _wrapped(text, width, indent=" " * (cells_width + 2))
+    return [f"{cells}  {first_line.lstrip()}", *others]
 
 
 def table(
     heading: Sequence[str], rows: Sequence[Sequence[str]], below: Sequence[Sequence[str]] = ()
 ) -> Iterator[str]:
-    """Yield the lines of a table; ``below`` has the lines that follow each row.
+    """Yield the lines of a table. ``below`` has the lines that follow each row.
 
-    On a terminal that is too narrow for the table, a row is its first cell, and below it the
-    other cells with their headings; empty cells ("-") are left out.
+    On a terminal that is too narrow for the table, the first cell of a row stands alone. The other
+    cells follow below it with their headings, without the empty ones ("-").
     """
-    safe = [[one_line(cell) for cell in row] for row in (heading, *rows)]
-    widths = [max(len(cell) for cell in column) for column in zip(*safe, strict=True)]
+    escaped = [[one_line(cell) for cell in row] for row in (heading, *rows)]
+    widths = [max(len(cell) for cell in column) for column in zip(*escaped, strict=True)]
     screen = columns(sys.stdout)
     is_wide = screen is None or sum(widths) + 2 * (len(widths) - 1) <= screen
     if is_wide:
-        yield _aligned(safe[0], widths)
-    for number, cells in enumerate(safe[1:]):
+        yield _aligned(escaped[0], widths)
+    for number, cells in enumerate(escaped[1:]):
         if is_wide:
             yield _aligned(cells, widths)
         else:
@@ -130,11 +131,11 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(map(coloured, padded)).rstrip()
 
 
-def _wrapped(text: str, width: int, first: str = "    ") -> list[str]:
+def _wrapped(text: str, width: int, indent: str = "    ") -> list[str]:
     return textwrap.wrap(
         text,
         max(width, 20),
-        initial_indent=first,
+        initial_indent=indent,
         subsequent_indent="    ",
         break_on_hyphens=False,
     )
@@ -273,14 +274,14 @@ def phrase(word: str, moment: datetime | None) -> str:
 def facts(pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Yield named facts, one below the other. A fact without text is left out."""
     present = [(name, one_line(text)) for name, text in pairs if text]
-    wide = max((len(name) for name, _ in present), default=0)
+    name_width = max((len(name) for name, _ in present), default=0)
     screen = columns(sys.stdout)
     for name, text in present:
-        line = f"{name.ljust(wide)}  {text}"
+        line = f"{name.ljust(name_width)}  {text}"
         if screen is None or len(line) <= screen:
             yield line
         else:
-            indent = " " * (wide + 2 if screen >= 60 else 4)
+            indent = " " * (name_width + 2 if screen >= 60 else 4)
             yield from textwrap.wrap(line, screen, subsequent_indent=indent, break_on_hyphens=False)
 
 

@@ -116,21 +116,21 @@ def _full(members: dict[str, msgspec.Raw], defaults: Defaults) -> NewOrder:
 
 def _values(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Yield the text and the line of each value. The first line shows the form of the input."""
-    number, first = 0, b""
-    while not first.strip():
-        number, first = number + 1, _line(source, number + 1)
+    number, first_line = 0, b""
+    while not first_line.strip():
+        number, first_line = number + 1, _line(source, number + 1)
         if number == 1:
-            first = first.removeprefix(codecs.BOM_UTF8)
-        if not first:
+            first_line = first_line.removeprefix(codecs.BOM_UTF8)
+        if not first_line:
             return
-    if first.lstrip().startswith(b"["):
+    if first_line.lstrip().startswith(b"["):
         hint = "give each order on a line of its own (jq -c '.[]' FILE)"
         raise InputError(number, f"this is not a JSON object but an array: {hint}")
-    if _is_whole(first):
-        yield number, first
+    if _is_whole(first_line):
+        yield number, first_line
         yield from _lines(source, number)
     else:
-        yield number, _object(source, number, first)
+        yield number, _object(source, number, first_line)
 
 
 def _lines(source: BinaryIO, number: int) -> Iterator[tuple[int, bytes]]:
@@ -158,18 +158,18 @@ def _is_whole(text: bytes) -> bool:
     return True
 
 
-def _object(source: BinaryIO, number: int, first: bytes) -> bytes:
+def _object(source: BinaryIO, number: int, first_line: bytes) -> bytes:
     """Return the one object of a source that holds it over several lines."""
     rest = source.read(ITEM_BYTES_MAX)
-    whole = first + rest
+    whole = first_line + rest
     if _is_whole(whole):
         return whole
     try:
-        parse(first)
+        parse(first_line)
     except MalformedError as error:
         hint = " (JSON Lines: one whole object a line; or a single object)"
         raise InputError(number, error.description + hint) from None
-    return first
+    return first_line
 
 
 class Feed:

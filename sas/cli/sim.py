@@ -97,8 +97,8 @@ def _run(arguments: argparse.Namespace) -> int:
     except ProjectError as error:
         raise UsageError(str(error)) from None
     if arguments.seed is not None:
-        return _one(project, arguments)
-    tally = _many(make, project, arguments)
+        return _play_one(project, arguments)
+    tally = _play_many(make, project, arguments)
     _print(tally, arguments)
     if tally.broken and not arguments.json:
         _shrink(project, tally.broken[0][0], arguments)
@@ -137,7 +137,7 @@ def _workflows_of(app: str) -> Workflows:
             raise UsageError(f"{first_error}; {second_error}") from None
 
 
-def _one(project: Project, arguments: argparse.Namespace) -> int:
+def _play_one(project: Project, arguments: argparse.Namespace) -> int:
     from sas.testing.plan import drawn  # noqa: PLC0415
     from sas.testing.play import play  # noqa: PLC0415
 
@@ -160,7 +160,7 @@ def _one(project: Project, arguments: argparse.Namespace) -> int:
     return 1
 
 
-def _many(
+def _play_many(
     make: functools.partial[Project], project: Project, arguments: argparse.Namespace
 ) -> Tally:
     from sas.testing.run import jobs_here, played  # noqa: PLC0415
@@ -169,11 +169,11 @@ def _many(
     tally = Tally(workflows=project.workflows)
     seeds = range(arguments.first, arguments.first + arguments.seeds)
 
-    def described() -> str:
+    def describe() -> str:
         broken = f", {len(tally.broken)} broken" if tally.broken else ""
         return f"{tally.seeds:,} of {len(seeds):,} seeds, {tally.orders:,} orders{broken}"
 
-    progress = ProgressLine(described)
+    progress = ProgressLine(describe)
     jobs = arguments.jobs or jobs_here()
     with progress.shown():
         for result in played(make, seeds, arguments.orders, jobs):
@@ -194,7 +194,7 @@ def _tell_at_once(seed: int, violation: Violation, number: int) -> None:
 
 
 def _print(tally: Tally, arguments: argparse.Namespace) -> None:
-    command_of = functools.partial(_again, arguments)
+    command_of = functools.partial(_command_again, arguments)
     advice = [*tally.own_faults_told(command_of), *tally.advice()]
     if arguments.json:
         for seed, violations in tally.broken:
@@ -216,7 +216,7 @@ def _print(tally: Tally, arguments: argparse.Namespace) -> None:
     for line in advice:
         _tell(line)
     if missing := tally.never_reached():
-        _tell(f"kinds of transition never reached: {_first(missing)}")
+        _tell(f"kinds of transition never reached: {_first_items(missing)}")
     for seed, violations in tally.broken[:SHOWN_ITEMS_MAX]:
         _tell(f"seed {seed}: {violations[0]}")
         _tell(f"seed {seed} again: {command_of(seed)}")
@@ -228,13 +228,13 @@ def _print(tally: Tally, arguments: argparse.Namespace) -> None:
     _tell(f"{tally.seeds:,} seeds, {tally.orders:,} orders: {verdict}")
 
 
-def _first(texts: list[str]) -> str:
+def _first_items(texts: list[str]) -> str:
     """Return the first items of a list, and how many more there are."""
     rest = [f"{len(texts) - SHOWN_ITEMS_MAX} more"] if len(texts) > SHOWN_ITEMS_MAX else []
     return "; ".join([*texts[:SHOWN_ITEMS_MAX], *rest])
 
 
-def _again(arguments: argparse.Namespace, seed: int) -> str:
+def _command_again(arguments: argparse.Namespace, seed: int) -> str:
     """Return the command that plays a seed again, with all that changes its story."""
     words = ["sas", "sim", "--app", arguments.app]
     if arguments.project != Path():

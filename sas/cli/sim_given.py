@@ -80,10 +80,12 @@ def _settings(path: Path) -> dict[str, str]:
 
 def _given(path: Path) -> dict[str, Any]:
     content = _read(path)
-    unknown = sorted(set(content) - _MEMBERS)
-    if unknown:
+    unknown_names = sorted(set(content) - _MEMBERS)
+    if unknown_names:
         members = ", ".join(sorted(_MEMBERS))
-        raise UsageError(f"{FILE} has the unknown member {unknown[0]!r}: give {members}; {_HOW}")
+        raise UsageError(
+            f"{FILE} has the unknown member {unknown_names[0]!r}: give {members}; {_HOW}"
+        )
     return content
 
 

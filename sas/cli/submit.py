@@ -67,7 +67,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     connection = args.read_connection(arguments.reply_queue, os.environ)
     defaults = Defaults(connection.reply_queue, arguments.workflow)
-    with _opened(arguments.file) as source:
+    with _open_file(arguments.file) as source:
         options = SubmitOptions(
             connection=connection,
             items=read_items(source, defaults),
@@ -79,7 +79,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return asyncio.run(submit_and_follow(options))
 
 
-def _opened(name: str) -> AbstractContextManager[BinaryIO]:
+def _open_file(name: str) -> AbstractContextManager[BinaryIO]:
     if name == "-":
         return nullcontext(_stdin())
     try:

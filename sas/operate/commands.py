@@ -146,7 +146,7 @@ def refusal(order: Order, intent: Intent) -> str:
     names = [step.name for step in order.steps]
     if intent.step is not None and intent.step not in names:
         return f"it has no step {intent.step!r}, only {', '.join(names)}"
-    if _possible(order, intent):
+    if _is_possible(order, intent):
         return ""
     if intent.step is not None and order.process_state is OrderState.ERROR:
         state = order.steps[names.index(intent.step)].process_state.value
@@ -154,10 +154,10 @@ def refusal(order: Order, intent: Intent) -> str:
     return why_not(order, intent.verb)
 
 
-def _possible(order: Order, intent: Intent) -> bool:
+def _is_possible(order: Order, intent: Intent) -> bool:
     match intent.verb:
         case Verb.RESUBMIT | Verb.SKIP:
-            return bool(_failed(order, intent))
+            return bool(_failed_steps(order, intent))
         case Verb.UNDO:
             return can_undo(order)
         case Verb.CANCEL:
@@ -168,7 +168,7 @@ def _possible(order: Order, intent: Intent) -> bool:
 
 def outlook(order: Order, intent: Intent) -> str:
     """Return what a possible command would do."""
-    failed_steps = _failed(order, intent)
+    failed_steps = _failed_steps(order, intent)
     match intent.verb:
         case Verb.RESUBMIT:
             with_input = " with the given input" if intent.input is not None else ""
@@ -194,7 +194,7 @@ def outlook(order: Order, intent: Intent) -> str:
             return "note that you have seen that it is in Error; nothing else changes"
 
 
-def _failed(order: Order, intent: Intent) -> Sequence[StepRecord]:
+def _failed_steps(order: Order, intent: Intent) -> Sequence[StepRecord]:
     return [step for step in order.steps if is_failed(step) and intent.step in {None, step.name}]
 
 
@@ -319,7 +319,7 @@ _ENDED = frozenset({StepState.PROCESSED, StepState.ERROR, StepState.COMPENSATED}
 
 def resubmitted(order: Order, intent: Intent) -> frozenset[int]:
     """Return the steps that a resubmit runs again, by number."""
-    failed_steps = _failed(order, intent) if intent.verb is Verb.RESUBMIT else ()
+    failed_steps = _failed_steps(order, intent) if intent.verb is Verb.RESUBMIT else ()
     return frozenset(step.number for step in failed_steps)
 
 

@@ -113,8 +113,8 @@ async def load_all(store: StateStore, ids: Sequence[str]) -> list[Order]:
         async with gate:
             return await store.load(order_id)
 
-    loaded = await asyncio.gather(*(fetch(order_id) for order_id in ids))
-    return [order for order in loaded if order is not None]
+    orders = await asyncio.gather(*(fetch(order_id) for order_id in ids))
+    return [order for order in orders if order is not None]
 
 
 async def each(store: StateStore, query: OrderQuery) -> AsyncIterator[Order]:

@@ -60,12 +60,12 @@ def redrive(
 
     Return the moves, and a reason for each message that stays.
     """
-    return _planned(
+    return _plan(
         messages,
         path,
         ids=ids,
         queues=queues,
-        message_of=lambda group: _again(group, path, queues, to),
+        message_of=lambda group: _message_again(group, path, queues, to),
     )
 
 
@@ -79,8 +79,8 @@ def redrive_safe(
     reasons: list[str] = []
     safe: dict[str, list[Peeked]] = {}
     for letter, verdict in verdicts:
-        if why := why_it_stays(letter, verdict, queues):
-            reasons.append(f"{letter.peeked.message_id} stays: {why}")
+        if reason := why_it_stays(letter, verdict, queues):
+            reasons.append(f"{letter.peeked.message_id} stays: {reason}")
         else:
             safe.setdefault(letter.path, []).append(letter.peeked)
     moves: list[PlannedMove] = []
@@ -98,7 +98,7 @@ def removal(
 
     Return the moves, and a reason for each message that stays.
     """
-    return _planned(messages, path, ids=ids, queues=queues, message_of=lambda _: None)
+    return _plan(messages, path, ids=ids, queues=queues, message_of=lambda _: None)
 
 
 def why_it_stays(letter: Letter, verdict: Verdict, queues: Queues) -> str:
@@ -123,8 +123,8 @@ async def plan_one(
             if message.message_id != message_id:
                 continue
             letter = letter_of(path, message)
-            if why := why_it_stays(letter, await judge(store, letter, queues), queues):
-                raise NotPossibleError(f"{message_id} stays: {why}")
+            if reason := why_it_stays(letter, await judge(store, letter, queues), queues):
+                raise NotPossibleError(f"{message_id} stays: {reason}")
     moves, reasons = redrive(messages, path, [message_id], queues)
     if reasons or len(moves) != 1:
         raise NotPossibleError(
@@ -133,7 +133,7 @@ async def plan_one(
     return moves[0]
 
 
-def _planned(
+def _plan(
     messages: Sequence[Peeked],
     path: str,
     ids: Collection[str] | None,
@@ -166,7 +166,9 @@ def _planned(
     ]
 
 
-def _again(group: Sequence[ParsedMessage], path: str, queues: Queues, to: str | None) -> Message:
+def _message_again(
+    group: Sequence[ParsedMessage], path: str, queues: Queues, to: str | None
+) -> Message:
     """Return the message to send in place of the messages of one group.
 
     It gets a new id, because duplicate detection would drop the old one. The new id is a digest of

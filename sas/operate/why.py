@@ -102,8 +102,8 @@ def story(order: Order, journal: Sequence[JournalEntry]) -> str:
         case OrderState.REJECTED:
             return f"It was rejected before any step began: {_rejected_because(journal)}."
         case OrderState.PROCESSED:
-            took = spelled(since(order) - order.details.submitted_at)
-            return f"It is complete: every step is done, {took} after it was submitted."
+            duration = spelled(since(order) - order.details.submitted_at)
+            return f"It is complete: every step is done, {duration} after it was submitted."
         case OrderState.COMPENSATED:
             return f"It was undone{_undone_because(journal)}. Nothing of it is left."
         case OrderState.ERROR:
