@@ -131,7 +131,8 @@ def page(
     folds = folded(journal)
     shown_folds = folds[-last:] if last else folds
     if len(shown_folds) < len(folds):
-        yield f"(the last {len(shown_folds):,} of {len(folds):,} rows; without --last all are shown)"
+        count, total = len(shown_folds), len(folds)
+        yield f"(the last {count:,} of {total:,} rows; without --last all are shown)"
     for fold in shown_folds:
         yield from _run(fold) if fold.is_run else _entry(order, fold.entries[0])
     yield ""
