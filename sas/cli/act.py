@@ -32,7 +32,7 @@ from sas.operate.errors import NotPossibleError, UsageError
 from sas.operate.finding import OrderQuery
 from sas.ports import StateStore
 
-OPERATOR = "SAS_OPERATOR"
+OPERATOR_SETTING = "SAS_OPERATOR"
 COMMAND_WAIT_S = 30.0
 STATES_OF_MANY = {Verb.UNDO: ["error", "processed"], Verb.CANCEL: ["running", "error"]}
 """The choices of ``--state`` for verbs that can change many orders in other states than Error."""
@@ -135,7 +135,9 @@ def _intent(arguments: argparse.Namespace, verb: Verb) -> Intent:
 def add_name(parser: argparse.ArgumentParser) -> None:
     """Add --by."""
     parser.add_argument(
-        "--by", metavar="NAME", help=f"your name in the journal (default: {OPERATOR}, or your user)"
+        "--by",
+        metavar="NAME",
+        help=f"your name in the journal (default: {OPERATOR_SETTING}, or your user)",
     )
 
 
@@ -145,8 +147,8 @@ def name_of(arguments: argparse.Namespace) -> str:
     Raises:
         UsageError: the journal does not take this name.
     """
-    by = arguments.by or os.environ.get(OPERATOR) or _user()
-    return commands.check_name(by, "--by" if arguments.by else OPERATOR)
+    by = arguments.by or os.environ.get(OPERATOR_SETTING) or _user()
+    return commands.check_name(by, "--by" if arguments.by else OPERATOR_SETTING)
 
 
 def _input(text: str) -> str:
@@ -165,7 +167,9 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):
-        raise UsageError(f"your user has no name here: give --by NAME or set {OPERATOR}") from None
+        raise UsageError(
+            f"your user has no name here: give --by NAME or set {OPERATOR_SETTING}"
+        ) from None
 
 
 def _for_fingerprint(options: CommandOptions, query: OrderQuery) -> CommandOptions:

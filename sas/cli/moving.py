@@ -30,6 +30,7 @@ def in_words(count: int) -> str:
 async def carry_out(
     bus: OperatorBus,
     plans: Sequence[PlannedMove],
+    *,
     reasons: Sequence[str],
     arguments: argparse.Namespace,
     heading: str,

@@ -80,7 +80,7 @@ def row(parts: Sequence[str]) -> str:
     line, width = "  ".join(escaped), columns(sys.stdout)
     if width is None or len(line) <= width:
         return "  ".join(map(coloured, escaped))
-    # The row is too long. Leave the padding of the cells out where even they do not fit with it.
+    # The row is too long. If its cells alone are too long as well, leave out their padding.
     bare = [part.strip() for part in escaped]
     for cells in (escaped[:-1], bare[:-1]):
         cells_width = len("  ".join(cells))

@@ -23,6 +23,7 @@ from sas.operate.errors import ServiceUnavailableError, UsageError
 from sas.operate.letters import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
+    PEEKS_AT_ONCE,
     READ_MAX,
     alert_of,
     rejected_of,
@@ -59,8 +60,6 @@ Bus Data Sender on the target. At most 1,000 messages of a queue are read.
   sas queues redrive responses-web-shop --dead-letter --id MESSAGE_ID
   sas queues remove orders-rejected --id MESSAGE_ID
 """
-PEEKS_AT_ONCE = 8
-"""Queues that are read at the same time."""
 SHOWN_CHARACTERS_MAX = 1000
 """The most characters of a body that are shown."""
 QUEUE_COLUMNS = ("Queue", "Waiting", "Scheduled", "DeadLettered", "Oldest")

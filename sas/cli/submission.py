@@ -36,7 +36,7 @@ REMEMBERED_MAX = 10_000
 orders that ended.
 """
 
-K = TypeVar("K")
+KeyT = TypeVar("KeyT")
 _REJECTED = event_type(Notice.REJECTED)
 _RECEIVED = event_type(Notice.RECEIVED)
 _END_OF_STATE = {
@@ -323,7 +323,7 @@ class SubmissionTracker:
         }
 
 
-def _keep(latest: OrderedDict[K, None], key: K) -> None:
+def _keep(latest: OrderedDict[KeyT, None], key: KeyT) -> None:
     """Remember a key as the latest; forget the oldest if there are too many."""
     latest[key] = None
     latest.move_to_end(key)

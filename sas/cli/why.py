@@ -103,6 +103,7 @@ def _why(arguments: argparse.Namespace) -> Work:
 async def _explanation(
     store: StateStore,
     bus: MessageBus | None,
+    *,
     order: Order,
     queues: Queues,
     definitions: Workflows | None,
@@ -135,7 +136,7 @@ async def _command(bus: MessageBus, order: Order, queues: Queues) -> AwaitedMess
 
 
 async def _message(
-    bus: MessageBus | None, order: Order, waits: Waits, queues: Queues, agents: set[str]
+    bus: MessageBus | None, order: Order, *, waits: Waits, queues: Queues, agents: set[str]
 ) -> AwaitedMessage:
     """Look for the message that moves the step on."""
     step = waits.step

@@ -297,7 +297,7 @@ def _of_recorded(entry: JournalEntry, order: Order) -> Verdict:
 
 
 async def _of_internal(
-    store: StateStore, letter: Letter, order: Order, queue: str, queues: Queues
+    store: StateStore, letter: Letter, *, order: Order, queue: str, queues: Queues
 ) -> Verdict:
     if queue not in {queues.scheduler, queues.replies, queues.callbacks}:
         if queue.startswith(queues.agent_prefix):

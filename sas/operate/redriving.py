@@ -52,6 +52,7 @@ class PlannedMove:
 def redrive(
     messages: Sequence[Peeked],
     path: str,
+    *,
     ids: Collection[str] | None,
     queues: Queues,
     to: str | None = None,
@@ -85,7 +86,7 @@ def redrive_safe(
             safe.setdefault(letter.path, []).append(letter.peeked)
     moves: list[PlannedMove] = []
     for path, messages in safe.items():
-        more_moves, more_reasons = redrive(messages, path, None, queues)
+        more_moves, more_reasons = redrive(messages, path, ids=None, queues=queues)
         moves += more_moves
         reasons += more_reasons
     return moves, reasons
@@ -109,7 +110,7 @@ def why_it_stays(letter: Letter, verdict: Verdict, queues: Queues) -> str:
 
 
 async def plan_one(
-    bus: MessageBus, store: StateStore, queues: Queues, path: str, message_id: str
+    bus: MessageBus, store: StateStore, *, queues: Queues, path: str, message_id: str
 ) -> PlannedMove:
     """Plan to send one rejected message or dead letter again, by the rules of the verbs.
 
@@ -125,7 +126,7 @@ async def plan_one(
             letter = letter_of(path, message)
             if reason := why_it_stays(letter, await judge(store, letter, queues), queues):
                 raise NotPossibleError(f"{message_id} stays: {reason}")
-    moves, reasons = redrive(messages, path, [message_id], queues)
+    moves, reasons = redrive(messages, path, ids=[message_id], queues=queues)
     if reasons or len(moves) != 1:
         raise NotPossibleError(
             reasons[0] if reasons else f"{message_id} is in the queue more than once"
@@ -136,6 +137,7 @@ async def plan_one(
 def _plan(
     messages: Sequence[Peeked],
     path: str,
+    *,
     ids: Collection[str] | None,
     queues: Queues,
     message_of: Callable[[Sequence[ParsedMessage]], Message | None],

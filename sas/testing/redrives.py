@@ -73,7 +73,7 @@ class Redriver:
 
     async def _resend(self, *, back: bool, dies: bool) -> None:
         found = await self._world.bus.peek(QUEUES.rejected, READ_MAX)
-        moves, _ = redrive(found, QUEUES.rejected, None, QUEUES)
+        moves, _ = redrive(found, QUEUES.rejected, ids=None, queues=QUEUES)
         sent = {number for one in moves for number in one.move.sequences}
         for one in found if back else ():
             if one.sequence not in sent and (queue := self._source_of(one)):

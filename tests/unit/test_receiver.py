@@ -350,7 +350,7 @@ async def test_a_dead_letter_that_was_put_back_before_is_put_back_again_after_it
         properties=copy.properties,
         sequence=1,
     )
-    ((planned,), _) = redrive([letter], QUEUE + DEAD_LETTERS, None, Queues())
+    ((planned,), _) = redrive([letter], QUEUE + DEAD_LETTERS, ids=None, queues=Queues())
     assert planned.move.message is not None
     await door.receive(planned.move.message)
     again = await door.next()
