@@ -119,7 +119,7 @@ def _trigger(name: str, binding: dict[str, Any], settings: Settings) -> Trigger:
         case "httpTrigger":
             where = f"The route of function {name}"
             route = settings.resolve(str(binding.get("route") or name), where=where)
-            methods = tuple(str(one).upper() for one in binding.get("methods") or ())
+            methods = tuple(str(method).upper() for method in binding.get("methods") or ())
             level = str(binding.get("authLevel", "FUNCTION")).lower()
             if level not in _AUTH_LEVELS:
                 raise ValueError(f"authorization level {level!r}: use {' or '.join(_AUTH_LEVELS)}.")
@@ -144,9 +144,9 @@ def _output(name: str, binding: dict[str, Any], settings: Settings) -> Output:
     raise _unsupported(f"the output binding {kind}")
 
 
-def _unsupported(what: str) -> ValueError:
+def _unsupported(feature: str) -> ValueError:
     return ValueError(
-        f"this host does not run {what}; it runs Service Bus queues, timers and HTTP. Leave the "
+        f"this host does not run {feature}; it runs Service Bus queues, timers and HTTP. Leave the "
         "function out with --except."
     )
 

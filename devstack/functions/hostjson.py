@@ -67,11 +67,11 @@ def _seconds(value: Any) -> float:
     return parse_timespan(value).total_seconds()
 
 
-def _some_seconds(value: Any) -> float:
-    found = _seconds(value)
-    if not found:
+def _positive_seconds(value: Any) -> float:
+    seconds = _seconds(value)
+    if not seconds:
         raise ValueError("must be more than zero")
-    return found
+    return seconds
 
 
 def _truth(value: Any) -> bool:
@@ -80,16 +80,16 @@ def _truth(value: Any) -> bool:
 
 def _one_of(*allowed: str) -> _Reader:
     def read(value: Any) -> str:
-        for one in allowed:
-            if str(value).lower() == one.lower():
-                return one
+        for choice in allowed:
+            if str(value).lower() == choice.lower():
+                return choice
         raise ValueError(f"must be {' or '.join(allowed)}")
 
     return read
 
 
 def _key(read: _Reader, default: Any) -> Any:
-    """A field that host.json sets: its key is the field's name in camel case, without `_s`."""
+    """A field that host.json sets: `max_delay_s` has the key `maxDelay`."""
     return field(default=default, metadata={"read": read})
 
 
@@ -98,7 +98,7 @@ class RetryOptions:
     """`clientRetryOptions`: how the Service Bus client retries."""
 
     mode: str = _key(_one_of("exponential", "fixed"), "exponential")
-    try_timeout_s: float = _key(_some_seconds, 60.0)
+    try_timeout_s: float = _key(_positive_seconds, 60.0)
     delay_s: float = _key(_seconds, 0.8)
     max_delay_s: float = _key(_seconds, 60.0)
     max_retries: int = _key(_whole(0), 3)
@@ -132,7 +132,7 @@ class HostConfig:
     functions: tuple[str, ...] | None = None
     log_level: str = "Information"
     not_applied: tuple[str, ...] = ()
-    """What the file contains and this host ignores."""
+    """Keys of the file that this host ignores."""
 
 
 def load_host_json(app_dir: Path, settings: Settings) -> HostConfig:
@@ -154,7 +154,7 @@ def parse_host_json(content: Mapping[str, Any]) -> HostConfig:
     _check_keys(extensions, _EXTENSIONS, "extensions")
     functions = content.get("functions")
     if functions is not None and not (
-        isinstance(functions, list) and all(isinstance(one, str) for one in functions)
+        isinstance(functions, list) and all(isinstance(name, str) for name in functions)
     ):
         raise HostJsonError("host.json: functions must be a list of function names.")
     service_bus = _service_bus(_section(extensions, "serviceBus", "extensions"))
@@ -172,9 +172,9 @@ def parse_host_json(content: Mapping[str, Any]) -> HostConfig:
 
 def _service_bus(section: Mapping[str, Any]) -> ServiceBusOptions:
     where = "extensions.serviceBus"
-    retry = _section(section, "clientRetryOptions", where)
-    own = _read(RetryOptions, retry, f"{where}.clientRetryOptions")
-    options = _read(ServiceBusOptions, section, where, "clientRetryOptions", retry=own)
+    retry_section = _section(section, "clientRetryOptions", where)
+    retry = _read(RetryOptions, retry_section, f"{where}.clientRetryOptions")
+    options = _read(ServiceBusOptions, section, where, "clientRetryOptions", retry=retry)
     if options.min_message_batch_size > options.max_message_batch_size:
         raise HostJsonError(
             f"host.json: {where}.minMessageBatchSize exceeds maxMessageBatchSize: make it smaller."
@@ -203,17 +203,18 @@ def _not_applied(content: Mapping[str, Any], bus: ServiceBusOptions) -> set[str]
 
 def _keys(options: type[Any]) -> dict[str, Field[Any]]:
     """The fields of an options class by their keys in host.json."""
-    found = {}
-    for one in fields(options):
-        if one.metadata:
-            first, *rest = one.name.removesuffix("_s").split("_")
-            found[first + "".join(word.capitalize() for word in rest)] = one
-    return found
+    fields_by_key = {}
+    for option in fields(options):
+        if option.metadata:
+            first, *rest = option.name.removesuffix("_s").split("_")
+            fields_by_key[first + "".join(word.capitalize() for word in rest)] = option
+    return fields_by_key
 
 
 def _read(
-    options: type[T], section: Mapping[str, Any], where: str, *other_keys: str, **more: Any
+    options: type[T], section: Mapping[str, Any], where: str, *other_keys: str, **nested: Any
 ) -> T:
+    """Read the options of a section; it may also have `other_keys`, whose values are `nested`."""
     keys = _keys(options)
     _check_keys(section, {*keys, *other_keys}, where)
     values: dict[str, Any] = {}
@@ -223,7 +224,7 @@ def _read(
         except (ValueError, TypeError) as error:
             reason = str(error).rstrip(".")
             raise HostJsonError(f"host.json: {where}.{key} {reason}.") from error
-    return options(**values, **more)
+    return options(**values, **nested)
 
 
 def _section(content: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
