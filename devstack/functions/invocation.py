@@ -43,6 +43,7 @@ CURRENT: contextvars.ContextVar[tuple[str, str] | None] = contextvars.ContextVar
 )
 """(invocation id, function name) of the code that runs now; None outside an invocation."""
 
+_NO_PROPERTIES = Datum("{}", "json")
 _NO_RETRY = SimpleNamespace(retry_count=0, max_retry_count=0, exception=None)
 _THREAD_LOCAL = threading.local()
 _TRACE = re.compile(r"00-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})")
@@ -90,7 +91,11 @@ class Counts:
 
 
 class Invoker:
-    """Calls the functions of one host process. One past functionTimeout fails all, as in Azure."""
+    """Calls the functions of one host process.
+
+    If one function exceeds functionTimeout, all that run fail, because in Azure the host then ends
+    the worker process with everything in it.
+    """
 
     def __init__(self, settings: Settings, *, timeout_s: float | None) -> None:
         """`timeout_s` is host.json's functionTimeout; None means no limit."""
@@ -114,12 +119,18 @@ class Invoker:
         counts.running += 1
         _log.info("Executing 'Functions.%s' (%s)", function.name, reason)
         try:
-            result = await self._call(function, datum, metadata, invocation_id)
+            result = await self._call(function, datum, metadata, invocation_id=invocation_id)
         except BaseException as error:
             counts.failed += 1
             text = "Executed 'Functions.%s' (Failed, %.0f ms): %s: %s"
-            facts = (function.name, _ms_since(began), type(error).__name__, error)
-            _log.error(text, *facts, exc_info=error if isinstance(error, Exception) else None)
+            _log.error(
+                text,
+                function.name,
+                _ms_since(began),
+                type(error).__name__,
+                error,
+                exc_info=error if isinstance(error, Exception) else None,
+            )
             raise
         else:
             counts.succeeded += 1
@@ -131,7 +142,12 @@ class Invoker:
             CURRENT.reset(token)
 
     async def _call(
-        self, function: IndexedFunction, datum: Datum, metadata: Mapping[str, Datum], own_id: str
+        self,
+        function: IndexedFunction,
+        datum: Datum,
+        metadata: Mapping[str, Datum],
+        *,
+        invocation_id: str,
     ) -> Result:
         signature = function.signature
         arguments: dict[str, Any] = {
@@ -142,7 +158,7 @@ class Invoker:
         arguments |= outs
         if signature.wants_context:
             arguments["context"] = _Context(
-                invocation_id=own_id,
+                invocation_id=invocation_id,
                 function_name=function.name,
                 function_directory=str(function.directory),
                 trace_context=_trace(datum, metadata),
@@ -172,7 +188,7 @@ class Invoker:
                 await asyncio.wait({work}, timeout=_CANCEL_S)
 
     async def _run(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
-        """Run the code; SystemExit or a cancellation from the code becomes an exception.
+        """Run the code; turn a SystemExit or a cancellation that it raises into an exception.
 
         Otherwise one function could end the event loop that all functions share, or leave its
         message unsettled.
@@ -210,13 +226,13 @@ def _run_on_thread(code: Callable[..., Any], arguments: dict[str, Any]) -> Any:
 def _trace(datum: Datum, metadata: Mapping[str, Datum]) -> SimpleNamespace:
     """The trace context of an invocation: a new span, in the trace of its message or request."""
     if datum.type == "http":
-        given = {name: one.value for name, one in datum.value["headers"].items()}
+        carrier = {name: header.value for name, header in datum.value["headers"].items()}
     else:
-        found = metadata.get("ApplicationProperties")
-        given = json.loads(found.value) if found is not None and found.type == "json" else {}
-    parent = _TRACE.fullmatch(str(given.get("traceparent") or given.get("Diagnostic-Id")))
+        properties = metadata.get("ApplicationProperties", _NO_PROPERTIES)
+        carrier = json.loads(properties.value) if properties.type == "json" else {}
+    parent = _TRACE.fullmatch(str(carrier.get("traceparent") or carrier.get("Diagnostic-Id")))
     trace_id, flags = parent.groups() if parent else (secrets.token_hex(16), "01")
-    state = str(given.get("tracestate", "")) if parent else ""
+    state = str(carrier.get("tracestate", "")) if parent else ""
     trace_parent = f"00-{trace_id}-{secrets.token_hex(8)}-{flags}"
     return SimpleNamespace(trace_parent=trace_parent, trace_state=state, attributes={})
 
@@ -248,7 +264,7 @@ def _encode(parameter: BoundParameter, value: Any, where: str) -> Datum | None:
             raise InvocationError(f"{where}: a {type(value).__name__} cannot be sent.")
         return Datum(value, _GENERIC_KINDS[type(value)])
     try:
-        found: Datum | None = converter_for(parameter.converter).encode(
+        datum: Datum | None = converter_for(parameter.converter).encode(
             value, expected_type=parameter.annotation
         )
     except NotImplementedError as error:
@@ -256,7 +272,7 @@ def _encode(parameter: BoundParameter, value: Any, where: str) -> Datum | None:
             f"{where}: a {parameter.converter} binding does not take a {type(value).__name__}; "
             "give it str or bytes."
         ) from error
-    return found
+    return datum
 
 
 def _result(function: IndexedFunction, value: Any, outs: Mapping[str, _Out]) -> Result:

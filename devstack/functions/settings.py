@@ -93,11 +93,11 @@ class Settings:
         """
 
         def value(match: re.Match[str]) -> str:
-            found = self.get(match.group(1))
-            if found is None:
-                name = match.group(1)
-                raise SettingsError(f"{where} needs the setting {name!r}: {self._set(name)}")
-            return found
+            name = match.group(1)
+            setting = self.get(name)
+            if setting is None:
+                raise SettingsError(f"{where} needs the setting {name!r}: {self._advice(name)}")
+            return setting
 
         return _PERCENT.sub(value, text)
 
@@ -130,10 +130,10 @@ class Settings:
                 )
         raise SettingsError(
             f"{where} uses the connection {name!r}, a Service Bus connection string: "
-            f"{self._set(name)}"
+            f"{self._advice(name)}"
         )
 
-    def _set(self, name: str) -> str:
+    def _advice(self, name: str) -> str:
         near = get_close_matches(name, self.values, n=2, cutoff=0.75)
         hint = f"; did you mean {' or '.join(near)}?" if near else "."
         return f"set it in {FILE} or the environment{hint}"
@@ -188,9 +188,9 @@ def remote_host(name: str, value: str) -> str | None:
     if not _SECRETS & parts.keys() or parts.get("usedevelopmentemulator", "").lower() == "true":
         account = _ACCOUNT.search(value)
         return account.group() if account else None
-    hosts = [one for part, one in parts.items() if part.endswith("endpoint")]
-    hosts = hosts or [f"{parts.get('accountname', 'storage')}.core.windows.net"]
-    return next((one for one in hosts if not _is_local(one)), None)
+    addresses = [address for part, address in parts.items() if part.endswith("endpoint")]
+    addresses = addresses or [f"{parts.get('accountname', 'storage')}.core.windows.net"]
+    return next((address for address in addresses if not _is_local(address)), None)
 
 
 def _is_local(address: str) -> bool:

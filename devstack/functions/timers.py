@@ -95,18 +95,18 @@ class Timer:
 
     async def _sleep_until(self, due: datetime) -> bool:
         """Return False when the timer is stopped."""
-        while not self._stopping.is_set() and (left := due - self.clock()) > _EARLY:
-            left_s = min(left.total_seconds(), _SLEEP_S_MAX) / self.pace
+        while not self._stopping.is_set() and (wait := due - self.clock()) > _EARLY:
+            wait_s = min(wait.total_seconds(), _SLEEP_S_MAX) / self.pace
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), left_s)
+                await asyncio.wait_for(self._stopping.wait(), wait_s)
         return not self._stopping.is_set()
 
-    async def _fire(self, before: _Status | None, due: datetime, *, past_due: bool) -> _Status:
+    async def _fire(self, last_status: _Status | None, due: datetime, *, past_due: bool) -> _Status:
         started = self.clock()
-        shown = before or _Status(_NO_LAST_RUN, self._next(started), started)
+        known_status = last_status or _Status(_NO_LAST_RUN, self._next(started), started)
         content: dict[str, Any] = {
             "Schedule": {"AdjustForDST": True},
-            "ScheduleStatus": shown.to_json() if self._monitored else None,
+            "ScheduleStatus": known_status.to_json() if self._monitored else None,
             "IsPastDue": past_due,
         }
         datum = Datum(json.dumps(content), "json")
@@ -143,10 +143,10 @@ class Timer:
     def _write(self, status: _Status) -> None:
         if self._file is None:
             return
-        fresh = self._file.with_suffix(".new")
+        new_file = self._file.with_suffix(".new")
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            fresh.write_text(json.dumps({**status.to_json(), "Schedule": self.trigger.text}))
-            fresh.replace(self._file)
+            new_file.write_text(json.dumps({**status.to_json(), "Schedule": self.trigger.text}))
+            new_file.replace(self._file)
         except OSError as error:
             _log.warning("%s cannot be written (%s): the timer continues", self._file, error)
