@@ -146,14 +146,14 @@ def ended(child: Child) -> None:
         time.sleep(0.02)
 
 
-def said(child: Child) -> str:
+def stdout_of(child: Child) -> str:
     return "\n".join(child.out_lines())
 
 
 async def screen_of(up: Child) -> str:
     """What `up` says once everything runs."""
-    await until(lambda: "Ctrl-C stops everything" in said(up), up)
-    return said(up)
+    await until(lambda: "Ctrl-C stops everything" in stdout_of(up), up)
+    return stdout_of(up)
 
 
 def pids_in(screen: str) -> list[int]:

@@ -67,8 +67,8 @@ async def test_messages_and_rows_outlive_a_kill_of_the_whole_stack(app_dir: Path
         await send(setting_in(screen, "MyBus"), *SENT)
         # Killed while the first function works on them: some are forwarded, some are locked.
     async with killed(up_of(app_dir, *free)) as screen:
-        found = await done(setting_in(screen, "AzureWebJobsStorage"), len(SENT) + 1)
-    assert found == SENT | {"before"}
+        rows = await done(setting_in(screen, "AzureWebJobsStorage"), len(SENT) + 1)
+    assert rows == SENT | {"before"}
 
 
 @pytest.mark.long

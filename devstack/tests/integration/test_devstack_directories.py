@@ -44,7 +44,7 @@ def leaves(how: str) -> subprocess.Popen[str]:
     )
 
 
-def said(process: subprocess.Popen[str]) -> Path:
+def printed_path(process: subprocess.Popen[str]) -> Path:
     assert process.stdout is not None
     return Path(process.stdout.readline().strip())
 
@@ -62,25 +62,25 @@ def test_what_a_killed_process_left_goes_with_the_next_one_unless_it_is_kept(
     how: str, stays: bool
 ) -> None:
     with leaves(how) as process:
-        left = aged(said(process))
-    assert left.exists()
+        directory = aged(printed_path(process))
+    assert directory.exists()
     Scratch("left-").close()
-    assert left.exists() == stays
+    assert directory.exists() == stays
 
 
 def test_what_a_process_uses_and_what_is_young_stays() -> None:
     with leaves("wait") as process:
-        used = aged(said(process))
+        directory = aged(printed_path(process))
         Scratch("left-").close()
-        assert used.exists()
-        os.utime(used / ".held")
+        assert directory.exists()
+        os.utime(directory / ".held")
         process.kill()
         process.wait()
         Scratch("left-").close()
-        assert used.exists()
-        aged(used)
+        assert directory.exists()
+        aged(directory)
         Scratch("left-").close()
-        assert not used.exists()
+        assert not directory.exists()
 
 
 def test_a_directory_goes_when_it_is_closed_unless_it_is_kept() -> None:

@@ -56,11 +56,11 @@ def test_an_unusable_file_is_refused_with_a_sentence(
         Settings.load(app_with(tmp_path, content), environ={})
 
 
-@pytest.mark.parametrize("wrong", ["[" * 100_000, '{"n": ' + "9" * 5000 + "}"])
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"n": ' + "9" * 5000 + "}"])
 def test_json_that_python_cannot_hold_is_refused_with_a_sentence(
-    tmp_path: Path, wrong: str
+    tmp_path: Path, content: str
 ) -> None:
-    (tmp_path / "local.settings.json").write_text(wrong)
+    (tmp_path / "local.settings.json").write_text(content)
     with pytest.raises(SettingsError, match=r"nests too deep|too many digits"):
         Settings.load(tmp_path, environ={})
 
