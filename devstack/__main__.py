@@ -173,8 +173,8 @@ def _screen(stack: Stack, hint: str, *, verbose: bool) -> str:
     lines += [f"  {name:<14} {pid:<12} {details}" for name, pid, details in rows]
     lines += ["", "The settings of the host, for another shell:", ""]
     lines += [*export_lines(stack.host_settings()), "", hint]
-    where = "below" if verbose else f"in {stack.logs}; errors are shown below (-v shows all)"
-    return "\n".join([*lines, f"Logs are {where}. Ctrl-C stops everything."])
+    logs = "below" if verbose else f"in {stack.logs}; errors are shown below (-v shows all)"
+    return "\n".join([*lines, f"Logs are {logs}. Ctrl-C stops everything."])
 
 
 def _pid(child: Child | None) -> str:

@@ -26,10 +26,10 @@ class ListeningProcess:
 
 def listeners(ports: Iterable[int]) -> dict[int, ListeningProcess]:
     """Find the process that listens on each port, except processes of other users."""
-    chosen = set(ports)
-    if not chosen:
+    numbers = set(ports)
+    if not numbers:
         return {}
-    pids = _by_proc(chosen) if (_PROC / "net" / "tcp").exists() else _by_lsof(chosen)
+    pids = _by_proc(numbers) if (_PROC / "net" / "tcp").exists() else _by_lsof(numbers)
     return {port: _starter(pid) for port, pid in pids.items()}
 
 

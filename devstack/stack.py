@@ -179,8 +179,8 @@ class Stack(AsyncRunnable):
     async def index(self) -> dict[str, Any]:
         """Import and index the app as a host does, in a process of its own; or DevstackError."""
         groups = [functions for _, functions in self._groups]
-        chosen = [name for functions in groups for name in functions] if all(groups) else []
-        argv = [*self._host_argv(chosen), "--check"]
+        names = [name for functions in groups for name in functions] if all(groups) else []
+        argv = [*self._host_argv(names), "--check"]
         env = _environment() | self.host_settings()
         process = await asyncio.to_thread(
             subprocess.run, argv, env=env, capture_output=True, text=True

@@ -260,8 +260,8 @@ async def _wait_until_open(opening: Mapping[str, Awaitable[None]]) -> None:
             f"Service Bus did not open {', '.join(opening)} within {_OPEN_S:g} s: does it run?"
         ) from error
     problems = [
-        f"{where} cannot be received from ({type(error).__name__}: {str(error).splitlines()[0]})"
-        for where, error in zip(opening, results, strict=True)
+        f"{place} cannot be received from ({type(error).__name__}: {str(error).splitlines()[0]})"
+        for place, error in zip(opening, results, strict=True)
         if isinstance(error, BaseException)
     ]
     if problems:

@@ -171,16 +171,16 @@ def parse_host_json(content: Mapping[str, Any]) -> HostConfig:
 
 
 def _service_bus(section: Mapping[str, Any]) -> ServiceBusOptions:
-    where = "extensions.serviceBus"
-    retry_section = _section(section, "clientRetryOptions", where)
-    retry = _read(RetryOptions, retry_section, f"{where}.clientRetryOptions")
-    options = _read(ServiceBusOptions, section, where, "clientRetryOptions", retry=retry)
+    place = "extensions.serviceBus"
+    retry_section = _section(section, "clientRetryOptions", place)
+    retry = _read(RetryOptions, retry_section, f"{place}.clientRetryOptions")
+    options = _read(ServiceBusOptions, section, place, "clientRetryOptions", retry=retry)
     if options.min_message_batch_size > options.max_message_batch_size:
         raise HostJsonError(
-            f"host.json: {where}.minMessageBatchSize exceeds maxMessageBatchSize: make it smaller."
+            f"host.json: {place}.minMessageBatchSize exceeds maxMessageBatchSize: make it smaller."
         )
     if options.max_batch_wait_time_s > _BATCH_WAIT_S_MAX:
-        raise HostJsonError(f"host.json: {where}.maxBatchWaitTime may be at most 00:02:30.")
+        raise HostJsonError(f"host.json: {place}.maxBatchWaitTime may be at most 00:02:30.")
     return options
 
 
@@ -212,33 +212,33 @@ def _keys(options: type[Any]) -> dict[str, Field[Any]]:
 
 
 def _read(
-    options: type[T], section: Mapping[str, Any], where: str, *other_keys: str, **nested: Any
+    options: type[T], section: Mapping[str, Any], place: str, *other_keys: str, **nested: Any
 ) -> T:
     """Read the options of a section; it may also have `other_keys`, whose values are `nested`."""
     keys = _keys(options)
-    _check_keys(section, {*keys, *other_keys}, where)
+    _check_keys(section, {*keys, *other_keys}, place)
     values: dict[str, Any] = {}
     for key in section.keys() & keys.keys():
         try:
             values[keys[key].name] = keys[key].metadata["read"](section[key])
         except (ValueError, TypeError) as error:
             reason = str(error).rstrip(".")
-            raise HostJsonError(f"host.json: {where}.{key} {reason}.") from error
+            raise HostJsonError(f"host.json: {place}.{key} {reason}.") from error
     return options(**values, **nested)
 
 
-def _section(content: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+def _section(content: Mapping[str, Any], name: str, place: str) -> dict[str, Any]:
     section = content.get(name, {})
     if not isinstance(section, dict):
-        raise HostJsonError(f"{where}: {name} must be an object ({{...}}).")
+        raise HostJsonError(f"{place}: {name} must be an object ({{...}}).")
     return section
 
 
-def _check_keys(section: Mapping[str, Any], allowed: set[str], where: str) -> None:
+def _check_keys(section: Mapping[str, Any], allowed: set[str], place: str) -> None:
     for key in (key for key in section if key not in allowed):
         near = get_close_matches(key, allowed, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(allowed))}."
-        raise HostJsonError(f"host.json: {where} has no key {key!r}; {hint}")
+        raise HostJsonError(f"host.json: {place} has no key {key!r}; {hint}")
 
 
 def _function_timeout(value: Any) -> float | None:
@@ -279,9 +279,9 @@ def _override(content: dict[str, Any], settings: Settings) -> None:
         *sections, key = (
             spelling.get(part.lower(), part) for part in path[len(_OVERRIDE) :].split(":")
         )
-        place = content
+        level = content
         for section in sections:
-            place = place.setdefault(section, {})
-            if not isinstance(place, dict):
+            level = level.setdefault(section, {})
+            if not isinstance(level, dict):
                 raise HostJsonError(f"The setting {name} does not fit host.json: {section} is set.")
-        place[key] = value
+        level[key] = value

@@ -79,7 +79,7 @@ def imported(app_dir: Path) -> Iterator[ModuleType]:
     script = app_dir / SCRIPT
     if not script.exists():
         raise IndexingError(f"{script} does not exist: name the directory of a function app.")
-    root, before = app_dir.resolve(), set(sys.modules)
+    root, modules = app_dir.resolve(), set(sys.modules)
     previous = sys.modules.pop(script.stem, None)
     on_path = str(app_dir) in sys.path
     if not on_path:
@@ -91,7 +91,7 @@ def imported(app_dir: Path) -> Iterator[ModuleType]:
             sys.path.remove(str(app_dir))
             for name, module in list(sys.modules.items()):
                 file = getattr(module, "__file__", None)
-                if name not in before and file and Path(file).resolve().is_relative_to(root):
+                if name not in modules and file and Path(file).resolve().is_relative_to(root):
                     del sys.modules[name]
         sys.modules.pop(script.stem, None)
         if previous is not None:
@@ -165,8 +165,8 @@ def all_of(work: Callable[[Item], Outcome], items: Iterable[Item]) -> list[Outco
 
 
 def _app(module: ModuleType) -> func.FunctionRegister:
-    named = vars(module).items()
-    apps = {name: value for name, value in named if isinstance(value, func.FunctionRegister)}
+    members = vars(module).items()
+    apps = {name: value for name, value in members if isinstance(value, func.FunctionRegister)}
     if not apps:
         raise IndexingError(
             f"{SCRIPT} has no azure.functions.FunctionApp at its top level: add one."
@@ -241,25 +241,25 @@ def _signature(function: Callable[..., Any], bindings: list[dict[str, Any]]) -> 
     except NameError as error:
         raise ValueError(f"an annotation names something that is not defined: {error}.") from error
     names = set(inspect.signature(function).parameters)
-    bound = {str(b["name"]): b for b in bindings}
-    returned = bound.pop("$return", None)
-    wants_context = "context" in names and "context" not in bound
+    by_name = {str(binding["name"]): binding for binding in bindings}
+    returned = by_name.pop("$return", None)
+    wants_context = "context" in names and "context" not in by_name
     if wants_context:
         names.remove("context")
         annotation = annotations.get("context", func.Context)
         if not isinstance(annotation, type) or annotation.__name__ != "Context":
             raise ValueError("the parameter context must be an azure.functions.Context.")
-    if unbound := sorted(names - bound.keys()):
+    if unbound := sorted(names - by_name.keys()):
         raise ValueError(
             f"it has the parameter {', '.join(unbound)}, which no binding names: rename it to the "
-            f"binding's arg_name ({', '.join(sorted(bound)) or 'none'})."
+            f"binding's arg_name ({', '.join(sorted(by_name)) or 'none'})."
         )
-    if missing := ", ".join(sorted(bound.keys() - names)):
+    if missing := ", ".join(sorted(by_name.keys() - names)):
         raise ValueError(f"it has a binding named {missing} but no such parameter: add it.")
-    parameters = {name: _parameter(binding, annotations) for name, binding in bound.items()}
+    parameters = {name: _parameter(binding, annotations) for name, binding in by_name.items()}
     return Signature(
-        inputs={name: part for name, part in parameters.items() if not _is_out(bound[name])},
-        outputs={name: part for name, part in parameters.items() if _is_out(bound[name])},
+        inputs={name: part for name, part in parameters.items() if not _is_out(by_name[name])},
+        outputs={name: part for name, part in parameters.items() if _is_out(by_name[name])},
         wants_context=wants_context,
         is_async=inspect.iscoroutinefunction(function),
         returns=_returned(returned, annotations) if returned else None,
@@ -305,8 +305,8 @@ def _check_annotation(annotation: Any, converter: str, kind: str, *, is_out: boo
         hint = "write typing.List[...]" if builtin else "name one class"
         raise ValueError(f"the Python worker refuses the annotation {annotation!r}; {hint}.")
     if not _accepts(converter, annotation, is_out=is_out):
-        named = getattr(annotation, "__name__", None) or repr(annotation)
-        raise ValueError(f"the annotation {named} does not fit a {kind} binding.")
+        name = getattr(annotation, "__name__", None) or repr(annotation)
+        raise ValueError(f"the annotation {name} does not fit a {kind} binding.")
 
 
 def _accepts(converter: str, annotation: Any, *, is_out: bool) -> bool:

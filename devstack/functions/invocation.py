@@ -255,13 +255,13 @@ def _decode(parameter: BoundParameter, datum: Datum, metadata: Mapping[str, Datu
         ) from error
 
 
-def _encode(parameter: BoundParameter, value: Any, where: str) -> Datum | None:
+def _encode(parameter: BoundParameter, value: Any, place: str) -> Datum | None:
     """Convert an output value to a datum; None when there is nothing to send."""
     if parameter.converter == GENERIC:
         if value is None:
             return None
         if type(value) not in _GENERIC_KINDS:
-            raise InvocationError(f"{where}: a {type(value).__name__} cannot be sent.")
+            raise InvocationError(f"{place}: a {type(value).__name__} cannot be sent.")
         return Datum(value, _GENERIC_KINDS[type(value)])
     try:
         datum: Datum | None = converter_for(parameter.converter).encode(
@@ -269,7 +269,7 @@ def _encode(parameter: BoundParameter, value: Any, where: str) -> Datum | None:
         )
     except NotImplementedError as error:
         raise InvocationError(
-            f"{where}: a {parameter.converter} binding does not take a {type(value).__name__}; "
+            f"{place}: a {parameter.converter} binding does not take a {type(value).__name__}; "
             "give it str or bytes."
         ) from error
     return datum

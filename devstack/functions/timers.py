@@ -87,11 +87,12 @@ class Timer:
                 return
             status = await self._fire(status, due, past_due=self.clock() - due > _LATE)
 
-    def _next(self, after: datetime) -> datetime:
+    def _next(self, moment: datetime) -> datetime:
+        """The first occurrence after `moment`."""
         schedule = self.trigger.schedule
         if isinstance(schedule, timedelta):
-            return after + schedule
-        return schedule.next_after(after) or datetime.max.replace(tzinfo=UTC)
+            return moment + schedule
+        return schedule.next_after(moment) or datetime.max.replace(tzinfo=UTC)
 
     async def _sleep_until(self, due: datetime) -> bool:
         """Return False when the timer is stopped."""
@@ -111,9 +112,9 @@ class Timer:
         }
         datum = Datum(json.dumps(content), "json")
         await self._run_once(datum, f"Timer fired at {started.isoformat()}")
-        # Never before `due`: an early wake-up must not run the same occurrence twice.
-        after = max(self.clock(), due)
-        status = _Status(started, self._next(after), self.clock())
+        # Never before `due`: after an early wake-up the same occurrence would run twice.
+        end = max(self.clock(), due)
+        status = _Status(started, self._next(end), self.clock())
         self._write(status)
         return status
 

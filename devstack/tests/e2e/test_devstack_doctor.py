@@ -167,11 +167,11 @@ def test_every_command_reports_missing_packages(
 @pytest.mark.parametrize("module", ["devstack", "devstack.servicebus", "devstack.functions"])
 def test_every_command_refuses_an_old_python(module: str) -> None:
     script = f"import sys; sys.version_info = (3, 10, 13); import {module}"
-    ran = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert ran.returncode == 1
-    assert ran.stderr == ("devstack: this is Python 3.10: install Python 3.11 or newer.\n")
+    assert process.returncode == 1
+    assert process.stderr == ("devstack: this is Python 3.10: install Python 3.11 or newer.\n")
 
 
 def test_the_doctor_misses_node_and_azurite(

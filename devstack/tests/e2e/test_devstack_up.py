@@ -151,8 +151,8 @@ async def test_ctrl_c_during_the_checks_is_an_ordinary_stop(
 
 def children_of(pid: int) -> list[int]:
     command = ["ps", "-o", "pid=", "--ppid", str(pid)]
-    listed = subprocess.run(command, capture_output=True, text=True, check=False)
-    return [int(number) for number in listed.stdout.split()]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    return [int(number) for number in process.stdout.split()]
 
 
 async def test_up_says_who_died_and_ends_with_a_code(app_dir: Path) -> None:

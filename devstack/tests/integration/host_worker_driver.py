@@ -89,8 +89,8 @@ async def _drive(app_dir: Path) -> dict[str, Any]:
     answer = await core.worker_init_request(SimpleNamespace(request=request, properties=properties))
     if answer.result.status != "Success":
         return {"indexed": []}
-    listed = await core.functions_metadata_request(SimpleNamespace())
-    names = [function.name for function in listed.function_metadata_results]
+    index = await core.functions_metadata_request(SimpleNamespace())
+    names = [function.name for function in index.function_metadata_results]
     module = sys.modules["function_app"]
     functions = {
         n: core._functions.get_function(str(uuid.uuid5(uuid.NAMESPACE_OID, n))) for n in names

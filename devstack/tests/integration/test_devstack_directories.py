@@ -33,9 +33,9 @@ def _temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
-def leaves(how: str) -> subprocess.Popen[str]:
+def leaves(end: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", LEAVES, how],
+        [sys.executable, "-c", LEAVES, end],
         cwd=ROOT,
         env=os.environ,
         stdin=subprocess.PIPE,

@@ -73,12 +73,12 @@ async def broker() -> AsyncIterator[Broker]:
         yield broker
 
 
-def host_of(app_dir: Path, code: str, broker: Broker | None = None, **more: Any) -> Host:
+def host_of(app_dir: Path, code: str, broker: Broker | None = None, **options: Any) -> Host:
     (app_dir / "function_app.py").write_text(HEAD + code)
-    config = {"version": "2.0", **more.pop("config", {})}
+    config = {"version": "2.0", **options.pop("config", {})}
     (app_dir / "host.json").write_text(json.dumps(config))
     settings = {"SB": broker.connection_string} if broker else {}
-    return Host(app_dir, settings=settings | more.pop("settings", {}), drain_s=1, **more)
+    return Host(app_dir, settings=settings | options.pop("settings", {}), drain_s=1, **options)
 
 
 def seen() -> list[Any]:

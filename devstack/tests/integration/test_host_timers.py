@@ -26,12 +26,12 @@ class Clock:
         self._began = asyncio.get_running_loop().time()
 
     def __call__(self) -> datetime:
-        gone_s = asyncio.get_running_loop().time() - self._began
-        return min(self._start + timedelta(seconds=gone_s * self.rate), self._end)
+        elapsed_s = asyncio.get_running_loop().time() - self._began
+        return min(self._start + timedelta(seconds=elapsed_s * self.rate), self._end)
 
 
-def function_of(app_dir: Path, code: str, schedule: str, **more: Any) -> IndexedFunction:
-    arguments = "".join(f", {name}={value!r}" for name, value in more.items())
+def function_of(app_dir: Path, code: str, schedule: str, **options: Any) -> IndexedFunction:
+    arguments = "".join(f", {name}={value!r}" for name, value in options.items())
     (app_dir / "function_app.py").write_text(
         "import asyncio, azure.functions as func\napp = func.FunctionApp()\nseen = []\n"
         f"@app.timer_trigger(arg_name='t', schedule={schedule!r}{arguments})\n{code}"

@@ -200,8 +200,8 @@ def test_a_retry_policy_is_named_and_has_no_effect(
 def test_a_function_left_out_needs_neither_connection_nor_support(tmp_path: Path) -> None:
     code = HEAD + QUEUE.replace('"SB"', '"NO"') + "def f(msg): ...\n" + QUEUE + "def g(msg): ...\n"
     functions = found_in(tmp_path, code)
-    for chosen in (select(functions, only=["G"]), select(functions, without=["f"])):
-        assert [bind(function, tmp_path, SETTINGS).name for function in chosen] == ["g"]
+    for selection in (select(functions, only=["G"]), select(functions, without=["f"])):
+        assert [bind(function, tmp_path, SETTINGS).name for function in selection] == ["g"]
 
 
 def test_an_unknown_name_is_refused_with_those_that_exist(tmp_path: Path) -> None:
