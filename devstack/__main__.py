@@ -29,20 +29,48 @@ def parser() -> argparse.ArgumentParser:
     up = verbs.add_parser("up", help="start all three and show where they run")
     doctor_help = "show what `up` with the same options lacks on this machine, and how to fix it"
     for add in (up.add_argument, verbs.add_parser("doctor", help=doctor_help).add_argument):
-        add("app_dir", type=Path, nargs="?", default=Path(), metavar="APP_DIR",
-            help="the directory of function_app.py (default: here)")  # fmt: skip
-        add("--config", type=Path, metavar="FILE",
-            help="the emulator's Config.json with the queues")  # fmt: skip
+        add(
+            "app_dir",
+            type=Path,
+            nargs="?",
+            default=Path(),
+            metavar="APP_DIR",
+            help="the directory of function_app.py (default: here)",
+        )
+        add(
+            "--config", type=Path, metavar="FILE", help="the emulator's Config.json with the queues"
+        )
         add_app_options(add, only=[])
-        add("--processes", type=int, default=1, metavar="N",
-            help="host processes on the same queues")  # fmt: skip
-        add("--ports", choices=["fixed", "free"], default="fixed",
-            help="the usual ports (5672, 5300, 10002, 7071), or free ones")  # fmt: skip
+        add(
+            "--processes",
+            type=int,
+            default=1,
+            metavar="N",
+            help="host processes on the same queues",
+        )
+        add(
+            "--ports",
+            choices=["fixed", "free"],
+            default="fixed",
+            help="the usual ports (5672, 5300, 10002, 7071), or free ones",
+        )
         add("--data", type=Path, metavar="DIR", help="keep messages, tables and timer status here")
-        add("--with", dest="beside", action="append", default=[], metavar="COMMAND",
-            help="also run this command, with the host's settings in its environment")  # fmt: skip
-        add("--needs", type=needed_port, action="append", default=[], metavar="PORT=NAME",
-            help="a port that this command needs: it is checked before the start")  # fmt: skip
+        add(
+            "--with",
+            dest="beside",
+            action="append",
+            default=[],
+            metavar="COMMAND",
+            help="also run this command, with the host's settings in its environment",
+        )
+        add(
+            "--needs",
+            type=needed_port,
+            action="append",
+            default=[],
+            metavar="PORT=NAME",
+            help="a port that this command needs: it is checked before the start",
+        )
         add("-v", "--verbose", action="store_true", help="show all log lines, by component")
     verbs.add_parser("install", help="install Azurite with npm for this user (up does so too)")
     return command

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from signal import SIGINT
 from typing import Self
@@ -81,7 +82,7 @@ class Azurite:
             port = self._fixed_port or free_port()
             child = self.child = self._launch(port)
             try:
-                yield from child.until_steps(lambda c=child, p=port: _listens(c, p), _READY_S)  # type: ignore[misc]
+                yield from child.until_steps(partial(_listens, child, port), _READY_S)
             except BaseException as error:
                 is_busy = isinstance(error, ChildFailedError) and "EADDRINUSE" in child.tail()
                 self.stop()

@@ -156,7 +156,7 @@ class Child:
         return complete_lines(self.out_path, self._out_from)[0]
 
     def ready_line(self) -> dict[str, Any] | None:
-        """The JSON object that the child printed on a line of its own; None before that."""
+        """The JSON object that the child prints on one line when it is ready; None before."""
         for line in self.out_lines():
             if line.startswith("{"):
                 with contextlib.suppress(ValueError):
@@ -282,7 +282,7 @@ def _remove_if_unused(lock_file: Path) -> None:
 
 
 def free_port() -> int:
-    """A TCP port that is free at this moment.
+    """Return a TCP port that is free at this moment.
 
     It lies below the ports that a system gives to outgoing connections, so that none takes it.
     """

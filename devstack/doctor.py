@@ -43,7 +43,7 @@ def _importable(name: str) -> bool:
 
 
 def check_node(app_dir: Path | None = None) -> list[str]:
-    """Check Node, and npm where `up` has to install Azurite with it."""
+    """Check Node, and also npm if `up` has to install Azurite with it."""
     try:
         require_node(app_dir)
     except NotInstalledError as error:

@@ -82,12 +82,27 @@ def add_app_options(add: Callable[..., object], *, only: list[str] | None) -> No
     """Add the options that `devstack up` and the host share; `only` is the default of --only."""
     names, pair = "NAME[,NAME]", "NAME=VALUE"
     add("--only", type=name_list, default=only, metavar=names, help="run these functions only")
-    add("--except", type=name_list, dest="without", default=[], metavar=names,
-        help="do not run these functions")  # fmt: skip
-    add("--setting", type=setting_pair, action="append", default=[], metavar=pair,
-        help="an app setting; overrides the environment and local.settings.json")  # fmt: skip
-    add("--allow-remote", action="store_true",
-        help="allow connections to services that are not on this machine")  # fmt: skip
+    add(
+        "--except",
+        type=name_list,
+        dest="without",
+        default=[],
+        metavar=names,
+        help="do not run these functions",
+    )
+    add(
+        "--setting",
+        type=setting_pair,
+        action="append",
+        default=[],
+        metavar=pair,
+        help="an app setting; overrides the environment and local.settings.json",
+    )
+    add(
+        "--allow-remote",
+        action="store_true",
+        help="allow connections to services that are not on this machine",
+    )
 
 
 def load_object(source: Path | str, raises: type[DevstackError] = DevstackError) -> dict[str, Any]:

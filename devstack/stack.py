@@ -1,4 +1,4 @@
-"""A broker, Azurite and host processes together; for demos, end-to-end tests and `up`.
+"""A broker, Azurite and host processes together, for demos, end-to-end tests and `devstack up`.
 
     async with Stack(app_dir, groups=[["submission"], ["agent_payment"]]) as stack:
         client = ServiceBusClient.from_connection_string(stack.servicebus_connection)
@@ -177,7 +177,10 @@ class Stack(AsyncRunnable):
             read_config(config)
 
     async def index(self) -> dict[str, Any]:
-        """Import and index the app as a host does, in a process of its own; or DevstackError."""
+        """Import and index the app in a process of its own, as a host does, or raise DevstackError.
+
+        The answer has the app's `queues`, and the settings of host.json that a host `ignores`.
+        """
         groups = [functions for _, functions in self._groups]
         names = [name for functions in groups for name in functions] if all(groups) else []
         argv = [*self._host_argv(names), "--check"]
@@ -360,7 +363,7 @@ class Stack(AsyncRunnable):
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, in which any directory can import this package."""
+    """This process's environment, so that a child in any directory can import this package."""
     root = Path(__file__).resolve().parent.parent
     installed = root.name in {"site-packages", "dist-packages"}  # Python finds it by itself
     paths = [] if installed else [str(root)]
@@ -369,7 +372,7 @@ def _environment() -> dict[str, str]:
 
 
 def _config_of(queues: Mapping[str, bool]) -> dict[str, Any]:
-    """A Config.json of queues, each with whether it requires sessions."""
+    """The content of a Config.json; `queues` says of each whether it requires sessions."""
     entries = [
         {"Name": name, "Properties": {"RequiresSession": requires_session}}
         for name, requires_session in queues.items()

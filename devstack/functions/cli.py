@@ -42,8 +42,13 @@ def parser() -> argparse.ArgumentParser:
     add("--http-port", type=int, default=0, metavar="N", help="port of HTTP triggers (0: free)")
     add_app_options(add, only=None)
     add("--data", type=Path, metavar="DIR", help="the directory of the timer status")
-    add("--drain", type=float, default=10.0, metavar="S",
-        help="seconds that running functions get after SIGTERM (default 10)")  # fmt: skip
+    add(
+        "--drain",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="seconds that running functions get after SIGTERM (default 10)",
+    )
     add("--check", action="store_true", help="read the app as at a start, and end")
     add("--secondary", action="store_true", help=argparse.SUPPRESS)
     add("--listener", type=int, help=argparse.SUPPRESS)  # a descriptor, from `_restarter`
@@ -76,7 +81,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 class _JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and the invocation if there is one."""
+    """Writes a JSON object a line: time, level, logger, message, and the invocation if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -94,7 +99,10 @@ class _JsonFormatter(logging.Formatter):
 
 
 def configure_logs(level: str) -> None:
-    """Log to standard error at the default level of host.json: every logger, as the worker does."""
+    """Log to standard error at the default level of host.json, with every logger of the process.
+
+    Microsoft's worker does not filter loggers either, so `azure` logs here what it logs in Azure.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter())
     logging.basicConfig(level=LOG_LEVELS[level], handlers=[handler], force=True)

@@ -1,7 +1,7 @@
 """host.json: its options with the defaults of the Azure extensions, read and checked.
 
-A key that the Functions host does not know is refused with the nearest known key; Azure would
-ignore a misspelt `maxConcurrentCalls` silently. A setting
+A key that the Functions host does not know is refused, and the error names the nearest key that
+it knows, because Azure would silently ignore a misspelt `maxConcurrentCalls`. A setting
 `AzureFunctionsJobHost__extensions__serviceBus__...` overrides a value, as in Azure.
 """
 
@@ -21,12 +21,16 @@ from devstack.inputs import load_object
 FILE = "host.json"
 _OVERRIDE = "azurefunctionsjobhost:"
 _BATCH_WAIT_S_MAX = 150.0  # half of the longest message lock
-#: The levels of host.json, and those of Python. "None" is above every level of Python.
+# The level of Python for each level of host.json. "None" is above every level of Python.
 LOG_LEVELS = {
-    "Trace": logging.DEBUG, "Debug": logging.DEBUG, "Information": logging.INFO,
-    "Warning": logging.WARNING, "Error": logging.ERROR, "Critical": logging.CRITICAL,
+    "Trace": logging.DEBUG,
+    "Debug": logging.DEBUG,
+    "Information": logging.INFO,
+    "Warning": logging.WARNING,
+    "Error": logging.ERROR,
+    "Critical": logging.CRITICAL,
     "None": logging.CRITICAL + 1,
-}  # fmt: skip
+}
 # All top-level sections of the Functions host; some concern only Azure or other bindings.
 _APPLIED = {"$schema", "version", "extensions", "functions", "functionTimeout", "logging"}
 _TOP = _APPLIED | {

@@ -35,8 +35,12 @@ _THREADS = "PYTHON_THREADPOOL_THREAD_COUNT"
 _THREADS_MAX = 1000
 _CANCEL_S = 1.0
 _GENERIC_KINDS: dict[type, str] = {
-    str: "string", bytes: "bytes", bytearray: "bytes", dict: "dict", list: "list",
-}  # fmt: skip
+    str: "string",
+    bytes: "bytes",
+    bytearray: "bytes",
+    dict: "dict",
+    list: "list",
+}
 
 CURRENT: contextvars.ContextVar[tuple[str, str] | None] = contextvars.ContextVar(
     "devstack_invocation", default=None
@@ -111,7 +115,7 @@ class Invoker:
     async def invoke(
         self, function: IndexedFunction, datum: Datum, metadata: Mapping[str, Datum], *, reason: str
     ) -> Result:
-        """Call `function` with its trigger's datum; its exceptions pass. `reason` is logged."""
+        """Call `function` with its trigger's datum, and raise what it raises; log `reason`."""
         invocation_id = str(uuid.uuid4())
         counts = self.counts.setdefault(function.name, Counts())
         token = CURRENT.set((invocation_id, function.name))
@@ -167,7 +171,7 @@ class Invoker:
         return _result(function, await self._in_worker(function, arguments), outs)
 
     async def _in_worker(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
-        """Run the code until it ends, or until this or another function ends the worker."""
+        """Run the code until it ends, or until a function that exceeds its time ends the worker."""
         ends = self._worker_ends = self._worker_ends or asyncio.get_running_loop().create_future()
         work = asyncio.ensure_future(self._run(function, arguments))
         try:

@@ -51,7 +51,8 @@ the whole batch.
 receives, calls and settles in turn (11), so that the messages of a session are handled in order.
 It renews the session's lock while it waits, and while a function works on one message (12). Any
 error of Service Bus ends the session (13): closing the receiver frees it, and the next receiver of
-this session gets the unsettled message first. So no error can change the order.
+this session gets the unsettled message first. So no error can change the order. A drain ends each
+session after the messages that its function works on.
 
 Who writes and who reads what the tasks share: function tasks and timers add to `_due`, the pump
 empties it. The pump adds to `_running`, a function's task removes itself. `_wake` is set by
@@ -78,18 +79,22 @@ T = TypeVar("T")
 _log = logging.getLogger("devstack.functions")
 _RECEIVE_S = 60.0
 _BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""The pauses after failures in a row; the last one stays."""
 _GRACE_S = 0.002
+"""Time for a receive to end by itself before a settlement cancels it."""
 _RENEWAL_S_MIN = 0.5
 _BATCH_BUFFER_S = 0.05
+"""Time for the rest of a batch to come out of the buffer of `prefetchCount`."""
 _SESSION_BACKOFF_S = 1.0
 _SESSION_LOCK_S = 30.0
+"""The lock time that is assumed when the broker names none."""
 _NEEDS_SESSIONS = "requires sessions"
 _OPERATIONS = {
     "complete": "complete_message",
     "abandon": "abandon_message",
     "renew": "renew_message_lock",
 }
-"""What a pump does with a message after its receipt: the method of the SDK's receiver."""
+"""The notes that a task can leave for the pump, and the method of the SDK's receiver for each."""
 
 Messages = list[ServiceBusReceivedMessage]
 Handler = Callable[[Sequence[ServiceBusReceivedMessage]], Awaitable[bool]]
@@ -226,7 +231,7 @@ class _QueuePump(Pump):
         """Receive once and settle what is due."""
 
     def _finished(self) -> bool:
-        # 8. The drain is over.
+        # 8. A drain is over when no function runs and no note is left.
         return self._stopping.is_set() and not self._running and not self._due
 
     def _interrupt(self) -> None:

@@ -1,8 +1,8 @@
-"""Timer triggers: runs never overlap, and the next occurrence counts from the end of a run.
+"""Timer triggers: runs never overlap, because the next occurrence counts from the end of a run.
 
-With `use_monitor` (the default) a file keeps the status. If runs were missed, a restart runs the
-timer once (`past_due`), not once for each. An exception does not stop the schedule. Schedules are
-in UTC, as in Azure without WEBSITE_TIME_ZONE.
+With `use_monitor` (the default) a file keeps the status over a restart. If runs were missed
+meanwhile, the timer then runs once (`past_due`), not once for each. An exception does not stop the
+schedule. Schedules are in UTC, as in Azure without WEBSITE_TIME_ZONE.
 
 In Azure a blob lease makes a timer a singleton over all instances. Here each host process runs
 its own timers, so put a timer in one group of a stack only.
@@ -34,7 +34,7 @@ _NO_LAST_RUN = datetime(1, 1, 1, tzinfo=UTC)
 
 
 class _Status(NamedTuple):
-    """The last and the next run of a timer, and the time of this status."""
+    """The times of a timer's last and next run, and when this was written."""
 
     last: datetime
     next: datetime
@@ -55,7 +55,7 @@ class Timer:
     finish: Callable[[IndexedFunction, Result], Awaitable[None]]
     """Sends the outputs of a run."""
     status_dir: Path | None
-    """Keeps the status; None means that a restart forgets the last run."""
+    """The directory of the status file; None means that a restart forgets the last run."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     pace: float = 1.0
     """How many seconds `clock` advances in one real second."""
@@ -95,7 +95,7 @@ class Timer:
         return schedule.next_after(moment) or datetime.max.replace(tzinfo=UTC)
 
     async def _sleep_until(self, due: datetime) -> bool:
-        """Return False when the timer is stopped."""
+        """Sleep until `due`, and return True; return False as soon as the timer is stopped."""
         while not self._stopping.is_set() and (wait := due - self.clock()) > _EARLY:
             wait_s = min(wait.total_seconds(), _SLEEP_S_MAX) / self.pace
             with contextlib.suppress(TimeoutError):

@@ -43,7 +43,7 @@ async def test_groups_are_killed_and_started_again_and_no_message_is_lost(app_di
         [killed] = stack.kill("two")
         assert not is_running(killed)
         await send(stack, "b", "c")
-        stack.check()  # a kill that was asked for is no failure
+        stack.check()  # the stack itself killed it: no failure
         [started] = await stack.start_group(["second"], name="two")
         assert started.pid != killed
         assert await done(stack, 3) == {"a", "b", "c"}
@@ -81,7 +81,7 @@ async def test_if_a_child_dies_it_is_reported_and_everything_stops(app_dir: Path
         with pytest.raises(ChildFailedError, match=sentence):
             await asyncio.wait_for(stack.watch(), 120)
     await until(lambda: not any(is_running(pid) for pid in pids))
-    assert (stack.logs / "servicebus.log").exists()  # kept for a person who looks into it
+    assert (stack.logs / "servicebus.log").exists()  # kept, so that a person can read why it died
     shutil.rmtree(stack.logs)
 
 
@@ -99,7 +99,7 @@ async def test_a_killed_host_is_reported_once_to_its_supervisor(
                 await asyncio.sleep(0.02)
         assert groups == ["all"]
         assert stack.lost() == []
-        stack.check()  # it is in hand now
+        stack.check()  # `lost` has handed it over: no failure
         (again,) = await stack.start_group([], name="all")
         assert again.pid != host.pid
         stack.check()

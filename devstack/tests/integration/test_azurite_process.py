@@ -1,4 +1,4 @@
-"""Azurite as a child process: found, started, stopped, and its data kept."""
+"""Azurite as a child process: how it is found, started and stopped, and keeps its data."""
 
 import json
 import os

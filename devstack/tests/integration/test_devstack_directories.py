@@ -50,7 +50,7 @@ def printed_path(process: subprocess.Popen[str]) -> Path:
 
 
 def aged(path: Path) -> Path:
-    """Make it older than one that may be about to be locked."""
+    """Make a directory so old that no process can be about to lock it."""
     old = time.time() - 120
     for lock in path.glob(".held"):
         os.utime(lock, (old, old))

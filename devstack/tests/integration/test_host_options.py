@@ -1,4 +1,4 @@
-"""What host.json says about receiving, retrying and HTTP, seen in what the host does."""
+"""The host does what host.json says about receiving, retrying and HTTP."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A small app of a stranger under the embedded host: what Azure would give it."""
+"""Small apps that know nothing of this project see here what they would see in Azure."""
 
 import asyncio
 import json

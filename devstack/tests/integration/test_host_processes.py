@@ -94,13 +94,13 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 class Command:
-    """The command under test; always stopped."""
+    """The command under test; it is stopped at the end of the test."""
 
     def __init__(self, app_dir: Path, *arguments: str, broker: Broker | None = None) -> None:
         argv = [sys.executable, "-m", "devstack.functions", str(app_dir), *arguments]
         if broker is not None:
             argv += ["--setting", f"SB={broker.connection_string}"]
-        env = {**os.environ, "TMPDIR": str(app_dir)}  # what a kill -9 leaves goes with the test
+        env = {**os.environ, "TMPDIR": str(app_dir)}  # pytest removes what a kill -9 leaves
         self.child = Child("command", argv, logs=app_dir, env=env)
 
     async def __aenter__(self) -> Self:
@@ -140,7 +140,7 @@ async def ping_always(port: int) -> None:
 
 
 async def status_of(method: str, port: int, path: str) -> int | None:
-    """The status of the answer; None when the worker ends first. Raise if it cannot connect."""
+    """Return the status of the answer, None if the worker ends first; raise if none listens."""
     try:
         async with (
             aiohttp.ClientSession() as session,

@@ -17,7 +17,7 @@ from devstack.functions.settings import HostError
 from devstack.servicebus import Broker
 from devstack.tests.sdk_kit import LEFTOVERS
 
-# What the SDK leaves behind of a link that was refused, see broker_sdk_kit.
+# The SDK leaves sockets open after a link was refused: see sdk_kit.
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), *LEFTOVERS]
 
 
@@ -154,7 +154,7 @@ class Bench:
         self._out = client.get_queue_receiver("out")
 
     async def open(self) -> None:
-        """All links at once: each takes half a second."""
+        """Open all links at once, because each takes half a second."""
         senders = (sender.__aenter__() for sender in self._senders.values())
         await asyncio.gather(self._out.__aenter__(), *senders)
 
@@ -163,7 +163,7 @@ class Bench:
         await self._senders[queue].send_messages(messages)
 
     async def take(self, count: int) -> list[str]:
-        """That many messages of the queue `out`."""
+        """Receive `count` messages from the queue `out`; return their bodies."""
         bodies: list[str] = []
         async with asyncio.timeout(120):
             while len(bodies) < count:
@@ -173,7 +173,7 @@ class Bench:
         return bodies
 
     async def close(self) -> None:
-        """All at once: the SDK's client would close one after the other, a second each."""
+        """Close all links at once: the SDK's client would take a second for each."""
         senders = (sender.close() for sender in self._senders.values())
         await asyncio.gather(self._out.close(), *senders)
 
@@ -222,13 +222,13 @@ async def host(whole: Host) -> Host:
 
 
 def seen() -> list[Any]:
-    """What the app under test has noted in its own list."""
+    """The list in which the app under test notes what it receives."""
     notes: list[Any] = sys.modules["function_app"].seen
     return notes
 
 
 def gate() -> asyncio.Event:
-    """What the functions that wait at it wait for."""
+    """The event for which the waiting functions of the app wait."""
     event: asyncio.Event = sys.modules["function_app"].gate
     return event
 
@@ -299,7 +299,7 @@ async def test_what_the_worker_would_fail_fails_here(
 async def test_no_more_than_max_concurrent_calls_run_at_once(bench: Bench, host: Host) -> None:
     await bench.send("many", *(["x"] * 12))
     await until(lambda: running(host, "many") == 3)
-    await asyncio.sleep(0.2)  # a fourth would have come
+    await asyncio.sleep(0.2)  # a fourth would have started by now
     assert running(host, "many") == 3
     gate().set()
     await until(lambda: succeeded(host, "many") == 12)

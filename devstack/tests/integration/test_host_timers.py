@@ -44,7 +44,7 @@ def function_of(app_dir: Path, code: str, schedule: str, **options: Any) -> Inde
 async def run(
     function: IndexedFunction, clock: Clock, *, until: int, status_dir: Path | None = None
 ) -> list[Any]:
-    """Run the timer until the function has noted `until` things; what it noted."""
+    """Run the timer until the function has made `until` notes; return the notes."""
     invoker = Invoker(Settings({}), timeout_s=None)
 
     async def finish(*_: Any) -> None: ...
