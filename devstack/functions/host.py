@@ -118,7 +118,7 @@ class Host(AsyncRunnable):
 
     async def start(self) -> None:
         """Index the app and listen, or raise HostError; return when every queue's link is open."""
-        began = time.perf_counter()
+        start = time.perf_counter()
         try:
             settings = self._index()
             await self._listen(settings)
@@ -126,7 +126,7 @@ class Host(AsyncRunnable):
             await self.stop(drain_s=0)
             raise
         names = ", ".join(function.name for function in self.functions)
-        _log.info("Host started in %.2f s: %s", time.perf_counter() - began, names)
+        _log.info("Host started in %.2f s: %s", time.perf_counter() - start, names)
 
     async def check(self) -> None:
         """Index the app as `start` does, or raise HostError; listen to nothing."""

@@ -105,7 +105,7 @@ class Invoker:
         """`timeout_s` is host.json's functionTimeout; None means no limit."""
         self._timeout_s = timeout_s
         self.timed_out = asyncio.Event()
-        self._worker_ends: asyncio.Future[str] | None = None
+        self._worker_end: asyncio.Future[str] | None = None
         self._new_threads = partial(
             ThreadPoolExecutor, _thread_count(settings), thread_name_prefix="function"
         )
@@ -119,7 +119,7 @@ class Invoker:
         invocation_id = str(uuid.uuid4())
         counts = self.counts.setdefault(function.name, Counts())
         token = CURRENT.set((invocation_id, function.name))
-        began = time.perf_counter()
+        start = time.perf_counter()
         counts.running += 1
         _log.info("Executing 'Functions.%s' (%s)", function.name, reason)
         try:
@@ -130,7 +130,7 @@ class Invoker:
             _log.error(
                 text,
                 function.name,
-                _ms_since(began),
+                _ms_since(start),
                 type(error).__name__,
                 error,
                 exc_info=error if isinstance(error, Exception) else None,
@@ -139,7 +139,7 @@ class Invoker:
         else:
             counts.succeeded += 1
             text = "Executed 'Functions.%s' (Succeeded, %.0f ms)"
-            _log.info(text, function.name, _ms_since(began))
+            _log.info(text, function.name, _ms_since(start))
             return result
         finally:
             counts.running -= 1
@@ -171,21 +171,29 @@ class Invoker:
         return _result(function, await self._in_worker(function, arguments), outs)
 
     async def _in_worker(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
-        """Run the code until it ends, or until a function that exceeds its time ends the worker."""
-        ends = self._worker_ends = self._worker_ends or asyncio.get_running_loop().create_future()
+        """Run the code until it ends, or until a function that exceeds its time ends the worker.
+
+        All calls that run now share the future `_worker_end`. The first call that exceeds its time
+        sets the reason as its result, and every one of them raises an InvocationError with it.
+        Later calls share a new future.
+        """
+        loop = asyncio.get_running_loop()
+        end = self._worker_end = self._worker_end or loop.create_future()
         work = asyncio.ensure_future(self._run(function, arguments))
         try:
-            await asyncio.wait({work, ends}, timeout=self._timeout_s, return_when="FIRST_COMPLETED")
+            await asyncio.wait(
+                {work, end}, timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
             if work.done():
                 return work.result()
-            if not ends.done():
+            if not end.done():
                 limit = f"functionTimeout of host.json ({self._timeout_s:g} s)"
-                ends.set_result(f"Function {function.name} exceeded the {limit}: its worker ends.")
-                self._worker_ends = None
+                end.set_result(f"Function {function.name} exceeded the {limit}: its worker ends.")
+                self._worker_end = None
                 self.timed_out.set()
                 self.close()  # a sync function keeps its thread; the next one gets another
                 self._threads = self._new_threads()
-            raise InvocationError(ends.result())
+            raise InvocationError(end.result())
         finally:
             if not work.done():
                 work.cancel()
@@ -241,8 +249,8 @@ def _trace(datum: Datum, metadata: Mapping[str, Datum]) -> SimpleNamespace:
     return SimpleNamespace(trace_parent=trace_parent, trace_state=state, attributes={})
 
 
-def _ms_since(began: float) -> float:
-    return (time.perf_counter() - began) * 1000
+def _ms_since(start: float) -> float:
+    return (time.perf_counter() - start) * 1000
 
 
 def _decode(parameter: BoundParameter, datum: Datum, metadata: Mapping[str, Datum]) -> Any:

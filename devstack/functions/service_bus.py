@@ -130,6 +130,7 @@ class Listener:
         return client.get_queue_receiver(self.trigger.queue, prefetch_count=prefetch, **options)
 
     async def _handle(self, messages: Sequence[ServiceBusReceivedMessage]) -> bool:
+        """Call the function; return whether it succeeded and its outputs are sent."""
         trigger, first = self.trigger, messages[0]
         if trigger.batch:
             reason = f"{len(messages)} messages of {trigger.queue}"
