@@ -18,16 +18,16 @@ must not depend on code in this process.
 3. **Grandchildren** are not covered, because a fork clears the request. A command that a shell
    runs begins with `exec`, so that the shell becomes the command.
 4. **A session of its own.** A Ctrl-C at the terminal reaches only this process, which then stops
-   its children in the right order. The children of the child are in its group, so `kill` ends
-   them too.
+   its children in the right order. The child's own children are in its group, so a `kill` of a
+   child that runs ends them too.
 5. **Output goes to files**, not to pipes. A child never waits for a reader of its output, it can
    still write when we are dead, and the last lines are there after a crash. A restart appends, so
    `_out_from` keeps where the output of this start begins.
 6. **Ready.** A child prints a JSON line when it listens. `until` polls for that line and for the
    exit code. It reads the exit code first: a child that printed its line and ended at once was
    ready, and is not reported as failed.
-7. **Stop.** The child gets a signal and some time to end, then its whole group gets SIGKILL.
-   `stopping` is set before, so that nobody takes this end for a crash.
+7. **Stop.** The child gets a signal and some time. If it still runs then, its whole group gets
+   SIGKILL. `stopping` is set before, so that nobody takes this end for a crash.
 8. **Two ways to wait.** Start and stop are written once, as generators that yield when they have
    to wait (`Steps`). `wait_for` runs them with a blocking sleep, `wait_for_async` on the loop.
 9. **Temporary directories.** A directory cannot end with its process, so the next process removes
@@ -67,6 +67,7 @@ _YOUNG_S = 60.0
 """A directory younger than this may belong to a process that has not locked it yet."""
 
 
+# 8. Two ways to carry out the same steps.
 def wait_for(steps: Steps[T]) -> T:
     """Carry out the steps, blocking this thread."""
     while True:
@@ -224,7 +225,7 @@ class Child:
 
     def stop_steps(self, number: int, timeout_s: float) -> Steps[int]:
         """Stop the process; see `stop`."""
-        # 7. A signal, some time, and SIGKILL for what is left of the group.
+        # 7. A signal, some time, and SIGKILL if the child still runs.
         self.stopping = True
         if self._process is None:
             return 0
@@ -258,6 +259,7 @@ class Scratch:
         for lock_file in Path(tempfile.gettempdir()).glob(f"{prefix}*/{_LOCK_FILE}"):
             _remove_if_unused(lock_file)
         self.path = Path(tempfile.mkdtemp(prefix=prefix))
+        # 9. From here on the directory is in use, until this process ends.
         self._lock = (self.path / _LOCK_FILE).open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 

@@ -350,6 +350,7 @@ class Stack(AsyncRunnable):
     def check(self) -> None:
         """Raise ChildFailedError if a child ended and this stack did not end it."""
         for child in self.children():
+            # 3. An end that this stack did not cause.
             if not child.alive and not child.stopping:
                 if self._scratch is not None:
                     self._scratch.keep()  # its logs explain the failure
