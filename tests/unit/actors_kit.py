@@ -390,27 +390,29 @@ def letter(
 DECLINED = "payment refused: the customer's card was declined"
 
 
-async def fail(made: Kit, order_id: str, agent: str, code: str, message: str) -> None:
+async def fail(system: Kit, order_id: str, agent: str, code: str, message: str) -> None:
     """Submit an order that one of its agents refuses."""
-    made.agents[agent].then(RefusedError(code, message))
-    await submit(made, order_id)
+    system.agents[agent].then(RefusedError(code, message))
+    await submit(system, order_id)
 
 
-async def submit(made: Kit, order_id: str, workflow: str = "care") -> None:
+async def submit(system: Kit, order_id: str, workflow: str = "care") -> None:
     """Submit an order, and let it go as far as it can."""
-    await made.submit(order(order_id, workflow=workflow, order={"amount": 12.50}), f"m-{order_id}")
-    await made.drain()
-    await made.later(1)
+    await system.submit(
+        order(order_id, workflow=workflow, order={"amount": 12.50}), f"m-{order_id}"
+    )
+    await system.drain()
+    await system.later(1)
 
 
 async def night() -> Kit:
     """Three orders failed in two ways, one is complete."""
-    made = kit(CARE)
+    system = kit(CARE)
     for order_id in ("10248", "10249"):
-        await fail(made, order_id, agent="payment", code="card-declined", message=DECLINED)
+        await fail(system, order_id, agent="payment", code="card-declined", message=DECLINED)
     await fail(
-        made, "10250", agent="stock", code="sold-out", message="nothing is left of product 11"
+        system, "10250", agent="stock", code="sold-out", message="nothing is left of product 11"
     )
-    await submit(made, "10251")
-    await made.later(60)
-    return made
+    await submit(system, "10251")
+    await system.later(60)
+    return system

@@ -141,12 +141,12 @@ class Story:
     now: datetime = T0
     shut: frozenset[tuple[int, int]] = frozenset()
     order: Order = field(init=False)
-    sent: tuple[Outgoing, ...] = field(init=False)
+    messages: tuple[Outgoing, ...] = field(init=False)
     incident: Incident | None = None
 
     def __post_init__(self) -> None:
         change = submitted(self.rules, at=self.now)
-        self.order, self.sent = change.after, change.entry.messages
+        self.order, self.messages = change.after, change.entry.messages
 
     @property
     def rules(self) -> Rules:
@@ -171,12 +171,12 @@ class Story:
         """Commit a decision; return whether there was one."""
         self.incident = decision.incident if decision else None
         if decision is None:
-            self.sent = ()
+            self.messages = ()
             return False
         change = next_change(
             self.order, decision, Origin(by="test", commit_id="c", cause=None, at=self.now)
         )
-        self.order, self.sent = change.after, change.entry.messages
+        self.order, self.messages = change.after, change.entry.messages
         return True
 
     def claim(self, instance: str = "scheduler-1") -> bool:
@@ -275,7 +275,7 @@ class Story:
         """What the last decision asked of agents: step, direction, epoch."""
         return [
             (self.order.steps[m.step].name, m.direction.value, m.epoch)
-            for m in self.sent
+            for m in self.messages
             if isinstance(m, Request)
         ]
 
@@ -284,18 +284,18 @@ class Story:
         """What the last decision asked of which agents: step, direction, route."""
         return [
             (step.name, m.direction.value, step.call.route)
-            for m in self.sent
+            for m in self.messages
             if isinstance(m, Request)
             for step in [self.order.steps[m.step]]
         ]
 
     @property
     def notices(self) -> list[str]:
-        return [m.notice.value for m in self.sent if isinstance(m, Notify)]
+        return [m.notice.value for m in self.messages if isinstance(m, Notify)]
 
     @property
     def alerts(self) -> list[str]:
-        return [m.alert.value for m in self.sent if isinstance(m, Alert)]
+        return [m.alert.value for m in self.messages if isinstance(m, Alert)]
 
     @property
     def incident_kind(self) -> str | None:
@@ -304,7 +304,7 @@ class Story:
 
     @property
     def woken(self) -> bool:
-        return Wake() in self.sent
+        return Wake() in self.messages
 
     @property
     def undoing(self) -> bool:

@@ -94,8 +94,8 @@ def test_the_error_for_an_unknown_agent_names_the_agents_that_exist() -> None:
 
 
 def test_a_business_that_fits_together_is_taken() -> None:
-    made = business(checks={"trip": len}, limits={"hostel": LIMIT_MAX})
-    assert set(made.agents) == {"hotel", "hostel"}
+    system = business(checks={"trip": len}, limits={"hostel": LIMIT_MAX})
+    assert set(system.agents) == {"hotel", "hostel"}
 
 
 async def test_an_agent_without_async_works_in_a_thread_of_its_own() -> None:

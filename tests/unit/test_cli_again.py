@@ -17,7 +17,7 @@ LIMIT = RefusedError("over-limit", "the card is over its limit")
 
 def test_a_step_that_fails_again_ends_with_1_and_says_how(night: Night) -> None:
     night.fail("A", DECLINED)
-    night.made.agents["payment"].then(LIMIT)
+    night.system.agents["payment"].then(LIMIT)
     said = night.sas("resubmit", "A", "--yes")
     assert said.code == 1
     assert said.lines[-1] == "done: seq 5, resubmitted; the order is Error"
@@ -34,7 +34,7 @@ def test_a_step_that_succeeds_ends_with_0(night: Night) -> None:
 def test_of_many_those_that_failed_again_are_named(night: Night) -> None:
     for order_id in ("A", "B", "C"):
         night.fail(order_id, DECLINED)
-    night.made.agents["payment"].then({"ok": 1}, LIMIT, {"ok": 1})
+    night.system.agents["payment"].then({"ok": 1}, LIMIT, {"ok": 1})
     said = night.sas("resubmit", "--state", "error", "--yes")
     assert said.code == 1
     assert said.lines[1:4] == [f"  {name}                     pay/card-declined" for name in "ABC"]
@@ -45,15 +45,15 @@ def test_of_many_those_that_failed_again_are_named(night: Night) -> None:
 
 def test_a_command_that_lost_a_race_says_what_changed_and_does_nothing(night: Night) -> None:
     night.fail("A", DECLINED)
-    seq = night.made.order("A").seq
+    seq = night.system.order("A").seq
 
     async def bob() -> None:
-        await night.made.hand(command("acknowledge", seq, "w-bob", "A"))
+        await night.system.hand(command("acknowledge", seq, "w-bob", "A"))
 
     night.before_send = bob
     said = night.sas("undo", "A", "--yes", "--wait", "5")
     said.refused(1, f"you saw seq {seq}, but the order is at seq {seq + 1}", "acknowledged")
-    assert night.made.state("A") == "Error"
+    assert night.system.state("A") == "Error"
 
 
 def test_as_json_each_order_is_one_object(night: Night) -> None:
@@ -62,8 +62,8 @@ def test_as_json_each_order_is_one_object(night: Night) -> None:
     dry = night.sas("resubmit", "--state", "error", "--dry-run", "--json").json
     assert [(one["OrderID"], one["Seq"]) for one in dry] == [("A", 4), ("B", 4)]
     assert dry[0]["Would"] == "run again: pay (card-declined: the card was declined)"
-    assert night.sent == []
-    night.made.agents["payment"].then({"ok": 1}, LIMIT)
+    assert night.sent_messages == []
+    night.system.agents["payment"].then({"ok": 1}, LIMIT)
     said = night.sas("resubmit", "--state", "error", "--yes", "--json")
     assert said.code == 1
     assert [(one["OrderID"], one["CarriedOut"], one["FailedAgain"]) for one in said.json] == [
@@ -104,14 +104,14 @@ def test_a_word_too_many_is_an_error(night: Night, arguments: list[str]) -> None
 
 def test_a_workflow_that_never_ran_is_an_error_where_others_are_remembered(night: Night) -> None:
     assert night.sas("list", "--workflow", "cahin").code == 0
-    night.play(night.made.store.write_shared(value_name("order-with-care", 1), "x", None))
+    night.play(night.system.store.write_shared(value_name("order-with-care", 1), "x", None))
     said = night.sas("list", "--workflow", "cahin")
     assert said.code == 1
     assert "no workflow 'cahin' ever ran here: known are order-with-care" in said.err
 
 
 def reject(night: Night, order_id: str, workflow: str = "nosuch") -> None:
-    night.play(night.made.submit(order(order_id, workflow=workflow), f"m-{order_id}"))
+    night.play(night.system.submit(order(order_id, workflow=workflow), f"m-{order_id}"))
     night.later(1)
 
 

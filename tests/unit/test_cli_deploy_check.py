@@ -83,12 +83,12 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Check:
 
 async def in_flight(store: MemoryStore, *ids: str) -> Kit:
     """Submit orders of version 1, its definition remembered."""
-    made = kit(CHAIN)
-    made.store.orders, made.store._due = store.orders, store._due
+    system = kit(CHAIN)
+    system.store.orders, system.store._due = store.orders, store._due
     for order_id in ids or ("o-1",):
-        await made.submit(order(order_id, order={"card": "4111-1111", "n": 1}), order_id)
-    await Versions(store, [CHAIN]).check(made.order((ids or ("o-1",))[0]))
-    return made
+        await system.submit(order(order_id, order={"card": "4111-1111", "n": 1}), order_id)
+    await Versions(store, [CHAIN]).check(system.order((ids or ("o-1",))[0]))
+    return system
 
 
 @pytest.mark.parametrize("change", FINE)
@@ -154,22 +154,22 @@ def test_an_app_that_fails_as_it_is_loaded_is_one_sentence(
 
 async def test_an_order_is_never_undone_by_the_steps_of_another_definition() -> None:
     """It ended, and its version was given away all the same; an operator undoes it."""
-    made = kit(CHAIN)
-    await made.submit()
-    await made.drain()
-    before = made.order()
+    system = kit(CHAIN)
+    await system.submit()
+    await system.drain()
+    before = system.order()
     after = replace(CHAIN, steps=(STEPS[0], Step("mail", agent="payment", undo=Undo(MINUTE))))
-    later = kit(after, beside=made)
+    later = kit(after, beside=system)
     with pytest.raises(StoreMismatchError, match="version 1 was redefined since its orders began"):
         await later.hand(command("undo", before.seq))
     assert later.order() == before
 
 
 async def test_a_command_for_an_order_whose_version_is_gone_is_refused_with_what_to_do() -> None:
-    made = kit(CHAIN)
-    await made.submit()
-    before = made.order()
-    later = kit(replace(CHAIN, version=2), beside=made)
+    system = kit(CHAIN)
+    await system.submit()
+    before = system.order()
+    later = kit(replace(CHAIN, version=2), beside=system)
     await later.hand(command("cancel", before.seq))
     assert later.order() == before
     assert "has no version 1: known are 2; deploy it again as it was" in later.alerts()[-1].text

@@ -61,7 +61,7 @@ def test_missing_rights_are_reported_apart_from_missing_reach(
     assert found["reading agent-replies"] == "unknown"
     assert found["sending to scheduler"] == "wrong"
     assert found["queues"] == "ok"
-    night.away = "the namespace does not answer."
+    night.outage = "the namespace does not answer."
     found = states(night.sas("doctor", "--json"))
     assert found["reading orders"] == "wrong"
     store_away(monkeypatch)

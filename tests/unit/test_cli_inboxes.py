@@ -69,7 +69,7 @@ def test_alerts_are_followed_the_oldest_first_each_once(
         if rounds == 3:
             raise KeyboardInterrupt
         body = order(f"B-{rounds}", workflow="nosuch")
-        await night.made.submit(body, f"m-{rounds}")
+        await night.system.submit(body, f"m-{rounds}")
 
     monkeypatch.setattr(asyncio, "sleep", meanwhile)
     said = night.sas("alerts", "--follow")
@@ -116,9 +116,9 @@ def test_a_wrong_use_is_one_sentence(night: Night, arguments: list[str], said: s
 
 def reject(night: Night, order_id: str, queue: str = "orders") -> None:
     """Put a rejected order where ``move`` of these tests can take it."""
-    night.play(night.made.submit(order(order_id, workflow="nosuch"), f"m-{order_id}"))
+    night.play(night.system.submit(order(order_id, workflow="nosuch"), f"m-{order_id}"))
     night.later(1)
-    taken = night.made.bus.take(REJECTED)
+    taken = night.system.bus.take(REJECTED)
     assert taken is not None
     body = {**json.loads(taken.body), "source_queue": queue}
     night.put(REJECTED, json.dumps(body).encode(), message_id=taken.message_id)
@@ -142,7 +142,7 @@ def test_rejected_messages_are_listed_shown_and_sent_again(night: Night) -> None
     night.runs = False
     sent = night.sas("rejected", "resend", "bad-1")
     assert (sent.code, sent.lines[-1]) == (0, "sent 1 of 1, removed 1")
-    assert [message.queue for message in night.sent] == ["orders"]
+    assert [message.queue for message in night.sent_messages] == ["orders"]
     assert night.sas("rejected", "list").lines[-1] == "1 rejected message"
 
 
@@ -179,7 +179,7 @@ def test_one_rejected_message_is_removed_by_the_id_of_its_order(
     ]
     said = night.sas("rejected", "remove", "bad-1", "--yes")
     assert (said.code, said.lines[-1]) == (0, "removed 1 of 1")
-    assert night.sent == []
+    assert night.sent_messages == []
     assert night.sas("rejected", "list").lines[-1] == "1 rejected message"
     night.sas("rejected", "remove", "bad-1", "--yes").refused(1, "there is no bad-1")
 
@@ -188,7 +188,7 @@ def test_of_several_the_one_that_is_gone_stops_all(night: Night) -> None:
     reject(night, "bad-1")
     said = night.sas("rejected", "resend", "bad-1", "gone")
     said.refused(1, "there is no gone among the first 1,000 messages: nothing was changed")
-    assert night.sent == []
+    assert night.sent_messages == []
     night.sas("rejected", "show", "gone").refused(1, "there is no gone")
 
 
@@ -222,11 +222,11 @@ def fates(night: Night) -> dict[str, str]:
 
 def lake(night: Night) -> Kit:
     """Make dead letters of every fate."""
-    made = night.made
+    system = night.system
     night.submit("done")
-    night.play(made.submit(order("open"), "m-open"))
-    night.play(made.step("scheduler"))
-    request = made.bus.take(QUEUES.agent("stock"))
+    night.play(system.submit(order("open"), "m-open"))
+    night.play(system.step("scheduler"))
+    request = system.bus.take(QUEUES.agent("stock"))
     assert request is not None
     dead(night, "agent-stock", request.body, "open-request")
     dead(night, "agent-replies", done("done", 0, id="another").body, "old-reply")
@@ -239,7 +239,7 @@ def lake(night: Night) -> Kit:
     dead(night, "orders", order("done"), "repeat")
     dead(night, "orders", order("fresh"), "fresh")
     dead(night, "operator-alerts", b'{"order_id": "done"}', "alert")
-    return made
+    return system
 
 
 def test_every_dead_letter_is_joined_with_its_order(night: Night) -> None:
@@ -262,15 +262,15 @@ def test_every_dead_letter_is_joined_with_its_order(night: Night) -> None:
 
 
 def test_a_dead_callback_that_did_not_count_yet_is_safe_to_redrive(night: Night) -> None:
-    made = night.made
-    night.play(made.submit(order("open"), "m-open"))
+    system = night.system
+    night.play(system.submit(order("open"), "m-open"))
     claims = Claims(
         order_id="open",
         step=0,
         direction="do",
         generation=0,
         expires=int(START.timestamp()) + 3600,
-        submission=made.order("open").details.submission,
+        submission=system.order("open").details.submission,
     )
     dead(night, "callbacks", called_back(KEYS.issue(claims)).body, "callback")
     assert fates(night) == {"callback": "safe to redrive"}
@@ -282,7 +282,7 @@ def test_a_command_that_was_carried_out_or_fenced_is_done(night: Night) -> None:
     body = internal.encode(command)
     dead(night, "scheduler", body, "command")
     assert fates(night) == {"command": "safe to redrive"}
-    night.play(night.made.hand(Message(QUEUES.scheduler, "w-1", body)))
+    night.play(night.system.hand(Message(QUEUES.scheduler, "w-1", body)))
     assert fates(night) == {"command": "already done"}
     (record,) = night.sas("dlq", "--json").json
     assert record["Why"] == "it led to acknowledged (seq 5); the order is Error"
@@ -293,28 +293,28 @@ def test_a_dead_letter_whose_recorded_messages_may_not_be_sent_is_sent_again(
     night: Night, queue: str
 ) -> None:
     """Its function died between its commit and its sends, in the last delivery."""
-    made, message = night.made, Message("orders", "m-A", order("A"))
+    system, message = night.system, Message("orders", "m-A", order("A"))
     if queue == "agent-replies":
-        night.play(made.hand(message))
-        night.play(made.step("scheduler"))
+        night.play(system.hand(message))
+        night.play(system.step("scheduler"))
         message = done("A", 0)
-    before = {one.message_id for one in made.bus.messages(SHOP)}
+    before = {one.message_id for one in system.bus.messages(SHOP)}
 
     def dies(_message: Message) -> None:
         raise CrashError
 
-    made.bus.plan = dies
+    system.bus.plan = dies
     with pytest.raises(CrashError):
-        night.play(made.hand(message))
-    made.bus.plan = lambda _message: None
-    assert {one.message_id for one in made.bus.messages(SHOP)} == before
+        night.play(system.hand(message))
+    system.bus.plan = lambda _message: None
+    assert {one.message_id for one in system.bus.messages(SHOP)} == before
     dead(night, queue, message.body, message.message_id)
 
     assert fates(night) == {message.message_id: "safe to redrive"}
     assert night.sas("dlq", "redrive", "--all").lines[-1] == "sent 1 of 1, removed 1"
-    (again,) = night.sent
-    night.play(made.hand(replace(again, message_id=again.properties[FIRST_ID])))
-    after = {one.message_id for one in made.bus.messages(SHOP)}
+    (again,) = night.sent_messages
+    night.play(system.hand(replace(again, message_id=again.properties[FIRST_ID])))
+    after = {one.message_id for one in system.bus.messages(SHOP)}
     assert len(after - before) == 1, "the application gets its notification"
 
 
@@ -350,7 +350,7 @@ def test_only_what_is_safe_is_sent_again(night: Night) -> None:
     assert "old-reply stays: already done: " in said.err
     assert "gone-reply stays: order gone: there is no such order" in said.err
     assert said.lines[-1] == "sent 6 of 6, removed 6"
-    assert sorted(message.queue for message in night.sent) == [
+    assert sorted(message.queue for message in night.sent_messages) == [
         *(
             "agent-replies",
             "agent-replies",
@@ -368,7 +368,7 @@ def test_what_waits_for_the_function_of_dead_letters_is_left_to_it(night: Night)
     said = night.sas("dlq", "redrive", "m-x")
     assert said.code == 1
     assert "m-x stays: the function of dead-letters takes it" in said.err
-    assert night.sent == []
+    assert night.sent_messages == []
     assert "the function of this queue takes it" in night.sas("dlq", "explain", "m-x").lines[-1]
 
 
@@ -421,7 +421,7 @@ def test_without_the_right_to_receive_a_message_stays(
         3,
         f"sas: queue {path_of(verb)}: {NO_RECEIVING}",
     )
-    assert (night.lying, night.sent) == (before, [])
+    assert (night.lying, night.sent_messages) == (before, [])
 
 
 def path_of(verb: tuple[str, ...]) -> str:
@@ -441,7 +441,7 @@ def test_without_the_right_to_send_a_message_stays(
 
     monkeypatch.setattr(night, "move", refused)
     night.sas(*verb).refused(3, NO_SENDING)
-    assert (night.lying, night.sent) == (before, [])
+    assert (night.lying, night.sent_messages) == (before, [])
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -456,7 +456,7 @@ def test_a_message_that_another_operator_took_first_is_reported_as_gone(
 
     monkeypatch.setattr(night, "move", nothing)
     night.sas(*verb).refused(1, "the others were gone, or another reader has them: look again")
-    assert night.sent == []
+    assert night.sent_messages == []
 
 
 @pytest.mark.parametrize("verb", [*VERBS, ("rejected", "show", "bad-1"), ("dlq", "explain", "x")])
@@ -464,7 +464,7 @@ def test_a_message_that_is_gone_is_one_sentence(night: Night, verb: tuple[str, .
     night.sas(*verb).refused(
         1, f"there is no {'dead letter ' if verb[0] == 'dlq' else ''}{verb[2]}"
     )
-    assert night.sent == []
+    assert night.sent_messages == []
 
 
 @pytest.mark.parametrize(
@@ -489,11 +489,11 @@ def test_the_reason_why_a_message_must_stay_is_printed(
         source_queue="scheduler",
         message_id="m",
     )
-    (part,) = rejected_parts(rejection, at=night.made.clock.now(), id_base="rejected/2")
+    (part,) = rejected_parts(rejection, at=night.system.clock.now(), id_base="rejected/2")
     night.put(REJECTED, encode(part), message_id="forged")
     dead(night, "orders", order("done"), "repeat")
     dead(night, "scheduler", b"\x00poison", "poison")
     night.put("dead-letters", order("old"), message_id="old")
     before = {path: list(lying) for path, lying in night.lying.items()}
     night.sas(*verb).refused(1, why)
-    assert (night.lying, night.sent) == (before, [])
+    assert (night.lying, night.sent_messages) == (before, [])

@@ -39,7 +39,7 @@ def test_why_an_order_was_undone_stays_on_it_and_in_lists(night: Night) -> None:
     night.fail("A", DECLINED)
     assert night.sas("undo", "A", "--yes", "--reason", "the customer asked").code == 0
     night.fail("B", DECLINED)
-    night.made.agents["payment"].then(DECLINED)
+    night.system.agents["payment"].then(DECLINED)
     night.submit("C", workflow="chain")
     shown = night.sas("show", "A").lines
     assert "  undone        operator ann: the customer asked" in shown

@@ -104,8 +104,8 @@ def broken_system(night: Night) -> None:
     """An order in Error, one under way, finished ones, a rejected one, a dead letter."""
     night.fail("A", RefusedError("card-declined", "the card was declined"))
     night.submit("C")
-    night.play(night.made.submit(order("bad-1", workflow="nosuch"), "m-bad-1"))
-    taken = night.made.bus.take("orders-rejected")
+    night.play(night.system.submit(order("bad-1", workflow="nosuch"), "m-bad-1"))
+    taken = night.system.bus.take("orders-rejected")
     assert taken is not None
     night.put("orders-rejected", taken.body)
     night.put("orders" + DEAD, order("fresh"), message_id="d-1")

@@ -77,15 +77,15 @@ async def test_an_order_purged_while_its_command_was_under_way_is_reported_as_go
 
 
 async def test_the_scheduler_keeps_why_it_refused_and_the_order_stays_as_it_was() -> None:
-    made = kit(CARE)
-    await made.submit(order(workflow="care"))
-    before = made.order()
-    made.store.fail_next("write_shared", StoreFault.CONFLICT, StoreFault.CONFLICT)
-    await made.hand(command("acknowledge", before.seq, "w-9"))
+    system = kit(CARE)
+    await system.submit(order(workflow="care"))
+    before = system.order()
+    system.store.fail_next("write_shared", StoreFault.CONFLICT, StoreFault.CONFLICT)
+    await system.hand(command("acknowledge", before.seq, "w-9"))
     said = "only an order in Error needs to be acknowledged, and this is Pending"
-    assert await CommandAnswers(made.store).reason("w-9") == said
-    assert made.order() == before
-    assert said in made.alerts()[-1].text
+    assert await CommandAnswers(system.store).reason("w-9") == said
+    assert system.order() == before
+    assert said in system.alerts()[-1].text
 
 
 async def test_of_many_refusals_the_last_few_are_kept() -> None:

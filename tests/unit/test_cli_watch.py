@@ -16,9 +16,9 @@ DECLINED = RefusedError("card-declined", "the card was declined")
 def test_each_look_is_one_line_where_there_is_no_terminal(night: Night) -> None:
     night.fail("A", DECLINED)
     night.submit("B")
-    night.play(night.made.submit(order("C"), "m-C"))
-    broken = opened(Breaker(), BreakerPolicy(), night.made.clock.now(), "503")
-    night.play(keep_breaker(night.made.store, broken, "payment"))
+    night.play(night.system.submit(order("C"), "m-C"))
+    broken = opened(Breaker(), BreakerPolicy(), night.system.clock.now(), "503")
+    night.play(keep_breaker(night.system.store, broken, "payment"))
     said = night.sas("watch", "--count", "2", "--every", "0.1")
     assert said.code == 0
     assert len(said.lines) == 2
@@ -47,7 +47,7 @@ def test_a_queue_without_right_and_no_namespace_leave_the_rest(
 def test_a_store_that_is_away_for_a_while_is_looked_at_again(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attention, calls = night.made.store.attention, 0
+    attention, calls = night.system.store.attention, 0
 
     async def once_away(limit: int, **options: object) -> object:
         nonlocal calls
@@ -56,7 +56,7 @@ def test_a_store_that_is_away_for_a_while_is_looked_at_again(
             raise StoreUnavailableError("the table does not answer.")
         return await attention(limit, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(night.made.store, "attention", once_away)
+    monkeypatch.setattr(night.system.store, "attention", once_away)
     said = night.sas("watch", "--count", "2", "--every", "0.1")
     assert said.err == "sas: the table does not answer. Looking again\n"
     assert len(said.lines) == 1

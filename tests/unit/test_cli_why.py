@@ -19,13 +19,13 @@ DECLINED = RefusedError("card-declined", "the card was declined")
 
 def submitted(night: Night, order_id: str = "A", workflow: str = "chain") -> None:
     """An order whose wake waits for a scheduler."""
-    night.play(night.made.submit(order(order_id, workflow=workflow), f"m-{order_id}"))
+    night.play(night.system.submit(order(order_id, workflow=workflow), f"m-{order_id}"))
 
 
 def requested(night: Night, order_id: str = "A") -> None:
     """An order whose request waits for its agent."""
     submitted(night, order_id)
-    night.play(night.made.step("scheduler"))
+    night.play(night.system.step("scheduler"))
 
 
 def fact(lines: list[str], name: str) -> str:
@@ -62,9 +62,9 @@ def workflows() -> Workflows:
 def test_without_an_app_the_agent_is_found_by_the_queues_of_the_circuits(night: Night) -> None:
     requested(night)
     assert fact(night.sas("why", "A").lines, "agent") == "not known: give --app"
-    since = night.made.clock.now()
+    since = night.system.clock.now()
     broken = opened(Breaker(), BreakerPolicy(), since, "stock: 503")
-    night.play(keep_breaker(night.made.store, broken, "stock"))
+    night.play(keep_breaker(night.system.store, broken, "stock"))
     said = night.sas("why", "A")
     assert fact(said.lines, "agent") == "stock"
     assert fact(said.lines, "circuit").startswith("open since ")
@@ -73,7 +73,7 @@ def test_without_an_app_the_agent_is_found_by_the_queues_of_the_circuits(night: 
 
 def test_a_request_that_its_agent_took_is_in_no_queue(night: Night) -> None:
     requested(night)
-    night.made.agents_die()
+    night.system.agents_die()
     said = night.sas("why", "A", "--app", "tests.unit.test_cli_why:workflows")
     assert fact(said.lines, "message") == "in no queue: its agent is handling it, or it was lost"
     night.later(3600)
@@ -140,7 +140,7 @@ def test_an_order_that_is_gone_a_wrong_id_and_a_store_without_right_are_one_sent
 
 def test_an_order_that_was_rejected_at_the_door_is_found_on_its_queue(night: Night) -> None:
     body = order("bad", workflow="nosuch")
-    night.play(night.made.submit(body, "m-bad"))
+    night.play(night.system.submit(body, "m-bad"))
     said = night.sas("why", "bad")
     assert said.code == 0
     assert said.lines[0].startswith("bad was rejected and never began: ")
@@ -152,7 +152,7 @@ def test_an_order_that_was_rejected_at_the_door_is_found_on_its_queue(night: Nig
 
 
 def test_an_order_that_no_one_has_taken_yet_is_found_in_the_queue_of_orders(night: Night) -> None:
-    night.play(night.made.bus.send([Message("orders", "m-A", order("A"))]))
+    night.play(night.system.bus.send([Message("orders", "m-A", order("A"))]))
     said = night.sas("why", "A")
     assert said.code == 0
     assert said.lines[0] == "A was submitted, and has not begun."
@@ -166,10 +166,10 @@ def test_an_order_that_no_one_has_taken_yet_is_found_in_the_queue_of_orders(nigh
 
 def test_an_order_in_error_waits_for_the_command_that_lies_in_the_queue(night: Night) -> None:
     night.fail("A", DECLINED)
-    seq = night.made.order("A").seq
-    night.play(night.made.bus.send([command("resubmit", seq - 1, "late", "A")]))
+    seq = night.system.order("A").seq
+    night.play(night.system.bus.send([command("resubmit", seq - 1, "late", "A")]))
     assert fact(night.sas("why", "A").lines, "waits for") == "You."
-    night.play(night.made.bus.send([command("resubmit", seq, "now", "A")]))
+    night.play(night.system.bus.send([command("resubmit", seq, "now", "A")]))
     said = night.sas("why", "A")
     assert fact(said.lines, "waits for") == "A scheduler, to carry out a command."
     assert fact(said.lines, "message").startswith("resubmit by ann in scheduler, ")
@@ -190,8 +190,8 @@ def test_the_list_of_orders_under_way_names_the_open_step(night: Night) -> None:
 
 def test_an_order_that_an_operator_cancelled_waits_for_the_call_that_is_out(night: Night) -> None:
     requested(night)
-    found = night.made.order("A")
-    night.play(night.made.hand(command(Verb.CANCEL.value, found.seq, order_id="A")))
+    found = night.system.order("A")
+    night.play(night.system.hand(command(Verb.CANCEL.value, found.seq, order_id="A")))
     said = night.sas("why", "A")
     assert "because operator ann cancelled it" in said.lines[0]
     assert json.loads(night.sas("why", "A", "--json").out)["NextLook"]

@@ -342,9 +342,13 @@ def test_an_agent_without_a_function_or_a_function_without_an_agent_is_reported(
 
 
 def test_an_application_has_an_actor_for_every_agent() -> None:
-    made = kit(CHAIN)
+    system = kit(CHAIN)
     application = assemble(
-        made.store, made.bus, clock=made.clock, business=made.business, settings=read_config(LEAST)
+        system.store,
+        system.bus,
+        clock=system.clock,
+        business=system.business,
+        settings=read_config(LEAST),
     )
     assert set(application.agents) == {"stock", "payment"}
 
@@ -358,13 +362,13 @@ def test_the_connections_of_an_application_are_closed_when_its_event_loop_ends()
             closed.append("store")
 
     async def run() -> None:
-        made = kit(CHAIN)
+        system = kit(CHAIN)
         closed_with_loop(
             assemble(
                 Store(),
-                made.bus,
-                clock=made.clock,
-                business=made.business,
+                system.bus,
+                clock=system.clock,
+                business=system.business,
                 settings=read_config(LEAST),
             )
         )
@@ -379,28 +383,28 @@ def test_without_keys_there_is_no_codec_and_its_package_is_not_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "sas.adapters.payload_codec", None)
-    made = kit(CHAIN)
+    system = kit(CHAIN)
     for given in ("", "  "):
         config = read_config(LEAST | {"SAS_PAYLOAD_KEYS": given})
         application = assemble(
-            made.store, made.bus, clock=made.clock, business=made.business, settings=config
+            system.store, system.bus, clock=system.clock, business=system.business, settings=config
         )
         assert application.context.codec is None
 
 
 def test_the_codec_is_that_of_the_setting_or_that_of_the_business_and_not_both() -> None:
-    made = kit(CHAIN)
+    system = kit(CHAIN)
     config = read_config(LEAST | {"SAS_PAYLOAD_KEYS": f" {KEY}, {OTHER_KEY} "})
     assert KEY not in repr(config)
     application = assemble(
-        made.store, made.bus, clock=made.clock, business=made.business, settings=config
+        system.store, system.bus, clock=system.clock, business=system.business, settings=config
     )
     assert isinstance(application.context.codec, FernetCodec)
-    business = replace(made.business, codec=CheapCodec())
+    business = replace(system.business, codec=CheapCodec())
     with pytest.raises(SettingError, match="a codec of its own: keep one of the two"):
-        assemble(made.store, made.bus, clock=made.clock, business=business, settings=config)
+        assemble(system.store, system.bus, clock=system.clock, business=business, settings=config)
     own = assemble(
-        made.store, made.bus, clock=made.clock, business=business, settings=read_config(LEAST)
+        system.store, system.bus, clock=system.clock, business=business, settings=read_config(LEAST)
     )
     assert own.context.codec is business.codec
 
@@ -414,11 +418,17 @@ def test_what_is_no_fernet_key_is_refused_without_being_quoted(key: str) -> None
 
 
 def test_an_agent_whose_queue_is_one_of_ours_is_refused_by_its_name() -> None:
-    made = kit()
-    business = replace(made.business, agents={**made.business.agents, "replies": ScriptedAgent()})
+    system = kit()
+    business = replace(
+        system.business, agents={**system.business.agents, "replies": ScriptedAgent()}
+    )
     with pytest.raises(SettingError, match="the queue 'agent-replies' would have two purposes"):
         assemble(
-            made.store, made.bus, clock=made.clock, business=business, settings=read_config(LEAST)
+            system.store,
+            system.bus,
+            clock=system.clock,
+            business=business,
+            settings=read_config(LEAST),
         )
 
 

@@ -24,44 +24,44 @@ def ended(seen: Watch) -> list[str]:
     return [row.order_id for block in seen.picture.blocks for row in block.rows]
 
 
-def watching(made: Kit) -> Watch:
-    return Watch(made.store, made.clock.now)
+def watching(system: Kit) -> Watch:
+    return Watch(system.store, system.clock.now)
 
 
 async def test_the_past_is_read_part_by_part_and_each_order_is_known_once() -> None:
-    made = kit(CARE)
+    system = kit(CARE)
     for name, pause in (("week", 6 * 86_400), ("day", 80_000), ("hours", 7000), ("now", 1)):
-        await submit(made, name)
-        await made.later(pause)
-    seen = watching(made)
+        await submit(system, name)
+        await system.later(pause)
+    seen = watching(system)
     known = []
     while not seen.picture.whole:
         await seen.look()
         known.append(ended(seen))
     assert known[0] == ["now"]
     assert known[-1] == ["week", "day", "hours", "now"]  # the newest are last
-    await submit(made, "later")
+    await submit(system, "later")
     await seen.look()
     assert ended(seen)[-2:] == ["now", "later"]
     assert seen.picture.counts[OrderState.PROCESSED] == 5
 
 
 async def test_an_order_is_loaded_once_and_again_when_its_rows_change() -> None:
-    made = await night()
-    await made.submit(actors_kit.order("10252", workflow="care"), "m-10252")
-    seen, loaded = watching(made), []
-    load = made.store.load
+    system = await night()
+    await system.submit(actors_kit.order("10252", workflow="care"), "m-10252")
+    seen, loaded = watching(system), []
+    load = system.store.load
 
     async def counted(order_id: str) -> object:
         loaded.append(order_id)
         return await load(order_id)
 
-    made.store.load = counted  # type: ignore[assignment]
+    system.store.load = counted  # type: ignore[assignment]
     await seen.look()
     assert sorted(loaded) == ["10248", "10249", "10250", "10252"]
     await seen.look()
     assert len(loaded) == 4
-    await made.drain()
+    await system.drain()
     await seen.look()
     assert loaded[4:] == []  # it is finished: its index row says so
     assert ended(seen) == ["10251", "10252"]
@@ -71,10 +71,10 @@ async def test_an_order_is_loaded_once_and_again_when_its_rows_change() -> None:
 
 
 async def test_an_acknowledgement_is_seen_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = await night()
-    seen = watching(made)
+    system = await night()
+    seen = watching(system)
     await seen.look()
-    await made.hand(actors_kit.command("acknowledge", made.order("10248").seq, "w", "10248"))
+    await system.hand(actors_kit.command("acknowledge", system.order("10248").seq, "w", "10248"))
     monkeypatch.setattr(watch, "FRESH_FOR_S", 0.0)
     await seen.look()
     row = next(row for row in seen.picture.in_error if row.order_id == "10248")
@@ -85,8 +85,8 @@ async def test_only_so_many_orders_are_loaded_in_one_look_and_all_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(watch, "LOADS_MAX", 2)
-    made = await night()
-    seen = watching(made)
+    system = await night()
+    seen = watching(system)
     await seen.look()
     assert len(seen.picture.in_error) == 3
     assert sum(bool(row.failed) for row in seen.picture.in_error) == 2
@@ -95,28 +95,28 @@ async def test_only_so_many_orders_are_loaded_in_one_look_and_all_are_counted(
 
 
 async def test_a_store_that_is_away_leaves_the_last_picture_with_the_reason() -> None:
-    made = await night()
-    seen = watching(made)
+    system = await night()
+    seen = watching(system)
     await seen.look()
     before = seen.picture
-    made.store.fail_next("attention", StoreFault.UNAVAILABLE)
+    system.store.fail_next("attention", StoreFault.UNAVAILABLE)
     with pytest.raises(StoreUnavailableError):
         await seen.look()
     assert seen.picture == before
 
 
 async def test_an_order_whose_rows_are_broken_hides_no_others() -> None:
-    made = await night()
-    await made.submit(actors_kit.order("10252", workflow="care"), "m-10252")
-    load = made.store.load
+    system = await night()
+    await system.submit(actors_kit.order("10252", workflow="care"), "m-10252")
+    load = system.store.load
 
     async def broken(order_id: str) -> object:
         if order_id in {"10248", "10252"}:
             raise ValueError("the row of step 1 is missing")
         return await load(order_id)
 
-    made.store.load = broken  # type: ignore[assignment]
-    seen = watching(made)
+    system.store.load = broken  # type: ignore[assignment]
+    seen = watching(system)
     await seen.look()
     known = {row.order_id: row for row in (*seen.picture.in_error, *seen.picture.under_way)}
     assert sorted(known) == ["10248", "10249", "10250", "10252"]
@@ -125,11 +125,11 @@ async def test_an_order_whose_rows_are_broken_hides_no_others() -> None:
 
 
 async def test_the_oldest_due_step_is_named() -> None:
-    made = kit(CARE)
-    await made.submit(actors_kit.order("A", workflow="care"), "m-A")
-    await made.later(5)
-    await made.submit(actors_kit.order("B", workflow="care"), "m-B")
-    seen = watching(made)
+    system = kit(CARE)
+    await system.submit(actors_kit.order("A", workflow="care"), "m-A")
+    await system.later(5)
+    await system.submit(actors_kit.order("B", workflow="care"), "m-B")
+    seen = watching(system)
     await seen.look()
     assert seen.picture.oldest is not None
     assert seen.picture.oldest.order_id == "A"
@@ -137,14 +137,14 @@ async def test_the_oldest_due_step_is_named() -> None:
 
 
 async def test_the_charts_count_each_minute_and_say_it_in_words() -> None:
-    made = kit(CARE)
-    await submit(made, "before-the-hour")
-    await made.later(7200)
+    system = kit(CARE)
+    await submit(system, "before-the-hour")
+    await system.later(7200)
     for minute in range(3):
-        await submit(made, f"A-{minute}")
-        await made.later(60)
-    await fail(made, "B", agent="payment", code="x", message="y")
-    seen = watching(made)
+        await submit(system, f"A-{minute}")
+        await system.later(60)
+    await fail(system, "B", agent="payment", code="x", message="y")
+    seen = watching(system)
     while not seen.picture.whole:
         await seen.look()
     rates, times = charts.of(seen.picture)
@@ -164,11 +164,11 @@ async def test_pages_together_hold_each_order_once_in_the_order_of_the_sort(
 ) -> None:
     monkeypatch.setattr(listing, "PER_PAGE", 3)
     monkeypatch.setattr(rows, "BLOCK", 2)
-    made = await night()
+    system = await night()
     for number in range(4):
-        await submit(made, f"Z-{number}")
-    await made.submit(actors_kit.order("under-way", workflow="care"), "m-u")
-    seen = watching(made)
+        await submit(system, f"Z-{number}")
+    await system.submit(actors_kit.order("under-way", workflow="care"), "m-u")
+    seen = watching(system)
     while not seen.picture.whole:
         await seen.look()
     query = listing.Query(state=state, sort=f"-{sort}" if backwards else sort)

@@ -40,7 +40,7 @@ def test_an_edited_input_of_a_refused_step_has_a_key_of_its_own() -> None:
     assert (order.step("a").call.edited, order.step("a").call.generation) == (EDITED, 1)
     order.claim()
     assert order.step("a").call.generation == 1
-    assert [m.generation for m in order.sent if isinstance(m, Request)] == [1]
+    assert [m.generation for m in order.messages if isinstance(m, Request)] == [1]
 
 
 def test_an_edited_input_of_a_step_that_timed_out_has_a_key_of_its_own() -> None:
@@ -48,7 +48,7 @@ def test_an_edited_input_of_a_step_that_timed_out_has_a_key_of_its_own() -> None
     assert order.resubmit(edited=EDITED)
     assert (order.step("a").call.edited, order.step("a").call.generation) == (EDITED, 1)
     order.claim()
-    assert [m.generation for m in order.sent if isinstance(m, Request)] == [1]
+    assert [m.generation for m in order.messages if isinstance(m, Request)] == [1]
 
 
 def test_an_edited_input_of_a_step_refused_after_a_timeout_has_a_key_of_its_own() -> None:
@@ -77,7 +77,7 @@ def test_each_of_two_edits_in_a_row_has_a_key_of_its_own() -> None:
         assert order.step("a").call.generation == generation
     order.undo()
     order.claim()
-    assert [m.generation for m in order.sent if isinstance(m, Request)] == [2]
+    assert [m.generation for m in order.messages if isinstance(m, Request)] == [2]
 
 
 def test_a_step_that_never_began_takes_no_edited_input() -> None:
@@ -105,7 +105,7 @@ def test_the_undo_of_an_edited_step_names_the_last_of_its_generations() -> None:
     order.claim()
     order.undo()
     order.claim()
-    (request,) = (m for m in order.sent if isinstance(m, Request))
+    (request,) = (m for m in order.messages if isinstance(m, Request))
     assert (request.direction.value, request.generation) == ("undo", 1)
 
 
@@ -152,7 +152,7 @@ def test_a_skipped_step_counts_as_processed_with_the_result_that_the_operator_ga
         '{"reserved":7}',
         None,
     )
-    assert order.sent == (Wake(),)
+    assert order.messages == (Wake(),)
     order.claim()
     assert order.requests == [("b", "do", 1)]
 
@@ -166,7 +166,7 @@ def test_a_step_skipped_without_a_result_has_none() -> None:
 def test_skipping_the_last_step_notifies_of_the_completed_order_and_not_of_the_step() -> None:
     order = claimed().refused("a")
     order.skip()
-    assert order.sent == (Notify(Notice.COMPLETED),)
+    assert order.messages == (Notify(Notice.COMPLETED),)
     assert (order.state, order.order.complete_by) == ("Processed", None)
 
 
@@ -185,7 +185,7 @@ def test_a_skipped_undo_is_undone_by_hand_and_what_came_before_it_is_undone_next
         ["Compensating", "Compensated"],
         ["undoing", "undone by hand"],
     )
-    assert order.sent == (Wake(),)
+    assert order.messages == (Wake(),)
     order.claim()
     assert order.done("a").notices == ["undone"]
     assert order.ledger == ["undone", "undone by hand"]
@@ -209,7 +209,7 @@ def test_the_ledger_lists_what_is_and_what_is_not_undone() -> None:
     order.done("c")
     assert order.ledger == ["undoing", "not needed", "undone"]
     order.refused("a", Fault("no", "the shop is closed"))
-    (alert,) = (m.text for m in order.sent if isinstance(m, Alert))
+    (alert,) = (m.text for m in order.messages if isinstance(m, Alert))
     assert "a: undo failed, b: not needed, c: undone." in alert
     order.resubmit()
     assert order.ledger[0] == "undoing"
@@ -228,7 +228,7 @@ def test_a_cancelled_order_waits_for_what_is_out_and_undoes_the_rest_at_once() -
     assert order.cancel()
     assert (order.states, order.undoing) == (["Compensating", "Processing"], True)
     assert (order.step("b").complete_by, order.step("b").locked_by) == (due, "scheduler-1")
-    assert order.sent == (Wake(),)
+    assert order.messages == (Wake(),)
     order.claim()
     assert order.requests == [("a", "undo", 2)]
     order.done("a")
@@ -286,7 +286,7 @@ def test_an_acknowledgement_names_who_saw_the_error_and_ends_when_the_order_leav
     settled = order.order.stopped_at
     order.later(60)
     assert order.acknowledge("ann")
-    assert (order.order.acknowledged_by, order.state, order.sent) == ("ann", "Error", ())
+    assert (order.order.acknowledged_by, order.state, order.messages) == ("ann", "Error", ())
     assert order.order.stopped_at == settled
     order.resubmit()
     assert order.order.acknowledged_by is None

@@ -26,7 +26,7 @@ def claimed(shape: str = "one", *shut: tuple[str, int], **policy: object) -> Sto
 def test_the_first_agent_is_asked_while_it_is_to_be_had() -> None:
     order = claimed()
     until = order.now + 60 * SECOND
-    assert order.sent == (
+    assert order.messages == (
         Request(step=0, direction=Direction.DO, epoch=1, generation=0, complete_by=until),
     )
     assert order.asked == [("a", "do", 0)]
@@ -63,7 +63,7 @@ def test_a_retry_goes_to_the_same_agent_whichever_is_available() -> None:
 def test_a_step_that_waited_rests_and_is_then_asked_of_the_same_agent() -> None:
     order = claimed(failures_max=0).shutting(("a", 0)).waited("a")
     step = order.step("a")
-    assert (order.states, order.sent, step.resting) == (["Pending"], (), True)
+    assert (order.states, order.messages, step.resting) == (["Pending"], (), True)
     assert (order.incident_kind, step.failure_count) == ("waiting", 0)
     order.expired("a").claim()
     assert order.asked == [("a", "do", 0)]

@@ -21,30 +21,30 @@ VERSION = {"read_shared": 1, "write_shared": 1}
 class Counted:
     """Counts what a store is asked for."""
 
-    def __init__(self, made: Kit) -> None:
+    def __init__(self, system: Kit) -> None:
         self.asked: Counter[str] = Counter()
 
         async def pause(operation: str, _key: str) -> None:
             self.asked[operation] += 1
 
-        made.store.pause = pause
+        system.store.pause = pause
 
 
 async def test_a_happy_order_is_committed_four_times_and_never_read() -> None:
-    made = kit()
-    counted = Counted(made)
-    await made.submit()
-    await made.drain()
-    assert made.state() == "Processed"
+    system = kit()
+    counted = Counted(system)
+    await system.submit()
+    await system.drain()
+    assert system.state() == "Processed"
     assert counted.asked == {"commit": 4, **VERSION}
 
 
 async def test_without_kept_orders_every_decision_reads_its_order() -> None:
-    made = kit(kept=KeptOrders(0))
-    counted = Counted(made)
-    await made.submit()
-    await made.drain()
-    assert made.state() == "Processed"
+    system = kit(kept=KeptOrders(0))
+    counted = Counted(system)
+    await system.submit()
+    await system.drain()
+    assert system.state() == "Processed"
     assert counted.asked == {"commit": 4, "load": 3, **VERSION}
 
 
@@ -65,14 +65,14 @@ async def test_another_instances_write_costs_one_refused_commit_and_nothing_else
 
 
 async def test_an_order_that_waits_for_an_operator_is_not_kept() -> None:
-    made = kit()
-    made.agents["stock"].then(RefusedError("none", "none left"))
-    await made.submit(order(workflow="care"))
-    await made.step(QUEUES.scheduler)
-    assert made.context.kept.find("O-1", 0) is not None
-    await made.drain()
-    assert made.state() == "Error"
-    assert made.context.kept.find("O-1", 0) is None
+    system = kit()
+    system.agents["stock"].then(RefusedError("none", "none left"))
+    await system.submit(order(workflow="care"))
+    await system.step(QUEUES.scheduler)
+    assert system.context.kept.find("O-1", 0) is not None
+    await system.drain()
+    assert system.state() == "Error"
+    assert system.context.kept.find("O-1", 0) is None
 
 
 async def test_a_stale_order_of_the_right_seq_is_refused_by_its_etag_and_read() -> None:
@@ -91,41 +91,41 @@ async def test_a_stale_order_of_the_right_seq_is_refused_by_its_etag_and_read() 
 
 
 async def test_a_repeated_reply_finds_nothing_in_the_kept_order_and_sends_again() -> None:
-    made = kit()
-    await made.submit()
-    await made.step(QUEUES.scheduler)
-    await made.step(QUEUES.agent("stock"))
-    reply = await made.step(QUEUES.replies)
-    (request,) = made.ids(QUEUES.agent("payment"))
-    made.bus.take(QUEUES.agent("payment"))
-    await made.hand(reply)
-    assert made.ids(QUEUES.agent("payment")) == [request]
-    assert made.words().count("step processed") == 1
+    system = kit()
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    await system.step(QUEUES.agent("stock"))
+    reply = await system.step(QUEUES.replies)
+    (request,) = system.ids(QUEUES.agent("payment"))
+    system.bus.take(QUEUES.agent("payment"))
+    await system.hand(reply)
+    assert system.ids(QUEUES.agent("payment")) == [request]
+    assert system.words().count("step processed") == 1
 
 
 async def test_an_order_is_forgotten_if_it_is_unknown_whether_it_was_committed() -> None:
-    made = kit()
-    await made.submit()
-    assert made.context.kept.find("O-1", 1) is not None
-    written = made.store.commit
+    system = kit()
+    await system.submit()
+    assert system.context.kept.find("O-1", 1) is not None
+    written = system.store.commit
 
     async def lost(change: Change) -> Order:
         await written(change)
         raise StoreUnavailableError("the answer was lost")
 
-    made.store.commit = lost  # type: ignore[method-assign]
-    wake = made.bus.take(QUEUES.scheduler)
+    system.store.commit = lost  # type: ignore[method-assign]
+    wake = system.bus.take(QUEUES.scheduler)
     assert wake is not None
     try:
-        await made.hand(wake)
+        await system.hand(wake)
     except StoreUnavailableError:
         pass
     else:
         raise AssertionError("the commit's answer was lost")
-    assert made.context.kept.find("O-1", 0) is None
-    made.store.commit = written  # type: ignore[method-assign]
-    await made.hand(wake)
-    assert len(made.requests("stock")) == 1
+    assert system.context.kept.find("O-1", 0) is None
+    system.store.commit = written  # type: ignore[method-assign]
+    await system.hand(wake)
+    assert len(system.requests("stock")) == 1
 
 
 def _order(order_id: str, seq: int = 1, **changes: Any) -> Order:

@@ -49,33 +49,33 @@ def sides(deploy_wait: timedelta = NO_TIME) -> tuple[Kit, Kit]:
     return kit(CHAIN, CARE, instance="older", beside=newer, deploy_wait=deploy_wait), newer
 
 
-async def receive(made: Kit, message: Message) -> object:
+async def receive(system: Kit, message: Message) -> object:
     """Hand a message over as the Functions host does: through the receiver."""
     given = delivery(message)
-    return await receive_as(made, message.queue, given)
+    return await receive_as(system, message.queue, given)
 
 
-async def receive_as(made: Kit, queue: str, given: Delivery) -> object:
+async def receive_as(system: Kit, queue: str, given: Delivery) -> object:
     handlers: dict[str, Callable[[Delivery], Awaitable[object]]] = {
-        QUEUES.orders: made.submitter.handle,
-        QUEUES.scheduler: made.scheduler.handle,
-        QUEUES.replies: made.scheduler.handle_reply,
-        QUEUES.agent("stock"): made.actors["stock"].handle,
-        QUEUES.dead_letters: made.dead_letters.handle,
+        QUEUES.orders: system.submitter.handle,
+        QUEUES.scheduler: system.scheduler.handle,
+        QUEUES.replies: system.scheduler.handle_reply,
+        QUEUES.agent("stock"): system.actors["stock"].handle,
+        QUEUES.dead_letters: system.dead_letters.handle,
     }
     receiver = Receiver(
-        bus=made.bus,
-        clock=made.clock,
+        bus=system.bus,
+        clock=system.clock,
         function_time=timedelta(minutes=9),
-        external=made.context.external,
-        report_mismatch=made.context.report_mismatch,
+        external=system.context.external,
+        report_mismatch=system.context.report_mismatch,
     )
-    return await made.run(receiver.receive(handlers[queue], given))
+    return await system.run(receiver.receive(handlers[queue], given))
 
 
-async def comes_again(made: Kit, queue: str, seconds: float = 1.0) -> Message:
-    await made.later(seconds)
-    found = made.bus.take(queue)
+async def comes_again(system: Kit, queue: str, seconds: float = 1.0) -> Message:
+    await system.later(seconds)
+    found = system.bus.take(queue)
     assert found is not None
     return found
 
@@ -105,52 +105,52 @@ INTERNAL = (QUEUES.scheduler, QUEUES.replies, QUEUES.agent("stock"))
 @pytest.mark.parametrize("dead", [False, True], ids=["", "dead letter"])
 @pytest.mark.parametrize("queue", INTERNAL)
 async def test_a_message_of_a_newer_format_is_put_back_by_its_actor(queue: str, dead: bool) -> None:
-    made = kit(CHAIN, CARE)
+    system = kit(CHAIN, CARE)
     message = Message(queue, "m-1", NEWER_BODY)
     own = QUEUES.dead_letters if dead else queue
     for _ in range(12):
-        assert await receive_as(made, own, letter(message) if dead else delivery(message)) is None
-        again = await comes_again(made, own, DELAY_MAX_S)
+        assert await receive_as(system, own, letter(message) if dead else delivery(message)) is None
+        again = await comes_again(system, own, DELAY_MAX_S)
         assert again.body == NEWER_BODY
-    assert (made.rejected(), made.alerts(), made.store.orders) == ([], [], {})
+    assert (system.rejected(), system.alerts(), system.store.orders) == ([], [], {})
 
 
 async def test_an_order_of_a_newer_format_is_left_alone_and_reported_if_that_lasts() -> None:
-    made = kit(CHAIN, CARE, duplicate_window=timedelta(minutes=10))
-    await made.submit(order())
-    await made.step(QUEUES.scheduler)
-    before = made.order()
-    made.store.formats["O-1"] = FORMAT + 1
-    made.context.kept.forget("O-1")
-    assert await receive(made, done()) is None
-    await made.later(31)
-    swept = await made.run(made.supervisor.sweep())
-    assert (swept.done, swept.failed, swept.left, made.alerts()) == ({}, 0, 1, [])
+    system = kit(CHAIN, CARE, duplicate_window=timedelta(minutes=10))
+    await system.submit(order())
+    await system.step(QUEUES.scheduler)
+    before = system.order()
+    system.store.formats["O-1"] = FORMAT + 1
+    system.context.kept.forget("O-1")
+    assert await receive(system, done()) is None
+    await system.later(31)
+    swept = await system.run(system.supervisor.sweep())
+    assert (swept.done, swept.failed, swept.left, system.alerts()) == ({}, 0, 1, [])
     for _ in range(20):
-        await made.later(61)
-        await made.sweep()
-    assert made.order() == before
-    assert {(alert.kind, alert.scope) for alert in made.alerts()} == {
+        await system.later(61)
+        await system.sweep()
+    assert system.order() == before
+    assert {(alert.kind, alert.scope) for alert in system.alerts()} == {
         ("not-runnable", "newer format")
     }
-    assert "deploy it again" in made.alerts()[0].text
-    del made.store.formats["O-1"]
-    await receive(made, await comes_again(made, QUEUES.replies))
-    assert made.states()[0] == "Processed"
+    assert "deploy it again" in system.alerts()[0].text
+    del system.store.formats["O-1"]
+    await receive(system, await comes_again(system, QUEUES.replies))
+    assert system.states()[0] == "Processed"
 
 
 @pytest.mark.parametrize(("number", "left"), [(FORMAT, 0), (FORMAT + 1, 1)])
 async def test_a_due_row_of_an_unknown_kind_is_left_with_its_order_or_is_broken(
     number: int, left: int
 ) -> None:
-    made = kit(CHAIN, CARE)
-    await made.submit(order())
-    made.store.formats["O-1"] = number
-    row = OtherDue(made.clock.now(), "O-1", "due|newly|O-1")
-    made.store._due[made.store.shards[0]]["newly"] = row
-    swept = await made.run(made.supervisor.sweep())
+    system = kit(CHAIN, CARE)
+    await system.submit(order())
+    system.store.formats["O-1"] = number
+    row = OtherDue(system.clock.now(), "O-1", "due|newly|O-1")
+    system.store._due[system.store.shards[0]]["newly"] = row
+    swept = await system.run(system.supervisor.sweep())
     assert (swept.left, swept.failed) == (left, 1 - left)
-    assert [alert.kind for alert in made.alerts()] == ["unreadable"] * (1 - left)
+    assert [alert.kind for alert in system.alerts()] == ["unreadable"] * (1 - left)
 
 
 async def test_a_wake_of_a_finished_order_needs_no_workflow() -> None:
@@ -248,81 +248,85 @@ async def test_an_agent_calls_nothing_for_a_workflow_that_its_instance_lacks() -
     assert newer.state() == "Processed"
 
 
-def redeployed(made: Kit, *workflows: Workflow) -> Application:
+def redeployed(system: Kit, *workflows: Workflow) -> Application:
     """Return what a start with these workflows makes over the same table and bus."""
-    business = replace(made.business, workflows=Workflows(workflows))
+    business = replace(system.business, workflows=Workflows(workflows))
     config = settings("redeployed", circuit=BreakerPolicy(failures_max=0), callback_keys=KEYS)
-    return assemble(made.store, made.bus, clock=made.clock, business=business, settings=config)
+    return assemble(
+        system.store, system.bus, clock=system.clock, business=business, settings=config
+    )
 
 
 async def test_a_workflow_redefined_under_its_version_puts_messages_back_with_one_alert() -> None:
-    made = kit(duplicate_window=timedelta(minutes=10))
-    right = redeployed(made, CHAIN, CARE)
+    system = kit(duplicate_window=timedelta(minutes=10))
+    right = redeployed(system, CHAIN, CARE)
     order_message = Message(QUEUES.orders, "m-1", order())
-    await made.run(right.receiver.receive(right.submitter.handle, delivery(order_message)))
-    wake = made.bus.take(QUEUES.scheduler)
+    await system.run(right.receiver.receive(right.submitter.handle, delivery(order_message)))
+    wake = system.bus.take(QUEUES.scheduler)
     assert wake is not None
-    wrong = redeployed(made, replace(CHAIN, steps=CHAIN.steps[:1]), CARE)
+    wrong = redeployed(system, replace(CHAIN, steps=CHAIN.steps[:1]), CARE)
     for _ in range(40):
         assert (
-            await made.run(wrong.receiver.receive(wrong.scheduler.handle, delivery(wake))) is None
+            await system.run(wrong.receiver.receive(wrong.scheduler.handle, delivery(wake))) is None
         )
-        await made.run(wrong.supervisor.sweep())
-        wake = await comes_again(made, QUEUES.scheduler, DELAY_MAX_S)
-    (told, later) = made.alerts()
+        await system.run(wrong.supervisor.sweep())
+        wake = await comes_again(system, QUEUES.scheduler, DELAY_MAX_S)
+    (told, later) = system.alerts()
     assert (told.kind, told.scope) == ("not-runnable", "workflow chain 1")
     assert "give the new definition a version of its own" in told.text
     assert (later.scope, later.id) == (told.scope, told.id[:-1] + "2")
-    await made.run(right.receiver.receive(right.scheduler.handle, delivery(wake)))
-    await made.drain()
-    assert made.state() == "Processed"
-    assert made.rejected() == []
+    await system.run(right.receiver.receive(right.scheduler.handle, delivery(wake)))
+    await system.drain()
+    assert system.state() == "Processed"
+    assert system.rejected() == []
 
 
 async def test_a_wrong_number_of_shards_puts_messages_back_with_one_alert_a_day() -> None:
-    made = kit(duplicate_window=timedelta(days=7))
-    app = redeployed(made, CHAIN, CARE)
-    begin = made.store._begin
+    system = kit(duplicate_window=timedelta(days=7))
+    app = redeployed(system, CHAIN, CARE)
+    begin = system.store._begin
 
     async def refuse(*_args: object) -> NoReturn:
         raise StoreMismatchError("the table was created with 16 shards", "number of shards")
 
-    made.store._begin = refuse  # type: ignore[method-assign,assignment]
+    system.store._begin = refuse  # type: ignore[method-assign,assignment]
     message = Message(QUEUES.orders, "m-1", order())
     for _ in range(40):
-        assert await made.run(app.receiver.receive(app.submitter.handle, delivery(message))) is None
+        assert (
+            await system.run(app.receiver.receive(app.submitter.handle, delivery(message))) is None
+        )
         with pytest.raises(StoreUnavailableError):
-            await made.run(app.supervisor.sweep())
-        message = await comes_again(made, QUEUES.orders, DELAY_MAX_S)
-    (told,) = made.alerts()
+            await system.run(app.supervisor.sweep())
+        message = await comes_again(system, QUEUES.orders, DELAY_MAX_S)
+    (told,) = system.alerts()
     assert (told.kind, told.scope) == ("not-runnable", "number of shards")
     assert "put back" in told.text
-    made.store._begin = begin  # type: ignore[method-assign]
-    await made.run(app.receiver.receive(app.submitter.handle, delivery(message)))
-    await made.drain()
-    assert made.state() == "Processed"
+    system.store._begin = begin  # type: ignore[method-assign]
+    await system.run(app.receiver.receive(app.submitter.handle, delivery(message)))
+    await system.drain()
+    assert system.state() == "Processed"
 
 
 async def test_a_queue_that_is_not_created_yet_puts_messages_back_and_is_reported_once() -> None:
-    made = kit(duplicate_window=timedelta(days=7))
-    app = redeployed(made, CHAIN, CARE)
-    missing = made.bus.queues.pop(QUEUES.agent("stock"))
-    await made.submit(order())
-    wake = made.bus.take(QUEUES.scheduler)
+    system = kit(duplicate_window=timedelta(days=7))
+    app = redeployed(system, CHAIN, CARE)
+    missing = system.bus.queues.pop(QUEUES.agent("stock"))
+    await system.submit(order())
+    wake = system.bus.take(QUEUES.scheduler)
     assert wake is not None
     for _ in range(20):
-        assert await made.run(app.receiver.receive(app.scheduler.handle, delivery(wake))) is None
-        await made.run(app.supervisor.sweep())
-        wake = await comes_again(made, QUEUES.scheduler, DELAY_MAX_S)
-    (told,) = made.alerts()
+        assert await system.run(app.receiver.receive(app.scheduler.handle, delivery(wake))) is None
+        await system.run(app.supervisor.sweep())
+        wake = await comes_again(system, QUEUES.scheduler, DELAY_MAX_S)
+    (told,) = system.alerts()
     assert (told.kind, told.scope) == ("queue-delay", f"queue {missing.name}")
     assert "put back" in told.text
-    assert [step.failure_count for step in made.order().steps] == [0, 0]
-    made.bus.queues[missing.name] = missing
-    await made.run(app.receiver.receive(app.scheduler.handle, delivery(wake)))
-    await made.drain()
-    assert made.state() == "Processed"
-    assert made.rejected() == []
+    assert [step.failure_count for step in system.order().steps] == [0, 0]
+    system.bus.queues[missing.name] = missing
+    await system.run(app.receiver.receive(app.scheduler.handle, delivery(wake)))
+    await system.drain()
+    assert system.state() == "Processed"
+    assert system.rejected() == []
 
 
 async def expired() -> tuple[Kit, Kit]:

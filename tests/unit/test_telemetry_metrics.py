@@ -46,9 +46,9 @@ def recorded() -> Iterator[Recorded]:
 
 
 async def test_an_order_is_counted_once_for_each_state_it_comes_to(recorded: Recorded) -> None:
-    made = kit()
-    await made.submit()
-    await made.drain()
+    system = kit()
+    await system.submit()
+    await system.drain()
     points = recorded.metrics()["sas.orders"]
     assert [(v, a["sas.state"], a["sas.workflow"]) for v, a in points] == [
         (1, "Pending", "chain"),
@@ -58,28 +58,30 @@ async def test_an_order_is_counted_once_for_each_state_it_comes_to(recorded: Rec
 
 
 async def test_a_repeated_message_counts_no_order_again(recorded: Recorded) -> None:
-    made = kit()
-    await made.submit()
-    await made.submit()
-    await made.submit(message_id="m-2")
+    system = kit()
+    await system.submit()
+    await system.submit()
+    await system.submit(message_id="m-2")
     assert recorded.count("sas.orders") == 1
 
 
 async def test_an_order_rejected_by_a_dead_letter_is_counted_without_its_workflow(
     recorded: Recorded,
 ) -> None:
-    made = kit()
-    await made.run(made.dead_letters.handle(letter(order(workflow="a-thousand-names"), "orders")))
+    system = kit()
+    await system.run(
+        system.dead_letters.handle(letter(order(workflow="a-thousand-names"), "orders"))
+    )
     assert recorded.count("sas.orders", state="Rejected", workflow="unknown") == 1
 
 
 async def test_a_steps_duration_is_from_its_claim_to_its_record(recorded: Recorded) -> None:
-    made = kit()
-    await made.submit()
-    await made.later(3)
-    await made.step(QUEUES.scheduler)
-    await made.later(5)
-    await made.hand(done())
+    system = kit()
+    await system.submit()
+    await system.later(3)
+    await system.step(QUEUES.scheduler)
+    await system.later(5)
+    await system.hand(done())
     ((seconds, about),) = recorded.metrics()["sas.step.duration"]
     assert seconds == pytest.approx(5, abs=0.5)
     assert about == {
@@ -91,15 +93,15 @@ async def test_a_steps_duration_is_from_its_claim_to_its_record(recorded: Record
 
 
 async def test_a_step_that_is_refused_or_expires_has_a_duration_too(recorded: Recorded) -> None:
-    made = kit()
-    made.agents["payment"].then(RefusedError("declined", "no"))
-    await made.submit()
-    await made.step(QUEUES.scheduler)
-    made.agents_die()
-    await made.later(31)
-    await made.sweep()
-    await made.drain()
-    assert made.state() == "Compensated"
+    system = kit()
+    system.agents["payment"].then(RefusedError("declined", "no"))
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    system.agents_die()
+    await system.later(31)
+    await system.sweep()
+    await system.drain()
+    assert system.state() == "Compensated"
     ends = {
         (a["sas.step"], a["sas.direction"], a["sas.outcome"])
         for _, a in recorded.metrics()["sas.step.duration"]
@@ -114,10 +116,10 @@ async def test_a_step_that_is_refused_or_expires_has_a_duration_too(recorded: Re
 
 
 async def test_every_attempt_is_counted_by_its_outcome(recorded: Recorded) -> None:
-    made = kit()
-    made.agents["stock"].then(TransientError("busy", kind="http-503"), TransientError("x"))
-    await made.submit()
-    await made.drain()
+    system = kit()
+    system.agents["stock"].then(TransientError("busy", kind="http-503"), TransientError("x"))
+    await system.submit()
+    await system.drain()
     assert recorded.count("sas.agent.attempts", agent="stock", outcome="transient") == 2
     assert recorded.count("sas.agent.attempts", outcome="transient", fault="http-503") == 1
     assert recorded.count("sas.agent.attempts", agent="stock", step="reserve", outcome="done") == 1
@@ -125,36 +127,36 @@ async def test_every_attempt_is_counted_by_its_outcome(recorded: Recorded) -> No
 
 
 async def test_an_attempt_cut_off_at_complete_by_is_silent(recorded: Recorded) -> None:
-    made = kit()
+    system = kit()
 
     async def hangs(_: object) -> None:
-        await made.clock.sleep(1000)
+        await system.clock.sleep(1000)
 
-    made.agents["stock"].then(hangs)
-    await made.submit()
-    await made.step(QUEUES.scheduler)
-    await made.step(QUEUES.agent("stock"))
+    system.agents["stock"].then(hangs)
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    await system.step(QUEUES.agent("stock"))
     assert recorded.count("sas.agent.attempts", outcome="silent") == 1
 
 
 async def test_a_bug_in_an_agent_is_an_attempt_all_the_same(recorded: Recorded) -> None:
-    made = kit()
-    made.agents["stock"].then(KeyError("x"))
-    await made.submit()
-    await made.step(QUEUES.scheduler)
+    system = kit()
+    system.agents["stock"].then(KeyError("x"))
+    await system.submit()
+    await system.step(QUEUES.scheduler)
     with pytest.raises(KeyError):
-        await made.step(QUEUES.agent("stock"))
+        await system.step(QUEUES.agent("stock"))
     assert recorded.count("sas.agent.attempts", outcome="transient", fault="agent-bug") == 1
 
 
 async def test_a_refusals_code_is_cut_and_cleaned_whatever_a_service_answers(
     recorded: Recorded,
 ) -> None:
-    made = kit()
-    made.agents["stock"].then(RefusedError("a code\nwith spaces " + "x" * 500, "no"))
-    await made.submit()
-    await made.step(QUEUES.scheduler)
-    await made.step(QUEUES.agent("stock"))
+    system = kit()
+    system.agents["stock"].then(RefusedError("a code\nwith spaces " + "x" * 500, "no"))
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    await system.step(QUEUES.agent("stock"))
     ((_, about),) = recorded.metrics()["sas.agent.attempts"]
     assert about["sas.fault"] == "a-code-with-spaces-" + "x" * (metrics.CODE_LENGTH_MAX - 19)
 
@@ -170,14 +172,14 @@ async def test_a_refusals_code_is_cut_and_cleaned_whatever_a_service_answers(
 async def test_a_service_with_ever_new_codes_makes_no_more_than_some_series(
     recorded: Recorded, fault: Callable[[int], Exception]
 ) -> None:
-    made = kit()
+    system = kit()
     count = metrics.FAULTS_MAX + 10
     for number in range(count):
-        made.agents["stock"].then(fault(number), TransientError("away", kind="http-503"))
+        system.agents["stock"].then(fault(number), TransientError("away", kind="http-503"))
     for number in range(count):
-        await made.submit(order(f"O-{number}"), f"m-{number}")
-        await made.step(QUEUES.scheduler)
-        await made.step(QUEUES.agent("stock"))
+        await system.submit(order(f"O-{number}"), f"m-{number}")
+        await system.step(QUEUES.scheduler)
+        await system.step(QUEUES.agent("stock"))
     points = [about for _, about in recorded.metrics()["sas.agent.attempts"]]
     faults = {about["sas.fault"] for about in points if about["sas.outcome"] != "done"}
     assert len(faults) <= metrics.FAULTS_MAX + 2
@@ -189,11 +191,11 @@ async def test_a_service_with_ever_new_codes_makes_no_more_than_some_series(
 
 
 async def test_a_sweep_reports_how_overdue_its_oldest_row_was(recorded: Recorded) -> None:
-    made = kit()
-    await made.submit()
-    await made.step(QUEUES.scheduler)
-    await made.later(75)
-    await made.sweep()
+    system = kit()
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    await system.later(75)
+    await system.sweep()
     ((seconds, about),) = recorded.metrics()["sas.sweep.age"]
     assert seconds == pytest.approx(45, abs=1)
     assert about == {}
@@ -212,12 +214,12 @@ async def test_a_sweep_that_finds_nothing_reports_zero_and_one_without_the_lease
 
 
 async def test_a_late_reply_is_counted_by_its_step(recorded: Recorded) -> None:
-    made = kit()
-    await made.submit()
-    await made.step(QUEUES.scheduler)
-    await made.hand(done(epoch=7, id="O-1/00/do/7"))
+    system = kit()
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    await system.hand(done(epoch=7, id="O-1/00/do/7"))
     assert recorded.metrics()["sas.replies.late"] == [(1, {"sas.step": "reserve"})]
-    await made.hand(done())
+    await system.hand(done())
     assert recorded.count("sas.replies.late") == 1
 
 
@@ -234,24 +236,24 @@ async def test_a_conflict_is_counted_for_the_actor_that_lost(recorded: Recorded)
 
 
 async def test_a_message_put_aside_is_counted_by_its_reason(recorded: Recorded) -> None:
-    made = kit()
-    await made.submit(b"{")
+    system = kit()
+    await system.submit(b"{")
     assert recorded.count("sas.rejections", actor="submission", reason="not-json") == 1
 
 
 async def test_a_breaker_is_counted_at_each_change_of_its_state(recorded: Recorded) -> None:
-    made = kit()
+    system = kit()
     policy = BreakerPolicy(failures_max=1)
-    actor = agent_actor(made.context, "stock", made.agents["stock"], circuit=policy)
-    made.agents["stock"].then(TransientError("down"))
-    await made.submit()
-    await made.step(QUEUES.scheduler)
-    message = made.bus.take(QUEUES.agent("stock"))
+    actor = agent_actor(system.context, "stock", system.agents["stock"], circuit=policy)
+    system.agents["stock"].then(TransientError("down"))
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    message = system.bus.take(QUEUES.agent("stock"))
     assert message is not None
-    await made.run(actor.handle(delivery(message, message_id="m")))
+    await system.run(actor.handle(delivery(message, message_id="m")))
     assert recorded.count("sas.breaker.changes", agent="stock", breaker="open") == 1
-    await made.later(16)
-    await made.run(actor.handle(delivery(message, message_id=f"{PUT_BACK}m")))
+    await system.later(16)
+    await system.run(actor.handle(delivery(message, message_id=f"{PUT_BACK}m")))
     assert recorded.count("sas.breaker.changes", breaker="half-open") == 1
     assert recorded.count("sas.breaker.changes", breaker="closed") == 1
 
@@ -315,23 +317,23 @@ def test_a_request_is_counted_by_its_kind(method: str, url: str, kind: str) -> N
     assert meter.storage_bytes == 12
 
 
-async def everything(made: Kit) -> None:
+async def everything(system: Kit) -> None:
     """Bring about every metric that the actors tell."""
-    made.agents["stock"].then(TransientError("busy"), RefusedError("sold-out", "no"))
-    await made.submit()
-    await made.submit(b"{")
-    await made.drain()
-    await made.hand(done(epoch=7, id="O-1/00/do/7"))
-    await made.hand(command("undo", 1))
-    await made.sweep()
+    system.agents["stock"].then(TransientError("busy"), RefusedError("sold-out", "no"))
+    await system.submit()
+    await system.submit(b"{")
+    await system.drain()
+    await system.hand(done(epoch=7, id="O-1/00/do/7"))
+    await system.hand(command("undo", 1))
+    await system.sweep()
     metrics.conflict()
     metrics.breaker_changed("stock", "open")
     metrics.purged(0)
 
 
 async def test_names_units_and_attributes_are_those_the_queries_rely_on(recorded: Recorded) -> None:
-    made = kit()
-    await everything(made)
+    system = kit()
+    await everything(system)
     with tracing.span("work", actor="agent"):
         metrics.conflict()
         metrics.put_back("scheduler")

@@ -55,47 +55,47 @@ def recorded() -> Iterator[Recorded]:
         yield made
 
 
-async def every_path(made: Kit) -> list[str]:
+async def every_path(system: Kit) -> list[str]:
     """Send marked orders and results along every path there is; return what was raised."""
     raised: list[str] = []
     marked = {"customer": SECRET, "lines": [{"note": SECRET}]}
-    made.agents["stock"].then(TransientError(REMOTE), {"said": RESULT})
-    made.agents["payment"].then(RefusedError("no", REMOTE))
-    await made.submit(order(order=marked))
-    await made.drain()
-    await made.submit(order(order={"other": SECRET}), "m-2")  # the id is taken
-    await made.submit(order("O-2", order=marked, workflow="care"), "m-3")
-    await made.step(QUEUES.scheduler)
-    await made.later(31)
-    await made.sweep()
-    await made.drain()
+    system.agents["stock"].then(TransientError(REMOTE), {"said": RESULT})
+    system.agents["payment"].then(RefusedError("no", REMOTE))
+    await system.submit(order(order=marked))
+    await system.drain()
+    await system.submit(order(order={"other": SECRET}), "m-2")  # the id is taken
+    await system.submit(order("O-2", order=marked, workflow="care"), "m-3")
+    await system.step(QUEUES.scheduler)
+    await system.later(31)
+    await system.sweep()
+    await system.drain()
     for body in (
         json.dumps({"order_id": "O-3", SECRET: 1}).encode()[:-1],
         json.dumps({"order_id": 7, "order": SECRET}).encode(),
         order("O-4", reply_queue=f"no-queue-{SECRET}"),
         b'{"order_id":"O-5","order":{"a":"' + SECRET.encode() + b'\xff"}}',
     ):
-        await made.submit(body, "m-4")
-        await made.run(made.dead_letters.handle(letter(body, "orders")))
-    await made.hand(done("O-2", result=f'"{RESULT}"', epoch=9, id="O-2/00/do/9"))
-    await made.hand(done("O-9", result=f'"{RESULT}"'))
-    await made.run(made.scheduler.handle(received(QUEUES.scheduler, "m", SECRET.encode())))
-    await made.run(
-        made.actors["stock"].handle(received(QUEUES.agent("stock"), "m", SECRET.encode()))
+        await system.submit(body, "m-4")
+        await system.run(system.dead_letters.handle(letter(body, "orders")))
+    await system.hand(done("O-2", result=f'"{RESULT}"', epoch=9, id="O-2/00/do/9"))
+    await system.hand(done("O-9", result=f'"{RESULT}"'))
+    await system.run(system.scheduler.handle(received(QUEUES.scheduler, "m", SECRET.encode())))
+    await system.run(
+        system.actors["stock"].handle(received(QUEUES.agent("stock"), "m", SECRET.encode()))
     )
-    await made.hand(command("undo", 1))
+    await system.hand(command("undo", 1))
     for fault in (BusFault.UNAVAILABLE, BusFault.LOST_ANSWER):
-        made.bus.fail_next(fault)
+        system.bus.fail_next(fault)
         try:
-            await made.submit(order(f"B-{fault.name}", order=marked), f"b-{fault.name}")
+            await system.submit(order(f"B-{fault.name}", order=marked), f"b-{fault.name}")
         except Exception as error:  # noqa: BLE001  its text is what is looked at
             raised.append(repr(error))
-    del made.bus.queues[SHOP]
-    await made.submit(order("O-6", order=marked), "m-6")
+    del system.bus.queues[SHOP]
+    await system.submit(order("O-6", order=marked), "m-6")
     for lost in (QUEUES.alerts, QUEUES.rejected):
-        made.bus.queues.pop(lost)
+        system.bus.queues.pop(lost)
         try:
-            await made.submit(order(f"L-{lost}", order=marked), f"l-{lost}")
+            await system.submit(order(f"L-{lost}", order=marked), f"l-{lost}")
         except BusUnavailableError as error:
             raised.append(repr(error))
     return raised
@@ -105,8 +105,8 @@ async def test_nothing_ordered_or_answered_is_in_a_log_line_a_span_or_a_metric(
     recorded: Recorded, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    made = kit()
-    raised = await every_path(made)
+    system = kit()
+    raised = await every_path(system)
     lines = [record.getMessage() + str(record.exc_text or "") for record in caplog.records]
     lines += [str(sorted(record.__dict__.items(), key=str)) for record in caplog.records]
     spans = [span.to_json() for span in recorded.spans]
@@ -118,15 +118,15 @@ async def test_nothing_ordered_or_answered_is_in_a_log_line_a_span_or_a_metric(
 
 
 async def test_an_alert_quotes_neither_the_order_nor_a_result(recorded: Recorded) -> None:
-    made = kit(CARE)
+    system = kit(CARE)
     marked = {"customer": SECRET}
-    made.agents["stock"].then({"said": RESULT})
-    made.agents["payment"].then(RefusedError("declined", "the card was declined"))
-    await made.submit(order(order=marked, workflow="care"))
-    await made.drain()
-    await made.submit(json.dumps({"order_id": "O-2", "order": SECRET}).encode(), "m-2")
-    await made.run(made.dead_letters.handle(letter(f'{{"order":"{SECRET}"'.encode(), "orders")))
-    alerts = made.alerts()
+    system.agents["stock"].then({"said": RESULT})
+    system.agents["payment"].then(RefusedError("declined", "the card was declined"))
+    await system.submit(order(order=marked, workflow="care"))
+    await system.drain()
+    await system.submit(json.dumps({"order_id": "O-2", "order": SECRET}).encode(), "m-2")
+    await system.run(system.dead_letters.handle(letter(f'{{"order":"{SECRET}"'.encode(), "orders")))
+    alerts = system.alerts()
     assert {one.kind for one in alerts} == {"step-failed", "rejected", "dead-lettered"}
     assert [one for one in alerts if MARK in one.text] == []
 
@@ -145,10 +145,10 @@ async def test_every_line_about_an_order_names_it_with_its_step_and_epoch(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    made = kit()
-    made.agents["stock"].then(TransientError("busy"))
-    await made.submit()
-    await made.drain()
+    system = kit()
+    system.agents["stock"].then(TransientError("busy"))
+    await system.submit()
+    await system.drain()
     (line,) = [record for record in caplog.records if "attempt 1" in record.getMessage()]
     about = {name: line.__dict__[name] for name in ("sas.order_id", "sas.step", "sas.epoch")}
     assert about == {"sas.order_id": "O-1", "sas.step": "reserve", "sas.epoch": 1}
@@ -158,14 +158,14 @@ async def test_two_orders_at_once_never_lend_each_other_their_names(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    made = kit()
+    system = kit()
     for name in ("A", "B"):
-        await made.submit(order(name), name)
-        await made.step(QUEUES.scheduler)
-    made.agents["stock"].then(TransientError("busy"), TransientError("busy"))
-    requests = made.bus.messages(QUEUES.agent("stock"))
-    actor = made.actors["stock"]
-    await made.run(asyncio.gather(*(actor.handle(delivery(r)) for r in requests)))
+        await system.submit(order(name), name)
+        await system.step(QUEUES.scheduler)
+    system.agents["stock"].then(TransientError("busy"), TransientError("busy"))
+    requests = system.bus.messages(QUEUES.agent("stock"))
+    actor = system.actors["stock"]
+    await system.run(asyncio.gather(*(actor.handle(delivery(r)) for r in requests)))
     lines = [record for record in caplog.records if "attempt 1" in record.getMessage()]
     assert len(lines) == 2
     for line in lines:
