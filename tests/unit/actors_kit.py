@@ -221,7 +221,7 @@ def kit(
     codec: PayloadCodec | None = None,
     queues: Queues = QUEUES,
     deploy_wait: timedelta = NO_TIME,
-    kept: KeptOrders | None = None,
+    kept_orders: KeptOrders | None = None,
     **checks: Callable[[bytes], object],
 ) -> Kit:
     """Return actors of one instance; ``beside`` another one they share store, bus and clock."""
@@ -248,7 +248,7 @@ def kit(
         payload_codec=codec,
         deploy_wait=deploy_wait,
     )
-    app = assemble(store, bus, clock=clock, business=business, settings=config, kept=kept)
+    app = assemble(store, bus, clock=clock, business=business, settings=config, kept=kept_orders)
     return Kit(
         clock=clock,
         store=store,
@@ -298,8 +298,8 @@ def agent_actor(
 
 async def breaker_of(store: StateStore, agent: str = "stock") -> Breaker:
     """Return the state of an agent's circuit that all instances share."""
-    found = await breakers(store).read(agent)
-    return found.value if found else Breaker()
+    entry = await breakers(store).read(agent)
+    return entry.value if entry else Breaker()
 
 
 async def keep_breaker(store: StateStore, breaker: Breaker, agent: str = "stock") -> None:
@@ -310,7 +310,7 @@ async def keep_breaker(store: StateStore, breaker: Breaker, agent: str = "stock"
 
 def delivery(message: Message, **changes: Any) -> Delivery:
     """Return a message as a function receives it for the first time."""
-    told: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "body": message.body,
         "message_id": message.message_id,
         "queue": message.queue,
@@ -318,7 +318,7 @@ def delivery(message: Message, **changes: Any) -> Delivery:
         "properties": message.properties,
         "count": 1,
     }
-    return Delivery(**(told | changes))
+    return Delivery(**(defaults | changes))
 
 
 def received(queue: str, message_id: str, body: bytes, **changes: Any) -> Delivery:

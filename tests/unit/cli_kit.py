@@ -34,19 +34,19 @@ NO_RIGHT = "queue {}: to read it you need the role Azure Service Bus Data Receiv
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    made = MemoryStore()
+    memory = MemoryStore()
 
     @asynccontextmanager
     async def opened(where: args.Storage) -> AsyncIterator[StateStore]:
-        yield made
+        yield memory
 
     monkeypatch.setattr(args, "open_store", opened)
     monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
-    return made
+    return memory
 
 
 @dataclass
-class Said:
+class CommandResult:
     """What a command printed, and its exit code."""
 
     code: int
@@ -83,15 +83,15 @@ class Night:
     lying: dict[str, list[Peeked]] = field(default_factory=dict)
     before_send: Callable[[], Awaitable[None]] | None = None
 
-    def sas(self, *arguments: str) -> Said:
+    def sas(self, *arguments: str) -> CommandResult:
         """Run a command as it is typed."""
         self.capsys.readouterr()
         try:
             code = main(arguments)
         except SystemExit as ended:
             code = int(ended.code or 0)
-        said = self.capsys.readouterr()
-        return Said(code, said.out, said.err)
+        streams = self.capsys.readouterr()
+        return CommandResult(code, streams.out, streams.err)
 
     def play(self, work: Awaitable[Any]) -> None:
         """Let something happen to the system."""
@@ -124,11 +124,11 @@ class Night:
         """Put a message into a queue, as the bus shows it."""
         lying = self.lying.setdefault(path, [])
         number = len(lying) + 1
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "message_id": f"m-{number}",
             "enqueued_at": self.system.clock.now(),
         } | members
-        lying.append(Peeked(body=body, sequence=number, **said))
+        lying.append(Peeked(body=body, sequence=number, **fields))
 
     # -- The operator's bus: see sas.ports.OperatorBus ----------------------------------------
 
@@ -148,14 +148,18 @@ class Night:
             raise BusUnavailableError(self.outage)
         if queue in self.forbidden or "*" in self.forbidden:
             raise BusUnavailableError(NO_RIGHT.format(queue))
-        own = await self.system.bus.peek(queue, limit) if queue in self.system.bus.queues else []
-        return [*own, *self.lying.get(queue, ())][:limit]
+        messages = (
+            await self.system.bus.peek(queue, limit) if queue in self.system.bus.queues else []
+        )
+        return [*messages, *self.lying.get(queue, ())][:limit]
 
     async def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
         for move in moves:
             if move.message is not None:
                 self.sent_messages.append(move.message)
-            rest = [one for one in self.lying[path] if one.sequence not in move.sequences]
+            rest = [
+                message for message in self.lying[path] if message.sequence not in move.sequences
+            ]
             self.lying[path] = rest
             yield True
 
@@ -212,14 +216,14 @@ MINUTE = timedelta(minutes=1)
 
 def shown_in(guide: str) -> list[tuple[str, list[str]]]:
     """Return each command that a page shows, with the lines that it prints there."""
-    found: list[tuple[str, list[str]]] = []
+    commands: list[tuple[str, list[str]]] = []
     printing = False
     for line in guide.splitlines():
         if line.startswith("    $ sas "):
-            found.append((line.removeprefix("    $ sas "), []))
+            commands.append((line.removeprefix("    $ sas "), []))
             printing = True
         elif line and not line.startswith("    "):
             printing = False
         elif printing:
-            found[-1][1].append(line.removeprefix("    "))
-    return [(command, "\n".join(lines).rstrip().splitlines()) for command, lines in found]
+            commands[-1][1].append(line.removeprefix("    "))
+    return [(command, "\n".join(lines).rstrip().splitlines()) for command, lines in commands]

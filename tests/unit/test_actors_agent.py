@@ -441,9 +441,9 @@ async def test_poison_on_an_agents_queue_is_put_aside_with_an_alert(
     poison = change(message.body)
     assert poison != message.body
     await system.hand(Message(STOCK, "m-9", poison))
-    (kept,) = system.rejected()
-    assert kept.body.encode() == poison
-    assert kept.source_queue == STOCK
+    (rejection,) = system.rejected()
+    assert rejection.body.encode() == poison
+    assert rejection.source_queue == STOCK
     assert [alert.kind for alert in system.alerts()] == ["rejected"]
     assert system.agents["stock"].calls == []
 
@@ -513,19 +513,19 @@ async def last_error(system: Kit) -> AttemptError | None:
 
 def kept_errors(system: Kit, monkeypatch: pytest.MonkeyPatch) -> list[AttemptError]:
     """Return a list that takes every error that the store is asked to keep."""
-    kept: list[AttemptError] = []
+    errors: list[AttemptError] = []
     keep = system.store.keep_error
 
     async def listed(order_id: str, step: int, error: AttemptError) -> None:
-        kept.append(error)
+        errors.append(error)
         await keep(order_id, step, error)
 
     monkeypatch.setattr(system.store, "keep_error", listed)
-    return kept
+    return errors
 
 
 async def test_the_error_of_a_failed_attempt_is_kept_and_reported_when_its_step_times_out() -> None:
-    system = kit(replace(CARE, steps=tuple(replace(one, failures_max=0) for one in CARE.steps)))
+    system = kit(replace(CARE, steps=tuple(replace(step, failures_max=0) for step in CARE.steps)))
     system.agents["stock"].then(*[answered_500()] * 1000)
     await system.submit(order(workflow="care"))
     await system.drain()
@@ -534,11 +534,11 @@ async def test_the_error_of_a_failed_attempt_is_kept_and_reported_when_its_step_
     assert (error.epoch, error.attempt, error.kind) == (1, 1, "http-500")
     await system.later(31)
     await system.sweep()
-    said = "Last error (http-500): hotel answered 500: out of memory"
+    sentence = "Last error (http-500): hotel answered 500: out of memory"
     (alert,) = system.alerts()
-    (told,) = [e.data.error for e in system.events() if e.data.error]
-    assert said in alert.text
-    assert told.message.endswith(said)
+    (fault,) = [e.data.error for e in system.events() if e.data.error]
+    assert sentence in alert.text
+    assert fault.message.endswith(sentence)
     stored = await system.run(system.store.load("O-1"))
     assert stored is not None
     page = "\n".join(look.page(stored, [], system.clock.now()))
@@ -551,35 +551,35 @@ async def test_without_a_failed_attempt_the_store_is_asked_nothing_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     system, message = await requested()
-    kept, before = kept_errors(system, monkeypatch), system.store.requests
+    errors, before = kept_errors(system, monkeypatch), system.store.requests
     await system.hand(message)
-    assert (kept, system.store.requests) == ([], before)
+    assert (errors, system.store.requests) == ([], before)
 
 
 async def test_an_error_that_stays_the_same_is_kept_once_for_each_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     system, message = await requested()
-    kept = kept_errors(system, monkeypatch)
+    errors = kept_errors(system, monkeypatch)
     system.agents["stock"].then(*[answered_500()] * 1000)
     await system.hand(message)
     assert len(system.agents["stock"].calls) > 15
-    assert [error.attempt for error in kept] == [1]
+    assert [error.attempt for error in errors] == [1]
 
 
 async def test_errors_that_change_are_kept_every_few_seconds_and_the_last_one_always(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     system, message = await requested()
-    kept = kept_errors(system, monkeypatch)
+    errors = kept_errors(system, monkeypatch)
     system.agents["stock"].then(*[answered_500(f"error {number}") for number in range(1000)])
     await system.hand(message)
     calls = len(system.agents["stock"].calls)
-    gaps = [later.at - earlier.at for earlier, later in pairwise(kept)]
-    assert 3 <= len(kept) <= 7
+    gaps = [later.at - earlier.at for earlier, later in pairwise(errors)]
+    assert 3 <= len(errors) <= 7
     assert all(gap >= timedelta(seconds=5) for gap in gaps[:-1])
-    assert kept[-1].message == f"error {calls - 1}"
-    assert kept[-1].at < START + ALLOWED
+    assert errors[-1].message == f"error {calls - 1}"
+    assert errors[-1].at < START + ALLOWED
 
 
 async def test_a_bug_in_an_agent_is_kept_as_the_error_of_its_step() -> None:
@@ -630,27 +630,27 @@ async def test_the_clock_alone_says_how_long_the_store_may_take_to_keep_an_error
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     system, message = await requested()
-    keep, kept = system.store.keep_error, []
+    keep, records = system.store.keep_error, []
 
-    async def on_a_busy_machine(*given: Any) -> None:
+    async def on_a_busy_machine(*arguments: Any) -> None:
         time.sleep(0.002)  # noqa: ASYNC251  the whole process is late
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        await keep(*given)
-        kept.append(given)
+        await keep(*arguments)
+        records.append(arguments)
 
     monkeypatch.setattr(system.store, "keep_error", on_a_busy_machine)
     monkeypatch.setattr("sas.actors.agent.KEEP_ERROR_SECONDS", 0.001)
     system.agents["stock"].then(answered_500(), {"ok": 1})
     await system.hand(message)
-    assert len(kept) == 1
+    assert len(records) == 1
 
 
 async def test_a_refusal_and_an_attempt_past_complete_by_keep_no_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     system, message = await requested()
-    kept = kept_errors(system, monkeypatch)
+    errors = kept_errors(system, monkeypatch)
 
     async def fails_late(_call: Call) -> None:
         system.clock.set(START + ALLOWED)
@@ -659,4 +659,4 @@ async def test_a_refusal_and_an_attempt_past_complete_by_keep_no_error(
     system.agents["stock"].then(RefusedError("none", "none left"), fails_late)
     await system.hand(message)
     await system.hand(message)
-    assert kept == []
+    assert errors == []

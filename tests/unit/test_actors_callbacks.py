@@ -55,7 +55,7 @@ CARE = Workflow(
 )
 
 
-class Given(list[Callback]):
+class IssuedCallbacks(list[Callback]):
     """The callbacks that an agent asked for."""
 
     def awaits(self, within: timedelta = HOUR) -> Callable[[Call], Awaitable[Any]]:
@@ -69,14 +69,14 @@ class Given(list[Callback]):
 async def awaiting(*workflows: Workflow, **policy: Any) -> tuple[Kit, Callback]:
     """Return a kit whose first step awaits a callback, and that callback."""
     system = kit(*workflows, **policy)
-    given = Given()
+    callbacks = IssuedCallbacks()
     await system.submit()
-    system.agents["stock"].then(given.awaits())
+    system.agents["stock"].then(callbacks.awaits())
     await system.drain()
-    return system, given[0]
+    return system, callbacks[0]
 
 
-def said(callback: Callback, message_id: str = "c-1", **members: Any) -> Message:
+def callback_message(callback: Callback, message_id: str = "c-1", **members: Any) -> Message:
     return called_back(callback.token, message_id, **members)
 
 
@@ -116,7 +116,7 @@ async def test_without_an_address_the_token_is_all() -> None:
 async def test_without_a_key_the_error_of_asking_for_a_callback_says_what_to_set() -> None:
     system = kit(callback_keys=CallbackKeys())
     await system.submit()
-    system.agents["stock"].then(Given().awaits())
+    system.agents["stock"].then(IssuedCallbacks().awaits())
     with pytest.raises(CallbacksOffError, match="SAS_CALLBACK_KEY is missing"):
         await system.drain()
     bare = Call(order_id="O-1", step="reserve", key="k", complete_by=START, order={}, results={})
@@ -131,7 +131,7 @@ async def test_without_a_key_the_error_of_asking_for_a_callback_says_what_to_set
 
 async def test_a_callback_ends_its_step_and_the_order_goes_on() -> None:
     system, callback = await awaiting()
-    await system.hand(said(callback))
+    await system.hand(callback_message(callback))
     await system.drain()
     assert system.state() == "Processed"
     assert system.agents["payment"].calls[0][1].results == {"reserve": {"signed_by": "Ann"}}
@@ -142,45 +142,47 @@ async def test_a_callback_ends_its_step_and_the_order_goes_on() -> None:
 async def test_a_refusal_fails_the_step_with_its_reason() -> None:
     system, callback = await awaiting(CARE)
     error = {"code": "declined", "message": "Bob said no"}
-    await system.hand(said(callback, outcome="refused", result=None, error=error))
+    await system.hand(callback_message(callback, outcome="refused", result=None, error=error))
     assert system.state() == "Error"
     fault = system.order().steps[0].error
     assert fault is not None
     assert fault.code == "declined"
     before = system.order()
-    await system.hand(said(callback, "c-2", outcome="refused", result=None, error=error))
+    await system.hand(
+        callback_message(callback, "c-2", outcome="refused", result=None, error=error)
+    )
     assert system.order() == before
     assert waiting(system) == []
 
 
 async def test_a_callback_that_is_redelivered_or_sent_again_counts_once() -> None:
     system, callback = await awaiting()
-    await system.hand(said(callback))
+    await system.hand(callback_message(callback))
     await system.drain()
-    before, told = system.order(), system.told()
-    await system.hand(said(callback))
-    await system.hand(said(callback, "c-2"))
-    await system.hand(said(callback, "c-3", result={"signed_by": "Bob"}))
+    before, notices = system.order(), system.told()
+    await system.hand(callback_message(callback))
+    await system.hand(callback_message(callback, "c-2"))
+    await system.hand(callback_message(callback, "c-3", result={"signed_by": "Bob"}))
     assert (system.order(), system.rejected()) == (before, [])
-    assert system.told().count("completed") == told.count("completed") == 1
+    assert system.told().count("completed") == notices.count("completed") == 1
 
 
 async def test_after_a_crash_between_commit_and_send_its_messages_go_all_the_same() -> None:
     system, callback = await awaiting()
     system.bus.fail_next(BusFault.UNAVAILABLE)
     with pytest.raises(BusUnavailableError):
-        await system.hand(said(callback))
+        await system.hand(callback_message(callback))
     assert system.states() == ["Processed", "Processing"]
     await system.later(3700)  # its token has expired meanwhile
-    await system.hand(said(callback))
+    await system.hand(callback_message(callback))
     assert len(system.requests("payment")) == 1
 
 
 async def test_it_counts_for_whichever_attempt_is_out() -> None:
     system = kit()
-    given = Given()
+    callbacks = IssuedCallbacks()
     await system.submit()
-    system.agents["stock"].then(given.awaits(timedelta(hours=2)), given.awaits())
+    system.agents["stock"].then(callbacks.awaits(timedelta(hours=2)), callbacks.awaits())
     await system.drain()
     step = system.order().steps[0]
     assert step.complete_by == START + timedelta(hours=2)
@@ -189,7 +191,7 @@ async def test_it_counts_for_whichever_attempt_is_out() -> None:
     assert await system.sweep() == {"step reset": 1}
     await system.drain()
     assert system.order().steps[0].epoch == 2
-    await system.hand(said(given[0]))  # the first attempt's, a little late
+    await system.hand(callback_message(callbacks[0]))  # the first attempt's, a little late
     await system.drain()
     assert system.state() == "Processed"
 
@@ -197,9 +199,11 @@ async def test_it_counts_for_whichever_attempt_is_out() -> None:
 async def test_between_two_attempts_it_waits_and_counts_at_the_next() -> None:
     system, callback = await awaiting(CARE)
     error = {"code": "declined", "message": "no"}
-    await system.hand(said(callback, outcome="refused", result=None, error=error))
+    await system.hand(callback_message(callback, outcome="refused", result=None, error=error))
     assert system.state() == "Error"
-    await system.hand(said(callback, "c-2"))  # changed her mind, before anybody has looked
+    await system.hand(
+        callback_message(callback, "c-2")
+    )  # changed her mind, before anybody has looked
     assert system.rejected() == []
     (put_back,) = waiting(system)
     assert put_back.scheduled_at == START + timedelta(seconds=5)
@@ -220,8 +224,8 @@ async def test_between_two_attempts_it_waits_and_counts_at_the_next() -> None:
 
 async def test_an_outage_past_its_tokens_end_rejects_no_callback_between_two_attempts() -> None:
     system, callback = await awaiting(CARE)
-    await system.hand(said(callback, outcome="refused", result=None))
-    await system.hand(said(callback, "c-2"))
+    await system.hand(callback_message(callback, outcome="refused", result=None))
+    await system.hand(callback_message(callback, "c-2"))
     await system.later(3 * 24 * 3600)  # nothing is received meanwhile
     await system.drain()
     assert (len(waiting(system)), system.rejected()) == (1, [])
@@ -235,26 +239,30 @@ async def test_an_outage_past_its_tokens_end_rejects_no_callback_between_two_att
 
 async def test_a_callback_that_waited_long_past_its_tokens_end_is_kept_and_reported() -> None:
     system, callback = await awaiting(CARE)
-    await system.hand(said(callback, outcome="refused", result=None))
-    await system.hand(said(callback, "c-2"))
+    await system.hand(callback_message(callback, outcome="refused", result=None))
+    await system.hand(callback_message(callback, "c-2"))
     await system.later(WAIT_MIN.total_seconds() - 1)
     await system.drain()
     assert len(waiting(system)) == 1
     await system.later(15 * 60)
     await system.drain()
     assert waiting(system) == []
-    (kept,) = system.rejected()
-    assert (kept.reason, kept.order_id, kept.source_queue) == ("expired", "O-1", "callbacks")
+    (rejection,) = system.rejected()
+    assert (rejection.reason, rejection.order_id, rejection.source_queue) == (
+        "expired",
+        "O-1",
+        "callbacks",
+    )
     assert "rejected" in [alert.kind for alert in system.alerts()]
 
 
 async def test_a_callback_to_a_step_that_is_being_undone_is_kept_and_reported() -> None:
     system, callback = await awaiting()
     await system.hand(command("undo", system.order().seq))
-    await system.hand(said(callback))
-    (kept,) = system.rejected()
-    assert kept.reason == "too-late"
-    assert "undo what you did" in kept.description
+    await system.hand(callback_message(callback))
+    (rejection,) = system.rejected()
+    assert rejection.reason == "too-late"
+    assert "undo what you did" in rejection.description
     await system.drain()
     assert system.state() == "Compensated"
 
@@ -262,7 +270,7 @@ async def test_a_callback_to_a_step_that_is_being_undone_is_kept_and_reported() 
 async def test_a_cancelled_step_is_ended_by_its_callback_and_then_undone() -> None:
     system, callback = await awaiting()
     await system.hand(command("cancel", system.order().seq))
-    await system.hand(said(callback))
+    await system.hand(callback_message(callback))
     await system.drain()
     assert system.state() == "Compensated"
     verb, call = system.agents["stock"].calls[-1]
@@ -271,34 +279,34 @@ async def test_a_cancelled_step_is_ended_by_its_callback_and_then_undone() -> No
 
 async def test_an_undo_may_be_ended_by_a_callback_too_but_not_by_that_of_its_do() -> None:
     system = kit()
-    given = Given()
+    callbacks = IssuedCallbacks()
     await system.submit()
-    system.agents["stock"].then(given.awaits(), given.awaits())
+    system.agents["stock"].then(callbacks.awaits(), callbacks.awaits())
     system.agents["payment"].then(RefusedError("declined", "no"))
     await system.drain()
-    await system.hand(said(given[0]))
+    await system.hand(callback_message(callbacks[0]))
     await system.drain()
     assert system.states() == ["Compensating", "Compensated"]
-    await system.hand(said(given[0], "c-2", result={"other": 1}))
-    assert [one.reason for one in system.rejected()] == ["too-late"]
-    await system.hand(said(given[1], "c-3"))
+    await system.hand(callback_message(callbacks[0], "c-2", result={"other": 1}))
+    assert [rejection.reason for rejection in system.rejected()] == ["too-late"]
+    await system.hand(callback_message(callbacks[1], "c-3"))
     assert system.state() == "Compensated"
-    await system.hand(said(given[1], "c-4", result=None))
+    await system.hand(callback_message(callbacks[1], "c-4", result=None))
     assert len(system.rejected()) == 1
 
 
 async def test_the_callback_of_an_input_that_was_replaced_comes_too_late() -> None:
     system, callback = await awaiting(CARE)
-    await system.hand(said(callback, outcome="refused", result=None))
+    await system.hand(callback_message(callback, outcome="refused", result=None))
     edit = command("resubmit", system.order().seq)
     body = edit.body.replace(b'"seq"', b'"input":{"lines":[]},"seq"')
-    given = Given()
-    system.agents["stock"].then(None, given.awaits())
+    callbacks = IssuedCallbacks()
+    system.agents["stock"].then(None, callbacks.awaits())
     await system.hand(Message(edit.queue, edit.message_id, body))
     await system.drain()
-    await system.hand(said(callback, "c-2"))
-    assert [one.reason for one in system.rejected()] == ["too-late"]
-    await system.hand(said(given[0], "c-3"))
+    await system.hand(callback_message(callback, "c-2"))
+    assert [rejection.reason for rejection in system.rejected()] == ["too-late"]
+    await system.hand(callback_message(callbacks[0], "c-3"))
     await system.drain()
     assert system.state() == "Processed"
 
@@ -315,11 +323,11 @@ async def test_a_message_that_is_not_a_callback_is_put_aside_with_an_alert(
     change: Callable[[bytes], bytes], reason: str
 ) -> None:
     system, callback = await awaiting()
-    message = said(callback)
+    message = callback_message(callback)
     assert change(message.body) != message.body
     before = system.order()
     await system.hand(Message(QUEUES.callbacks, "c-9", change(message.body)))
-    assert [one.reason for one in system.rejected()] == [reason]
+    assert [rejection.reason for rejection in system.rejected()] == [reason]
     assert [alert.kind for alert in system.alerts()] == ["rejected"]
     assert system.order() == before
 
@@ -327,20 +335,20 @@ async def test_a_message_that_is_not_a_callback_is_put_aside_with_an_alert(
 async def test_a_callback_of_an_order_that_was_purged_is_put_aside() -> None:
     system, callback = await awaiting()
     system.store.orders.clear()
-    await system.hand(said(callback))
-    assert [one.reason for one in system.rejected()] == ["unknown-order"]
+    await system.hand(callback_message(callback))
+    assert [rejection.reason for rejection in system.rejected()] == ["unknown-order"]
 
 
 async def test_another_orders_token_ends_that_orders_step_and_no_other() -> None:
     system, callback = await awaiting()
-    given = Given()
+    callbacks = IssuedCallbacks()
     await system.submit(order("O-2"), "m-2")
-    system.agents["stock"].then(given.awaits())
+    system.agents["stock"].then(callbacks.awaits())
     await system.drain()
-    await system.hand(said(given[0]))
+    await system.hand(callback_message(callbacks[0]))
     await system.drain()
     assert (system.state("O-2"), system.state("O-1")) == ("Processed", "Processing")
-    assert callback.token != given[0].token
+    assert callback.token != callbacks[0].token
 
 
 # By HTTP
@@ -482,9 +490,9 @@ async def test_of_results_posted_at_once_one_is_kept() -> None:
     real = system.store.recorded
 
     async def recorded(order_id: str, cause: str) -> JournalEntry | None:
-        found = await real(order_id, cause)
+        stored = await real(order_id, cause)
         await asyncio.sleep(0)  # now all of them have seen that nothing is recorded
-        return found
+        return stored
 
     system.store.recorded = recorded  # type: ignore[method-assign]
     bodies = [json.dumps(body).encode() for body in POSTED[:CONCURRENT_MAX]]
@@ -524,10 +532,10 @@ async def test_another_result_is_accepted_once_the_first_was_acted_on() -> None:
 
 async def test_a_flood_of_posts_is_429_and_takes_nothing() -> None:
     system, callback = await awaiting()
-    held, real = asyncio.Event(), system.store.load
+    gate, real = asyncio.Event(), system.store.load
 
     async def load(order_id: str) -> Order | None:
-        await held.wait()
+        await gate.wait()
         return await real(order_id)
 
     system.store.load = load  # type: ignore[method-assign]
@@ -538,10 +546,10 @@ async def test_a_flood_of_posts_is_429_and_takes_nothing() -> None:
     ]
     await asyncio.sleep(0)
     early = [post.result() for post in posts if post.done()]
-    assert [(one.status, one.code, one.headers["Retry-After"]) for one in early] == [
+    assert [(answer.status, answer.code, answer.headers["Retry-After"]) for answer in early] == [
         (429, "busy", "5")
     ] * 3
-    held.set()
+    gate.set()
     answers = await system.run(asyncio.gather(*posts))
     assert sorted(answer.status for answer in answers) == [202] * CONCURRENT_MAX + [429] * 3
     assert (await post(system, callback.token)).status == 202
@@ -570,19 +578,19 @@ async def test_a_dead_callback_that_counted_is_finished() -> None:
     system, callback = await awaiting()
     system.bus.fail_next(BusFault.UNAVAILABLE)
     with pytest.raises(BusUnavailableError):
-        await system.hand(said(callback))
-    await system.run(system.dead_letters.handle(letter(said(callback))))
+        await system.hand(callback_message(callback))
+    await system.run(system.dead_letters.handle(letter(callback_message(callback))))
     assert len(system.requests("payment")) == 1
     assert system.rejected() == []
 
 
 async def test_a_dead_callback_that_did_not_count_is_fenced_kept_and_reported() -> None:
     system, callback = await awaiting()
-    await system.run(system.dead_letters.handle(letter(said(callback))))
-    (kept,) = system.rejected()
-    assert (kept.reason, kept.order_id) == ("dead-lettered", "O-1")
+    await system.run(system.dead_letters.handle(letter(callback_message(callback))))
+    (rejection,) = system.rejected()
+    assert (rejection.reason, rejection.order_id) == ("dead-lettered", "O-1")
     before = system.order()
-    await system.hand(said(callback))  # its slow handler, or a copy
+    await system.hand(callback_message(callback))  # its slow handler, or a copy
     assert system.order() == before
 
 
@@ -603,8 +611,8 @@ async def test_a_large_result_is_offloaded_and_reaches_the_next_agent_whole() ->
     assert (answer.status, answer.code) == (202, "accepted")
     assert len(waiting(system)[0].body) < 2000
     await system.drain()
-    kept = system.order().steps[0].result
-    assert isinstance(kept, PayloadRef)
+    result = system.order().steps[0].result
+    assert isinstance(result, PayloadRef)
     assert system.agents["payment"].calls[0][1].results == {"reserve": LARGE}
     assert system.state() == "Processed"
     again = await post(system, callback.token, {"outcome": "done", "result": LARGE})
@@ -651,10 +659,10 @@ async def test_a_token_ends_no_step_of_a_later_order_under_the_same_id() -> None
     answer = await post(system, callback.token)
     assert (answer.status, answer.code) == (404, "unknown-order")
     assert "another order has its id now" in answer.message
-    await system.hand(said(callback))
-    assert [one.reason for one in system.rejected()] == ["unknown-order"]
+    await system.hand(callback_message(callback))
+    assert [rejection.reason for rejection in system.rejected()] == ["unknown-order"]
     assert system.order() == before
-    await system.run(system.dead_letters.handle(letter(said(callback))))
+    await system.run(system.dead_letters.handle(letter(callback_message(callback))))
     assert system.order().steps == before.steps
     assert waiting(system) == []
 
@@ -673,9 +681,9 @@ async def test_an_order_that_takes_its_place_while_a_callback_is_taken_is_left_a
         return await load(order_id)
 
     system.store.load = loaded  # type: ignore[method-assign]
-    await system.hand(said(callback))
+    await system.hand(callback_message(callback))
     assert system.states()[0] == "Processing"
-    assert [one.reason for one in system.rejected()] == ["unknown-order"]
+    assert [rejection.reason for rejection in system.rejected()] == ["unknown-order"]
 
 
 @pytest.mark.parametrize("codec", [None, CheapCodec()])

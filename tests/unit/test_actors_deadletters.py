@@ -64,12 +64,12 @@ async def test_an_order_dead_lettered_before_its_commit_keeps_its_place_as_rejec
     await dead(system, letter(body, QUEUES.orders))
     assert system.state() == "Rejected"
     assert system.order().details.payload == '{"lines": [1, 2, 3]}'
-    (kept,) = system.rejected()
-    assert kept.reason == "dead-lettered"
-    assert "MaxDeliveryCountExceeded" in kept.description
-    assert kept.body.encode() == body
-    assert kept.source_queue == QUEUES.orders
-    assert kept.order_id == "O-1"
+    (rejection,) = system.rejected()
+    assert rejection.reason == "dead-lettered"
+    assert "MaxDeliveryCountExceeded" in rejection.description
+    assert rejection.body.encode() == body
+    assert rejection.source_queue == QUEUES.orders
+    assert rejection.order_id == "O-1"
     (event,) = system.events()
     assert event.type == "sas.order.rejected.v1"
     assert event.data.correlation_id == "c-O-1"
@@ -117,11 +117,11 @@ async def test_a_crash_between_fence_and_telling_is_made_good_when_it_comes_agai
     nth: int,
 ) -> None:
     system = kit()
-    left = [nth]
+    countdown = [nth]
 
     def plan(_message: Message) -> BusFault | None:
-        left[0] -= 1
-        return BusFault.UNAVAILABLE if left[0] == -1 else None
+        countdown[0] -= 1
+        return BusFault.UNAVAILABLE if countdown[0] == -1 else None
 
     system.bus.plan = plan
     if nth == 0:  # without a copy on orders-rejected nobody is told
@@ -194,8 +194,8 @@ async def test_a_wake_dead_lettered_before_its_claim_is_fenced_and_its_slow_hand
     assert system.words() == ["submitted", "fenced"]
     assert system.states() == ["Pending", "Pending"]
     assert system.requests("stock") == []
-    (kept,) = system.rejected()
-    assert kept.reason == "dead-lettered"
+    (rejection,) = system.rejected()
+    assert rejection.reason == "dead-lettered"
     assert [alert.kind for alert in system.alerts()] == ["dead-lettered"]
 
 
@@ -254,9 +254,9 @@ async def test_a_request_is_put_aside_and_its_step_left_to_the_supervisor() -> N
     before = system.order()
     await dead(system, letter(message))
     assert system.order() == before
-    (kept,) = system.rejected()
-    assert whole([kept]) == message.body
-    assert kept.order_id == "O-1"
+    (rejection,) = system.rejected()
+    assert whole([rejection]) == message.body
+    assert rejection.order_id == "O-1"
     assert [(a.kind, a.order_id) for a in system.alerts()] == [("dead-lettered", "O-1")]
     await system.later(30)
     await system.sweep()
@@ -316,12 +316,12 @@ async def test_garbage_is_put_aside_whole_with_an_alert(garbage: bytes) -> None:
 async def test_an_expired_notification_is_put_aside_with_an_alert() -> None:
     system = kit()
     await system.submit()
-    told = system.bus.take(SHOP)
-    assert told is not None
-    await dead(system, letter(told, SHOP))
-    (kept,) = system.rejected()
-    assert whole([kept]) == told.body
-    assert kept.source_queue == SHOP
+    notification = system.bus.take(SHOP)
+    assert notification is not None
+    await dead(system, letter(notification, SHOP))
+    (rejection,) = system.rejected()
+    assert whole([rejection]) == notification.body
+    assert rejection.source_queue == SHOP
     assert [alert.kind for alert in system.alerts()] == ["dead-lettered"]
 
 
@@ -406,7 +406,7 @@ async def test_a_dead_letter_is_believed_only_from_the_queue_of_its_kind(
     fenced = kind in BELIEVED.get(source or "", set())
     assert system.words()[2:] == (["fenced"] if fenced else [])
     assert whole(system.rejected()) == FORGED[kind]
-    assert [kept.source_queue for kept in system.rejected()] == [source or "unknown"]
+    assert [rejection.source_queue for rejection in system.rejected()] == [source or "unknown"]
     assert len(system.alerts()) == 1
 
 
@@ -447,7 +447,7 @@ async def test_a_body_that_names_its_own_source_is_not_believed(name: str, sourc
     body = done().body[:-1] + f',"{name}":"{source}"}}'.encode()
     await dead(system, letter(body, source))
     assert system.words() == ["submitted", "claimed"]
-    assert [kept.source_queue for kept in system.rejected()] == ["unknown"]
+    assert [rejection.source_queue for rejection in system.rejected()] == ["unknown"]
     assert [alert.kind for alert in system.alerts()] == ["dead-lettered"]
 
 
@@ -458,12 +458,12 @@ async def test_a_body_that_only_the_host_can_parse_is_not_believed_either(
 ) -> None:
     """Our own parser refuses a member that is there twice. The host may take the last one."""
     system = await claimed()
-    kept = (
+    start = (
         '{"reason":"x","description":"y","source_queue":"scheduler","at":"z","id":"1","body":"b",'
     )
-    body = f'{kept}{twice},"{name}":"{QUEUES.rejected}"}}'.encode()
+    body = f'{start}{twice},"{name}":"{QUEUES.rejected}"}}'.encode()
     await dead(system, letter(body, QUEUES.rejected))
-    assert [one.source_queue for one in system.rejected()] == ["unknown"]
+    assert [rejection.source_queue for rejection in system.rejected()] == ["unknown"]
     assert [alert.kind for alert in system.alerts()] == ["dead-lettered"]
 
 
@@ -473,7 +473,7 @@ async def test_an_applications_message_that_looks_internal_fences_nothing() -> N
     words = system.words()
     await dead(system, letter(done(), QUEUES.orders))
     assert system.words() == words
-    assert [kept.source_queue for kept in system.rejected()] == [QUEUES.orders]
+    assert [rejection.source_queue for rejection in system.rejected()] == [QUEUES.orders]
 
 
 async def test_what_dead_letters_gave_up_is_put_back_while_its_cause_lasts_and_handled_then(
@@ -503,8 +503,8 @@ async def test_an_order_without_a_known_source_is_kept_and_alerted() -> None:
     await dead(system, Delivery(body=order(), message_id="m-1", queue=QUEUES.dead_letters))
     assert system.told() == []
     assert system.store.orders == {}
-    (kept,) = system.rejected()
-    assert kept.source_queue == "unknown"
+    (rejection,) = system.rejected()
+    assert rejection.source_queue == "unknown"
     assert [alert.kind for alert in system.alerts()] == ["dead-lettered"]
 
 

@@ -20,16 +20,18 @@ async def submit(system: Kit, order_id: str = "U-1") -> None:
     )
 
 
-def seen(system: Kit) -> dict[str, int]:
+def waiting_counts(system: Kit) -> dict[str, int]:
     """Return which queues hold anything."""
-    return {name: len(found) for name in system.bus.queues if (found := system.bus.messages(name))}
+    return {
+        name: len(messages) for name in system.bus.queues if (messages := system.bus.messages(name))
+    }
 
 
 async def test_everything_that_follows_from_an_urgent_order_stays_in_its_lane() -> None:
     system = kit()
     await submit(system)
     passed: set[str] = set()
-    while waiting := [name for name in seen(system) if name in {*URGENT, *ORDINARY}]:
+    while waiting := [name for name in waiting_counts(system) if name in {*URGENT, *ORDINARY}]:
         passed.update(waiting)
         await system.step(waiting[0])
     assert system.state("U-1") == "Processed"
@@ -78,8 +80,8 @@ async def test_the_supervisor_wakes_an_urgent_order_in_its_lane() -> None:
     assert system.bus.take(lane(QUEUES.scheduler, urgent=True)) is not None
     await system.later(31)
     await system.sweep()
-    assert seen(system)[lane(QUEUES.scheduler, urgent=True)] == 1
-    assert QUEUES.scheduler not in seen(system)
+    assert waiting_counts(system)[lane(QUEUES.scheduler, urgent=True)] == 1
+    assert QUEUES.scheduler not in waiting_counts(system)
 
 
 async def test_the_same_order_by_both_lanes_is_one_order() -> None:
@@ -115,7 +117,7 @@ async def test_a_dead_reply_of_the_urgent_lane_is_finished_not_decided() -> None
     reply = system.bus.take(lane(QUEUES.replies, urgent=True))
     assert reply is not None
     await system.hand(reply)
-    sent = seen(system)[QUEUES.agent("payment", urgent=True)]
+    count = waiting_counts(system)[QUEUES.agent("payment", urgent=True)]
     await system.run(system.dead_letters.handle(letter(reply)))
-    assert seen(system)[QUEUES.agent("payment", urgent=True)] == sent + 1
+    assert waiting_counts(system)[QUEUES.agent("payment", urgent=True)] == count + 1
     assert system.rejected() == []

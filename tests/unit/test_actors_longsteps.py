@@ -86,7 +86,9 @@ async def test_a_redelivery_sends_and_puts_back_the_same_under_the_same_ids() ->
     assert system.ids(QUEUES.replies) == ["O-1/00/do/1/0"] * 2
     (put_back,) = requests_put_back(system)
     await system.hand(message)
-    assert [one.message_id for one in requests_put_back(system)] == [put_back.message_id] * 2
+    assert [message.message_id for message in requests_put_back(system)] == [
+        put_back.message_id
+    ] * 2
 
 
 async def test_a_look_whose_grant_is_under_way_waits_for_it_and_makes_no_call() -> None:
@@ -157,8 +159,8 @@ async def test_often_looked_at_it_asks_for_time_only_when_little_is_left() -> No
         await system.drain()
     assert looked(system) == 121
     assert system.state() == "Processed"
-    said = [entry for entry in system.journal() if entry.what == "progress"]
-    assert 120 / 30 <= len(said) <= 120 / 20 + 1
+    entries = [entry for entry in system.journal() if entry.what == "progress"]
+    assert 120 / 30 <= len(entries) <= 120 / 20 + 1
 
 
 async def test_an_undo_may_take_its_time_too() -> None:

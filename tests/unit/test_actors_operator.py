@@ -268,11 +268,11 @@ async def test_cancel_needs_no_seq_because_it_is_meant_whatever_happened_since()
 
 async def test_an_acknowledgement_is_kept_with_its_name_and_sends_no_message() -> None:
     system = await failed()
-    told = len(system.alerts())
+    alert_count = len(system.alerts())
     await tell(system, "acknowledge", by="Ann Ölund")
     assert system.order().acknowledged_by == "Ann Ölund"
     assert system.journal()[-1].by == "operator Ann Ölund"
-    assert len(system.alerts()) == told
+    assert len(system.alerts()) == alert_count
 
 
 @pytest.mark.parametrize("verb", ["resubmit", "skip", "undo", "cancel", "acknowledge"])
@@ -285,7 +285,7 @@ async def test_any_command_that_comes_twice_at_once_is_carried_out_once(verb: st
             *(system.scheduler.handle(delivery(message, message_id="m")) for _ in range(3))
         )
     )
-    assert sorted(one.value for one in results) == ["committed", "repeated", "repeated"]
+    assert sorted(outcome.value for outcome in results) == ["committed", "repeated", "repeated"]
     assert system.order().seq == seq + 1
     assert refusals(system) == []
 
@@ -401,7 +401,7 @@ REFUSED: list[tuple[Any, str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("situation", "verb", "members", "why"),
     REFUSED,
-    ids=[f"{made.__name__} {verb} {sorted(m)}" for made, verb, m, _ in REFUSED],
+    ids=[f"{situation.__name__} {verb} {sorted(m)}" for situation, verb, m, _ in REFUSED],
 )
 async def test_what_cannot_be_done_is_refused_in_one_sentence_and_changes_nothing(
     situation: Any, verb: str, members: dict[str, Any], why: str
@@ -479,7 +479,7 @@ async def test_a_command_that_lost_a_race_is_refused_by_what_the_winner_left() -
     results = await system.run(
         asyncio.gather(*(system.scheduler.handle(delivery(m)) for m in rivals))
     )
-    assert sorted(one.value for one in results) == ["committed", "nothing"]
+    assert sorted(outcome.value for outcome in results) == ["committed", "nothing"]
     assert len(refusals(system)) == 1
     assert "look at it again" in refusals(system)[0]
 
@@ -671,5 +671,5 @@ async def test_a_late_call_within_its_limit_is_undone_though_its_service_knows_n
 async def test_the_reason_of_a_command_is_kept_in_the_journal() -> None:
     system = await failed()
     await tell(system, "resubmit", reason="the card was renewed")
-    (entry,) = [one for one in system.journal() if one.what == "resubmitted"]
+    (entry,) = [entry for entry in system.journal() if entry.what == "resubmitted"]
     assert entry.reason == "the card was renewed"

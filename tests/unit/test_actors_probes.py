@@ -64,8 +64,8 @@ async def test_a_probe_without_an_answer_counts_no_failure_and_opens_the_circuit
     complete_by = system.order().complete_by
     assert complete_by is not None
     assert system.clock.now() < complete_by
-    found = await breaker_of(system.store)
-    assert (found.state, found.rounds) == (BreakerState.OPEN, 2)
+    breaker = await breaker_of(system.store)
+    assert (breaker.state, breaker.rounds) == (BreakerState.OPEN, 2)
     await system.drain()
     assert (system.words()[-1], system.order().failure_count) == ("waiting: no call could begin", 0)
 
@@ -83,9 +83,9 @@ async def test_a_probe_that_fails_while_the_store_is_away_too_is_no_call_of_its_
     await system.step(QUEUES.scheduler)
     message = system.bus.take(STOCK)
     assert message is not None
-    with pytest.raises(StoreUnavailableError) as away:
+    with pytest.raises(StoreUnavailableError) as outage:
         await system.run(system.actors["stock"].handle(delivery(message)))
-    assert CALLED not in away.value.put_back_with
+    assert CALLED not in outage.value.put_back_with
 
 
 @pytest.mark.parametrize("probe", ["fails", "gets no answer"])
@@ -171,10 +171,10 @@ async def test_a_probe_that_succeeds_after_its_time_closes_the_circuit() -> None
     await system.clock.advance(2)
     await system.clock.advance(0)
     assert probe.done()
-    found = await breaker_of(system.store)
+    breaker = await breaker_of(system.store)
     await system.clock.advance(60)
     await asyncio.gather(probe, rival)
-    assert found.state is BreakerState.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
 async def test_a_probe_may_use_all_the_time_allowed() -> None:

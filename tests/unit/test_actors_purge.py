@@ -54,8 +54,8 @@ async def test_finished_orders_older_than_the_retention_go_and_younger_ones_stay
     undone = await processed(system, "undone", 0)
     decided = cases.compensated(undone)
     assert await system.store.commit(decided)
-    found = await run(system)
-    assert (found.removed, found.left, found.failed) == (2, 0, 0)
+    report = await run(system)
+    assert (report.removed, report.left, report.failed) == (2, 0, 0)
     assert set(system.store.orders) == {"young", "undone"}
 
 
@@ -69,35 +69,35 @@ async def test_an_order_in_error_or_under_way_never_goes_however_old() -> None:
 
 async def test_one_that_an_operator_touches_while_it_is_being_removed_stays() -> None:
     system = kit()
-    seen = await processed(system, "touched", 40)
+    order = await processed(system, "touched", 40)
     load = system.store.load
 
     async def meanwhile(order_id: str) -> Order | None:
-        found = await load(order_id)
+        stored = await load(order_id)
         system.store.load = load  # type: ignore[method-assign]
-        await system.store.commit(cases.undone(seen, ONE))
-        return found
+        await system.store.commit(cases.undone(order, ONE))
+        return stored
 
     system.store.load = meanwhile  # type: ignore[method-assign]
-    found = await run(system)
-    assert (found.removed, found.left) == (0, 1)
+    report = await run(system)
+    assert (report.removed, report.left) == (0, 1)
     assert system.state("touched") == "Compensating"
 
 
 async def test_one_that_moved_on_since_it_was_listed_stays() -> None:
     system = kit()
-    seen = await processed(system, "moved", 40)
+    order = await processed(system, "moved", 40)
     finished = system.store.finished
 
     async def meanwhile(limit: int, **bounds: Any) -> object:
         listed = await finished(limit, **bounds)
-        if listed and system.order("moved").seq == seen.seq:
-            await system.store.commit(cases.undone(seen, ONE))
+        if listed and system.order("moved").seq == order.seq:
+            await system.store.commit(cases.undone(order, ONE))
         return listed
 
     system.store.finished = meanwhile  # type: ignore[method-assign,assignment]
-    found = await run(system)
-    assert (found.removed, found.left) == (0, 1)
+    report = await run(system)
+    assert (report.removed, report.left) == (0, 1)
 
 
 async def test_a_run_goes_through_more_than_a_batch_oldest_first_in_each_shard(
@@ -117,10 +117,10 @@ async def test_a_run_goes_through_more_than_a_batch_oldest_first_in_each_shard(
         return await together(*orders)
 
     system.store.purge = noted  # type: ignore[method-assign]
-    found = await run(system)
-    assert (found.looked_at, found.removed) == (20, 20)
+    report = await run(system)
+    assert (report.looked_at, report.removed) == (20, 20)
     for shard in system.store.shards:
-        ends = [str(one.stopped_at) for one in removed if shard_of(one.order_id, 16) == shard]
+        ends = [str(order.stopped_at) for order in removed if shard_of(order.order_id, 16) == shard]
         assert ends == sorted(ends)
 
 
@@ -144,8 +144,8 @@ async def test_orders_that_an_operator_touches_keep_none_of_those_removed_with_t
         return set()  # as the table answers: one of the transaction's orders has another token
 
     system.store.purge = meanwhile  # type: ignore[method-assign]
-    found = await run(system)
-    assert (found.removed, found.left, found.failed) == (purge.TOGETHER - 1, 1, 0)
+    report = await run(system)
+    assert (report.removed, report.left, report.failed) == (purge.TOGETHER - 1, 1, 0)
     assert set(system.store.orders) == {names[1]}
 
 
@@ -157,9 +157,9 @@ async def test_a_run_reports_by_how_much_the_oldest_order_that_it_left_is_late()
         StoreFault.UNAVAILABLE if operation == "purge" and key in {"o-1", "o-2"} else None
     )
     with recording() as recorded:
-        found = await run(system)
-    assert found.late == timedelta(days=60 - 1) - RETENTION
-    assert recorded.metrics()["sas.purge.lag"] == [(found.late.total_seconds(), {})]
+        report = await run(system)
+    assert report.late == timedelta(days=60 - 1) - RETENTION
+    assert recorded.metrics()["sas.purge.lag"] == [(report.late.total_seconds(), {})]
     system.store.plan = lambda operation, key: None
     with recording() as recorded:
         assert (await run(system)).late == timedelta(0)
@@ -176,8 +176,8 @@ async def test_one_orders_trouble_keeps_no_other_and_does_not_hold_up_the_run(
     system.store.plan = lambda operation, key: (
         StoreFault.UNAVAILABLE if (operation, key) == ("purge", "o-0") else None
     )
-    found = await run(system)
-    assert (found.removed, found.failed, found.looked_at) == (4, 1, 5)
+    report = await run(system)
+    assert (report.removed, report.failed, report.looked_at) == (4, 1, 5)
     system.store.plan = lambda _operation, _key: None
     assert (await run(system)).removed == 1
 
@@ -196,8 +196,8 @@ async def test_an_order_whose_notification_is_not_sent_yet_is_not_purged() -> No
     system = kit()
     await processed(system, "old", 60)
     await system.store.defer("old", HELD, system.clock.now() - DAY)
-    found = await run(system)
-    assert (found.removed, found.left, found.looked_at) == (0, 1, 1)
+    report = await run(system)
+    assert (report.removed, report.left, report.looked_at) == (0, 1, 1)
     await remove_held(system)
     assert (await run(system)).removed == 1
 
@@ -212,8 +212,8 @@ async def test_nothing_is_removed_while_the_supervisor_is_far_behind(
     names = (f"another-{number}" for number in range(1000))
     beside = next(name for name in names if shard_of(name, len(system.store.shards)) == shard)
     await system.store.defer(beside, HELD, system.clock.now())
-    found = await run(system)
-    assert (found.removed, found.left) == (0, 1)
+    report = await run(system)
+    assert (report.removed, report.left) == (0, 1)
     await remove_held(system)
     assert (await run(system)).removed == 1
 
@@ -222,19 +222,19 @@ async def test_a_shard_that_cannot_be_read_keeps_its_orders_and_no_others() -> N
     system = kit()
     for number in range(30):
         await processed(system, f"old-{number}", 60)
-    away, shards = shard_of("old-7", len(system.store.shards)), len(system.store.shards)
+    broken_shard, shards = shard_of("old-7", len(system.store.shards)), len(system.store.shards)
     due = system.store.due
 
     async def throttled(shard: str, until: datetime, limit: int) -> list[Due]:
-        if shard == away:
+        if shard == broken_shard:
             raise StoreUnavailableError("throttled")
         return await due(shard, until, limit)
 
     system.store.due = throttled  # type: ignore[method-assign]
-    kept = {f"old-{n}" for n in range(30) if shard_of(f"old-{n}", shards) == away}
-    found = await run(system)
-    assert (found.removed, found.left) == (30 - len(kept), len(kept))
-    assert set(system.store.orders) == kept
+    survivors = {f"old-{n}" for n in range(30) if shard_of(f"old-{n}", shards) == broken_shard}
+    report = await run(system)
+    assert (report.removed, report.left) == (30 - len(survivors), len(survivors))
+    assert set(system.store.orders) == survivors
 
 
 async def test_a_purge_ends_with_its_functions_time_and_the_next_one_goes_on() -> None:
@@ -250,9 +250,9 @@ async def test_a_purge_ends_with_its_functions_time_and_the_next_one_goes_on() -
     system.store.load = slow  # type: ignore[method-assign]
     purger = Purger(system.context, RETENTION, function_time=timedelta(seconds=30))
     began = system.clock.now()
-    found = await system.run(purger.run())
+    report = await system.run(purger.run())
     assert system.clock.now() - began <= timedelta(seconds=45)
-    assert 0 < found.removed + found.left <= 30
+    assert 0 < report.removed + report.left <= 30
     system.store.load = load  # type: ignore[method-assign]
     await run(system)
     assert system.store.orders == {}

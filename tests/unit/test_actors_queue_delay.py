@@ -29,20 +29,20 @@ WAITS, RESET = {"waits in its queue": 1}, {"step reset": 1}
 AWAY = {"its queue is away": 1}
 
 
-async def expired(*, taken: bool, urgent: bool = False) -> Kit:
+async def expired(*, is_taken: bool, urgent: bool = False) -> Kit:
     """Return an order whose first step is past its CompleteBy; was its request taken?"""
     system = kit()
     await system.hand(Message(lane(QUEUES.orders, urgent=urgent), "m-1", order()))
     await system.step(lane(QUEUES.scheduler, urgent=urgent))
-    if taken:
+    if is_taken:
         system.agents_die()
     await system.later(ALLOWED.total_seconds())
     return system
 
 
 def step(system: Kit, number: int = 0) -> StepRecord:
-    found: StepRecord = system.order().steps[number]
-    return found
+    record: StepRecord = system.order().steps[number]
+    return record
 
 
 def out(system: Kit) -> Dispatched:
@@ -64,13 +64,13 @@ def break_queue(system: Kit, *names: str) -> None:
 
 
 async def test_a_step_whose_request_was_taken_is_counted() -> None:
-    system = await expired(taken=True)
+    system = await expired(is_taken=True)
     assert await system.sweep() == RESET
     assert step(system).failure_count == 1
 
 
 async def test_a_request_that_only_a_newer_version_understands_waits_too() -> None:
-    system = await expired(taken=False)
+    system = await expired(is_taken=False)
     request = system.bus.take(STOCK)
     assert request is not None
     newer = request.body.replace(b'"format":1', b'"format":2')
@@ -80,7 +80,7 @@ async def test_a_request_that_only_a_newer_version_understands_waits_too() -> No
 
 
 async def test_a_step_whose_request_waits_is_neither_counted_nor_asked_for_again() -> None:
-    system = await expired(taken=False)
+    system = await expired(is_taken=False)
     assert await system.sweep() == WAITS
     assert (step(system).failure_count, step(system).epoch) == (0, 1)
     assert out(system).complete_by == system.clock.now() + ALLOWED
@@ -91,7 +91,7 @@ async def test_a_step_whose_request_waits_is_neither_counted_nor_asked_for_again
 
 
 async def test_an_urgent_order_waits_in_its_own_lane() -> None:
-    system = await expired(taken=False, urgent=True)
+    system = await expired(is_taken=False, urgent=True)
     assert await system.sweep() == WAITS
     while system.bus.take(lane(STOCK, urgent=True)):
         pass
@@ -105,7 +105,7 @@ async def test_an_urgent_order_waits_in_its_own_lane() -> None:
     ids=["its reply", "the reply that led to its request", "a command"],
 )
 async def test_any_message_of_its_order_that_waits_excuses_it(message: Message) -> None:
-    system = await expired(taken=True)
+    system = await expired(is_taken=True)
     await system.bus.send([message])
     assert await system.sweep() == WAITS
 
@@ -121,20 +121,20 @@ async def test_any_message_of_its_order_that_waits_excuses_it(message: Message) 
     ids=["another order's reply", "another order's command", "no request", "no reply"],
 )
 async def test_no_other_message_does(message: Message) -> None:
-    system = await expired(taken=True)
+    system = await expired(is_taken=True)
     await system.bus.send([message])
     assert await system.sweep() == RESET
 
 
 async def test_a_message_that_only_a_newer_version_understands_excuses_its_order_alone() -> None:
-    system = await expired(taken=True)
+    system = await expired(is_taken=True)
     body = b'{"kind":"x","format":9,"order_id":"O-2"}'
     await system.bus.send([replace(done("O-2"), body=body)])
     await system.bus.send(
         [replace(done(), body=b'{"kind":"x","format":9,"order_id":"O-1","step":[]}')]
     )
     assert await system.sweep() == RESET
-    system = await expired(taken=True)
+    system = await expired(is_taken=True)
     await system.bus.send(
         [replace(done(), body=b'{"kind":"x","format":9,"order_id":"O-1","more":{}}')]
     )
@@ -142,7 +142,7 @@ async def test_a_message_that_only_a_newer_version_understands_excuses_its_order
 
 
 async def test_a_request_of_an_older_epoch_or_of_another_step_excuses_nothing() -> None:
-    system = await expired(taken=True)
+    system = await expired(is_taken=True)
     await system.sweep()
     await system.step(QUEUES.scheduler)
     (first,) = system.bus.messages(STOCK)
@@ -199,7 +199,7 @@ async def test_without_callbacks_their_queue_is_not_read_and_excuses_no_undo() -
 
 
 async def test_a_look_that_is_scheduled_for_much_later_does_not_wait() -> None:
-    system = await expired(taken=False)
+    system = await expired(is_taken=False)
     request = system.bus.take(STOCK)
     assert request is not None
     later = Message(
@@ -210,7 +210,7 @@ async def test_a_look_that_is_scheduled_for_much_later_does_not_wait() -> None:
 
 
 async def test_a_queue_that_is_never_read_excuses_ten_times_and_then_it_counts() -> None:
-    system = await expired(taken=False)
+    system = await expired(is_taken=False)
     for times in range(1, 11):
         assert await system.sweep() == WAITS
         assert out(system).excused == times
@@ -220,7 +220,7 @@ async def test_a_queue_that_is_never_read_excuses_ten_times_and_then_it_counts()
 
 
 async def test_a_queue_that_moves_excuses_however_long_it_is() -> None:
-    system = await expired(taken=False)
+    system = await expired(is_taken=False)
     await system.sweep()
     for number in range(40):
         await system.bus.send([Message(STOCK, f"another/{number}", b"{}")])
@@ -234,7 +234,7 @@ async def test_a_queue_that_moves_excuses_however_long_it_is() -> None:
 
 
 async def test_a_queue_that_is_away_excuses_without_limit() -> None:
-    system = await expired(taken=True)
+    system = await expired(is_taken=True)
     break_queue(system, STOCK)
     for _ in range(30):
         assert await system.sweep() == AWAY
@@ -247,7 +247,7 @@ async def test_a_queue_that_is_away_excuses_without_limit() -> None:
 
 @pytest.mark.parametrize("queue", [QUEUES.scheduler, QUEUES.replies])
 async def test_so_does_a_queue_where_its_reply_may_wait(queue: str) -> None:
-    system = await expired(taken=True)
+    system = await expired(is_taken=True)
     break_queue(system, queue)
     assert await system.sweep() == AWAY
 
@@ -260,13 +260,13 @@ async def test_so_does_a_queue_where_its_reply_may_wait(queue: str) -> None:
     ],
 )
 async def test_a_queue_of_other_steps_excuses_nothing(queue: str) -> None:
-    system = await expired(taken=True)
+    system = await expired(is_taken=True)
     break_queue(system, queue)
     assert await system.sweep() == RESET
 
 
 async def test_a_request_that_was_not_received_is_not_excused_by_another_queue_that_moves() -> None:
-    system = await expired(taken=False)
+    system = await expired(is_taken=False)
     for number in range(11):
         await system.bus.send([done(step=1, id=f"r-{number}")])
         assert await system.sweep() == WAITS if number < 10 else RESET
@@ -278,12 +278,12 @@ async def test_a_request_behind_the_messages_that_were_read_is_excused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(excuses, "SCAN_MAX", 5)
-    system = await expired(taken=True)
+    system = await expired(is_taken=True)
     old = [Message(STOCK, f"m-{number}", b"{}") for number in range(6)]
     await system.bus.send(old[:4])
     assert await system.sweep() == RESET  # all of the queue was read
 
-    system = await expired(taken=True)
+    system = await expired(is_taken=True)
     system.clock.set(system.clock.now() - ALLOWED)
     await system.bus.send(old)
     await system.later(ALLOWED.total_seconds())
@@ -292,7 +292,7 @@ async def test_a_request_behind_the_messages_that_were_read_is_excused(
 
 async def test_a_request_behind_many_large_messages_is_excused_ten_times() -> None:
     """Reading all of them would take longer than the adapter waits: what follows is unknown."""
-    system = await expired(taken=True)
+    system = await expired(is_taken=True)
     system.clock.set(system.clock.now() - ALLOWED)
     await system.bus.send([Message(STOCK, f"m-{number}", b"x" * 160_000) for number in range(30)])
     await system.later(ALLOWED.total_seconds())
@@ -325,7 +325,7 @@ async def test_a_sweep_reads_each_queue_once() -> None:
 
 
 async def test_a_request_that_waits_for_a_minute_is_reported_and_so_is_its_end() -> None:
-    system = await expired(taken=False)
+    system = await expired(is_taken=False)
     await system.sweep()
     assert system.alerts() == []
     for _ in range(8):
@@ -338,11 +338,11 @@ async def test_a_request_that_waits_for_a_minute_is_reported_and_so_is_its_end()
         await system.drain()
         await system.later(30)
         await system.sweep()
-    assert [one.kind for one in system.alerts()] == ["queue-delay", "cleared"]
+    assert [alert.kind for alert in system.alerts()] == ["queue-delay", "cleared"]
 
 
 async def test_a_queue_that_is_away_for_a_minute_is_reported_to_the_operator() -> None:
-    system = await expired(taken=False)
+    system = await expired(is_taken=False)
     break_queue(system, STOCK)
     await system.sweep()
     assert system.alerts() == []
@@ -355,7 +355,7 @@ async def test_a_queue_that_is_away_for_a_minute_is_reported_to_the_operator() -
 
 
 async def test_an_alert_that_cannot_be_sent_changes_no_decision() -> None:
-    system = await expired(taken=False)
+    system = await expired(is_taken=False)
     await system.later(100)
     system.bus.queues[QUEUES.alerts].length_max = 0
     assert await system.sweep() == WAITS
@@ -382,7 +382,7 @@ async def test_a_request_behind_many_that_were_put_back_is_excused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(excuses, "SCAN_MAX", 5)
-    system = await expired(taken=True)
+    system = await expired(is_taken=True)
     put_back = b'{"kind":"wake","format":1,"id":"x","order_id":"O-9"}'
     properties = {"sas_put_back": "1"}
     await system.bus.send(

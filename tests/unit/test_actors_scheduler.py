@@ -106,34 +106,34 @@ async def test_a_request_outlives_its_complete_by_in_its_queue() -> None:
 
 
 async def test_of_two_schedulers_claiming_one_order_only_the_first_wins() -> None:
-    one = kit()
-    two = kit(beside=one, instance="host-2")
-    await one.submit()
-    first, second = await one.run(
+    host_1 = kit()
+    host_2 = kit(beside=host_1, instance="host-2")
+    await host_1.submit()
+    first, second = await host_1.run(
         asyncio.gather(
-            one.scheduler.handle(received(QUEUES.scheduler, "w-1", wake(wake_id="w-1").body)),
-            two.scheduler.handle(received(QUEUES.scheduler, "w-2", wake(wake_id="w-2").body)),
+            host_1.scheduler.handle(received(QUEUES.scheduler, "w-1", wake(wake_id="w-1").body)),
+            host_2.scheduler.handle(received(QUEUES.scheduler, "w-2", wake(wake_id="w-2").body)),
         )
     )
     assert sorted([first.value, second.value]) == ["committed", "nothing"]
-    assert one.words() == ["submitted", "claimed"]
-    assert one.order().steps[0].epoch == 1
-    assert len(one.requests("stock")) == 1
+    assert host_1.words() == ["submitted", "claimed"]
+    assert host_1.order().steps[0].epoch == 1
+    assert len(host_1.requests("stock")) == 1
 
 
 async def test_one_wake_in_the_hands_of_two_schedulers_claims_once_with_the_same_requests() -> None:
-    one = kit()
-    two = kit(beside=one, instance="host-2")
-    await one.submit()
+    host_1 = kit()
+    host_2 = kit(beside=host_1, instance="host-2")
+    await host_1.submit()
     body = wake().body
-    await one.run(
+    await host_1.run(
         asyncio.gather(
-            one.scheduler.handle(received(QUEUES.scheduler, "w", body)),
-            two.scheduler.handle(received(QUEUES.scheduler, "w", body)),
+            host_1.scheduler.handle(received(QUEUES.scheduler, "w", body)),
+            host_2.scheduler.handle(received(QUEUES.scheduler, "w", body)),
         )
     )
-    assert one.words() == ["submitted", "claimed"]
-    assert set(one.ids(QUEUES.agent("stock"))) == {"O-1/2/0"}
+    assert host_1.words() == ["submitted", "claimed"]
+    assert set(host_1.ids(QUEUES.agent("stock"))) == {"O-1/2/0"}
 
 
 async def test_a_wake_repeated_sends_the_same_requests_with_the_same_ids() -> None:
@@ -307,8 +307,11 @@ async def test_messages_about_an_order_that_never_was_are_put_aside() -> None:
     system = kit()
     await system.hand(wake("O-9", "w-9"))
     await system.hand(done("O-9"))
-    assert [kept.reason for kept in system.rejected()] == ["unknown-order"] * 2
-    assert [kept.source_queue for kept in system.rejected()] == [QUEUES.scheduler, QUEUES.replies]
+    assert [rejection.reason for rejection in system.rejected()] == ["unknown-order"] * 2
+    assert [rejection.source_queue for rejection in system.rejected()] == [
+        QUEUES.scheduler,
+        QUEUES.replies,
+    ]
     assert {alert.kind for alert in system.alerts()} == {"rejected"}
 
 
@@ -334,13 +337,13 @@ async def test_poison_is_put_aside_whole_with_an_alert(queue: str, poison: bytes
     system = await claimed()
     before = system.order()
     await system.hand(Message(queue, "m-9", poison))
-    kept = system.rejected()
-    text = "".join(part.body for part in kept)
-    if kept[0].encoding == "base64":
+    parts = system.rejected()
+    text = "".join(part.body for part in parts)
+    if parts[0].encoding == "base64":
         assert msgspec.json.decode(f'"{text}"', type=bytes) == poison
     else:
         assert text.encode() == poison
-    assert {part.source_queue for part in kept} == {queue}
+    assert {part.source_queue for part in parts} == {queue}
     assert {alert.kind for alert in system.alerts()} == {"rejected"}
     assert system.order() == before
 
@@ -348,7 +351,7 @@ async def test_poison_is_put_aside_whole_with_an_alert(queue: str, poison: bytes
 async def test_a_reply_on_the_scheduler_queue_is_poison() -> None:
     system = await claimed()
     await system.hand(Message(QUEUES.scheduler, "m-9", done().body))
-    assert [kept.reason for kept in system.rejected()] == ["invalid"]
+    assert [rejection.reason for rejection in system.rejected()] == ["invalid"]
     assert system.states()[0] == "Processing"
 
 

@@ -77,7 +77,9 @@ class Rig:
             ).context
             for n in range(instances)
         ]
-        self.actors = [agent_actor(one, "stock", self.remote, limit=limit) for one in contexts]
+        self.actors = [
+            agent_actor(context, "stock", self.remote, limit=limit) for context in contexts
+        ]
 
     def handling(self, number: int, *, urgent: bool = False, seconds: float = 60) -> Any:
         body = encode(
@@ -118,7 +120,7 @@ async def test_a_request_that_finds_no_slot_is_put_back_and_no_call_is_counted()
     rig.remote.seconds = 30
     await rig.all(rig.handling(0), rig.handling(1))
     assert rig.remote.calls == 1
-    (waiting,) = [one.message for one in rig.bus.queues[QUEUE].waiting]
+    (waiting,) = [entry.message for entry in rig.bus.queues[QUEUE].waiting]
     assert waiting.message_id.startswith("put-back/")
     assert waiting.scheduled_at is not None
 
@@ -239,9 +241,9 @@ async def test_an_urgent_request_looks_for_a_slot_more_often_and_comes_again_soo
         looks.append(rig.store.requests - before)
     assert looks[1] >= 2 * looks[0] >= 8
     rests = [
-        (one.message.scheduled_at or now) - one.enqueued_at
+        (entry.message.scheduled_at or now) - entry.enqueued_at
         for queue in (QUEUE, f"{QUEUE}-urgent")
-        for one in rig.bus.queues[queue].waiting
+        for entry in rig.bus.queues[queue].waiting
     ]
     assert rests[1] < timedelta(seconds=1) <= rests[0]
 
@@ -252,7 +254,7 @@ def test_a_lease_ends_after_complete_by_or_after_the_longest_call() -> None:
 
 
 def test_the_pauses_before_looks_for_a_slot_grow_to_three_times_the_first() -> None:
-    ordinary, urgent = (list(islice(pauses(urgent=one), 8)) for one in (False, True))
+    ordinary, urgent = (list(islice(pauses(urgent=urgency), 8)) for urgency in (False, True))
     assert (ordinary[0], urgent[0]) == ((0.2, 0.5), (0.05, 0.15))
     assert ordinary == sorted(ordinary)
     assert ordinary[-1] == pytest.approx((0.6, 1.5))

@@ -104,31 +104,31 @@ async def test_the_same_id_with_other_content_is_a_conflict_and_the_first_goes_o
     body = order(**other)
     await system.submit(body, "m-2")
     assert system.order() == before
-    (kept,) = system.rejected()
-    assert kept.reason == "order-id-taken"
-    assert kept.body.encode() == body
-    assert kept.order_id == "O-1"
+    (rejection,) = system.rejected()
+    assert rejection.reason == "order-id-taken"
+    assert rejection.body.encode() == body
+    assert rejection.order_id == "O-1"
     assert [alert.kind for alert in system.alerts()] == ["rejected"]
     queue = str(other.get("reply_queue", SHOP))
-    told = system.events(queue)[-1]
-    assert told.type == "sas.order.rejected.v1"
-    assert told.data.error is not None
-    assert told.data.error.code == "order-id-taken"
+    notification = system.events(queue)[-1]
+    assert notification.type == "sas.order.rejected.v1"
+    assert notification.data.error is not None
+    assert notification.data.error.code == "order-id-taken"
     await system.drain()
     assert system.state() == "Processed"
 
 
 async def test_two_submissions_of_one_order_at_once_write_it_once() -> None:
-    one = kit()
-    two = kit(beside=one, instance="host-2")
-    await one.run(
+    host_1 = kit()
+    host_2 = kit(beside=host_1, instance="host-2")
+    await host_1.run(
         asyncio.gather(
-            one.submitter.handle(received(QUEUES.orders, "m-1", order())),
-            two.submitter.handle(received(QUEUES.orders, "m-2", order())),
+            host_1.submitter.handle(received(QUEUES.orders, "m-1", order())),
+            host_2.submitter.handle(received(QUEUES.orders, "m-2", order())),
         )
     )
-    assert one.words() == ["submitted"]
-    assert sorted(event.data.duplicate for event in one.events()) == [False, True]
+    assert host_1.words() == ["submitted"]
+    assert sorted(event.data.duplicate for event in host_1.events()) == [False, True]
 
 
 @pytest.mark.parametrize("sent_before_the_crash", [0, 1])
@@ -183,11 +183,11 @@ async def test_the_store_being_down_lets_the_message_come_again() -> None:
 async def test_the_bus_being_down_for_the_wake_lets_the_message_come_again() -> None:
     system = kit()
     system.bus.fail_next(BusFault.UNAVAILABLE)
-    with pytest.raises(BusUnavailableError) as away:
+    with pytest.raises(BusUnavailableError) as outage:
         await system.submit()
     assert system.told() == ["received"]  # nobody waits for the scheduler's queue
     again = Delivery(
-        body=order(), message_id="m-1", queue=QUEUES.orders, properties=away.value.put_back_with
+        body=order(), message_id="m-1", queue=QUEUES.orders, properties=outage.value.put_back_with
     )
     await system.run(system.submitter.handle(again))
     assert system.ids(QUEUES.scheduler) == ["O-1/1/0"]
@@ -214,9 +214,9 @@ async def test_a_missing_reply_queue_parks_the_notifications_and_the_order_goes_
     await system.drain()
     assert system.state() == "Processed"
     parked = system.rejected()
-    assert {kept.reason for kept in parked} == {"undeliverable"}
-    assert {kept.source_queue for kept in parked} == {"responses-nobody"}
-    kinds = [kept.body.split('"type":"')[1].split('"')[0] for kept in parked]
+    assert {rejection.reason for rejection in parked} == {"undeliverable"}
+    assert {rejection.source_queue for rejection in parked} == {"responses-nobody"}
+    kinds = [rejection.body.split('"type":"')[1].split('"')[0] for rejection in parked]
     assert kinds == [
         "sas.order.received.v1",
         "sas.order.step-completed.v1",
@@ -293,9 +293,9 @@ async def test_the_check_of_the_business_rejects_with_its_own_sentence() -> None
     system = kit(chain=check)
     await system.submit()
     assert system.store.orders == {}
-    (kept,) = system.rejected()
-    assert kept.reason == "invalid-order"
-    assert kept.description == "lines[0] has no quantity: give one"
+    (rejection,) = system.rejected()
+    assert rejection.reason == "invalid-order"
+    assert rejection.description == "lines[0] has no quantity: give one"
     (event,) = system.events()
     assert event.data.error is not None
     assert event.data.error.message == "lines[0] has no quantity: give one"
@@ -328,15 +328,15 @@ async def test_an_unusable_message_is_kept_with_an_alert_and_a_notification_wher
     body = order(**changes)
     await system.submit(body)
     assert system.store.orders == {}
-    (kept,) = system.rejected()
-    assert kept.reason == reason
-    assert kept.description
-    assert kept.body.encode() == body
-    assert kept.source_queue == QUEUES.orders
-    assert kept.message_id == "m-1"
+    (rejection,) = system.rejected()
+    assert rejection.reason == reason
+    assert rejection.description
+    assert rejection.body.encode() == body
+    assert rejection.source_queue == QUEUES.orders
+    assert rejection.message_id == "m-1"
     (alert,) = system.alerts()
     assert alert.kind == "rejected"
-    assert kept.description in alert.text
+    assert rejection.description in alert.text
     assert system.told() == (["rejected"] if is_told else [])
     assert system.ids(QUEUES.scheduler) == []
 
@@ -367,7 +367,7 @@ async def test_a_rejection_cut_off_by_a_crash_is_finished_by_the_redelivery(nth:
 async def test_a_rejection_is_kept_though_its_sender_has_no_queue() -> None:
     system = kit()
     await system.submit(order(workflow="nothing", reply_queue="responses-nobody"))
-    assert [kept.reason for kept in system.rejected()] == ["unknown-workflow"]
+    assert [rejection.reason for rejection in system.rejected()] == ["unknown-workflow"]
     assert [alert.kind for alert in system.alerts()] == ["rejected"]
 
 
@@ -395,12 +395,12 @@ class _Died(BaseException):
 
 
 def _dies_after(count: int) -> Callable[[Message], BusFault | None]:
-    left = [count]
+    countdown = [count]
 
     def plan(_message: Message) -> BusFault | None:
-        if left[0] == 0:
+        if countdown[0] == 0:
             raise _Died
-        left[0] -= 1
+        countdown[0] -= 1
         return None
 
     return plan

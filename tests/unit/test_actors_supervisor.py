@@ -199,8 +199,8 @@ async def test_a_supervisor_that_dies_after_its_commit_is_followed_up_by_the_nex
 
 async def test_an_out_row_is_forgotten_where_the_order_is_gone() -> None:
     system = await running()
-    gone = OutDue(system.clock.now(), "O-9", 3)
-    system.store._due_of("O-9")[_due_key(gone)] = gone
+    orphan = OutDue(system.clock.now(), "O-9", 3)
+    system.store._due_of("O-9")[_due_key(orphan)] = orphan
     await system.sweep()
     assert system.outs() == 0
     assert system.bus.meter.messages == len(system.ids(SHOP)) + 2  # the wake and the request of O-1
@@ -379,10 +379,10 @@ async def test_a_sweep_is_bounded_and_reads_every_shard(
     monkeypatch.setattr(module, "SWEEP_DUE_MAX", 6)
     monkeypatch.setattr(module, "SHARD_DUE_MAX", 3)
     system = kit()
-    seen: Counter[str] = Counter()
+    reads: Counter[str] = Counter()
 
     async def due(shard: str, _until: datetime, limit: int) -> list[Due]:
-        seen[shard] += 1
+        reads[shard] += 1
         return [OutDue(system.clock.now(), f"gone-{shard}-{n}", 1) for n in range(limit)]
 
     system.store.due = due  # type: ignore[method-assign,assignment]
@@ -390,7 +390,7 @@ async def test_a_sweep_is_bounded_and_reads_every_shard(
         swept = await system.run(system.supervisor.sweep())
         assert swept.looked_at == 6
         await system.later(10)  # the schedule of local.settings.json
-    assert set(seen) == set(system.store.shards)
+    assert set(reads) == set(system.store.shards)
 
 
 @pytest.mark.long
@@ -413,9 +413,9 @@ async def test_a_thousand_orders_due_at_once_are_all_helped_by_a_few_sweeps() ->
 async def test_the_supervisor_sends_no_requests_itself() -> None:
     system = await running()
     await expire_past_the_threshold(system)
-    own = [e for e in system.journal() if e.by.startswith("supervisor")]
-    assert own
-    assert not any(isinstance(m, Request) for e in own for m in e.messages)
+    entries = [e for e in system.journal() if e.by.startswith("supervisor")]
+    assert entries
+    assert not any(isinstance(m, Request) for e in entries for m in e.messages)
 
 
 async def test_an_undo_without_answer_is_tried_again_then_an_error_with_an_alert() -> None:
@@ -480,9 +480,11 @@ async def test_rows_of_a_full_response_queue_do_not_block_rows_that_are_due() ->
     system = kit()
     system.bus.declare("responses-full", length_max=0)
     names = [f"F-{n}" for n in range(SHARD_DUE_MAX * 20)]
-    full = [one for one in names if shard_of(one, 16) == shard_of("O-1", 16)][:SHARD_DUE_MAX]
-    for one in full:
-        await system.submit(order(one, reply_queue="responses-full"), one)
+    full = [order_id for order_id in names if shard_of(order_id, 16) == shard_of("O-1", 16)][
+        :SHARD_DUE_MAX
+    ]
+    for order_id in full:
+        await system.submit(order(order_id, reply_queue="responses-full"), order_id)
     await system.later(60)
     await system.submit()
     system.bus.queues[QUEUES.scheduler].waiting.clear()
@@ -528,7 +530,7 @@ async def test_a_full_queue_of_alerts_keeps_no_news_from_the_application() -> No
     system.bus.queues[QUEUES.alerts].length_max = None
     await system.later(60)
     await system.sweep()
-    assert [one.kind for one in system.alerts()] == ["step-failed"]
+    assert [alert.kind for alert in system.alerts()] == ["step-failed"]
     assert (system.outs(), system.told().count("failed")) == (0, 1)
 
 
@@ -536,10 +538,10 @@ async def test_orders_that_cannot_be_supervised_do_not_block_rows_that_are_due()
     """A deployment that changed a workflow under its version: no order of it can be read."""
     system = kit()
     names = [f"F-{n}" for n in range(SHARD_DUE_MAX * 40)]
-    broken = [one for one in names if shard_of(one, 16) == shard_of("O-1", 16)]
+    broken = [order_id for order_id in names if shard_of(order_id, 16) == shard_of("O-1", 16)]
     broken = broken[: 2 * SHARD_DUE_MAX]
-    for one in broken:
-        await system.submit(order(one), one)
+    for order_id in broken:
+        await system.submit(order(order_id), order_id)
     await system.later(1)
     await system.submit()
     system.bus.queues[QUEUES.scheduler].waiting.clear()
@@ -574,8 +576,8 @@ async def test_an_operator_is_alerted_although_the_applications_queue_is_full() 
 
 async def many(system: Kit, number: int = 40) -> None:
     """Let the steps of many orders be past their CompleteBy, over all shards."""
-    for one in range(number):
-        await system.submit(order(f"O-{one}"), f"m-{one}")
+    for index in range(number):
+        await system.submit(order(f"O-{index}"), f"m-{index}")
         await system.step(QUEUES.scheduler)
     system.agents_die()
     await system.later(30)
@@ -606,17 +608,17 @@ async def test_a_due_row_that_cannot_be_read_stops_nothing_and_is_reported_once(
 async def test_a_shard_that_cannot_be_read_does_not_stop_the_others(broken: bool) -> None:
     system = kit()
     await many(system)
-    away = shard_of("O-1", len(system.store.shards))
+    broken_shard = shard_of("O-1", len(system.store.shards))
     due = system.store.due
 
     async def throttled(shard: str, until: datetime, limit: int) -> list[Due]:
-        if shard == away:
+        if shard == broken_shard:
             raise ValueError("no page") if broken else StoreUnavailableError("throttled")
         return await due(shard, until, limit)
 
     system.store.due = throttled  # type: ignore[method-assign]
     swept = await system.run(system.supervisor.sweep())
-    there = [n for n in range(40) if shard_of(f"O-{n}", len(system.store.shards)) != away]
+    there = [n for n in range(40) if shard_of(f"O-{n}", len(system.store.shards)) != broken_shard]
     assert swept.done == {"step reset": len(there)}
     assert [alert.kind for alert in system.alerts()] == ["unreadable"] * broken
     system.store.due = due  # type: ignore[method-assign]
@@ -657,8 +659,8 @@ async def test_a_sweep_ends_early_when_the_bus_does_not_answer_and_skips_no_shar
         began = system.clock.now()
         await system.sweep()
         assert system.clock.now() - began <= timedelta(seconds=20)
-    seen = {n for n in range(64) if system.order(f"O-{n}").steps[0].failure_count}
-    assert {shard_of(f"O-{n}", 16) for n in seen} == {shard_of(f"O-{n}", 16) for n in range(64)}
+    numbers = {n for n in range(64) if system.order(f"O-{n}").steps[0].failure_count}
+    assert {shard_of(f"O-{n}", 16) for n in numbers} == {shard_of(f"O-{n}", 16) for n in range(64)}
     system.bus.send = answers  # type: ignore[method-assign]
     for _ in range(4):
         await system.later(31)

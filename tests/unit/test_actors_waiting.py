@@ -92,7 +92,9 @@ async def test_an_order_waits_for_a_service_that_is_down_for_hours_and_is_proces
     assert system.agents["stock"].calls == []
     assert system.order().failure_count == 0
     assert {"waiting: no call could begin", "released"} <= set(system.words())
-    assert [one.kind for one in system.alerts()].count("waiting") == 3  # after 0, 15, 75 minutes
+    assert [alert.kind for alert in system.alerts()].count(
+        "waiting"
+    ) == 3  # after 0, 15, 75 minutes
     await pass_time(system, 300)
     assert system.state() == "Processed"
     assert "step reset" not in system.words()
@@ -219,8 +221,8 @@ async def handled(system: Kit, message: Message, seconds: int) -> None:
     tasks = [asyncio.ensure_future(stock.handle(delivery(message, count=1)))]
     for _ in range(seconds):
         await system.later(1)
-        while (said := system.bus.take(QUEUES.replies)) is not None:
-            await system.scheduler.handle_reply(delivery(said))
+        while (reply := system.bus.take(QUEUES.replies)) is not None:
+            await system.scheduler.handle_reply(delivery(reply))
         while (again := system.bus.take(STOCK)) is not None:
             tasks.append(asyncio.ensure_future(stock.handle(delivery(again, count=1))))
     assert all(task.done() for task in tasks)
@@ -275,11 +277,11 @@ async def test_a_superseded_request_reads_the_order_once_and_is_dropped() -> Non
     await system.sweep()
     await system.drain()
     assert system.state() == "Processed"
-    asked: list[str] = []
-    system.store.plan = lambda operation, _key: asked.append(operation)
-    sent = system.bus.meter.messages
+    operations: list[str] = []
+    system.store.plan = lambda operation, _key: operations.append(operation)
+    message_count = system.bus.meter.messages
     await system.hand(old)
-    assert (asked, system.bus.meter.messages) == (["load"], sent)
+    assert (operations, system.bus.meter.messages) == (["load"], message_count)
     assert [verb for verb, _ in system.agents["stock"].calls] == ["do"]
 
 
@@ -373,6 +375,6 @@ async def test_a_probe_cut_off_because_its_time_was_nearly_up_leaves_the_probe_t
     message = system.bus.take(STOCK)
     assert message is not None
     await system.run(system.actors["stock"].handle(delivery(message)))
-    found = await breaker_of(system.store)
-    assert (found.state, found.rounds) == (BreakerState.OPEN, 1)
-    assert rules.wait_of(found, "the next", system.clock.now()) is None
+    breaker = await breaker_of(system.store)
+    assert (breaker.state, breaker.rounds) == (BreakerState.OPEN, 1)
+    assert rules.wait_of(breaker, "the next", system.clock.now()) is None

@@ -36,7 +36,7 @@ async def come(system: Kit, body: bytes, queue: str, *, dead: bool = False) -> N
         )
 
 
-def told(system: Kit) -> dict[str, list[str]]:
+def notices_of(system: Kit) -> dict[str, list[str]]:
     return {queue: system.told(queue) for queue in (WEB, SHOP, OTHER) if system.told(queue)}
 
 
@@ -48,13 +48,13 @@ async def test_an_order_of_a_bound_application_is_worked_on_and_notified_on_its_
     await come(system, order("web-1", reply_queue=WEB), queue)
     assert system.state("web-1") == "Pending"
     assert system.order("web-1").details.urgent is queue.endswith("-urgent")
-    assert told(system) == {WEB: ["received"]}
+    assert notices_of(system) == {WEB: ["received"]}
 
 
 async def test_an_order_of_the_shared_queue_is_worked_on_as_before() -> None:
     system = bound_system()
     await come(system, order("O-1", reply_queue=OTHER), "orders")
-    assert told(system) == {OTHER: ["received"]}
+    assert notices_of(system) == {OTHER: ["received"]}
 
 
 @pytest.mark.parametrize("dead", [False, True])
@@ -65,7 +65,7 @@ async def test_an_application_cannot_aim_notifications_at_another(
     system = bound_system()
     await come(system, order("web-1", reply_queue=reply_queue), "orders-web", dead=dead)
     assert system.store.orders == {}
-    assert told(system) == ({} if dead else {WEB: ["rejected"]})
+    assert notices_of(system) == ({} if dead else {WEB: ["rejected"]})
     assert len(system.rejected()) == len(system.alerts()) == 1
 
 
@@ -77,9 +77,9 @@ async def test_an_application_cannot_take_an_id_that_is_not_its_own(
     system = bound_system()
     await come(system, order(order_id, reply_queue=WEB), "orders-web", dead=dead)
     assert system.store.orders == {}
-    assert told(system) == ({} if dead else {WEB: ["rejected"]})
+    assert notices_of(system) == ({} if dead else {WEB: ["rejected"]})
     await come(system, order("shop-1", reply_queue=SHOP), "orders-shop")
-    assert told(system)[SHOP] == ["received"]
+    assert notices_of(system)[SHOP] == ["received"]
 
 
 @pytest.mark.parametrize("dead", [False, True])
@@ -94,7 +94,7 @@ async def test_the_shared_queue_takes_neither_a_bound_response_queue_nor_a_bound
     system = bound_system()
     await come(system, order(order_id, reply_queue=reply_queue), queue, dead=dead)
     assert system.store.orders == {}
-    assert set(told(system)) <= {OTHER}
+    assert set(notices_of(system)) <= {OTHER}
     assert len(system.rejected()) == 1
 
 
@@ -112,9 +112,9 @@ async def test_a_rejection_before_the_order_is_read_goes_to_the_queues_own_appli
 ) -> None:
     system = bound_system()
     await come(system, body, "orders-web")
-    assert told(system) == {WEB: ["rejected"]}
+    assert notices_of(system) == {WEB: ["rejected"]}
     await come(system, body, "orders")
-    assert told(system) == {WEB: ["rejected"]}
+    assert notices_of(system) == {WEB: ["rejected"]}
 
 
 @pytest.mark.parametrize("queue", ["orders-web", "orders-web-urgent", "Orders-WEB"])
@@ -122,7 +122,7 @@ async def test_an_order_given_up_is_notified_on_its_own_queue(queue: str) -> Non
     system = bound_system()
     await come(system, order("web-1", reply_queue=WEB), queue, dead=True)
     assert system.state("web-1") == "Rejected"
-    assert told(system) == {WEB: ["rejected"]}
+    assert notices_of(system) == {WEB: ["rejected"]}
 
 
 async def test_an_order_of_another_applications_id_does_not_hinder_it() -> None:
@@ -130,19 +130,19 @@ async def test_an_order_of_another_applications_id_does_not_hinder_it() -> None:
     system = bound_system()
     await come(system, order("web-1", reply_queue=WEB, order={"a": 1}), "orders-shop")
     await come(system, order("web-1", reply_queue=WEB, order={"b": 1}), "orders")
-    assert told(system) == {SHOP: ["rejected"]}
+    assert notices_of(system) == {SHOP: ["rejected"]}
     await come(system, order("web-1", reply_queue=WEB), "orders-web")
-    assert told(system)[WEB] == ["received"]
+    assert notices_of(system)[WEB] == ["received"]
 
 
 def test_each_application_of_the_setting_has_a_function_for_each_lane() -> None:
     with mock.patch.dict(os.environ, {"SAS_APPLICATIONS": "web,shop-2"}):
         app = indexed_functions.module.__wrapped__().app
     bound = {
-        one.get_function_name(): json.loads(one.get_function_json())["bindings"][0]
-        for one in app.get_functions()
+        function.get_function_name(): json.loads(function.get_function_json())["bindings"][0]
+        for function in app.get_functions()
     }
-    queues = {name: one["queueName"] for name, one in bound.items() if "submission" in name}
+    queues = {name: binding["queueName"] for name, binding in bound.items() if "submission" in name}
     assert queues == {
         "submission": "%SAS_QUEUE_ORDERS%",
         "submission_urgent": "%SAS_QUEUE_ORDERS%-urgent",

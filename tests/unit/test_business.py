@@ -161,9 +161,9 @@ def test_a_step_with_a_value_of_the_wrong_kind_is_refused_saying_what_to_give(
 def test_a_workflow_with_a_value_of_the_wrong_kind_is_refused_saying_what_to_give(
     members: dict[str, Any], why: str
 ) -> None:
-    given: dict[str, Any] = {"name": "trip", "version": 1, "steps": TRIP.steps} | members
+    values: dict[str, Any] = {"name": "trip", "version": 1, "steps": TRIP.steps} | members
     with pytest.raises(WorkflowError, match=f"workflow 'trip': .*{why}"):
-        Workflow(**given)
+        Workflow(**values)
 
 
 def test_workflows_are_given_in_a_list() -> None:

@@ -55,11 +55,11 @@ async def test_an_order_is_offloaded_from_one_byte_past_the_bound_on(
 
 async def test_a_small_order_asks_the_store_for_nothing_more() -> None:
     system = kit()
-    asked: list[str] = []
-    system.store.plan = lambda operation, _key: asked.append(operation)
+    operations: list[str] = []
+    system.store.plan = lambda operation, _key: operations.append(operation)
     await system.submit()
     await system.drain()
-    assert asked == ["read_shared", "write_shared", *["commit"] * 4]  # the workflow's version
+    assert operations == ["read_shared", "write_shared", *["commit"] * 4]  # the workflow's version
     assert system.state() == "Processed"
 
 
@@ -83,10 +83,11 @@ async def test_a_large_result_travels_as_a_reference_to_the_next_agent_and_to_th
 
 
 @pytest.mark.parametrize(
-    ("size", "told"), [(RESULT_INLINE_BYTES_MAX + 1, True), (70_000, False), (900_000, False)]
+    ("size", "has_results"),
+    [(RESULT_INLINE_BYTES_MAX + 1, True), (70_000, False), (900_000, False)],
 )
 async def test_a_notification_has_a_large_result_or_says_that_it_is_left_out(
-    size: int, told: bool
+    size: int, has_results: bool
 ) -> None:
     system = kit()
     text = "x" * (size - 2)
@@ -97,8 +98,8 @@ async def test_a_notification_has_a_large_result_or_says_that_it_is_left_out(
     first, second, completed = [event.data for event in system.events()][1:]
     assert second.result == msgspec.Raw(b"null")
     for data in (first, completed):
-        assert data.results_omitted is not told
-    if told:
+        assert data.results_omitted is not has_results
+    if has_results:
         assert json.loads(internal.text_of(first.result) or "") == text
         assert completed.results is not None
         assert msgspec.json.decode(completed.results["reserve"]) == text
@@ -186,12 +187,12 @@ async def test_lost_content_is_reported_once_and_its_step_waits_until_it_is_back
     system = kit()
     await system.submit(order(order=LARGE))
     await system.step(QUEUES.scheduler)
-    kept = system.store.payloads.pop("O-1")
+    payload = system.store.payloads.pop("O-1")
     for _ in range(2):
         await system.step(QUEUES.agent("stock"))
         assert system.agents["stock"].calls == []
         await system.later(12)
-    system.store.payloads["O-1"] = kept
+    system.store.payloads["O-1"] = payload
     await system.drain()
     assert system.state() == "Processed"
     first, again = system.alerts()
@@ -203,14 +204,14 @@ async def test_a_step_whose_content_stays_lost_waits_without_a_failure_and_goes_
     system = kit()
     await system.submit(order(order=LARGE))
     await system.step(QUEUES.scheduler)
-    kept = system.store.payloads.pop("O-1")
+    payload = system.store.payloads.pop("O-1")
     for _ in range(3):
         await system.drain()
         await system.later(12)
     await system.sweep()
     assert system.order().steps[0].failure_count == 0
     assert [agent.calls for agent in system.agents.values()] == [[], []]
-    system.store.payloads["O-1"] = kept
+    system.store.payloads["O-1"] = payload
     for _ in range(4):
         await system.drain()
         await system.later(12)

@@ -27,9 +27,9 @@ async def until(true: Callable[[], bool]) -> None:
 async def test_everything_comes_out_once_and_in_order() -> None:
     feed = Feed(items(5000))
     lines: list[int] = []
-    while taken := await feed.take(300):
-        assert len(taken) <= 300
-        lines += [item.line for item in taken]
+    while batch := await feed.take(300):
+        assert len(batch) <= 300
+        lines += [item.line for item in batch]
     assert lines == list(range(5000))
     assert await feed.take(1) == []
 

@@ -31,7 +31,9 @@ def test_a_row_names_the_step_the_change_the_operator_the_reason_and_an_edited_i
     assert again.endswith("pay: Error -> Pending with its input edited")
     assert row(lines, "step failed").endswith("pay: Processing -> Error")
     (record,) = night.sas("show", "A", "--json").json
-    (change,) = next(one["Changes"] for one in record["Journal"] if one["What"] == "resubmitted")
+    (change,) = next(
+        entry["Changes"] for entry in record["Journal"] if entry["What"] == "resubmitted"
+    )
     assert change == {"Step": 1, "Before": "Error", "After": "Pending", "Edited": True}
 
 
@@ -48,7 +50,10 @@ def test_why_an_order_was_undone_stays_on_it_and_in_lists(night: Night) -> None:
     assert because["A"].endswith("Compensated  operator ann: the customer asked")
     assert because["C"].endswith("pay failed: card-declined: the card was declined")
     records = night.sas("list", "--state", "finished", "--json").json
-    assert {one["OrderID"]: bool(one["UndoneBecause"]) for one in records} == {"A": True, "C": True}
+    assert {record["OrderID"]: bool(record["UndoneBecause"]) for record in records} == {
+        "A": True,
+        "C": True,
+    }
     (record,) = night.sas("show", "C", "--json").json
     assert record["UndoneBecause"] == "pay failed: card-declined: the card was declined"
 
@@ -82,10 +87,10 @@ def test_repeated_waiting_is_one_row_with_its_count() -> None:
 def test_only_the_last_rows_are_shown_if_so_asked(night: Night) -> None:
     night.submit("A")
     whole = night.sas("show", "A").lines
-    said = night.sas("show", "A", "--last", "2").lines
+    lines = night.sas("show", "A", "--last", "2").lines
     count = sum(line[:4].strip().isdecimal() for line in whole)
-    assert sum(line[:4].strip().isdecimal() for line in said) == 2
-    assert f"(the last 2 of {count} rows; without --last all are shown)" in said
+    assert sum(line[:4].strip().isdecimal() for line in lines) == 2
+    assert f"(the last 2 of {count} rows; without --last all are shown)" in lines
     (record,) = night.sas("show", "A", "--last", "2", "--json").json
     assert len(record["Journal"]) == 2
     assert night.sas("show", "A", "--last", "0").code == 2

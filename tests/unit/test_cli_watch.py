@@ -19,14 +19,14 @@ def test_each_look_is_one_line_where_there_is_no_terminal(night: Night) -> None:
     night.play(night.system.submit(order("C"), "m-C"))
     broken = opened(Breaker(), BreakerPolicy(), night.system.clock.now(), "503")
     night.play(keep_breaker(night.system.store, broken, "payment"))
-    said = night.sas("watch", "--count", "2", "--every", "0.1")
-    assert said.code == 0
-    assert len(said.lines) == 2
+    result = night.sas("watch", "--count", "2", "--every", "0.1")
+    assert result.code == 0
+    assert len(result.lines) == 2
     for part in (
         *("1 in Error; 1 under way; oldest due ", "in the last hour 1 Processed"),
         *("circuit of payment open", "operator-alerts 1; orders-rejected 0; dead-letters 0"),
     ):
-        assert part in said.lines[0]
+        assert part in result.lines[0]
     (record,) = night.sas("watch", "--count", "1", "--json").json
     assert (record["InError"], record["UnderWay"]) == (1, 1)
     assert record["EndedInTheLastHour"] == {"Processed": 1}
@@ -57,8 +57,8 @@ def test_a_store_that_is_away_for_a_while_is_looked_at_again(
         return await attention(limit, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(night.system.store, "attention", once_away)
-    said = night.sas("watch", "--count", "2", "--every", "0.1")
-    assert said.err == "sas: the table does not answer. Looking again\n"
-    assert len(said.lines) == 1
+    result = night.sas("watch", "--count", "2", "--every", "0.1")
+    assert result.err == "sas: the table does not answer. Looking again\n"
+    assert len(result.lines) == 1
     store_away(monkeypatch)
     night.sas("watch", "--count", "1").refused(3, "you have no right")

@@ -22,7 +22,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "PAUSE_S", 0.01)
 
 
-async def tried(wrong: type[ServiceBusError], times: int) -> int:
+async def tried(error_type: type[ServiceBusError], times: int) -> int:
     """Return how often an operation is tried that fails so often."""
     count = 0
 
@@ -30,7 +30,7 @@ async def tried(wrong: type[ServiceBusError], times: int) -> int:
         nonlocal count
         count += 1
         if count <= times:
-            raise wrong(message="not now")
+            raise error_type(message="not now")
         return count
 
     return await persist(operation, 5.0)

@@ -32,8 +32,8 @@ def test_every_schema_is_one_and_its_examples_keep_to_it(path: Path) -> None:
 
 def references(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
-        if isinstance(found := value.get("$ref"), str):
-            yield found
+        if isinstance(reference := value.get("$ref"), str):
+            yield reference
         for inner in value.values():
             yield from references(inner)
     elif isinstance(value, list):
@@ -43,18 +43,18 @@ def references(value: Any) -> Iterator[str]:
 
 def resolved(reference: str, name: str) -> Any:
     file, _, pointer = reference.partition("#")
-    found: Any = load(file or name)
+    node: Any = load(file or name)
     for part in pointer.split("/")[1:]:
-        found = found[part]
-    return found
+        node = node[part]
+    return node
 
 
 @pytest.mark.parametrize("name", ["asyncapi.json", *(path.name for path in SCHEMAS)])
 def test_every_reference_leads_somewhere(name: str) -> None:
-    found = list(references(load(name)))
+    links = list(references(load(name)))
     alone = {"alert.schema.json", "rejected-message.schema.json", "callback.schema.json"}
-    assert found or name in alone
-    for reference in found:
+    assert links or name in alone
+    for reference in links:
         assert isinstance(resolved(reference, name), dict), reference
 
 

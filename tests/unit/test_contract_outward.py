@@ -199,14 +199,14 @@ BAD_DATA: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_code_and_schema_both_refuse_a_notification_with_a_wrong_member(kind: str) -> None:
-    wrong = [
+    bad_values = [
         EXAMPLES[kind] | {name: value} for name, values in BAD_MEMBERS.items() for value in values
     ] + [
         EXAMPLES[kind] | {"data": EXAMPLES[kind]["data"] | {name: value}}
         for name, values in BAD_DATA.items()
         for value in values
     ]
-    for value in wrong:
+    for value in bad_values:
         assert not NOTIFICATION.is_valid(value), value
         with pytest.raises(MalformedError):
             decode_notification(json.dumps(value).encode())
@@ -296,11 +296,11 @@ def test_an_alert_of_every_kind_names_a_command_that_can_be_typed_or_has_a_reaso
         workflow="care",
         agent="payment",
     )
-    sent = json.loads(alert(body, Addresses(QUEUES, "/orders")).body)
+    record = json.loads(alert(body, Addresses(QUEUES, "/orders")).body)
     if kind in NO_COMMAND:
-        assert "command" not in sent
+        assert "command" not in record
         return
-    program, *arguments = shlex.split(sent["command"])
+    program, *arguments = shlex.split(record["command"])
     assert program == "sas"
     assert build_parser().parse_args(arguments)
 

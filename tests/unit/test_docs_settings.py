@@ -33,8 +33,8 @@ BOUND = re.compile(r"%([A-Z_]+)%")
 class Asked(dict[str, str]):
     """An environment that remembers which settings were read, and with which default."""
 
-    def __init__(self, given: dict[str, str]) -> None:
-        super().__init__(given)
+    def __init__(self, values: dict[str, str]) -> None:
+        super().__init__(values)
         self.defaults: dict[str, Any] = {}
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -45,10 +45,10 @@ class Asked(dict[str, str]):
 @pytest.fixture(scope="module")
 def defaults() -> dict[str, Any]:
     """Return the defaults that the code uses for settings that are not given."""
-    asked = Asked({"ServiceBus": "", "ServiceBus__fullyQualifiedNamespace": "a.example"})
-    asked["SAS_TABLES"] = "UseDevelopmentStorage=true"
-    read_config(asked)
-    return asked.defaults
+    environment = Asked({"ServiceBus": "", "ServiceBus__fullyQualifiedNamespace": "a.example"})
+    environment["SAS_TABLES"] = "UseDevelopmentStorage=true"
+    read_config(environment)
+    return environment.defaults
 
 
 def read_by_the_code() -> set[str]:

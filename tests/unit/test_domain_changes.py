@@ -92,16 +92,16 @@ def test_an_undo_keeps_who_decided_it_and_why_however_often_it_goes_on() -> None
     order.claim()
     decision = undo(order.order, order.rules, now=order.now)
     assert decision is not None
-    asked = Origin(
+    origin = Origin(
         by="operator ann", commit_id="c1", cause="q:1", at=order.now, reason="the customer asked"
     )
-    after = next_change(order.order, decision, asked).after
+    after = next_change(order.order, decision, origin).after
     assert after.undone_because == "operator ann: the customer asked"
     out = claim(after, order.rules, now=order.now, instance="s")
     assert out is not None
     later = next_change(after, out, Origin(by="s", commit_id="c2", cause="q:2", at=order.now)).after
     assert later.undone_because == after.undone_because
-    quiet = replace(asked, reason="x" * 500)
+    quiet = replace(origin, reason="x" * 500)
     assert len(next_change(order.order, decision, quiet).after.undone_because or "") == 300
 
 

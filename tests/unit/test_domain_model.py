@@ -44,7 +44,9 @@ def step_of(number: int, state: StepState, *, undone: bool = False) -> StepRecor
     """Return a step in a form that its state allows; one that is to be ``undone`` stays so."""
     turns, undos = STEP_FORMS[state]
     turn = Dispatched(locked_by="s", complete_by=T0) if turns[0] is Dispatched else None
-    undo = next((one for one in undos if undone is (one is not UndoStatus.NOT_DECIDED)), undos[0])
+    undo = next(
+        (status for status in undos if undone is (status is not UndoStatus.NOT_DECIDED)), undos[0]
+    )
     return formed(state, turn, undo=undo, number=number, name=f"s{number}")
 
 

@@ -59,14 +59,15 @@ def test_an_application_may_do_without_a_notification_of_each_step() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"epoch": 0}, {"epoch": 2}, {"direction": Direction.UNDO}, {"step": 1}, {"step": -1}]
+    "changes",
+    [{"epoch": 0}, {"epoch": 2}, {"direction": Direction.UNDO}, {"step": 1}, {"step": -1}],
 )
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_a_reply_that_is_not_to_what_is_out_changes_nothing(
-    wrong: dict[str, object], outcome: Outcome
+    changes: dict[str, object], outcome: Outcome
 ) -> None:
     order = claimed("two in a row")
-    assert not order.answer(order.reply("a", outcome=outcome, **wrong))
+    assert not order.answer(order.reply("a", outcome=outcome, **changes))
 
 
 def test_the_same_reply_twice_counts_once() -> None:
@@ -115,8 +116,8 @@ def test_a_failed_order_is_undone_at_once_where_the_workflow_wants_it() -> None:
     assert order.requests == [("b", "undo", 2)]
     assert order.notices == ["failed"]
     assert order.alerts == []
-    told = next(m for m in order.messages if isinstance(m, Notify))
-    assert (told.fault, told.undoing) == (SOLD_OUT, True)
+    notification = next(m for m in order.messages if isinstance(m, Notify))
+    assert (notification.fault, notification.undoing) == (SOLD_OUT, True)
 
 
 def test_a_fault_is_cut_to_what_a_row_can_hold() -> None:

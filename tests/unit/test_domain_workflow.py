@@ -105,7 +105,7 @@ def test_a_step_that_names_an_agent_twice_is_refused_listing_them(
 def test_the_rules_of_a_step_name_its_agents_by_route() -> None:
     step = Step("b", agent="one", alternatives=("two", "three"))
     rules = workflow(*named("a"), step).rules
-    assert [own.agents for own in rules.steps] == [("agent",), ("one", "two", "three")]
+    assert [step.agents for step in rules.steps] == [("agent",), ("one", "two", "three")]
     assert rules.unavailable == frozenset()
     assert step.agents == ("one", "two", "three")
 
@@ -212,9 +212,9 @@ def test_an_unknown_workflow_or_version_is_refused_naming_what_there_is() -> Non
 
 
 def test_one_version_is_not_defined_twice() -> None:
-    one = Workflow("one", version=1, steps=named("a"))
+    workflow = Workflow("one", version=1, steps=named("a"))
     with pytest.raises(WorkflowError, match="workflow 'one' version 1 is defined twice"):
-        Workflows([one, Workflow("one", version=1, steps=named("b"))])
+        Workflows([workflow, Workflow("one", version=1, steps=named("b"))])
 
 
 def test_a_deployment_without_any_workflow_is_refused() -> None:

@@ -127,13 +127,13 @@ async def test_an_order_purged_or_taken_up_while_it_is_read_is_not_exported(
     store, journal = system.store, system.store.journal
 
     async def read(order_id: str) -> Sequence[JournalEntry]:
-        found = await journal(order_id)
+        entries = await journal(order_id)
         if order_id == "goes" and meanwhile == "purged":
             store.orders.pop(order_id)
         elif order_id == "goes":
             stored = store.orders[order_id]
             stored.order = replace(stored.order, stopped_at=None, token="another")
-        return found
+        return entries
 
     monkeypatch.setattr(store, "journal", read)
     assert [json.loads(line)["OrderID"] for line in exported(system)] == ["stays"]

@@ -103,8 +103,8 @@ If-Match: *
 
 
 def test_a_transaction_is_these_bytes() -> None:
-    made = write_body("https://mine/t", "0'7", OPERATIONS, "M")
-    assert made.decode() == GOLDEN.replace("\n", "\r\n")
+    body = write_body("https://mine/t", "0'7", OPERATIONS, "M")
+    assert body.decode() == GOLDEN.replace("\n", "\r\n")
 
 
 VALUES: list[object] = [
@@ -137,14 +137,14 @@ def for_sdk(operation: Operation, partition: str) -> tuple[Any, ...]:
 
 def answer(*parts: str) -> bytes:
     """An answer as the service sends it: each part is a status line with headers, and a body."""
-    made = "".join(
+    answers = "".join(
         "--changesetresponse_2\r\nContent-Type: application/http\r\n"
         f"Content-Transfer-Encoding: binary\r\n\r\n{part}\r\n"
         for part in parts
     )
     return (
         "--batchresponse_1\r\nContent-Type: multipart/mixed; boundary=changesetresponse_2\r\n\r\n"
-        f"{made}--changesetresponse_2--\r\n--batchresponse_1--\r\n"
+        f"{answers}--changesetresponse_2--\r\n--batchresponse_1--\r\n"
     ).encode()
 
 
@@ -157,8 +157,8 @@ DELETED = "HTTP/1.1 204 No Content\r\nDataServiceVersion: 1.0;\r\n\r\n"
 
 
 def refusal(status: int, code: str, text: str) -> str:
-    told = {"odata.error": {"code": code, "message": {"lang": "en-US", "value": text}}}
-    return f"HTTP/1.1 {status} Refused\r\nContent-ID: 1\r\n\r\n{json.dumps(told)}"
+    error = {"odata.error": {"code": code, "message": {"lang": "en-US", "value": text}}}
+    return f"HTTP/1.1 {status} Refused\r\nContent-ID: 1\r\n\r\n{json.dumps(error)}"
 
 
 def test_each_operation_has_its_etag_and_a_deletion_none() -> None:
@@ -277,34 +277,34 @@ async def sent_both_ways(credential: Any) -> list[tuple[str, dict[str, str]]]:
         with pytest.raises(ServiceRequestError):
             await direct.submit("p", OPERATIONS)
         with pytest.raises(ServiceRequestError):
-            await client.submit_transaction([for_sdk(one, "p") for one in OPERATIONS])
+            await client.submit_transaction([for_sdk(operation, "p") for operation in OPERATIONS])
         return transport.requests
 
 
 async def test_an_account_key_signs_what_the_sdk_signs() -> None:
-    sent = await sent_both_ways(AzureNamedKeyCredential("mine", KEY))
-    for url, headers in sent:
+    requests = await sent_both_ways(AzureNamedKeyCredential("mine", KEY))
+    for url, headers in requests:
         assert url == f"{ACCOUNT}/$batch"
         signed = f"POST\n\n{headers['Content-Type']}\n{headers['x-ms-date']}\n/mine/$batch"
-        made = hmac.digest(base64.b64decode(KEY), signed.encode(), "sha256")
-        expected = f"SharedKey mine:{base64.b64encode(made).decode()}"
+        digest = hmac.digest(base64.b64decode(KEY), signed.encode(), "sha256")
+        expected = f"SharedKey mine:{base64.b64encode(digest).decode()}"
         assert headers["Authorization"] == expected
-    ours, theirs = (headers for _, headers in sent)
+    ours, theirs = (headers for _, headers in requests)
     same = ("x-ms-version", "DataServiceVersion", "MaxDataServiceVersion", "Accept")
     assert [ours[name] for name in same] == [theirs[name] for name in same]
     assert theirs.keys() - ours.keys() == {"x-ms-client-request-id", "User-Agent"}
 
 
 async def test_a_shared_access_signature_is_in_the_address_as_the_sdk_puts_it() -> None:
-    sent = await sent_both_ways(AzureSasCredential("sv=1&sig=a%2Bb"))
-    assert [url for url, _ in sent] == [f"{ACCOUNT}/$batch?sv=1&sig=a%2Bb"] * 2
-    assert not any("Authorization" in headers for _, headers in sent)
+    requests = await sent_both_ways(AzureSasCredential("sv=1&sig=a%2Bb"))
+    assert [url for url, _ in requests] == [f"{ACCOUNT}/$batch?sv=1&sig=a%2Bb"] * 2
+    assert not any("Authorization" in headers for _, headers in requests)
 
 
 async def test_an_identity_signs_with_the_scope_that_the_sdk_asks_for() -> None:
     tokens = Tokens()
-    sent = await sent_both_ways(tokens)
-    bearers = [headers["Authorization"] for _, headers in sent]
+    requests = await sent_both_ways(tokens)
+    bearers = [headers["Authorization"] for _, headers in requests]
     assert bearers == ["Bearer token-1", "Bearer token-2"]
     assert tokens.asked[0] == tokens.asked[1]
     assert tokens.asked[0][0] == ("https://storage.azure.com/.default",)

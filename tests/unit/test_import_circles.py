@@ -12,12 +12,12 @@ PACKAGES = ("sas", "orders", "devstack", "samples", "tools", "lab")
 
 def modules_of(package: Path) -> dict[str, Path]:
     """Give the modules of a package by their dotted names."""
-    found = {}
+    modules = {}
     for path in package.rglob("*.py"):
         parts = path.relative_to(package.parent).with_suffix("").parts
         if "node_modules" not in parts:
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+            modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return modules
 
 
 def statements(within: ast.AST) -> Iterator[ast.AST]:
@@ -54,7 +54,7 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     number: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []
-    found: list[list[str]] = []
+    groups: list[list[str]] = []
 
     def visit(name: str) -> None:
         number[name] = lowest[name] = len(number)
@@ -70,12 +70,12 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
             group = sorted(stack[at:])
             del stack[at:]
             if len(group) > 1:
-                found.append(group)
+                groups.append(group)
 
     for name in sorted(graph):
         if name not in number:
             visit(name)
-    return found
+    return groups
 
 
 @pytest.mark.parametrize("package", PACKAGES)

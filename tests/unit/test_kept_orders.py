@@ -40,7 +40,7 @@ async def test_a_happy_order_is_committed_four_times_and_never_read() -> None:
 
 
 async def test_without_kept_orders_every_decision_reads_its_order() -> None:
-    system = kit(kept=KeptOrders(0))
+    system = kit(kept_orders=KeptOrders(0))
     counted = Counted(system)
     await system.submit()
     await system.drain()
@@ -49,19 +49,19 @@ async def test_without_kept_orders_every_decision_reads_its_order() -> None:
 
 
 async def test_another_instances_write_costs_one_refused_commit_and_nothing_else() -> None:
-    one = kit()
-    other = kit(instance="host-2", beside=one)
-    counted = Counted(one)
-    await one.submit()
-    await one.step(QUEUES.scheduler)
-    await one.step(QUEUES.agent("stock"))
-    await other.step(QUEUES.replies)  # host-1 still keeps the order as it was before
-    await one.step(QUEUES.agent("payment"))
+    host_1 = kit()
+    host_2 = kit(instance="host-2", beside=host_1)
+    counted = Counted(host_1)
+    await host_1.submit()
+    await host_1.step(QUEUES.scheduler)
+    await host_1.step(QUEUES.agent("stock"))
+    await host_2.step(QUEUES.replies)  # host-1 still keeps the order as it was before
+    await host_1.step(QUEUES.agent("payment"))
     counted.asked.clear()
-    await one.step(QUEUES.replies)
-    assert one.state() == "Processed"
+    await host_1.step(QUEUES.replies)
+    assert host_1.state() == "Processed"
     assert counted.asked == {"commit": 1, "load": 1}, "the seq says that the kept order is old"
-    assert len(set(one.ids(SHOP))) == len(one.ids(SHOP))
+    assert len(set(host_1.ids(SHOP))) == len(host_1.ids(SHOP))
 
 
 async def test_an_order_that_waits_for_an_operator_is_not_kept() -> None:
@@ -76,17 +76,17 @@ async def test_an_order_that_waits_for_an_operator_is_not_kept() -> None:
 
 
 async def test_a_stale_order_of_the_right_seq_is_refused_by_its_etag_and_read() -> None:
-    one = kit()
-    await one.submit()
-    await one.step(QUEUES.scheduler)
-    await one.step(QUEUES.agent("stock"))
-    kept = one.context.kept.find("O-1", 0)
-    assert kept is not None
-    one.context.kept.forget("O-1")
-    one.context.kept.keep(replace(kept, token="of-an-older-row"))
-    counted = Counted(one)
-    await one.step(QUEUES.replies)
-    assert one.states() == ["Processed", "Processing"]
+    host_1 = kit()
+    await host_1.submit()
+    await host_1.step(QUEUES.scheduler)
+    await host_1.step(QUEUES.agent("stock"))
+    kept_order = host_1.context.kept.find("O-1", 0)
+    assert kept_order is not None
+    host_1.context.kept.forget("O-1")
+    host_1.context.kept.keep(replace(kept_order, token="of-an-older-row"))
+    counted = Counted(host_1)
+    await host_1.step(QUEUES.replies)
+    assert host_1.states() == ["Processed", "Processing"]
     assert counted.asked == {"commit": 2, "load": 1}
 
 
@@ -136,28 +136,28 @@ def _order(order_id: str, seq: int = 1, **changes: Any) -> Order:
 
 
 def test_the_oldest_orders_go_first_when_there_are_too_many_bytes() -> None:
-    kept = KeptOrders(bytes_max=3 * 5000)
+    cache = KeptOrders(bytes_max=3 * 5000)
     for name in ("A", "B", "C", "D"):
-        kept.keep(_order(name))
-    assert [name for name in "ABCD" if kept.find(name, 1)] == ["B", "C", "D"]
-    kept.keep(_order("E", payload='"' + 6000 * "x" + '"'))
-    assert [name for name in "ABCDE" if kept.find(name, 1)] == ["D", "E"]
-    kept.keep(_order("F", payload='"' + 60_000 * "x" + '"'))
-    assert [name for name in "ABCDEF" if kept.find(name, 1)] == ["D", "E"], "F alone is too large"
+        cache.keep(_order(name))
+    assert [name for name in "ABCD" if cache.find(name, 1)] == ["B", "C", "D"]
+    cache.keep(_order("E", payload='"' + 6000 * "x" + '"'))
+    assert [name for name in "ABCDE" if cache.find(name, 1)] == ["D", "E"]
+    cache.keep(_order("F", payload='"' + 60_000 * "x" + '"'))
+    assert [name for name in "ABCDEF" if cache.find(name, 1)] == ["D", "E"], "F alone is too large"
 
 
 def test_an_older_commit_never_takes_the_place_of_a_newer_one() -> None:
-    kept = KeptOrders()
-    kept.keep(_order("A", seq=6))
-    kept.keep(_order("A", seq=5))
-    assert kept.find("A", 6) is not None
-    assert kept.find("A", 7) is None
+    cache = KeptOrders()
+    cache.keep(_order("A", seq=6))
+    cache.keep(_order("A", seq=5))
+    assert cache.find("A", 6) is not None
+    assert cache.find("A", 7) is None
 
 
 def test_a_finished_order_is_not_kept() -> None:
-    kept = KeptOrders()
+    cache = KeptOrders()
     order = _order("A")
-    kept.keep(order)
+    cache.keep(order)
     done = replace(order.steps[0], process_state=StepState.PROCESSED, epoch=1)
-    kept.keep(replace(order, seq=2, steps=(done,), stopped_at=datetime.now(UTC)))
-    assert kept.find("A", 0) is None
+    cache.keep(replace(order, seq=2, steps=(done,), stopped_at=datetime.now(UTC)))
+    assert cache.find("A", 0) is None

@@ -34,9 +34,9 @@ def story_of(system: Kit, order_id: str = "O-1") -> str:
 
 
 def waits_of(system: Kit, order_id: str = "O-1", **circuits: Breaker) -> why.Waits:
-    found, journal = system.order(order_id), system.journal(order_id)
-    agents = why.agents_of(found, journal, system.business.workflows)
-    return why.waits_for(found, system.clock.now(), agents=agents, circuits=circuits)
+    order, journal = system.order(order_id), system.journal(order_id)
+    agents = why.agents_of(order, journal, system.business.workflows)
+    return why.waits_for(order, system.clock.now(), agents=agents, circuits=circuits)
 
 
 async def test_the_story_of_an_order_that_waits_for_you() -> None:
@@ -64,8 +64,8 @@ async def test_the_story_of_an_order_that_a_refusal_undid_names_it() -> None:
 
 async def test_the_story_of_an_order_that_an_operator_undid_has_the_reason() -> None:
     system = await night()
-    told = command("undo", system.order("10251").seq, "w-1", "10251")
-    await system.hand(replace(told, body=told.body[:-1] + b',"reason":"sold twice"}'))
+    message = command("undo", system.order("10251").seq, "w-1", "10251")
+    await system.hand(replace(message, body=message.body[:-1] + b',"reason":"sold twice"}'))
     await system.drain()
     assert "because operator ann decided it (sold twice)" in story_of(system, "10251")
 
@@ -95,9 +95,9 @@ async def test_an_order_waits_for_a_scheduler_then_for_an_agent_then_for_the_sup
 async def test_a_step_that_rests_is_shown_as_resting() -> None:
     system = kit(CHAIN)
     await system.submit()
-    found = system.order()
-    rests = replace(found.steps[0], turn=Resting(system.clock.now() + timedelta(seconds=5)))
-    system.store.orders["O-1"].order = replace(found, steps=(rests, *found.steps[1:]))
+    before = system.order()
+    rests = replace(before.steps[0], turn=Resting(system.clock.now() + timedelta(seconds=5)))
+    system.store.orders["O-1"].order = replace(before, steps=(rests, *before.steps[1:]))
     assert waits_of(system).what == "reserve rests."
     assert waits_of(system).then == "Then it is tried again."
 
@@ -112,8 +112,8 @@ async def test_an_open_circuit_of_the_agent_is_named() -> None:
 
 async def test_the_agent_is_known_from_its_reply_where_the_workflow_is_not() -> None:
     system = await night()
-    found = system.order("10248")
-    assert why.agents_of(found, system.journal("10248"), None) == {0: "stock", 1: "payment"}
+    order = system.order("10248")
+    assert why.agents_of(order, system.journal("10248"), None) == {0: "stock", 1: "payment"}
 
 
 async def test_each_request_of_a_step_is_an_attempt_with_its_end() -> None:
@@ -125,23 +125,29 @@ async def test_each_request_of_a_step_is_an_attempt_with_its_end() -> None:
     await system.sweep()
     system.agents["payment"].script.clear()
     await system.drain()
-    found = why.attempts(system.order(), system.journal())
-    said = [(one.step, one.epoch, one.direction.value, one.outcome) for one in found]
-    assert said == [
+    attempts = why.attempts(system.order(), system.journal())
+    rows = [
+        (attempt.step, attempt.epoch, attempt.direction.value, attempt.outcome)
+        for attempt in attempts
+    ]
+    assert rows == [
         (0, 1, "do", "done"),
         (1, 1, "do", "timed out"),
         (1, 2, "do", "done"),
     ]
-    assert all(one.ended_at is not None and one.ended_at >= one.began_at for one in found)
+    assert all(
+        attempt.ended_at is not None and attempt.ended_at >= attempt.began_at
+        for attempt in attempts
+    )
 
 
 async def test_an_undo_is_an_attempt_too_and_one_that_is_out_has_no_end() -> None:
     system = await night()
     await system.hand(command("undo", system.order("10251").seq, "w-1", "10251"))
     await system.step(QUEUES.scheduler)
-    found = why.attempts(system.order("10251"), system.journal("10251"))
-    undos = [one for one in found if one.direction.value == "undo"]
-    assert [(one.outcome, one.ended_at) for one in undos] == [("is out", None)] * len(undos)
+    attempts = why.attempts(system.order("10251"), system.journal("10251"))
+    undos = [attempt for attempt in attempts if attempt.direction.value == "undo"]
+    assert [(undo.outcome, undo.ended_at) for undo in undos] == [("is out", None)] * len(undos)
     assert undos
 
 
@@ -159,19 +165,19 @@ def test_a_long_wait_is_one_row_of_the_journal_and_nothing_else_is_folded() -> N
         JournalWord.SUBMITTED, *cycle * 100, JournalWord.CLAIMED, JournalWord.STEP_PROCESSED
     )
     folds = why.folded(journal)
-    assert [len(one.entries) for one in folds] == [1, 301, 1]
+    assert [len(fold.entries) for fold in folds] == [1, 301, 1]
     assert folds[1].words == "claimed, waiting: no call could begin, released"
-    assert [entry for one in folds for entry in one.entries] == journal
+    assert [entry for fold in folds for entry in fold.entries] == journal
 
 
 def test_a_journal_without_waiting_stays_as_it_is() -> None:
     usual = [JournalWord.CLAIMED, JournalWord.STEP_RESET] * 5
     journal = rows(JournalWord.SUBMITTED, *usual, JournalWord.STEP_FAILED)
-    assert not any(one.is_run for one in why.folded(journal))
+    assert not any(fold.is_run for fold in why.folded(journal))
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "text"),
     [
         (0, "0 s"),
         (0.44, "0.4 s"),
@@ -181,5 +187,5 @@ def test_a_journal_without_waiting_stays_as_it_is() -> None:
         (90_000, "1 d 1 h"),
     ],
 )
-def test_a_span_is_printed_with_two_units_at_most(seconds: float, said: str) -> None:
-    assert why.spelled(timedelta(seconds=seconds)) == said
+def test_a_span_is_printed_with_two_units_at_most(seconds: float, text: str) -> None:
+    assert why.spelled(timedelta(seconds=seconds)) == text

@@ -25,7 +25,7 @@ WINDOW = timedelta(minutes=10)
 FUNCTION = timedelta(minutes=9)
 
 
-def away(system: Kit, *queues: str) -> None:
+def break_queues(system: Kit, *queues: str) -> None:
     """Let every send to these queues fail; to none: the outage is over."""
     system.bus.plan = lambda message: BusFault.UNAVAILABLE if message.queue in queues else None
 
@@ -51,21 +51,21 @@ async def receive(system: Kit, message: Message) -> object:
 async def again(system: Kit, queue: str, seconds: float = 31) -> Message:
     """Return the message that was put back on a queue, once its time has come."""
     await system.later(seconds)
-    found = system.bus.take(queue)
-    assert found is not None
-    return found
+    message = system.bus.take(queue)
+    assert message is not None
+    return message
 
 
 async def test_an_application_hears_of_its_order_once_while_the_schedulers_queue_is_away() -> None:
     system = kit(duplicate_window=WINDOW)
-    away(system, QUEUES.scheduler)
+    break_queues(system, QUEUES.scheduler)
     message = Message(QUEUES.orders, "m-1", order())
     for _ in range(60):  # half an hour: longer than duplicate detection remembers
         await receive(system, message)
         message = await again(system, QUEUES.orders)
         assert message.properties[EXTERNAL_SENT] == "yes"
         assert system.told() == ["received"]
-    away(system)
+    break_queues(system)
     await receive(system, message)
     assert system.told() == ["received"]
     await system.drain()
@@ -77,14 +77,14 @@ async def test_a_reply_whose_next_request_cannot_be_sent_is_recorded_and_comes_a
     await system.submit()
     await system.step(QUEUES.scheduler)
     system.bus.take(STOCK)
-    away(system, PAYMENT)
+    break_queues(system, PAYMENT)
     message = done()
     for _ in range(5):
         await receive(system, message)
         assert system.states()[:2] == ["Processed", "Processing"]
         assert system.told().count("step-completed") == 1
         message = await again(system, QUEUES.replies)
-    away(system)
+    break_queues(system)
     await receive(system, message)
     assert len(system.requests("payment")) == 1
     assert system.words().count("step processed") == 1
@@ -106,13 +106,13 @@ async def test_while_the_table_is_away_an_order_is_put_back_and_not_rejected() -
 
 async def test_a_full_response_queue_delays_the_rejection_of_an_order_and_nothing_else() -> None:
     system = kit()
-    away(system, SHOP)
+    break_queues(system, SHOP)
     await receive(system, Message(QUEUES.orders, "m-1", order(workflow="unheard-of")))
     assert len(system.rejected()) == len(system.alerts()) == 1
     for _ in range(40):
         await system.later(31)
         await system.sweep()
-    away(system)
+    break_queues(system)
     await system.later(31)
     await system.sweep()
     assert system.told() == ["rejected"]
@@ -123,9 +123,9 @@ async def test_a_full_response_queue_delays_the_rejection_of_an_order_and_nothin
 async def test_a_full_response_queue_delays_the_answer_to_a_duplicate_and_nothing_else() -> None:
     system = kit()
     await system.submit()
-    away(system, SHOP)
+    break_queues(system, SHOP)
     await receive(system, Message(QUEUES.orders, "m-2", order()))
-    away(system)
+    break_queues(system)
     await system.later(31)
     await system.sweep()
     assert system.told() == ["received", "received"]
@@ -135,36 +135,36 @@ async def test_a_full_response_queue_delays_the_answer_to_a_duplicate_and_nothin
 async def test_an_alert_that_cannot_be_sent_for_days_is_sent_once() -> None:
     system = kit(duplicate_window=WINDOW)
     system.agents["stock"].then(RefusedError("out-of-stock", "there is none left"))
-    away(system, QUEUES.alerts)
+    break_queues(system, QUEUES.alerts)
     await system.submit(order(workflow="care"))
     await system.drain()
     for _ in range(100):
         await system.later(31)
         await system.sweep()
-    away(system)
+    break_queues(system)
     for _ in range(3):
         await system.later(31)
         await system.sweep()
-    assert [one.kind for one in system.alerts()] == ["step-failed"]
+    assert [alert.kind for alert in system.alerts()] == ["step-failed"]
     assert system.told().count("failed") == 1
 
 
 async def requested(system: Kit) -> Message:
     await system.submit()
     await system.step(QUEUES.scheduler)
-    found = system.bus.take(STOCK)
-    assert found is not None
-    return found
+    message = system.bus.take(STOCK)
+    assert message is not None
+    return message
 
 
 async def test_a_request_whose_reply_cannot_be_sent_is_called_again_with_the_same_key() -> None:
     system = kit()
     message = await requested(system)
-    away(system, QUEUES.replies)
+    break_queues(system, QUEUES.replies)
     assert await receive(system, message) is None
     put_back = await again(system, STOCK, 2)
     assert put_back.properties["sas_called"] == "yes"
-    away(system)
+    break_queues(system)
     await receive(system, put_back)
     keys = [call.key for _, call in system.agents["stock"].calls]
     assert keys == ["O-1/reserve"] * 2
@@ -240,9 +240,9 @@ async def test_no_answer_of_an_agent_is_lost_while_the_replies_queue_is_away(wha
     system = kit()
     message = await requested(system)
     system.agents["stock"].then(what, what)
-    away(system, QUEUES.replies)
+    break_queues(system, QUEUES.replies)
     await receive(system, message)
-    assert any(one.message.properties.get(TIMES) for one in system.bus.queues[STOCK].waiting)
+    assert any(entry.message.properties.get(TIMES) for entry in system.bus.queues[STOCK].waiting)
 
 
 async def test_an_application_that_sets_our_properties_changes_nothing_but_its_own_order() -> None:
@@ -264,7 +264,7 @@ async def test_an_application_that_sets_our_properties_changes_nothing_but_its_o
 async def test_two_supervisors_that_send_a_deferred_message_at_once_hold_it_once() -> None:
     system = kit(duplicate_window=WINDOW)
     other = kit(beside=system, instance="host-2")
-    away(system, SHOP)
+    break_queues(system, SHOP)
     await system.submit()
     for _ in range(30):
         await system.later(17)
@@ -272,7 +272,7 @@ async def test_two_supervisors_that_send_a_deferred_message_at_once_hold_it_once
         await system.later(1)
         await system.run(other.supervisor.sweep())
         assert system.outs() <= 2
-    away(system)
+    break_queues(system)
     await system.later(61)
     await system.sweep()
     assert system.told() == ["received"]
@@ -297,13 +297,13 @@ async def test_a_request_that_comes_late_asks_for_time_though_its_time_has_no_zo
     assert system.agents["stock"].calls == []
 
 
-@pytest.mark.parametrize("away", ["callbacks", "table"])
+@pytest.mark.parametrize("outage", ["callbacks", "table"])
 async def test_a_callback_that_came_in_time_counts_however_long_an_outage_delays_it(
-    away: str,
+    outage: str,
 ) -> None:
     system, callback = await awaiting(CARE)
     await system.later(3600 - 60)  # a minute before its token expires
-    if away == "callbacks":
+    if outage == "callbacks":
         system.bus.cut(QUEUES.callbacks)
         assert (await post(system, callback.token)).status == 202
     else:  # the message waits in its queue, because no function can handle it

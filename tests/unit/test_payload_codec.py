@@ -76,7 +76,7 @@ def texts_of(system: Kit, ear: Ear) -> list[str]:
     texts += [repr(vars(system.store)[name]) for name in ("_due", "_shared", "_deferred")]
     texts += [repr(system.store.payloads)]
     queued = [message for queue in system.bus.queues for message in system.bus.messages(queue)]
-    texts += [repr(one) for one in [*ear.sent, *queued] if not is_the_sender_s(one)]
+    texts += [repr(message) for message in [*ear.sent, *queued] if not is_the_sender_s(message)]
     return texts
 
 
@@ -86,28 +86,30 @@ def is_the_sender_s(message: Message) -> bool:
     return bool(json.loads(message.body)["source_queue"] == QUEUES.orders)
 
 
-async def command(system: Kit, order_id: str, verb: Verb, step: str, given: Any) -> None:
+async def command(system: Kit, order_id: str, verb: Verb, step: str, content: Any) -> None:
     """Give a command with an input, as the command and the desk do."""
-    text = commands.checked_input(json.dumps(given).encode(), "--input", system.context.codec)
-    asked = [Asked(order_id=order_id, seq=system.order(order_id).seq)]
+    text = commands.checked_input(json.dumps(content).encode(), "--input", system.context.codec)
+    targets = [Asked(order_id=order_id, seq=system.order(order_id).seq)]
     await system.run(
-        commands.send(system.bus, asked, Intent(verb=verb, by="ann", step=step, input=text), QUEUES)
+        commands.send(
+            system.bus, targets, Intent(verb=verb, by="ann", step=step, input=text), QUEUES
+        )
     )
     await system.drain()
 
 
 async def callback_of(system: Kit, order_id: str) -> Callback:
     """Return the callback that the first step of a new order waits for."""
-    given: list[Callback] = []
+    callbacks: list[Callback] = []
 
     async def ask(call: Call) -> Any:
-        given.append(call.callback(HOUR))
+        callbacks.append(call.callback(HOUR))
         return AwaitCallback(HOUR)
 
     system.agents["stock"].then(ask)
     await system.submit(order(order_id, order=CONTENT), f"m-{order_id}")
     await system.drain()
-    return given[0]
+    return callbacks[0]
 
 
 async def post(system: Kit, callback: Callback, result: Any) -> int:
@@ -126,7 +128,7 @@ async def orders_that_are_done_or_undone(system: Kit) -> None:
     assert system.state() == "Processed"
     await system.submit(order(order=CONTENT), "m-2")  # the same again
     await system.submit(order(order=LARGE), "m-3")  # other content under its id
-    assert {one.reason for one in system.rejected()} == {"order-id-taken"}
+    assert {rejection.reason for rejection in system.rejected()} == {"order-id-taken"}
     stock.then(LARGE_RESULT)
     payment.then(RESULT)
     await system.submit(order("L-1", order=LARGE), "m-4")
@@ -144,8 +146,8 @@ async def inputs_of_an_operator(system: Kit) -> None:
     system.agents["payment"].then(RefusedError("declined", "no"))
     await system.submit(order("E-1", order=CONTENT, workflow="care"), "m-6")
     await system.drain()
-    await command(system, "E-1", verb=Verb.RESUBMIT, step="reserve", given=EDITED)
-    await command(system, "E-1", verb=Verb.SKIP, step="pay", given=RESULT)
+    await command(system, "E-1", verb=Verb.RESUBMIT, step="reserve", content=EDITED)
+    await command(system, "E-1", verb=Verb.SKIP, step="pay", content=RESULT)
     assert system.state("E-1") == "Processed"
     assert system.agents["stock"].calls[-1][1].order == EDITED
 
@@ -185,13 +187,13 @@ async def faults_and_dead_letters(system: Kit) -> None:
 async def deferred_messages(system: Kit) -> None:
     """The queue of the application, and that of callbacks, are away at the end."""
     callback = await callback_of(system, "H-1")
-    away = {SHOP, QUEUES.callbacks}
-    system.bus.plan = lambda message: BusFault.UNAVAILABLE if message.queue in away else None
+    queues = {SHOP, QUEUES.callbacks}
+    system.bus.plan = lambda message: BusFault.UNAVAILABLE if message.queue in queues else None
     assert await post(system, callback, RESULT) == 202
     system.agents["stock"].then(RESULT)
     await system.submit(order("H-2", order=CONTENT), "h-2")
     await system.drain()
-    assert {message.queue for message in system.store._deferred.values()} == away
+    assert {message.queue for message in system.store._deferred.values()} == queues
 
 
 async def every_path(system: Kit) -> Ear:
@@ -214,17 +216,22 @@ async def test_content_is_in_nothing_that_is_stored_sent_held_or_put_aside() -> 
 async def test_without_a_codec_the_same_run_has_content_at_every_place_that_is_looked_at() -> None:
     system = kit(CHAIN, CARE)
     ear = await every_path(system)
-    sent = {message.queue for message in ear.sent if MARK in repr(message)}
+    queues = {message.queue for message in ear.sent if MARK in repr(message)}
     agents = {QUEUES.agent(name) for name in system.agents}
-    assert sent >= {*agents, QUEUES.replies, QUEUES.scheduler, QUEUES.callbacks, SHOP}
-    letters = [one for one in system.rejected() if MARK in one.body]
-    assert {one.source_queue for one in letters} == {QUEUES.orders, QUEUES.agent("stock")}
-    held = {message.queue for message in system.store._deferred.values() if MARK in repr(message)}
-    assert held == {SHOP, QUEUES.callbacks}
+    assert queues >= {*agents, QUEUES.replies, QUEUES.scheduler, QUEUES.callbacks, SHOP}
+    letters = [rejection for rejection in system.rejected() if MARK in rejection.body]
+    assert {rejection.source_queue for rejection in letters} == {
+        QUEUES.orders,
+        QUEUES.agent("stock"),
+    }
+    deferred_queues = {
+        message.queue for message in system.store._deferred.values() if MARK in repr(message)
+    }
+    assert deferred_queues == {SHOP, QUEUES.callbacks}
     orders = [stored.order for stored in system.store.orders.values()]
-    inline = [one for one in orders if isinstance(one.details.payload, str)]
+    inline = [order for order in orders if isinstance(order.details.payload, str)]
     assert len(inline) > 5
-    assert all(MARK in repr(one) for one in inline)
+    assert all(MARK in repr(order) for order in inline)
     assert MARK in repr(system.store.payloads)
 
 
@@ -251,7 +258,7 @@ async def test_a_step_waits_for_a_missing_key_and_one_incident_tells_of_all_orde
         await other.drain()
         await system.later(13)
     assert [call for agent in system.agents.values() for call in agent.calls] == []
-    alerts = [one.scope for one in system.alerts() if one.kind == "unreadable"]
+    alerts = [alert.scope for alert in system.alerts() if alert.kind == "unreadable"]
     assert alerts == ["payload codec"]
     for _ in range(4):
         await system.later(13)
@@ -271,7 +278,7 @@ async def test_an_order_from_before_the_codec_is_carried_on_and_its_results_are_
     assert system.agents["payment"].calls[0][1].order == CONTENT
     details, results = system.order().details, [step.result for step in system.order().steps]
     assert details.payload == json.dumps(CONTENT)
-    assert [isinstance(one, str) and is_encoded(one) for one in results] == [True, True]
+    assert [isinstance(result, str) and is_encoded(result) for result in results] == [True, True]
     await system.submit(order(order=CONTENT), "m-2")
     assert system.events()[-1].data.duplicate  # the hash is of the plain content
 
@@ -285,7 +292,7 @@ async def test_nobody_outside_may_say_that_content_is_encoded(codec: CheapCodec 
     system = kit(CHAIN, CARE, codec=codec)
     forged = {"$encoded": "k1.1.e30="}
     await system.submit(order("X-1", order=forged))
-    assert [one.reason for one in system.rejected()] == ["invalid-order"]
+    assert [rejection.reason for rejection in system.rejected()] == ["invalid-order"]
     callback = await callback_of(system, "X-2")
     assert await post(system, callback, forged) == 400
     system.agents["stock"].then(forged)
@@ -474,8 +481,8 @@ def test_the_command_decodes_with_the_keys_and_without_them_shows_what_is_stored
 def test_encoded_content_that_was_shown_is_taken_back_as_an_input(night: Night) -> None:
     night.system = kit(CARE, beside=night.system, codec=CheapCodec())
     night.fail("A", RefusedError("declined", "no"))
-    given = json.dumps(show(night)["Payload"])
-    assert night.sas("resubmit", "A", "--yes", "--input", given).code == 0
+    content = json.dumps(show(night)["Payload"])
+    assert night.sas("resubmit", "A", "--yes", "--input", content).code == 0
     assert night.system.agents["payment"].calls[-1][1].order == {"amount": 12.50}
 
 

@@ -65,8 +65,8 @@ class Door:
         self.reports: list[str] = []
         self.seen: list[Delivery] = []
 
-    async def reported(self, wrong: Exception) -> None:
-        self.reports.append(str(wrong))
+    async def reported(self, error: Exception) -> None:
+        self.reports.append(str(error))
 
     async def handler(self, delivery: Delivery) -> str:
         self.seen.append(delivery)
@@ -85,9 +85,9 @@ class Door:
 
     async def next(self) -> Message:
         await self.clock.advance(DELAY_MAX_S)
-        found = self.bus.take(QUEUE)
-        assert found is not None
-        return found
+        message = self.bus.take(QUEUE)
+        assert message is not None
+        return message
 
 
 def delivered(message: Message) -> Delivery:
@@ -111,16 +111,16 @@ async def test_a_message_whose_store_is_away_comes_again_with_its_own_id_and_pro
     again = await door.next()
     assert again.message_id != FIRST.message_id
     assert await door.receive(again) == "handled"
-    assert [one.message_id for one in door.seen] == [FIRST.message_id] * 2
+    assert [delivery.message_id for delivery in door.seen] == [FIRST.message_id] * 2
     assert door.seen[1].properties["traceparent"] == "00-1"
 
 
 @pytest.mark.parametrize("own_bytes", [0, PUT_BACK_BYTES - 1024])
 async def test_the_largest_order_is_put_back_whatever_its_message_carries(own_bytes: int) -> None:
     """The message has the longest MessageId, trace and source, and was put back before."""
-    away = OtherVersionError("away")
-    away.put_back_with[LEFT_SINCE] = key_time(datetime.now(UTC))
-    door = Door(*[away] * 3)
+    error = OtherVersionError("away")
+    error.put_back_with[LEFT_SINCE] = key_time(datetime.now(UTC))
+    door = Door(*[error] * 3)
     properties = {
         "traceparent": "t" * 55,
         "tracestate": "s" * 512,
@@ -146,7 +146,7 @@ async def test_a_dead_letter_that_is_put_back_keeps_the_queue_it_came_from() -> 
     await door.receive(replace(FIRST, source_queue="orders"))
     await door.receive(await door.next())
     await door.receive(await door.next())
-    assert [one.source_queue for one in door.seen] == ["orders"] * 3
+    assert [delivery.source_queue for delivery in door.seen] == ["orders"] * 3
 
 
 async def test_a_property_of_the_sender_does_not_hide_where_a_dead_letter_came_from() -> None:
@@ -170,11 +170,11 @@ async def test_a_message_that_was_given_up_rests_longer_and_longer_up_to_an_hour
     while await door.receive(message) is None:
         before = door.clock.now()
         await door.clock.advance(GivenUpError.delay_max_s)
-        found = door.bus.take(QUEUE)
-        assert found is not None
-        assert found.scheduled_at is not None
-        pauses.append((found.scheduled_at - before).total_seconds())
-        message = found
+        copy = door.bus.take(QUEUE)
+        assert copy is not None
+        assert copy.scheduled_at is not None
+        pauses.append((copy.scheduled_at - before).total_seconds())
+        message = copy
     assert pauses[0] <= 1
     assert DELAY_MAX_S < pauses[-1] <= GivenUpError.delay_max_s
     assert len(pauses) == 20
@@ -186,7 +186,7 @@ async def test_an_outage_of_any_length_burns_no_delivery_and_is_over_within_half
     while (result := await door.receive(message)) is None:
         message = await door.next()
     assert result == "handled"
-    assert {one.count for one in door.seen} == {1}
+    assert {delivery.count for delivery in door.seen} == {1}
     assert all(delay_s(times) <= DELAY_MAX_S for times in range(400))
 
 
@@ -199,9 +199,9 @@ async def test_a_redelivery_puts_the_same_copy_back_and_duplicate_detection_drop
 
 
 async def test_what_an_error_asks_for_is_among_the_properties_of_the_copy() -> None:
-    away = BusUnavailableError("away")
-    away.put_back_with["sas_called"] = "yes"
-    door = Door(away, StoreUnavailableError("away"))
+    outage = BusUnavailableError("away")
+    outage.put_back_with["sas_called"] = "yes"
+    door = Door(outage, StoreUnavailableError("away"))
     await door.receive(FIRST)
     await door.receive(await door.next())
     assert (await door.next()).properties["sas_called"] == "yes"
@@ -231,9 +231,9 @@ async def test_a_function_that_must_end_has_the_supervisor_send_its_message_late
     assert MINUTES - timedelta(minutes=1) < took <= MINUTES
     (due,) = await door.due()
     assert isinstance(due, DeferredDue)
-    held = await door.store.deferred(due)
-    assert held is not None
-    assert (held.queue, held.body, held.properties[FIRST_ID]) == (QUEUE, b"{}", FIRST.message_id)
+    copy = await door.store.deferred(due)
+    assert copy is not None
+    assert (copy.queue, copy.body, copy.properties[FIRST_ID]) == (QUEUE, b"{}", FIRST.message_id)
 
 
 async def test_a_function_that_must_end_gives_the_message_back_to_the_host_if_all_is_away() -> None:
@@ -300,10 +300,10 @@ async def test_a_message_that_fails_is_logged_with_its_queue_since_the_host_may_
     assert record.exc_info[0] is LookupError
 
 
-@pytest.mark.parametrize("wrong", [ValueError("poison"), KeyError("bug")])
-async def test_poison_is_not_put_back_so_that_its_queue_dead_letters_it(wrong: Exception) -> None:
-    door = Door(wrong)
-    with pytest.raises(type(wrong)):
+@pytest.mark.parametrize("error", [ValueError("poison"), KeyError("bug")])
+async def test_poison_is_not_put_back_so_that_its_queue_dead_letters_it(error: Exception) -> None:
+    door = Door(error)
+    with pytest.raises(type(error)):
         await door.receive(FIRST)
     assert not await door.bus.peek(QUEUE, 10)
 
@@ -359,9 +359,9 @@ async def test_a_dead_letter_that_was_put_back_before_is_put_back_again_after_it
 
 
 async def test_a_message_that_waits_longer_than_a_deploy_for_a_newer_version_is_reported() -> None:
-    lacks = OtherVersionError("a message has format 2")
-    lacks.put_back_with["sas_left_since"] = "2026-01-01T00:00:00.000000Z"
-    door = Door(*[lacks] * 40)
+    error = OtherVersionError("a message has format 2")
+    error.put_back_with["sas_left_since"] = "2026-01-01T00:00:00.000000Z"
+    door = Door(*[error] * 40)
     assert await door.receive(FIRST) is None
     for _ in range(5):
         assert await door.receive(await door.next()) is None

@@ -97,10 +97,10 @@ def test_whatever_the_order_of_calls_no_key_has_two_effects_and_none_outlives_it
             ledger.execute(key, order_id, "content", NOW)
     keys = [effect["key"] for effect in ledger.effects()]
     in_force = {e["order_id"] for e in ledger.effects() if e["undone_at"] is None}
-    asked = {order_id for verb, order_id in calls if verb == "do"}
+    order_ids = {order_id for verb, order_id in calls if verb == "do"}
     undone = {order_id for verb, order_id in calls if verb == "undo"}
     assert len(keys) == len(set(keys))
-    assert in_force == asked - undone
+    assert in_force == order_ids - undone
     assert ledger.doubled() == []
 
 

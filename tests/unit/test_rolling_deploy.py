@@ -51,11 +51,11 @@ def sides(deploy_wait: timedelta = NO_TIME) -> tuple[Kit, Kit]:
 
 async def receive(system: Kit, message: Message) -> object:
     """Hand a message over as the Functions host does: through the receiver."""
-    given = delivery(message)
-    return await receive_as(system, message.queue, given)
+    arrival = delivery(message)
+    return await receive_as(system, message.queue, arrival)
 
 
-async def receive_as(system: Kit, queue: str, given: Delivery) -> object:
+async def receive_as(system: Kit, queue: str, arrival: Delivery) -> object:
     handlers: dict[str, Callable[[Delivery], Awaitable[object]]] = {
         QUEUES.orders: system.submitter.handle,
         QUEUES.scheduler: system.scheduler.handle,
@@ -70,14 +70,14 @@ async def receive_as(system: Kit, queue: str, given: Delivery) -> object:
         external=system.context.external,
         report_mismatch=system.context.report_mismatch,
     )
-    return await system.run(receiver.receive(handlers[queue], given))
+    return await system.run(receiver.receive(handlers[queue], arrival))
 
 
 async def comes_again(system: Kit, queue: str, seconds: float = 1.0) -> Message:
     await system.later(seconds)
-    found = system.bus.take(queue)
-    assert found is not None
-    return found
+    message = system.bus.take(queue)
+    assert message is not None
+    return message
 
 
 async def test_a_wake_and_a_reply_that_an_older_instance_takes_come_again_after_a_second() -> None:
@@ -107,10 +107,12 @@ INTERNAL = (QUEUES.scheduler, QUEUES.replies, QUEUES.agent("stock"))
 async def test_a_message_of_a_newer_format_is_put_back_by_its_actor(queue: str, dead: bool) -> None:
     system = kit(CHAIN, CARE)
     message = Message(queue, "m-1", NEWER_BODY)
-    own = QUEUES.dead_letters if dead else queue
+    source = QUEUES.dead_letters if dead else queue
     for _ in range(12):
-        assert await receive_as(system, own, letter(message) if dead else delivery(message)) is None
-        again = await comes_again(system, own, DELAY_MAX_S)
+        assert (
+            await receive_as(system, source, letter(message) if dead else delivery(message)) is None
+        )
+        again = await comes_again(system, source, DELAY_MAX_S)
         assert again.body == NEWER_BODY
     assert (system.rejected(), system.alerts(), system.store.orders) == ([], [], {})
 
@@ -139,9 +141,9 @@ async def test_an_order_of_a_newer_format_is_left_alone_and_reported_if_that_las
     assert system.states()[0] == "Processed"
 
 
-@pytest.mark.parametrize(("number", "left"), [(FORMAT, 0), (FORMAT + 1, 1)])
+@pytest.mark.parametrize(("number", "left_count"), [(FORMAT, 0), (FORMAT + 1, 1)])
 async def test_a_due_row_of_an_unknown_kind_is_left_with_its_order_or_is_broken(
-    number: int, left: int
+    number: int, left_count: int
 ) -> None:
     system = kit(CHAIN, CARE)
     await system.submit(order())
@@ -149,8 +151,8 @@ async def test_a_due_row_of_an_unknown_kind_is_left_with_its_order_or_is_broken(
     row = OtherDue(system.clock.now(), "O-1", "due|newly|O-1")
     system.store._due[system.store.shards[0]]["newly"] = row
     swept = await system.run(system.supervisor.sweep())
-    assert (swept.left, swept.failed) == (left, 1 - left)
-    assert [alert.kind for alert in system.alerts()] == ["unreadable"] * (1 - left)
+    assert (swept.left, swept.failed) == (left_count, 1 - left_count)
+    assert [alert.kind for alert in system.alerts()] == ["unreadable"] * (1 - left_count)
 
 
 async def test_a_wake_of_a_finished_order_needs_no_workflow() -> None:
@@ -191,12 +193,12 @@ async def test_an_order_of_a_workflow_that_nobody_has_is_rejected_after_about_a_
     while not older.rejected():
         assert older.alerts() == []
         await older.later(0.5)
-        while found := older.bus.take(QUEUES.orders):
-            await receive(older, found)
+        while message := older.bus.take(QUEUES.orders):
+            await receive(older, message)
     waited = older.clock.now() - began
     assert DEPLOY_WAIT <= waited <= DEPLOY_WAIT + timedelta(seconds=12)
-    (kept,) = older.rejected()
-    assert (kept.reason, kept.message_id) == ("unknown-workflow", "m-1")
+    (rejection,) = older.rejected()
+    assert (rejection.reason, rejection.message_id) == ("unknown-workflow", "m-1")
     assert older.told() == ["rejected"]
 
 
@@ -210,7 +212,7 @@ async def test_a_sender_cannot_make_its_order_wait_for_ever(since: str) -> None:
         if await receive(older, message) is None and older.rejected():
             break
         message = await comes_again(older, QUEUES.orders, 20)
-    assert [kept.reason for kept in older.rejected()] == ["unknown-workflow"]
+    assert [rejection.reason for rejection in older.rejected()] == ["unknown-workflow"]
 
 
 async def test_a_command_is_left_to_a_newer_instance_and_refused_if_there_is_none() -> None:
@@ -228,8 +230,8 @@ async def test_a_command_is_left_to_a_newer_instance_and_refused_if_there_is_non
     assert await receive(older, late) is None
     for _ in range(20):
         await older.later(12)
-        while found := older.bus.take(QUEUES.scheduler):
-            await receive(older, found)
+        while message := older.bus.take(QUEUES.scheduler):
+            await receive(older, message)
     refused = [alert for alert in older.alerts() if alert.kind == "command-refused"]
     assert "deploy it again as it was" in refused[0].text
 
@@ -264,17 +266,20 @@ async def test_a_workflow_redefined_under_its_version_puts_messages_back_with_on
     await system.run(right.receiver.receive(right.submitter.handle, delivery(order_message)))
     wake = system.bus.take(QUEUES.scheduler)
     assert wake is not None
-    wrong = redeployed(system, replace(CHAIN, steps=CHAIN.steps[:1]), CARE)
+    changed_system = redeployed(system, replace(CHAIN, steps=CHAIN.steps[:1]), CARE)
     for _ in range(40):
         assert (
-            await system.run(wrong.receiver.receive(wrong.scheduler.handle, delivery(wake))) is None
+            await system.run(
+                changed_system.receiver.receive(changed_system.scheduler.handle, delivery(wake))
+            )
+            is None
         )
-        await system.run(wrong.supervisor.sweep())
+        await system.run(changed_system.supervisor.sweep())
         wake = await comes_again(system, QUEUES.scheduler, DELAY_MAX_S)
-    (told, later) = system.alerts()
-    assert (told.kind, told.scope) == ("not-runnable", "workflow chain 1")
-    assert "give the new definition a version of its own" in told.text
-    assert (later.scope, later.id) == (told.scope, told.id[:-1] + "2")
+    (alert, later) = system.alerts()
+    assert (alert.kind, alert.scope) == ("not-runnable", "workflow chain 1")
+    assert "give the new definition a version of its own" in alert.text
+    assert (later.scope, later.id) == (alert.scope, alert.id[:-1] + "2")
     await system.run(right.receiver.receive(right.scheduler.handle, delivery(wake)))
     await system.drain()
     assert system.state() == "Processed"
@@ -298,9 +303,9 @@ async def test_a_wrong_number_of_shards_puts_messages_back_with_one_alert_a_day(
         with pytest.raises(StoreUnavailableError):
             await system.run(app.supervisor.sweep())
         message = await comes_again(system, QUEUES.orders, DELAY_MAX_S)
-    (told,) = system.alerts()
-    assert (told.kind, told.scope) == ("not-runnable", "number of shards")
-    assert "put back" in told.text
+    (alert,) = system.alerts()
+    assert (alert.kind, alert.scope) == ("not-runnable", "number of shards")
+    assert "put back" in alert.text
     system.store._begin = begin  # type: ignore[method-assign]
     await system.run(app.receiver.receive(app.submitter.handle, delivery(message)))
     await system.drain()
@@ -318,9 +323,9 @@ async def test_a_queue_that_is_not_created_yet_puts_messages_back_and_is_reporte
         assert await system.run(app.receiver.receive(app.scheduler.handle, delivery(wake))) is None
         await system.run(app.supervisor.sweep())
         wake = await comes_again(system, QUEUES.scheduler, DELAY_MAX_S)
-    (told,) = system.alerts()
-    assert (told.kind, told.scope) == ("queue-delay", f"queue {missing.name}")
-    assert "put back" in told.text
+    (alert,) = system.alerts()
+    assert (alert.kind, alert.scope) == ("queue-delay", f"queue {missing.name}")
+    assert "put back" in alert.text
     assert [step.failure_count for step in system.order().steps] == [0, 0]
     system.bus.queues[missing.name] = missing
     await system.run(app.receiver.receive(app.scheduler.handle, delivery(wake)))

@@ -41,8 +41,8 @@ LISTED: dict[str, Any] = json.loads(
 
 @pytest.fixture
 def recorded() -> Iterator[Recorded]:
-    with recording() as made:
-        yield made
+    with recording() as records:
+        yield records
 
 
 async def test_an_order_is_counted_once_for_each_state_it_comes_to(recorded: Recorded) -> None:
@@ -204,12 +204,12 @@ async def test_a_sweep_reports_how_overdue_its_oldest_row_was(recorded: Recorded
 async def test_a_sweep_that_finds_nothing_reports_zero_and_one_without_the_lease_reports_nothing(
     recorded: Recorded,
 ) -> None:
-    one = kit()
-    two = kit(beside=one, instance="host-2")
-    await one.sweep()
+    host_1 = kit()
+    host_2 = kit(beside=host_1, instance="host-2")
+    await host_1.sweep()
     assert recorded.metrics()["sas.sweep.age"] == [(0, {})]
     assert recorded.times("sas.sweep.age") == 1
-    await two.sweep()
+    await host_2.sweep()
     assert recorded.times("sas.sweep.age") == 1
 
 
@@ -224,12 +224,12 @@ async def test_a_late_reply_is_counted_by_its_step(recorded: Recorded) -> None:
 
 
 async def test_a_conflict_is_counted_for_the_actor_that_lost(recorded: Recorded) -> None:
-    one = kit()
-    two = kit(beside=one, instance="host-2")
-    await one.run(
+    host_1 = kit()
+    host_2 = kit(beside=host_1, instance="host-2")
+    await host_1.run(
         asyncio.gather(
-            one.submitter.handle(received(QUEUES.orders, "m-1", order())),
-            two.submitter.handle(received(QUEUES.orders, "m-2", order())),
+            host_1.submitter.handle(received(QUEUES.orders, "m-1", order())),
+            host_2.submitter.handle(received(QUEUES.orders, "m-2", order())),
         )
     )
     assert recorded.metrics()["sas.conflicts"] == [(1, {"sas.actor": "submission"})]
@@ -281,16 +281,16 @@ async def test_requests_and_messages_are_counted_for_the_actor_that_made_them(
         meter.count_read(0)
         meter.count_written(5)
     await bus.close()
-    found, agent = recorded.metrics(), {"sas.actor": "agent"}
-    assert found["sas.bus.messages"] == [(1, agent)]
-    assert found["sas.bus.bytes"] == [(2, agent)]
-    assert found["sas.bus.operations"] == [(1, agent | {"sas.kind": "sends"})]
-    assert found["sas.storage.requests"] == [
+    by_name, agent = recorded.metrics(), {"sas.actor": "agent"}
+    assert by_name["sas.bus.messages"] == [(1, agent)]
+    assert by_name["sas.bus.bytes"] == [(2, agent)]
+    assert by_name["sas.bus.operations"] == [(1, agent | {"sas.kind": "sends"})]
+    assert by_name["sas.storage.requests"] == [
         (1, agent | {"sas.kind": "transactions"}),
         (1, agent | {"sas.kind": "reads"}),
     ]
-    assert found["sas.storage.bytes"] == [(70, agent)]
-    assert found["sas.storage.entities"] == [
+    assert by_name["sas.storage.bytes"] == [(70, agent)]
+    assert by_name["sas.storage.entities"] == [
         (3, agent | {"sas.kind": "read"}),
         (5, agent | {"sas.kind": "written"}),
     ]
@@ -311,8 +311,8 @@ async def test_requests_and_messages_are_counted_for_the_actor_that_made_them(
 )
 def test_a_request_is_counted_by_its_kind(method: str, url: str, kind: str) -> None:
     meter = Meter()
-    asked = SimpleNamespace(method=method, url=url, headers={"Content-Length": "12"})
-    meter.count_request(SimpleNamespace(http_request=asked))
+    request = SimpleNamespace(method=method, url=url, headers={"Content-Length": "12"})
+    meter.count_request(SimpleNamespace(http_request=request))
     assert meter.now() == Usage(**{kind: 1})
     assert meter.storage_bytes == 12
 
@@ -341,22 +341,24 @@ async def test_names_units_and_attributes_are_those_the_queries_rely_on(recorded
         metrics.bus_operation("sends")
         metrics.storage_request("reads", 5)
         metrics.entities("read", 1)
-    found = recorded.metrics()
-    assert set(found) == set(LISTED)
-    for name, points in found.items():
+    by_name = recorded.metrics()
+    assert set(by_name) == set(LISTED)
+    for name, points in by_name.items():
         for _, about in points:
             assert set(about) == set(LISTED[name]["attributes"]), name
 
 
 def test_every_instrument_is_of_the_kind_and_unit_that_is_listed() -> None:
-    made: dict[str, tuple[str, str]] = {}
+    instruments: dict[str, tuple[str, str]] = {}
 
     class Recorder:
         def create_counter(self, name: str, unit: str, _: str) -> None:
-            made[name] = ("counter", unit)
+            instruments[name] = ("counter", unit)
 
         def create_histogram(self, name: str, unit: str, _: str, **__: object) -> None:
-            made[name] = ("histogram", unit)
+            instruments[name] = ("histogram", unit)
 
     metrics.Instruments(cast("Any", Recorder()))
-    assert made == {name: (one["kind"], one["unit"]) for name, one in LISTED.items()}
+    assert instruments == {
+        name: (instrument["kind"], instrument["unit"]) for name, instrument in LISTED.items()
+    }

@@ -51,8 +51,8 @@ MARK = "s3cr3t"
 
 @pytest.fixture
 def recorded() -> Iterator[Recorded]:
-    with recording() as made:
-        yield made
+    with recording() as records:
+        yield records
 
 
 async def every_path(system: Kit) -> list[str]:
@@ -127,8 +127,8 @@ async def test_an_alert_quotes_neither_the_order_nor_a_result(recorded: Recorded
     await system.submit(json.dumps({"order_id": "O-2", "order": SECRET}).encode(), "m-2")
     await system.run(system.dead_letters.handle(letter(f'{{"order":"{SECRET}"'.encode(), "orders")))
     alerts = system.alerts()
-    assert {one.kind for one in alerts} == {"step-failed", "rejected", "dead-lettered"}
-    assert [one for one in alerts if MARK in one.text] == []
+    assert {alert.kind for alert in alerts} == {"step-failed", "rejected", "dead-lettered"}
+    assert [alert for alert in alerts if MARK in alert.text] == []
 
 
 def test_a_connection_string_is_in_no_repr_and_in_no_refusal() -> None:
@@ -195,7 +195,7 @@ async def test_what_is_known_ends_with_its_span() -> None:
 
 def test_an_exported_line_has_its_text_its_attributes_and_of_an_error_its_type() -> None:
     emitted: list[dict[str, Any]] = []
-    sink = SimpleNamespace(emit=lambda **given: emitted.append(given))
+    sink = SimpleNamespace(emit=lambda **record: emitted.append(record))
     handler = LogHandler(cast("Any", sink))
     record = logging.LogRecord("sas", logging.ERROR, "", 1, "failed %s", ("x",), None)
     record.__dict__.update({"sas.order_id": "O-1", "payload": SECRET})
@@ -216,10 +216,12 @@ def test_an_exported_line_has_its_text_its_attributes_and_of_an_error_its_type()
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, str]]:
     """Exporters are made; nothing is installed into this process."""
-    found: list[tuple[Any, str]] = []
+    installations: list[tuple[Any, str]] = []
     monkeypatch.setattr(telemetry, "_configured", set())
-    monkeypatch.setattr(telemetry, "_install", lambda made, name, _: found.append((made, name)))
-    return found
+    monkeypatch.setattr(
+        telemetry, "_install", lambda exporters, name, _: installations.append((exporters, name))
+    )
+    return installations
 
 
 @pytest.mark.parametrize("mode", ["console", "otlp"])
@@ -228,8 +230,8 @@ def test_exporters_are_made_once_for_what_is_asked(
 ) -> None:
     telemetry.configure(mode, "host-1")
     telemetry.configure(mode, "host-1")
-    ((made, instance),) = installed
-    assert len(made) == 3
+    ((exporters, instance),) = installed
+    assert len(exporters) == 3
     assert instance == "host-1"
 
 
@@ -274,9 +276,9 @@ def test_a_mode_that_is_none_is_refused_by_its_setting() -> None:
 
 
 def test_a_share_keeps_whole_traces_and_every_span_that_failed() -> None:
-    kept = InMemorySpanExporter()
+    exporter = InMemorySpanExporter()
     provider = TracerProvider()
-    provider.add_span_processor(telemetry.keeping_failures(SimpleSpanProcessor(kept), 0.5))
+    provider.add_span_processor(telemetry.keeping_failures(SimpleSpanProcessor(exporter), 0.5))
     tracing.use(provider)
     try:
         for _ in range(200):
@@ -288,10 +290,12 @@ def test_a_share_keeps_whole_traces_and_every_span_that_failed() -> None:
         tracing.use(None)
         provider.shutdown()
     spans = [
-        (span.name, span.context and span.context.trace_id) for span in kept.get_finished_spans()
+        (span.name, span.context and span.context.trace_id)
+        for span in exporter.get_finished_spans()
     ]
     count = {
-        name: sum(1 for one, _ in spans if one == name) for name in ("above", "below", "fails")
+        name: sum(1 for span_name, _ in spans if span_name == name)
+        for name in ("above", "below", "fails")
     }
     assert count["fails"] == 200
     assert 60 <= count["above"] <= 140

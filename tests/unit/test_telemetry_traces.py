@@ -37,8 +37,8 @@ UNSAMPLED = SENDER[:-1] + "0"
 
 @pytest.fixture
 def recorded() -> Iterator[Recorded]:
-    with recording() as made:
-        yield made
+    with recording() as records:
+        yield records
 
 
 async def submitted(system: Kit, properties: Mapping[str, object] | None = None) -> None:
@@ -84,10 +84,10 @@ async def test_a_retry_is_a_second_attempt_below_the_same_request(recorded: Reco
     attempts = [span for span in recorded.spans if span.name == "agent stock attempt"]
     request = recorded.span("agent stock do")
     assert {parent_of(span) for span in attempts} == {id_of(request)}
-    seen = [dict(span.attributes or {}) for span in attempts]
-    assert [one["sas.attempt"] for one in seen] == [1, 2]
-    assert [one["sas.outcome"] for one in seen] == ["transient", "done"]
-    assert [one["sas.fault"] for one in seen] == ["http-503", ""]
+    attributes = [dict(span.attributes or {}) for span in attempts]
+    assert [attempt["sas.attempt"] for attempt in attributes] == [1, 2]
+    assert [attempt["sas.outcome"] for attempt in attributes] == ["transient", "done"]
+    assert [attempt["sas.fault"] for attempt in attributes] == ["http-503", ""]
     assert [span.status.status_code for span in attempts] == [StatusCode.ERROR, StatusCode.UNSET]
 
 
@@ -125,8 +125,8 @@ async def test_an_out_row_is_sent_in_the_orders_trace(recorded: Recorded) -> Non
     await system.later(31)
     await system.sweep()
     assert trace_of(recorded.span("supervisor send")) == TRACE
-    (sent,) = system.bus.messages(SHOP)
-    assert sent.properties["traceparent"].split("-")[1] == TRACE
+    (message,) = system.bus.messages(SHOP)
+    assert message.properties["traceparent"].split("-")[1] == TRACE
 
 
 async def test_a_command_and_a_dead_letter_have_spans_of_their_own(recorded: Recorded) -> None:
@@ -160,9 +160,9 @@ async def test_an_order_without_a_trace_gets_one_and_keeps_it(recorded: Recorded
     await submitted(system, {})
     await system.drain()
     assert len(recorded.traces()) == 1
-    kept = system.order().details.traceparent
-    assert kept is not None
-    assert kept.split("-")[1] in recorded.traces()
+    traceparent = system.order().details.traceparent
+    assert traceparent is not None
+    assert traceparent.split("-")[1] in recorded.traces()
 
 
 async def test_without_an_sdk_the_senders_trace_is_passed_on_all_the_same() -> None:
@@ -240,9 +240,9 @@ async def test_a_refusal_is_an_attempts_outcome(recorded: Recorded) -> None:
 def test_the_bus_sends_the_trace_beside_a_messages_own_properties(recorded: Recorded) -> None:
     message = Message("q", "m", b"{}", properties={"sas_event": "received"})
     with tracing.span("here"):
-        sent = to_sdk(message).application_properties or {}
-    assert set(sent) == {"sas_event", "traceparent"}
-    assert str(sent["traceparent"]).split("-")[1] == trace_of(recorded.span("here"))
+        properties = to_sdk(message).application_properties or {}
+    assert set(properties) == {"sas_event", "traceparent"}
+    assert str(properties["traceparent"]).split("-")[1] == trace_of(recorded.span("here"))
     assert set(to_sdk(message).application_properties or {}) == {"sas_event"}
 
 
