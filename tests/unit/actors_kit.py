@@ -80,8 +80,8 @@ class ScriptedAgent:
     script: deque[Any] = field(default_factory=deque)
     calls: list[tuple[str, Call]] = field(default_factory=list)
 
-    def then(self, *what: Any) -> None:
-        self.script.extend(what)
+    def then(self, *behaviours: Any) -> None:
+        self.script.extend(behaviours)
 
     async def do(self, call: Call) -> Any:
         return await self._next("do", call)
@@ -94,10 +94,10 @@ class ScriptedAgent:
 
     async def _next(self, verb: str, call: Call) -> Any:
         self.calls.append((verb, call))
-        what = self.script.popleft() if self.script else {"by": call.key}
-        if isinstance(what, BaseException):
-            raise what
-        return await what(call) if callable(what) else what
+        behaviour = self.script.popleft() if self.script else {"by": call.key}
+        if isinstance(behaviour, BaseException):
+            raise behaviour
+        return await behaviour(call) if callable(behaviour) else behaviour
 
 
 @dataclass(kw_only=True)
@@ -183,7 +183,7 @@ class Kit:
     def state(self, order_id: str = "O-1") -> str:
         return self.order(order_id).process_state.value
 
-    def told(self, queue: str = SHOP) -> list[str]:
+    def notices(self, queue: str = SHOP) -> list[str]:
         """Return the kinds of the notifications that an application was sent."""
         return [external.notice_of(event.type) for event in self.events(queue)]
 

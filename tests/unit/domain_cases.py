@@ -280,7 +280,7 @@ class Story:
         ]
 
     @property
-    def asked(self) -> list[tuple[str, str, int]]:
+    def routed_requests(self) -> list[tuple[str, str, int]]:
         """What the last decision asked of which agents: step, direction, route."""
         return [
             (step.name, m.direction.value, step.call.route)

@@ -159,12 +159,12 @@ async def test_a_callback_that_is_redelivered_or_sent_again_counts_once() -> Non
     system, callback = await awaiting()
     await system.hand(callback_message(callback))
     await system.drain()
-    before, notices = system.order(), system.told()
+    before, notices = system.order(), system.notices()
     await system.hand(callback_message(callback))
     await system.hand(callback_message(callback, "c-2"))
     await system.hand(callback_message(callback, "c-3", result={"signed_by": "Bob"}))
     assert (system.order(), system.rejected()) == (before, [])
-    assert system.told().count("completed") == notices.count("completed") == 1
+    assert system.notices().count("completed") == notices.count("completed") == 1
 
 
 async def test_after_a_crash_between_commit_and_send_its_messages_go_all_the_same() -> None:
@@ -201,9 +201,8 @@ async def test_between_two_attempts_it_waits_and_counts_at_the_next() -> None:
     error = {"code": "declined", "message": "no"}
     await system.hand(callback_message(callback, outcome="refused", result=None, error=error))
     assert system.state() == "Error"
-    await system.hand(
-        callback_message(callback, "c-2")
-    )  # changed her mind, before anybody has looked
+    # She changes her mind, before anybody has looked.
+    await system.hand(callback_message(callback, "c-2"))
     assert system.rejected() == []
     (put_back,) = waiting(system)
     assert put_back.scheduled_at == START + timedelta(seconds=5)

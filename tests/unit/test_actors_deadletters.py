@@ -20,8 +20,8 @@ from sas.testing.store import StoreFault
 from tests.unit.actors_kit import QUEUES, SHOP, Kit, command, delivery, done, kit, letter, order
 
 
-async def dead(system: Kit, what: Delivery) -> None:
-    await system.run(system.dead_letters.handle(what))
+async def dead(system: Kit, dead_letter: Delivery) -> None:
+    await system.run(system.dead_letters.handle(dead_letter))
 
 
 async def claimed() -> Kit:
@@ -98,9 +98,9 @@ async def test_an_order_whose_place_could_not_be_kept_gets_no_rejected_notificat
     system.store.fail_next("commit", *[StoreFault.CONFLICT] * CONFLICTS_MAX)
     with pytest.raises(ContentionError):
         await dead(system, letter(order(), QUEUES.orders))
-    assert system.told() == []
+    assert system.notices() == []
     await dead(system, letter(order(), QUEUES.orders))
-    assert (system.told(), system.state()) == (["rejected"], "Rejected")
+    assert (system.notices(), system.state()) == (["rejected"], "Rejected")
 
 
 async def test_an_order_dead_lettered_twice_is_notified_under_the_same_ids() -> None:
@@ -133,7 +133,7 @@ async def test_a_crash_between_fence_and_telling_is_made_good_when_it_comes_agai
         await system.later(31)
         await system.sweep()
     assert system.state() == "Rejected"
-    assert system.told()[-1] == "rejected"
+    assert system.notices()[-1] == "rejected"
     assert system.rejected()
     assert system.alerts()
 
@@ -157,7 +157,7 @@ async def test_a_duplicate_given_up_is_not_reported_as_the_end_of_the_order_that
     await dead(system, letter(order(), QUEUES.orders, "m-2"))
     await system.drain()
     assert system.state() == "Processed"
-    assert "rejected" not in system.told()
+    assert "rejected" not in system.notices()
     assert whole(system.rejected()) == order()
     assert system.alerts()
 
@@ -288,12 +288,12 @@ async def test_a_request_of_an_order_that_is_gone_is_put_aside() -> None:
 
 
 @pytest.mark.parametrize(
-    "what", [wake(order_id="O-9"), done("O-9"), command("undo", 1, "w", "O-9")]
+    "message", [wake(order_id="O-9"), done("O-9"), command("undo", 1, "w", "O-9")]
 )
-async def test_a_message_about_no_order_is_put_aside(what: Message) -> None:
+async def test_a_message_about_no_order_is_put_aside(message: Message) -> None:
     system = kit()
-    await dead(system, letter(what))
-    assert whole(system.rejected()) == what.body
+    await dead(system, letter(message))
+    assert whole(system.rejected()) == message.body
     assert system.store.orders == {}
     assert [alert.kind for alert in system.alerts()] == ["dead-lettered"]
 
@@ -487,7 +487,7 @@ async def test_what_dead_letters_gave_up_is_put_back_while_its_cause_lasts_and_h
         with pytest.raises(GivenUpError, match="KeyError"):
             await system.run(letters.handle_given_up(given_up))
     await system.run(letters.handle_given_up(given_up))
-    assert (system.told(), system.state()) == (["rejected"], "Rejected")
+    assert (system.notices(), system.state()) == (["rejected"], "Rejected")
 
 
 async def test_an_outage_is_not_a_failure_of_a_message_that_was_given_up() -> None:
@@ -501,7 +501,7 @@ async def test_an_order_without_a_known_source_is_kept_and_alerted() -> None:
     """Its reply queue is not believed either: it may be another application's."""
     system = kit()
     await dead(system, Delivery(body=order(), message_id="m-1", queue=QUEUES.dead_letters))
-    assert system.told() == []
+    assert system.notices() == []
     assert system.store.orders == {}
     (rejection,) = system.rejected()
     assert rejection.source_queue == "unknown"

@@ -33,10 +33,10 @@ async def waiting(count: int, **options: object) -> Kit:
     return system
 
 
-async def sweeps(system: Kit, minutes: float, every: float = 30) -> None:
+async def sweeps(system: Kit, minutes: float, interval_s: float = 30) -> None:
     """Let time pass with a sweep each half minute."""
-    for _ in range(int(minutes * 60 / every)):
-        await system.later(every)
+    for _ in range(int(minutes * 60 / interval_s)):
+        await system.later(interval_s)
         await system.sweep()
 
 
@@ -81,8 +81,8 @@ async def test_the_end_of_an_incident_is_reported_once() -> None:
     await sweeps(system, 60)
     assert alerts_sent(system)[-1] == "cleared"
     assert alerts_sent(system).count("cleared") == 1
-    over = system.alerts()[-1]
-    assert (over.cleared, over.scope, over.since) == ("not-picked-up", began.scope, began.since)
+    end = system.alerts()[-1]
+    assert (end.cleared, end.scope, end.since) == ("not-picked-up", began.scope, began.since)
 
 
 async def test_urgent_and_ordinary_orders_are_reported_apart() -> None:
@@ -169,9 +169,9 @@ async def test_an_alert_that_could_not_be_sent_is_raised_and_sent_the_next_time(
 async def test_two_instances_at_once_send_one_alert() -> None:
     system = kit(duplicate_window=WINDOW)
     other = kit(beside=system, instance="host-2")
-    what = incident_of(system)
+    incident = incident_of(system)
     for here in (system, other, system, other):
-        await system.run(board(here).report(what, "A"))
+        await system.run(board(here).report(incident, "A"))
         await system.run(board(here).note())
     assert alerts_sent(system) == ["not-picked-up"]
 
@@ -204,9 +204,9 @@ async def test_each_incident_is_reported_at_its_beginning_and_at_its_end(seed: i
         return dice.choice([None, None, BusFault.UNAVAILABLE])
 
     def trouble() -> None:
-        for what in ("read_shared", "write_shared", "shared_values"):
+        for operation in ("read_shared", "write_shared", "shared_values"):
             if dice.random() < 0.3:
-                system.store.fail_next(what, StoreFault.UNAVAILABLE)
+                system.store.fail_next(operation, StoreFault.UNAVAILABLE)
 
     system.bus.plan = plan
     is_reported = False

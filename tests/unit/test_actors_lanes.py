@@ -21,7 +21,7 @@ async def submit(system: Kit, order_id: str = "U-1") -> None:
 
 
 def waiting_counts(system: Kit) -> dict[str, int]:
-    """Return which queues hold anything."""
+    """Return how many messages wait in each queue that holds any."""
     return {
         name: len(messages) for name in system.bus.queues if (messages := system.bus.messages(name))
     }
@@ -91,7 +91,7 @@ async def test_the_same_order_by_both_lanes_is_one_order() -> None:
         system.submitter.handle(received(QUEUES.orders, "m-b", order("U-1"), urgent=True))
     )
     assert not system.order("U-1").details.urgent
-    assert system.told() == ["received", "received"]
+    assert system.notices() == ["received", "received"]
     assert system.events()[1].data.duplicate
 
 
@@ -106,7 +106,7 @@ async def test_a_dead_letter_of_the_urgent_lane_is_known_for_an_order() -> None:
     dead = letter(order("U-1"), "orders-urgent")
     await system.run(system.dead_letters.handle(dead))
     assert system.state("U-1") == "Rejected"
-    assert system.told() == ["rejected"]
+    assert system.notices() == ["rejected"]
 
 
 async def test_a_dead_reply_of_the_urgent_lane_is_finished_not_decided() -> None:

@@ -224,7 +224,7 @@ async def test_a_skipped_step_is_gone_past_and_its_result_is_what_the_operator_g
     assert system.state() == "Processed"
     (_, call) = system.agents["payment"].calls[0]
     assert call.results == {"reserve": {"reserved": "by phone"}}
-    assert system.told() == ["received", "failed", "step-completed", "completed"]
+    assert system.notices() == ["received", "failed", "step-completed", "completed"]
 
 
 async def test_a_skipped_undo_is_undone_by_hand() -> None:
@@ -234,7 +234,7 @@ async def test_a_skipped_undo_is_undone_by_hand() -> None:
     assert system.state() == "Compensated"
     records = [step.undo.value for step in system.order().steps]
     assert records == ["undone", "undone by hand"]
-    assert system.told()[-1] == "undone"
+    assert system.notices()[-1] == "undone"
 
 
 async def test_a_cancelled_order_waits_for_its_agent_and_is_undone() -> None:
@@ -246,7 +246,7 @@ async def test_a_cancelled_order_waits_for_its_agent_and_is_undone() -> None:
     assert system.state() == "Compensated"
     assert [verb for verb, _ in system.agents["stock"].calls] == ["do", "undo"]
     assert system.agents["payment"].calls == []
-    assert system.told() == ["received", "undone"]
+    assert system.notices() == ["received", "undone"]
 
 
 async def test_a_cancelled_order_whose_agent_stays_silent_is_undone_when_its_time_is_up() -> None:

@@ -202,7 +202,7 @@ async def test_at_the_end_the_application_gets_one_notification_with_all_results
     await system.submit()
     await system.drain()
     assert system.state() == "Processed"
-    assert system.told() == ["received", "step-completed", "step-completed", "completed"]
+    assert system.notices() == ["received", "step-completed", "step-completed", "completed"]
     last = system.events()[-1].data
     assert last.state == "Processed"
     assert last.correlation_id == "c-O-1"
@@ -226,7 +226,7 @@ async def test_a_refusal_of_a_workflow_that_undoes_undoes_all_that_was_dispatche
     system.agents["payment"].then(RefusedError("declined", "the card was declined"))
     await system.drain()
     assert system.state() == "Compensated"
-    assert (system.told()[0], *system.told()[-2:]) == ("received", "failed", "undone")
+    assert (system.notices()[0], *system.notices()[-2:]) == ("received", "failed", "undone")
     failed = system.events()[2].data
     assert failed.step == "pay"
     assert failed.awaits == "undo"
@@ -369,13 +369,13 @@ async def test_an_order_goes_on_with_the_version_it_began_with() -> None:
     system = kit()
     await system.submit()
     newer = Workflow("chain", version=2, steps=CHAIN.steps[:1])
-    both = kit(CHAIN, newer, beside=system)
-    await both.drain()
-    assert both.state() == "Processed"
-    assert len(both.order().steps) == 2
-    await both.submit(order("O-2"))
-    assert both.order("O-2").details.version == 2
-    assert len(both.order("O-2").steps) == 1
+    newer_system = kit(CHAIN, newer, beside=system)
+    await newer_system.drain()
+    assert newer_system.state() == "Processed"
+    assert len(newer_system.order().steps) == 2
+    await newer_system.submit(order("O-2"))
+    assert newer_system.order("O-2").details.version == 2
+    assert len(newer_system.order("O-2").steps) == 1
 
 
 async def test_an_operator_resubmits_what_failed() -> None:
@@ -395,7 +395,7 @@ async def test_an_operator_undoes_an_order_in_error() -> None:
     await system.hand(command("undo", system.order().seq))
     await system.drain()
     assert system.state() == "Compensated"
-    assert system.told()[-1] == "undone"
+    assert system.notices()[-1] == "undone"
     assert [verb for verb, _ in system.agents["stock"].calls] == ["do", "undo"]
 
 
@@ -417,7 +417,7 @@ async def test_an_order_undone_before_anything_was_dispatched_is_compensated_at_
     await system.submit()
     await system.hand(command("undo", 1))
     assert system.state() == "Compensated"
-    assert system.told() == ["received", "undone"]
+    assert system.notices() == ["received", "undone"]
     await system.drain()
     assert system.agents["stock"].calls == []
 
@@ -521,7 +521,7 @@ async def test_two_replies_at_once_are_both_recorded_and_completed_is_sent_once(
     replies = [done(step=0), done(step=1)]
     await system.run(asyncio.gather(*(system.scheduler.handle_reply(delivery(r)) for r in replies)))
     assert system.state() == "Processed"
-    assert system.told().count("completed") == 1
+    assert system.notices().count("completed") == 1
 
 
 async def test_messages_of_one_order_never_share_an_id() -> None:
@@ -551,7 +551,7 @@ async def test_one_transition_makes_one_send_to_each_queue(monkeypatch: pytest.M
     while busy := [name for name in QUEUES.on_the_way(system.agents) if system.bus.messages(name)]:
         together.append({})
         await system.step(busy[0])
-    assert (system.told()[0], *system.told()[-2:]) == ("received", "failed", "undone")
+    assert (system.notices()[0], *system.notices()[-2:]) == ("received", "failed", "undone")
     assert {QUEUES.agent("stock"): 2, QUEUES.agent("payment"): 1, SHOP: 1} in together
 
 
@@ -570,7 +570,7 @@ async def test_the_end_of_an_order_and_that_of_its_last_step_go_out_in_one_send(
     monkeypatch.setattr(system.bus, "send", noted)
     await system.hand(done(step=1))
     assert sends == [[SHOP, SHOP]]
-    assert system.told()[-2:] == ["step-completed", "completed"]
+    assert system.notices()[-2:] == ["step-completed", "completed"]
 
 
 def _renamed(name: str) -> Workflow:

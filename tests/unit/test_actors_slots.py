@@ -216,9 +216,9 @@ async def test_a_slot_that_cannot_be_given_back_does_not_fail_the_call(
     assert reply is not None
 
 
-@pytest.mark.parametrize(("urgent", "most"), [(False, 50), (True, 140)])
+@pytest.mark.parametrize(("urgent", "requests_max"), [(False, 50), (True, 140)])
 async def test_a_request_that_waits_for_a_slot_makes_few_requests_to_the_store(
-    urgent: bool, most: int
+    urgent: bool, requests_max: int
 ) -> None:
     rig = Rig(limit=5, instances=1)
     now = rig.clock.now()
@@ -226,7 +226,7 @@ async def test_a_request_that_waits_for_a_slot_makes_few_requests_to_the_store(
         await rig.store.acquire_lease(f"slot|stock|{slot}", "x", now + 20 * WAIT_HERE, now)
     before = rig.store.requests
     await rig.all(rig.handling(0, urgent=urgent))
-    assert 15 < rig.store.requests - before <= most
+    assert 15 < rig.store.requests - before <= requests_max
 
 
 async def test_an_urgent_request_looks_for_a_slot_more_often_and_comes_again_sooner() -> None:

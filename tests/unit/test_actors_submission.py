@@ -26,7 +26,7 @@ async def test_a_valid_order_is_written_and_notified_as_received_and_a_scheduler
     assert system.states() == ["Pending", "Pending"]
     assert system.words() == ["submitted"]
     (event,) = system.events()
-    assert system.told() == ["received"]
+    assert system.notices() == ["received"]
     assert event.data.order_id == "O-1"
     assert event.correlationid == event.data.correlation_id == "c-O-1"
     assert not event.data.duplicate
@@ -55,7 +55,7 @@ async def test_the_same_order_again_changes_nothing_and_gets_a_notification() ->
     assert system.words() == ["submitted"]
     assert len(system.ids(QUEUES.scheduler)) == 1
     again = system.events()[1]
-    assert system.told() == ["received", "received"]
+    assert system.notices() == ["received", "received"]
     assert again.data.duplicate
     assert again.data.correlation_id == "c-again"
     assert again.data.state == "Pending"
@@ -167,7 +167,7 @@ async def test_a_commit_whose_answer_was_lost_is_found_again_by_its_cause() -> N
         await system.submit()
     await system.submit()
     assert system.words() == ["submitted"]
-    assert system.told() == ["received"]
+    assert system.notices() == ["received"]
     assert system.ids(QUEUES.scheduler) == ["O-1/1/0"]
 
 
@@ -185,13 +185,13 @@ async def test_the_bus_being_down_for_the_wake_lets_the_message_come_again() -> 
     system.bus.fail_next(BusFault.UNAVAILABLE)
     with pytest.raises(BusUnavailableError) as outage:
         await system.submit()
-    assert system.told() == ["received"]  # nobody waits for the scheduler's queue
+    assert system.notices() == ["received"]  # nobody waits for the scheduler's queue
     again = Delivery(
         body=order(), message_id="m-1", queue=QUEUES.orders, properties=outage.value.put_back_with
     )
     await system.run(system.submitter.handle(again))
     assert system.ids(QUEUES.scheduler) == ["O-1/1/0"]
-    assert system.told() == ["received"]
+    assert system.notices() == ["received"]
 
 
 async def test_a_notification_that_fails_transiently_is_held_and_sent_later() -> None:
@@ -199,7 +199,7 @@ async def test_a_notification_that_fails_transiently_is_held_and_sent_later() ->
     system.bus.plan = lambda m: BusFault.UNAVAILABLE if m.queue == SHOP else None
     await system.submit()
     assert system.ids(QUEUES.scheduler) == ["O-1/1/0"]
-    assert system.told() == []
+    assert system.notices() == []
     assert system.outs() == 1
     system.bus.plan = lambda _message: None
     await system.later(31)
@@ -237,7 +237,7 @@ async def test_a_full_reply_queue_delays_the_notification_and_never_the_order() 
     system.bus.queues[SHOP].length_max = None
     await system.later(31)
     await system.sweep()
-    assert sorted(system.told()) == ["completed", "received", "step-completed", "step-completed"]
+    assert sorted(system.notices()) == ["completed", "received", "step-completed", "step-completed"]
     assert system.outs() == 0
 
 
@@ -249,7 +249,7 @@ async def test_an_order_submitted_again_takes_the_place_of_its_rejection() -> No
     await system.drain()
     assert system.state() == "Processed"
     assert system.words()[:2] == ["rejected", "submitted"]
-    assert system.told()[:2] == ["rejected", "received"]
+    assert system.notices()[:2] == ["rejected", "received"]
     assert not system.events()[1].data.duplicate
 
 
@@ -269,7 +269,7 @@ async def test_a_submission_that_was_given_up_cannot_be_committed_by_its_slow_ha
     assert system.order() == before
     assert system.state() == "Rejected"
     assert system.ids(QUEUES.scheduler) == []
-    assert system.told() == ["rejected"]
+    assert system.notices() == ["rejected"]
 
 
 async def test_a_submission_given_up_while_its_handler_writes_loses() -> None:
@@ -337,7 +337,7 @@ async def test_an_unusable_message_is_kept_with_an_alert_and_a_notification_wher
     (alert,) = system.alerts()
     assert alert.kind == "rejected"
     assert rejection.description in alert.text
-    assert system.told() == (["rejected"] if is_told else [])
+    assert system.notices() == (["rejected"] if is_told else [])
     assert system.ids(QUEUES.scheduler) == []
 
 

@@ -96,7 +96,7 @@ async def test_past_the_threshold_a_workflow_that_holds_fails_with_an_alert() ->
     assert step.error is not None
     assert step.error.code == "timed-out"
     assert [(a.kind, a.step) for a in system.alerts()] == [("step-failed", "reserve")]
-    assert system.told()[-1] == "failed"
+    assert system.notices()[-1] == "failed"
 
 
 async def test_past_the_threshold_a_workflow_that_undoes_is_undone() -> None:
@@ -109,7 +109,7 @@ async def test_past_the_threshold_a_workflow_that_undoes_is_undone() -> None:
                 await system.hand(message)
     await system.drain()
     assert system.state() == "Compensated"
-    assert system.told() == ["received", "failed", "undone"]
+    assert system.notices() == ["received", "failed", "undone"]
     assert [verb for verb, _ in system.agents["stock"].calls] == ["undo"]
     assert system.agents["payment"].calls == []
 
@@ -480,10 +480,8 @@ async def test_rows_of_a_full_response_queue_do_not_block_rows_that_are_due() ->
     system = kit()
     system.bus.declare("responses-full", length_max=0)
     names = [f"F-{n}" for n in range(SHARD_DUE_MAX * 20)]
-    full = [order_id for order_id in names if shard_of(order_id, 16) == shard_of("O-1", 16)][
-        :SHARD_DUE_MAX
-    ]
-    for order_id in full:
+    same_shard = [name for name in names if shard_of(name, 16) == shard_of("O-1", 16)]
+    for order_id in same_shard[:SHARD_DUE_MAX]:
         await system.submit(order(order_id, reply_queue="responses-full"), order_id)
     await system.later(60)
     await system.submit()
@@ -525,13 +523,13 @@ async def test_a_full_queue_of_alerts_keeps_no_news_from_the_application() -> No
     await system.submit(order(workflow="care"))
     system.bus.queues[QUEUES.alerts].length_max = 0
     await system.drain()
-    assert system.told()[-2:] == ["failed", "step-completed"]
+    assert system.notices()[-2:] == ["failed", "step-completed"]
     assert system.outs() == 1
     system.bus.queues[QUEUES.alerts].length_max = None
     await system.later(60)
     await system.sweep()
     assert [alert.kind for alert in system.alerts()] == ["step-failed"]
-    assert (system.outs(), system.told().count("failed")) == (0, 1)
+    assert (system.outs(), system.notices().count("failed")) == (0, 1)
 
 
 async def test_orders_that_cannot_be_supervised_do_not_block_rows_that_are_due() -> None:

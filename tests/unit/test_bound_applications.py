@@ -37,7 +37,7 @@ async def come(system: Kit, body: bytes, queue: str, *, dead: bool = False) -> N
 
 
 def notices_of(system: Kit) -> dict[str, list[str]]:
-    return {queue: system.told(queue) for queue in (WEB, SHOP, OTHER) if system.told(queue)}
+    return {queue: system.notices(queue) for queue in (WEB, SHOP, OTHER) if system.notices(queue)}
 
 
 @pytest.mark.parametrize("queue", ["orders-web", "orders-web-urgent"])

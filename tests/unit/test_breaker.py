@@ -350,13 +350,13 @@ async def test_of_two_instances_only_one_becomes_the_probe(rig: Rig) -> None:
     assert first is not None
     assert second is not None
 
-    async def both() -> None:
+    async def probe_twice() -> None:
         await asyncio.gather(
             rig.actors[0].handle(delivery(first, message_id="a")),
             rig.actors[1].handle(delivery(second, message_id="b")),
         )
 
-    await rig.clock.run(both())
+    await rig.clock.run(probe_twice())
     assert len(rig.remote.calls) == calls + 1
     assert len(rig.bus.queues[QUEUE].waiting) == 1
 

@@ -50,8 +50,10 @@ class Half:
 
 
 def business(agents: Mapping[str, Any] | None = None, **members: Any) -> Business:
-    both: dict[str, Any] = {"hotel": ScriptedAgent(), "hostel": ScriptedAgent()}
-    return Business(workflows=Workflows([TRIP]), agents={**both, **(agents or {})}, **members)
+    hotel_agents: dict[str, Any] = {"hotel": ScriptedAgent(), "hostel": ScriptedAgent()}
+    return Business(
+        workflows=Workflows([TRIP]), agents={**hotel_agents, **(agents or {})}, **members
+    )
 
 
 @pytest.mark.parametrize(

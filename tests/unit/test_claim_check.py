@@ -43,12 +43,12 @@ async def test_a_large_order_is_offloaded_and_reaches_its_agents_whole() -> None
         assert [call.order for _, call in agent.calls] == [LARGE]
 
 
-@pytest.mark.parametrize(("more", "apart"), [(0, False), (1, True)])
+@pytest.mark.parametrize(("extra_bytes", "apart"), [(0, False), (1, True)])
 async def test_an_order_is_offloaded_from_one_byte_past_the_bound_on(
-    more: int, apart: bool
+    extra_bytes: int, apart: bool
 ) -> None:
     room = PAYLOAD_INLINE_BYTES_MAX - len(json.dumps({"t": ""}))
-    system = await processed(order={"t": "x" * (room + more)})
+    system = await processed(order={"t": "x" * (room + extra_bytes)})
     assert isinstance(system.order().details.payload, PayloadRef) is apart
     assert bool(system.store.payloads) is apart
 
@@ -68,14 +68,14 @@ async def test_a_large_result_travels_as_a_reference_to_the_next_agent_and_to_th
     system.agents["stock"].then({"said": RESULT})
     system.agents["payment"].then(RefusedError("declined", "no"))
     await system.submit()
-    most = 0
+    largest = 0
     queues = [QUEUES.scheduler, QUEUES.agent("stock"), QUEUES.replies, QUEUES.agent("payment")]
     while any(system.bus.messages(queue) for queue in queues):
-        most = max(most, *sizes(system))
+        largest = max(largest, *sizes(system))
         for queue in queues:
             if system.bus.messages(queue):
                 await system.step(queue)
-    assert most < 4_000
+    assert largest < 4_000
     assert isinstance(system.order().steps[0].result, PayloadRef)
     assert system.agents["payment"].calls[0][1].results == {"reserve": {"said": RESULT}}
     verb, call = system.agents["stock"].calls[-1]
@@ -132,7 +132,7 @@ async def test_a_submission_whose_content_could_not_be_kept_comes_again(fault: S
 async def test_an_order_id_that_is_taken_keeps_nothing_of_the_second_order() -> None:
     system = await processed()
     await system.submit(order(order=LARGE), "m-2")
-    assert system.told()[-1] == "rejected"
+    assert system.notices()[-1] == "rejected"
     assert system.store.payloads == {}
 
 

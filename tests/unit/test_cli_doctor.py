@@ -45,11 +45,11 @@ def test_what_is_missing_is_wrong_with_what_to_do(
     result = night.sas("doctor", "--json")
     assert result.code == 1
     checks = states(result)
-    for what in (
+    for name in (
         *("setting of the table", "setting of Service Bus", "names of the queues"),
         *("your name in the journal", "reading the table"),
     ):
-        assert checks[what] == "wrong", what
+        assert checks[name] == "wrong", name
     assert "nothing runs here (no .devstack/env" in result.out
 
 

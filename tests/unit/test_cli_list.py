@@ -26,7 +26,7 @@ async def in_error(
     return await store.commit(cases.refused(order, step, at=at))
 
 
-async def every(store: MemoryStore, criteria: Wanted) -> list[Order]:
+async def orders_of(store: MemoryStore, criteria: Wanted) -> list[Order]:
     return [order async for order in each(store, criteria)]
 
 
@@ -42,10 +42,10 @@ async def test_orders_in_error_are_found_over_batches_oldest_first_each_once(
     for number in range(7):  # three of one moment: a batch ends among them
         await in_error(store, f"o-{number}", at=NOW + min(number, 3) * SECOND)
     await store.commit(cases.submitted("running"))
-    assert ids(await every(store, Wanted(state="error"))) == [f"o-{n}" for n in range(7)]
-    assert ids(await every(store, Wanted(state="error", limit=3))) == ["o-0", "o-1", "o-2"]
+    assert ids(await orders_of(store, Wanted(state="error"))) == [f"o-{n}" for n in range(7)]
+    assert ids(await orders_of(store, Wanted(state="error", limit=3))) == ["o-0", "o-1", "o-2"]
     since = Wanted(state="error", since=NOW + 2 * SECOND)
-    assert ids(await every(store, since)) == [f"o-{n}" for n in range(2, 7)]
+    assert ids(await orders_of(store, since)) == [f"o-{n}" for n in range(2, 7)]
 
 
 async def test_they_are_chosen_by_fingerprint_and_workflow() -> None:
@@ -53,10 +53,10 @@ async def test_they_are_chosen_by_fingerprint_and_workflow() -> None:
     await in_error(store, "early")
     late = await in_error(store, "late", step=1, at=NOW + SECOND)
     assert fingerprints(late) == ["step-1/out-of-stock"]
-    chosen = await every(store, Wanted(state="error", fingerprint="step-1/out-of-stock"))
+    chosen = await orders_of(store, Wanted(state="error", fingerprint="step-1/out-of-stock"))
     assert ids(chosen) == ["late"]
-    assert ids(await every(store, Wanted(state="error", workflow="order"))) == ["early", "late"]
-    assert await every(store, Wanted(state="error", workflow="other")) == []
+    assert ids(await orders_of(store, Wanted(state="error", workflow="order"))) == ["early", "late"]
+    assert await orders_of(store, Wanted(state="error", workflow="other")) == []
 
 
 async def test_orders_under_way_are_found_by_their_due_rows_and_finished_ones_are_not() -> None:
@@ -65,7 +65,7 @@ async def test_orders_under_way_are_found_by_their_due_rows_and_finished_ones_ar
     await store.commit(cases.rejected("rejected"))
     await store.commit(cases.submitted("ready"))
     await store.commit(cases.claimed(await store.commit(cases.submitted("out"))))
-    assert sorted(ids(await every(store, Wanted(state="running")))) == ["out", "ready"]
+    assert sorted(ids(await orders_of(store, Wanted(state="running")))) == ["out", "ready"]
 
 
 async def test_finished_orders_are_chosen_by_state_and_need_no_loading(
@@ -83,10 +83,10 @@ async def test_finished_orders_are_chosen_by_state_and_need_no_loading(
     async def newest_ids(criteria: Wanted) -> list[str]:
         return [summary.order_id for summary in await newest_finished(store, criteria, NOW)]
 
-    every = ["r-0", *(f"p-{number}" for number in reversed(range(5)))]
-    assert await newest_ids(Wanted(state="finished")) == every
+    all_ids = ["r-0", *(f"p-{number}" for number in reversed(range(5)))]
+    assert await newest_ids(Wanted(state="finished")) == all_ids
     assert await newest_ids(Wanted(state="rejected")) == ["r-0"]
-    assert await newest_ids(Wanted(state="processed", limit=4)) == every[1:5]
+    assert await newest_ids(Wanted(state="processed", limit=4)) == all_ids[1:5]
     assert await newest_ids(Wanted(state="compensated")) == []
     assert await newest_ids(Wanted(state="finished", workflow="other")) == []
 

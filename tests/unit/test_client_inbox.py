@@ -20,15 +20,15 @@ from sas.client.inbox import (
 from sas.codec.external import Notification, NotificationData
 
 
-def event(order_id: str, notice: str, **more: Any) -> Notification:
-    subject = more.pop("subject", order_id)
+def event(order_id: str, notice: str, **members: Any) -> Notification:
+    subject = members.pop("subject", order_id)
     return Notification(
         id=f"{order_id}/{notice}",
         source="/sas",
         type=f"sas.order.{notice}.v1",
         subject=subject,
         time="2026-03-01T12:00:00.000000Z",
-        data=NotificationData(order_id=order_id, **({"state": "Processing"} | more)),
+        data=NotificationData(order_id=order_id, **({"state": "Processing"} | members)),
     )
 
 
@@ -39,14 +39,14 @@ class Desk:
         self.inbox: Inbox[str] = Inbox()
         self.count = 0
 
-    def come(self, order_id: str, notice: str = "received", **more: Any) -> Unsettled[str]:
+    def come(self, order_id: str, notice: str = "received", **members: Any) -> Unsettled[str]:
         self.count += 1
-        number, before = more.pop("number", self.count), more.pop("before", 0)
-        lock_s, now = more.pop("lock_s", 60.0), more.pop("now", 0.0)
+        number, before = members.pop("number", self.count), members.pop("before", 0)
+        lock_s, now = members.pop("lock_s", 60.0), members.pop("now", 0.0)
         self.inbox.arrived(
             number,
             f"m{self.count}",
-            event(order_id, notice, **more),
+            event(order_id, notice, **members),
             now=now,
             lock_s=lock_s,
             before=before,
@@ -162,12 +162,12 @@ def test_another_applications_order_with_the_same_id_is_not_taken_for_ones_own(
     desk: Desk, other: str | None
 ) -> None:
     desk.inbox.submitted("A", "basket-7")
-    follower, every = desk.inbox.join(["A"]), desk.inbox.join(None)
+    follower, everyone = desk.inbox.join(["A"]), desk.inbox.join(None)
     desk.come("A", "completed", correlation_id=other)
     assert desk.read(follower) == []
     desk.come("A", "rejected", correlation_id="basket-7")
     assert desk.read(follower) == ["A/rejected"]
-    assert desk.read(every) == ["A/completed", "A/rejected"]
+    assert desk.read(everyone) == ["A/completed", "A/rejected"]
 
 
 def test_an_order_submitted_without_a_correlation_id_is_notified_without_one(desk: Desk) -> None:

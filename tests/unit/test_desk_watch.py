@@ -173,15 +173,15 @@ async def test_pages_together_hold_each_order_once_in_the_order_of_the_sort(
         await watcher.look()
     query = listing.Query(state=state, sort=f"-{sort}" if backwards else sort)
     pages = listing.listed(watcher.picture, query).pages
-    every = [
+    all_rows = [
         row
         for page in range(1, pages + 1)
         for row in listing.listed(watcher.picture, replace(query, page=page)).rows
     ]
     key = SORTS[sort]
-    assert [key(row) for row in every] == sorted(map(key, every), reverse=backwards)
+    assert [key(row) for row in all_rows] == sorted(map(key, all_rows), reverse=backwards)
     count = {"all": 9, "finished": 5, "error": 3, "processed": 5, "under-way": 1}[state]
-    assert len({row.order_id for row in every}) == len(every) == count
+    assert len({row.order_id for row in all_rows}) == len(all_rows) == count
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -205,11 +205,11 @@ def test_a_list_of_blocks_is_what_one_sort_of_all_its_rows_would_be(
     blocks: list[rows.Block] = []
     by_id: dict[str, Row] = {}
     for part in range(6):  # in each part some are new, and some leave
-        fresh = [row(number) for number in range(part * 10, part * 10 + chance.randrange(10))]
+        new_rows = [row(number) for number in range(part * 10, part * 10 + chance.randrange(10))]
         removals = {name for name in by_id if chance.random() < 0.1}
-        blocks = rows.with_rows(rows.without(blocks, removals), fresh)
+        blocks = rows.with_rows(rows.without(blocks, removals), new_rows)
         by_id = {name: row for name, row in by_id.items() if name not in removals}
-        by_id |= {row.order_id: row for row in fresh}
+        by_id |= {row.order_id: row for row in new_rows}
     assert all(0 < len(block) <= 5 for block in blocks)
     picture = watch.Picture(at=now, blocks=tuple(blocks), finished=by_id.keys())
     for sort, state, text, age, workflow in itertools.product(

@@ -263,9 +263,9 @@ def test_an_order_in_error_is_cancelled_and_one_that_never_began_is_compensated_
     order = claimed("two in a row").done("a").refused("b")
     assert order.cancel()
     assert order.states == ["Compensating", "Compensating"]
-    fresh = story("two in a row")
-    assert fresh.cancel()
-    assert (fresh.state, fresh.notices) == ("Compensated", ["undone"])
+    new_order = story("two in a row")
+    assert new_order.cancel()
+    assert (new_order.state, new_order.notices) == ("Compensated", ["undone"])
 
 
 def test_an_order_is_cancelled_once_and_neither_when_processed_nor_when_undone() -> None:

@@ -77,11 +77,11 @@ def test_an_alert_names_few_orders_however_many_saw_the_incident() -> None:
     assert active.times == 1000
 
 
-@pytest.mark.parametrize(("minutes", "over"), [(10, False), (15, False), (15.01, True)])
+@pytest.mark.parametrize(("minutes", "is_over"), [(10, False), (15, False), (15.01, True)])
 def test_an_incident_is_over_some_time_after_its_orders_should_have_seen_it_again(
-    minutes: float, over: bool
+    minutes: float, is_over: bool
 ) -> None:
-    assert rules.is_over(begun(), T0 + minutes * MINUTE) is over
+    assert rules.is_over(begun(), T0 + minutes * MINUTE) is is_over
 
 
 def test_an_incident_that_is_seen_after_it_was_over_begins_again() -> None:

@@ -131,9 +131,9 @@ def test_a_step_makes_the_moves_of_the_table_and_no_other(
 
 
 def test_an_order_makes_the_moves_of_the_table_and_no_other() -> None:
-    every = list(product(StepState, repeat=2))
+    state_pairs = list(product(StepState, repeat=2))
     legal, illegal = set(), set()
-    for states_before, states_after in product(every, every):
+    for states_before, states_after in product(state_pairs, state_pairs):
         before = order_of(*states_before)
         after = next_of(before, *states_after)
         pairs = zip(before.steps, after.steps, strict=True)

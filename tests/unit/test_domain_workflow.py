@@ -63,7 +63,7 @@ def test_a_step_comes_only_after_steps_written_before_it(after: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "what"),
+    ("changes", "text"),
     [
         ({"name": "Test"}, "workflow 'Test': workflow 'Test' is not a name"),
         ({"steps": named("A")}, "workflow 'test': step 'A' is not a name"),
@@ -84,10 +84,10 @@ def test_a_step_comes_only_after_steps_written_before_it(after: str) -> None:
     ],
 )
 def test_wrong_names_and_versions_are_refused_saying_where(
-    changes: dict[str, Any], what: str
+    changes: dict[str, Any], text: str
 ) -> None:
     members: dict[str, Any] = {"name": "test", "version": 1, "steps": named("a")} | changes
-    with pytest.raises(WorkflowError, match=what):
+    with pytest.raises(WorkflowError, match=text):
         Workflow(**members)
 
 
@@ -262,9 +262,9 @@ OUT_OF_BOUNDS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "what"), OUT_OF_BOUNDS)
-def test_a_number_out_of_bounds_is_refused_saying_where(changes: dict[str, Any], what: str) -> None:
-    with pytest.raises(WorkflowError, match=f"workflow 'test' step 'a': {what}"):
+@pytest.mark.parametrize(("changes", "text"), OUT_OF_BOUNDS)
+def test_a_number_out_of_bounds_is_refused_saying_where(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(WorkflowError, match=f"workflow 'test' step 'a': {text}"):
         workflow(*named("a", **changes))
 
 

@@ -101,12 +101,12 @@ def test_the_module_decides_nothing() -> None:
     nodes = [node for node in ast.walk(TREE) if isinstance(node, refused)]
     assert [f"line {getattr(node, 'lineno', 0)}" for node in nodes] == []
     loops = [n for n in ast.walk(TREE) if isinstance(n, ast.For | ast.AsyncFor | ast.comprehension)]
-    over = []
+    iterables = []
     for loop in loops:
         assert isinstance(loop, ast.For)
-        over.append(ast.unparse(loop.iter))
+        iterables.append(ast.unparse(loop.iter))
         assert len(loop.body) == 1
-    assert set(over) == {"read_applications()", "agents"}
+    assert set(iterables) == {"read_applications()", "agents"}
     for node in ast.walk(TREE):
         if isinstance(node, ast.Lambda):  # it names a method of an actor
             assert isinstance(node.body, ast.Attribute), ast.unparse(node)
@@ -207,9 +207,8 @@ def message(**members: Any) -> func.ServiceBusMessage:
     """Return a message as the worker makes it."""
     body = members.pop("body", b"\xff{}")
     properties = members.pop("application_properties", {})
-    message_class: Any = (
-        func.servicebus.ServiceBusMessage
-    )  # the concrete class is the package's own
+    # The concrete class is the package's own.
+    message_class: Any = func.servicebus.ServiceBusMessage
     return message_class(  # type: ignore[no-any-return]
         body=body,
         trigger_metadata=None,

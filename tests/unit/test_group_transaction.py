@@ -247,11 +247,11 @@ class Tokens:
     """A credential that notes what it was asked for."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[tuple[str, ...], dict[str, Any]]] = []
+        self.requests: list[tuple[tuple[str, ...], dict[str, Any]]] = []
 
     async def get_token(self, *scopes: str, **options: Any) -> AccessToken:
-        self.asked.append((scopes, options))
-        return AccessToken(f"token-{len(self.asked)}", 2**33)
+        self.requests.append((scopes, options))
+        return AccessToken(f"token-{len(self.requests)}", 2**33)
 
     async def close(self) -> None: ...
 
@@ -306,8 +306,8 @@ async def test_an_identity_signs_with_the_scope_that_the_sdk_asks_for() -> None:
     requests = await sent_both_ways(tokens)
     bearers = [headers["Authorization"] for _, headers in requests]
     assert bearers == ["Bearer token-1", "Bearer token-2"]
-    assert tokens.asked[0] == tokens.asked[1]
-    assert tokens.asked[0][0] == ("https://storage.azure.com/.default",)
+    assert tokens.requests[0] == tokens.requests[1]
+    assert tokens.requests[0][0] == ("https://storage.azure.com/.default",)
 
 
 async def test_a_token_is_asked_for_once() -> None:

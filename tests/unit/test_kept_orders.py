@@ -22,10 +22,10 @@ class Counted:
     """Counts what a store is asked for."""
 
     def __init__(self, system: Kit) -> None:
-        self.asked: Counter[str] = Counter()
+        self.operations: Counter[str] = Counter()
 
         async def pause(operation: str, _key: str) -> None:
-            self.asked[operation] += 1
+            self.operations[operation] += 1
 
         system.store.pause = pause
 
@@ -36,7 +36,7 @@ async def test_a_happy_order_is_committed_four_times_and_never_read() -> None:
     await system.submit()
     await system.drain()
     assert system.state() == "Processed"
-    assert counted.asked == {"commit": 4, **VERSION}
+    assert counted.operations == {"commit": 4, **VERSION}
 
 
 async def test_without_kept_orders_every_decision_reads_its_order() -> None:
@@ -45,7 +45,7 @@ async def test_without_kept_orders_every_decision_reads_its_order() -> None:
     await system.submit()
     await system.drain()
     assert system.state() == "Processed"
-    assert counted.asked == {"commit": 4, "load": 3, **VERSION}
+    assert counted.operations == {"commit": 4, "load": 3, **VERSION}
 
 
 async def test_another_instances_write_costs_one_refused_commit_and_nothing_else() -> None:
@@ -57,10 +57,10 @@ async def test_another_instances_write_costs_one_refused_commit_and_nothing_else
     await host_1.step(QUEUES.agent("stock"))
     await host_2.step(QUEUES.replies)  # host-1 still keeps the order as it was before
     await host_1.step(QUEUES.agent("payment"))
-    counted.asked.clear()
+    counted.operations.clear()
     await host_1.step(QUEUES.replies)
     assert host_1.state() == "Processed"
-    assert counted.asked == {"commit": 1, "load": 1}, "the seq says that the kept order is old"
+    assert counted.operations == {"commit": 1, "load": 1}, "the seq says that the kept order is old"
     assert len(set(host_1.ids(SHOP))) == len(host_1.ids(SHOP))
 
 
@@ -76,18 +76,18 @@ async def test_an_order_that_waits_for_an_operator_is_not_kept() -> None:
 
 
 async def test_a_stale_order_of_the_right_seq_is_refused_by_its_etag_and_read() -> None:
-    host_1 = kit()
-    await host_1.submit()
-    await host_1.step(QUEUES.scheduler)
-    await host_1.step(QUEUES.agent("stock"))
-    kept_order = host_1.context.kept.find("O-1", 0)
+    system = kit()
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    await system.step(QUEUES.agent("stock"))
+    kept_order = system.context.kept.find("O-1", 0)
     assert kept_order is not None
-    host_1.context.kept.forget("O-1")
-    host_1.context.kept.keep(replace(kept_order, token="of-an-older-row"))
-    counted = Counted(host_1)
-    await host_1.step(QUEUES.replies)
-    assert host_1.states() == ["Processed", "Processing"]
-    assert counted.asked == {"commit": 2, "load": 1}
+    system.context.kept.forget("O-1")
+    system.context.kept.keep(replace(kept_order, token="of-an-older-row"))
+    counted = Counted(system)
+    await system.step(QUEUES.replies)
+    assert system.states() == ["Processed", "Processing"]
+    assert counted.operations == {"commit": 2, "load": 1}
 
 
 async def test_a_repeated_reply_finds_nothing_in_the_kept_order_and_sends_again() -> None:

@@ -64,10 +64,10 @@ async def test_an_application_hears_of_its_order_once_while_the_schedulers_queue
         await receive(system, message)
         message = await again(system, QUEUES.orders)
         assert message.properties[EXTERNAL_SENT] == "yes"
-        assert system.told() == ["received"]
+        assert system.notices() == ["received"]
     break_queues(system)
     await receive(system, message)
-    assert system.told() == ["received"]
+    assert system.notices() == ["received"]
     await system.drain()
     assert system.state() == "Processed"
 
@@ -82,7 +82,7 @@ async def test_a_reply_whose_next_request_cannot_be_sent_is_recorded_and_comes_a
     for _ in range(5):
         await receive(system, message)
         assert system.states()[:2] == ["Processed", "Processing"]
-        assert system.told().count("step-completed") == 1
+        assert system.notices().count("step-completed") == 1
         message = await again(system, QUEUES.replies)
     break_queues(system)
     await receive(system, message)
@@ -100,7 +100,7 @@ async def test_while_the_table_is_away_an_order_is_put_back_and_not_rejected() -
         assert message.properties[TIMES] == str(times)
     system.store.plan = lambda _what, _key: None
     await receive(system, message)
-    assert system.told() == ["received"]
+    assert system.notices() == ["received"]
     assert (system.rejected(), system.alerts()) == ([], [])
 
 
@@ -115,7 +115,7 @@ async def test_a_full_response_queue_delays_the_rejection_of_an_order_and_nothin
     break_queues(system)
     await system.later(31)
     await system.sweep()
-    assert system.told() == ["rejected"]
+    assert system.notices() == ["rejected"]
     assert len(system.rejected()) == len(system.alerts()) == 1
     assert system.outs() == 0
 
@@ -128,7 +128,7 @@ async def test_a_full_response_queue_delays_the_answer_to_a_duplicate_and_nothin
     break_queues(system)
     await system.later(31)
     await system.sweep()
-    assert system.told() == ["received", "received"]
+    assert system.notices() == ["received", "received"]
     assert system.events()[-1].data.duplicate
 
 
@@ -146,7 +146,7 @@ async def test_an_alert_that_cannot_be_sent_for_days_is_sent_once() -> None:
         await system.later(31)
         await system.sweep()
     assert [alert.kind for alert in system.alerts()] == ["step-failed"]
-    assert system.told().count("failed") == 1
+    assert system.notices().count("failed") == 1
 
 
 async def requested(system: Kit) -> Message:
@@ -235,11 +235,13 @@ async def test_retries_that_outlast_the_function_are_put_back() -> None:
     assert len(system.bus.queues[STOCK].waiting) == 1
 
 
-@pytest.mark.parametrize("what", [StillRunning(timedelta(minutes=1)), {"a": 1}])
-async def test_no_answer_of_an_agent_is_lost_while_the_replies_queue_is_away(what: Any) -> None:
+@pytest.mark.parametrize("behaviour", [StillRunning(timedelta(minutes=1)), {"a": 1}])
+async def test_no_answer_of_an_agent_is_lost_while_the_replies_queue_is_away(
+    behaviour: Any,
+) -> None:
     system = kit()
     message = await requested(system)
-    system.agents["stock"].then(what, what)
+    system.agents["stock"].then(behaviour, behaviour)
     break_queues(system, QUEUES.replies)
     await receive(system, message)
     assert any(entry.message.properties.get(TIMES) for entry in system.bus.queues[STOCK].waiting)
@@ -255,7 +257,7 @@ async def test_an_application_that_sets_our_properties_changes_nothing_but_its_o
         "sas_first_at": "yesterday",
     }
     await receive(system, Message(QUEUES.orders, "m-1", order(), properties=forged))
-    assert system.told() == ["received"]
+    assert system.notices() == ["received"]
     await system.drain()
     assert system.state() == "Processed"
     assert (system.rejected(), system.alerts()) == ([], [])
@@ -275,7 +277,7 @@ async def test_two_supervisors_that_send_a_deferred_message_at_once_hold_it_once
     break_queues(system)
     await system.later(61)
     await system.sweep()
-    assert system.told() == ["received"]
+    assert system.notices() == ["received"]
 
 
 async def test_a_request_that_comes_late_asks_for_time_though_its_time_has_no_zone() -> None:

@@ -353,18 +353,20 @@ async def test_the_largest_order_is_accepted_and_reaches_its_agent() -> None:
 
 async def test_a_result_is_too_large_if_it_is_as_it_is_stored() -> None:
     codec = fernet()
-    fits, over = RESULT_BYTES_MAX * 3 // 4 - 200, RESULT_BYTES_MAX * 3 // 4
-    text = encode_result("x" * fits, "payment", codec)
+    largest, too_large = RESULT_BYTES_MAX * 3 // 4 - 200, RESULT_BYTES_MAX * 3 // 4
+    text = encode_result("x" * largest, "payment", codec)
     assert isinstance(text, str)
     assert RESULT_BYTES_MAX - 300 < len(text) <= RESULT_BYTES_MAX
-    fault = encode_result("x" * over, "payment", codec)
+    fault = encode_result("x" * too_large, "payment", codec)
     assert isinstance(fault, Fault)
     assert fault.code == "result-too-large"
-    assert not isinstance(encode_result("x" * over, "payment"), Fault)
+    assert not isinstance(encode_result("x" * too_large, "payment"), Fault)
     system = kit(codec=codec)
     callback = await callback_of(system, "C-1")
-    assert await post(system, callback, "x" * over) == 400
-    assert await post(system, callback, "x" * fits) == 202  # what was too large is not its result
+    assert await post(system, callback, "x" * too_large) == 400
+    assert (
+        await post(system, callback, "x" * largest) == 202
+    )  # what was too large is not its result
 
 
 async def test_a_result_that_is_large_only_once_it_is_encoded_is_offloaded() -> None:

@@ -182,7 +182,7 @@ async def test_an_order_of_a_newer_version_is_left_to_a_newer_instance() -> None
     assert newer.store.orders == {}
     await receive(newer, await comes_again(newer, QUEUES.orders))
     assert newer.order().details.version == 2
-    assert newer.told() == ["received"]
+    assert newer.notices() == ["received"]
     assert newer.rejected() == []
 
 
@@ -199,7 +199,7 @@ async def test_an_order_of_a_workflow_that_nobody_has_is_rejected_after_about_a_
     assert DEPLOY_WAIT <= waited <= DEPLOY_WAIT + timedelta(seconds=12)
     (rejection,) = older.rejected()
     assert (rejection.reason, rejection.message_id) == ("unknown-workflow", "m-1")
-    assert older.told() == ["rejected"]
+    assert older.notices() == ["rejected"]
 
 
 @pytest.mark.parametrize("since", ["tomorrow", "2999-01-01T00:00:00.000000Z", ""])
@@ -266,15 +266,13 @@ async def test_a_workflow_redefined_under_its_version_puts_messages_back_with_on
     await system.run(right.receiver.receive(right.submitter.handle, delivery(order_message)))
     wake = system.bus.take(QUEUES.scheduler)
     assert wake is not None
-    changed_system = redeployed(system, replace(CHAIN, steps=CHAIN.steps[:1]), CARE)
+    redefined = redeployed(system, replace(CHAIN, steps=CHAIN.steps[:1]), CARE)
     for _ in range(40):
         assert (
-            await system.run(
-                changed_system.receiver.receive(changed_system.scheduler.handle, delivery(wake))
-            )
+            await system.run(redefined.receiver.receive(redefined.scheduler.handle, delivery(wake)))
             is None
         )
-        await system.run(changed_system.supervisor.sweep())
+        await system.run(redefined.supervisor.sweep())
         wake = await comes_again(system, QUEUES.scheduler, DELAY_MAX_S)
     (alert, later) = system.alerts()
     assert (alert.kind, alert.scope) == ("not-runnable", "workflow chain 1")

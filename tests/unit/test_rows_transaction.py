@@ -30,10 +30,10 @@ DETAILS = Details(
 
 
 def rules_of(steps: int) -> Rules:
-    step_list = tuple(
+    defined_steps = tuple(
         Step(f"s-{n}", agent="inventory", after=(), undo=Undo()) for n in range(steps)
     )
-    return Workflow("order", version=1, steps=step_list).rules
+    return Workflow("order", version=1, steps=defined_steps).rules
 
 
 def submitted(rules: Rules) -> Change:

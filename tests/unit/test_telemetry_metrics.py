@@ -281,16 +281,16 @@ async def test_requests_and_messages_are_counted_for_the_actor_that_made_them(
         meter.count_read(0)
         meter.count_written(5)
     await bus.close()
-    by_name, agent = recorded.metrics(), {"sas.actor": "agent"}
-    assert by_name["sas.bus.messages"] == [(1, agent)]
-    assert by_name["sas.bus.bytes"] == [(2, agent)]
-    assert by_name["sas.bus.operations"] == [(1, agent | {"sas.kind": "sends"})]
-    assert by_name["sas.storage.requests"] == [
+    metrics_by_name, agent = recorded.metrics(), {"sas.actor": "agent"}
+    assert metrics_by_name["sas.bus.messages"] == [(1, agent)]
+    assert metrics_by_name["sas.bus.bytes"] == [(2, agent)]
+    assert metrics_by_name["sas.bus.operations"] == [(1, agent | {"sas.kind": "sends"})]
+    assert metrics_by_name["sas.storage.requests"] == [
         (1, agent | {"sas.kind": "transactions"}),
         (1, agent | {"sas.kind": "reads"}),
     ]
-    assert by_name["sas.storage.bytes"] == [(70, agent)]
-    assert by_name["sas.storage.entities"] == [
+    assert metrics_by_name["sas.storage.bytes"] == [(70, agent)]
+    assert metrics_by_name["sas.storage.entities"] == [
         (3, agent | {"sas.kind": "read"}),
         (5, agent | {"sas.kind": "written"}),
     ]
@@ -341,9 +341,9 @@ async def test_names_units_and_attributes_are_those_the_queries_rely_on(recorded
         metrics.bus_operation("sends")
         metrics.storage_request("reads", 5)
         metrics.entities("read", 1)
-    by_name = recorded.metrics()
-    assert set(by_name) == set(LISTED)
-    for name, points in by_name.items():
+    metrics_by_name = recorded.metrics()
+    assert set(metrics_by_name) == set(LISTED)
+    for name, points in metrics_by_name.items():
         for _, about in points:
             assert set(about) == set(LISTED[name]["attributes"]), name
 
