@@ -122,13 +122,13 @@ class Night:
 
     def put(self, path: str, body: bytes, **members: Any) -> None:
         """Put a message into a queue, as the bus shows it."""
-        lying = self.lying.setdefault(path, [])
-        number = len(lying) + 1
+        messages = self.lying.setdefault(path, [])
+        number = len(messages) + 1
         fields: dict[str, Any] = {
             "message_id": f"m-{number}",
             "enqueued_at": self.system.clock.now(),
         } | members
-        lying.append(Peeked(body=body, sequence=number, **fields))
+        messages.append(Peeked(body=body, sequence=number, **fields))
 
     # -- The operator's bus: see sas.ports.OperatorBus ----------------------------------------
 

@@ -260,8 +260,8 @@ class Story:
     def rest(self, name: str, *, seconds: float) -> None:
         """Let a Pending step rest, as an extended wait would."""
         until = self.now + timedelta(seconds=seconds)
-        rests = replace(self.step(name), turn=Resting(until))
-        steps = tuple(rests if s.name == name else s for s in self.order.steps)
+        resting_step = replace(self.step(name), turn=Resting(until))
+        steps = tuple(resting_step if s.name == name else s for s in self.order.steps)
         self.order = replace(self.order, steps=steps)
 
     @property

@@ -152,18 +152,18 @@ async def test_a_service_that_is_down_for_long_is_tried_until_complete_by_then_s
 
 async def test_a_call_is_cut_off_at_complete_by_and_sends_no_reply() -> None:
     system, message = await requested()
-    cut: list[bool] = []
+    cancellations: list[bool] = []
 
     async def hangs(_call: Call) -> None:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            cut.append(True)
+            cancellations.append(True)
             raise
 
     system.agents["stock"].then(hangs)
     await system.hand(message)
-    assert cut == [True]
+    assert cancellations == [True]
     assert system.clock.now() == START + ALLOWED
     assert replies(system) == []
 
@@ -173,8 +173,8 @@ async def test_a_request_found_past_its_complete_by_calls_nothing_before_it_has_
     await system.later(ALLOWED.total_seconds())
     await system.hand(message)
     await system.later(2)
-    (again,) = system.bus.messages(QUEUES.agent("stock"))
-    await system.hand(again)
+    (second_request,) = system.bus.messages(QUEUES.agent("stock"))
+    await system.hand(second_request)
     assert system.agents["stock"].calls == []  # the scheduler has not granted it
     await system.step(QUEUES.replies)
     assert system.words()[-1] == "progress"
@@ -400,10 +400,10 @@ async def test_a_claim_check_of_an_order_no_longer_stored_is_refused() -> None:
 
 
 async def test_the_store_being_down_for_a_claim_check_lets_the_request_come_again() -> None:
-    for text, missed in (("x" * 200_000, "get_payload"), ("x", "load")):
+    for text, operation in (("x" * 200_000, "get_payload"), ("x", "load")):
         system, message = await requested(order={"text": text})
-        message = message if missed == "get_payload" else offloaded(message)
-        system.store.fail_next(missed, StoreFault.UNAVAILABLE)
+        message = message if operation == "get_payload" else offloaded(message)
+        system.store.fail_next(operation, StoreFault.UNAVAILABLE)
         with pytest.raises(StoreUnavailableError):
             await system.hand(message)
         await system.hand(message)
@@ -466,8 +466,8 @@ async def test_a_late_call_that_lands_after_the_undo_does_not_move_the_order() -
     slow.then(takes(29, system, {"late": 1}))
     actor = agent_actor(system.context, "stock", slow)
     await system.run(actor.handle(delivery(message, message_id="m")))
-    late = system.bus.take(QUEUES.replies)
-    assert late is not None
+    late_reply = system.bus.take(QUEUES.replies)
+    assert late_reply is not None
     system.agents["stock"].then(*[TransientError("down")] * 1000)
     for _ in range(6):
         await system.later(31)
@@ -475,7 +475,7 @@ async def test_a_late_call_that_lands_after_the_undo_does_not_move_the_order() -
         await system.drain()
         system.agents["stock"].script.clear()
     state = system.order()
-    await system.hand(late)
+    await system.hand(late_reply)
     assert system.order() == state
 
 

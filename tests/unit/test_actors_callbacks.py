@@ -204,14 +204,14 @@ async def test_between_two_attempts_it_waits_and_counts_at_the_next() -> None:
     # She changes her mind, before anybody has looked.
     await system.hand(callback_message(callback, "c-2"))
     assert system.rejected() == []
-    (put_back,) = waiting(system)
-    assert put_back.scheduled_at == START + timedelta(seconds=5)
+    (copy,) = waiting(system)
+    assert copy.scheduled_at == START + timedelta(seconds=5)
     await system.later(6)
     await system.drain()  # still in Error: it is put back again, for longer
-    (again,) = waiting(system)
-    assert again.message_id != put_back.message_id
-    assert again.scheduled_at is not None
-    assert again.scheduled_at >= system.clock.now() + timedelta(seconds=6)
+    (second_copy,) = waiting(system)
+    assert second_copy.message_id != copy.message_id
+    assert second_copy.scheduled_at is not None
+    assert second_copy.scheduled_at >= system.clock.now() + timedelta(seconds=6)
     system.agents["stock"].then(AwaitCallback(HOUR))
     await system.hand(command("resubmit", system.order().seq))
     await system.drain()
@@ -361,8 +361,8 @@ async def test_a_posted_callback_is_taken_and_ends_its_step() -> None:
     await system.drain()
     assert system.state() == "Processed"
     assert system.order().steps[0].result == "7"
-    again = await post(system, callback.token, {"outcome": "done", "result": 7})
-    assert (again.status, again.code) == (200, "already")
+    second_answer = await post(system, callback.token, {"outcome": "done", "result": 7})
+    assert (second_answer.status, second_answer.code) == (200, "already")
     assert waiting(system) == []
 
 
@@ -486,10 +486,10 @@ async def test_one_token_keeps_one_result_at_a_time_however_many_are_posted(wait
 
 async def test_of_results_posted_at_once_one_is_kept() -> None:
     system, callback = await awaiting()
-    real = system.store.recorded
+    original = system.store.recorded
 
     async def recorded(order_id: str, cause: str) -> JournalEntry | None:
-        stored = await real(order_id, cause)
+        stored = await original(order_id, cause)
         await asyncio.sleep(0)  # now all of them have seen that nothing is recorded
         return stored
 
@@ -531,11 +531,11 @@ async def test_another_result_is_accepted_once_the_first_was_acted_on() -> None:
 
 async def test_a_flood_of_posts_is_429_and_takes_nothing() -> None:
     system, callback = await awaiting()
-    gate, real = asyncio.Event(), system.store.load
+    gate, original = asyncio.Event(), system.store.load
 
     async def load(order_id: str) -> Order | None:
         await gate.wait()
-        return await real(order_id)
+        return await original(order_id)
 
     system.store.load = load  # type: ignore[method-assign]
     body = b'{"outcome":"done"}'
@@ -614,8 +614,8 @@ async def test_a_large_result_is_offloaded_and_reaches_the_next_agent_whole() ->
     assert isinstance(result, PayloadRef)
     assert system.agents["payment"].calls[0][1].results == {"reserve": LARGE}
     assert system.state() == "Processed"
-    again = await post(system, callback.token, {"outcome": "done", "result": LARGE})
-    assert (again.status, again.code) == (200, "already")
+    second_answer = await post(system, callback.token, {"outcome": "done", "result": LARGE})
+    assert (second_answer.status, second_answer.code) == (200, "already")
 
 
 async def test_a_large_result_whose_write_fails_is_503_and_nothing_is_taken() -> None:

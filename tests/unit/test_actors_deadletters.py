@@ -182,12 +182,12 @@ async def test_a_wake_dead_lettered_before_its_claim_is_fenced_and_its_slow_hand
     message = system.bus.take(QUEUES.scheduler)
     assert message is not None
     once = iter([True])
-    real = system.store.commit
+    original = system.store.commit
 
     async def commit(change: Any) -> Any:
         if next(once, False):
             await system.dead_letters.handle(letter(message))
-        return await real(change)
+        return await original(change)
 
     system.store.commit = commit  # type: ignore[method-assign]
     await system.hand(message)
@@ -452,16 +452,16 @@ async def test_a_body_that_names_its_own_source_is_not_believed(name: str, sourc
 
 
 @pytest.mark.parametrize("name", ["DeadLetterSource", "dead\\u004cetterSource"])
-@pytest.mark.parametrize("twice", ['"x":1,"x":2', '"x":NaN'])
+@pytest.mark.parametrize("members", ['"x":1,"x":2', '"x":NaN'])
 async def test_a_body_that_only_the_host_can_parse_is_not_believed_either(
-    name: str, twice: str
+    name: str, members: str
 ) -> None:
     """Our own parser refuses a member that is there twice. The host may take the last one."""
     system = await claimed()
     start = (
         '{"reason":"x","description":"y","source_queue":"scheduler","at":"z","id":"1","body":"b",'
     )
-    body = f'{start}{twice},"{name}":"{QUEUES.rejected}"}}'.encode()
+    body = f'{start}{members},"{name}":"{QUEUES.rejected}"}}'.encode()
     await dead(system, letter(body, QUEUES.rejected))
     assert [rejection.source_queue for rejection in system.rejected()] == ["unknown"]
     assert [alert.kind for alert in system.alerts()] == ["dead-lettered"]
@@ -481,12 +481,12 @@ async def test_what_dead_letters_gave_up_is_put_back_while_its_cause_lasts_and_h
 ) -> None:
     system = kit()
     letters = system.dead_letters
-    given_up = letter(order(), QUEUES.orders)
+    dead_letter = letter(order(), QUEUES.orders)
     with monkeypatch.context() as broken:
         broken.setattr(system.store, "load", {}.__getitem__)
         with pytest.raises(GivenUpError, match="KeyError"):
-            await system.run(letters.handle_given_up(given_up))
-    await system.run(letters.handle_given_up(given_up))
+            await system.run(letters.handle_given_up(dead_letter))
+    await system.run(letters.handle_given_up(dead_letter))
     assert (system.notices(), system.state()) == (["rejected"], "Rejected")
 
 

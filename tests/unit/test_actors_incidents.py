@@ -75,14 +75,14 @@ async def test_a_scheduler_away_for_three_hours_is_reported_three_times_for_all_
 async def test_the_end_of_an_incident_is_reported_once() -> None:
     system = await waiting(5)
     await sweeps(system, 20)
-    began = system.alerts()[0]
+    start = system.alerts()[0]
     await system.drain()
     assert system.state("O-3") == "Processed"
     await sweeps(system, 60)
     assert alerts_sent(system)[-1] == "cleared"
     assert alerts_sent(system).count("cleared") == 1
     end = system.alerts()[-1]
-    assert (end.cleared, end.scope, end.since) == ("not-picked-up", began.scope, began.since)
+    assert (end.cleared, end.scope, end.since) == ("not-picked-up", start.scope, start.since)
 
 
 async def test_urgent_and_ordinary_orders_are_reported_apart() -> None:
@@ -235,7 +235,7 @@ async def test_each_incident_is_reported_at_its_beginning_and_at_its_end(seed: i
         await system.sweep()  # alerts that were held
     alerts = {alert.id: alert for alert in system.alerts()}
     ends = {alert.since for alert in alerts.values() if alert.kind == "cleared"}
-    begins = {alert.since for alert in alerts.values() if alert.kind == "not-picked-up"}
+    starts = {alert.since for alert in alerts.values() if alert.kind == "not-picked-up"}
     assert is_reported
-    assert ends == begins
+    assert ends == starts
     assert len(alerts) < 20

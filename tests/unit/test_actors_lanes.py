@@ -30,22 +30,22 @@ def waiting_counts(system: Kit) -> dict[str, int]:
 async def test_everything_that_follows_from_an_urgent_order_stays_in_its_lane() -> None:
     system = kit()
     await submit(system)
-    passed: set[str] = set()
+    queues: set[str] = set()
     while waiting := [name for name in waiting_counts(system) if name in {*URGENT, *ORDINARY}]:
-        passed.update(waiting)
+        queues.update(waiting)
         await system.step(waiting[0])
     assert system.state("U-1") == "Processed"
-    assert passed == set(URGENT) - {lane(q, urgent=True) for q in (QUEUES.orders, QUEUES.callbacks)}
+    assert queues == set(URGENT) - {lane(q, urgent=True) for q in (QUEUES.orders, QUEUES.callbacks)}
 
 
 async def test_a_callback_of_an_urgent_order_takes_its_lane_and_waits_in_it() -> None:
     system = kit()
-    within = timedelta(minutes=5)
+    time_allowed = timedelta(minutes=5)
     tokens: list[str] = []
 
     async def awaited(call: Call) -> AwaitCallback:
-        tokens.append(call.callback(within).token)
-        return AwaitCallback(within)
+        tokens.append(call.callback(time_allowed).token)
+        return AwaitCallback(time_allowed)
 
     system.agents["stock"].then(awaited)
     await submit(system)

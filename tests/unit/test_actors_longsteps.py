@@ -84,10 +84,10 @@ async def test_a_redelivery_sends_and_puts_back_the_same_under_the_same_ids() ->
         await system.hand(message)
     await system.hand(message)
     assert system.ids(QUEUES.replies) == ["O-1/00/do/1/0"] * 2
-    (put_back,) = requests_put_back(system)
+    (copy,) = requests_put_back(system)
     await system.hand(message)
     message_ids = [request.message_id for request in requests_put_back(system)]
-    assert message_ids == [put_back.message_id] * 2
+    assert message_ids == [copy.message_id] * 2
 
 
 async def test_a_look_whose_grant_is_under_way_waits_for_it_and_makes_no_call() -> None:

@@ -407,12 +407,12 @@ async def test_what_cannot_be_done_is_refused_in_one_sentence_and_changes_nothin
     situation: Any, verb: str, members: dict[str, Any], why: str
 ) -> None:
     system = await situation()
-    before, woken = system.order(), len(system.bus.messages(QUEUES.scheduler))
+    before, wake_count = system.order(), len(system.bus.messages(QUEUES.scheduler))
     await tell(system, verb, **members, id="w-9")
     assert refusals(system) == [f"{verb} of order O-1 was refused: {why}"]
     assert system.order() == before
     assert len(system.journal()) == before.seq
-    assert len(system.bus.messages(QUEUES.scheduler)) == woken
+    assert len(system.bus.messages(QUEUES.scheduler)) == wake_count
     assert system.alerts()[-1].id == "refused/w-9"
 
 
@@ -563,22 +563,22 @@ def silent(system: Kit) -> None:
 
 async def test_a_service_that_is_away_is_tried_again_after_rests_and_a_long_wait() -> None:
     system = await submitted(PATIENT)
-    swept: list[dict[str, int]] = []
+    sweeps: list[dict[str, int]] = []
     for seconds in (30, 20, 30, 3600):
         if system.bus.messages(QUEUES.scheduler):
             await system.step(QUEUES.scheduler)
             silent(system)
         await system.later(seconds)
-        swept.append(await system.sweep())
-    assert swept == [
+        sweeps.append(await system.sweep())
+    assert sweeps == [
         {"step reset": 1},
         {"released": 1},
         {"extended wait": 1},
         {"released": 1},
     ]
-    first, again = system.alerts()  # an hour is longer than it takes to be told again
-    assert (first.kind, again.kind) == ("waiting", "waiting")
-    assert first.since == again.since
+    first, second = system.alerts()  # an hour is longer than it takes to be told again
+    assert (first.kind, second.kind) == ("waiting", "waiting")
+    assert first.since == second.since
     await system.drain()
     assert system.state() == "Processed"
 
@@ -592,9 +592,9 @@ async def test_a_wake_in_an_extended_wait_claims_nothing() -> None:
         await system.later(seconds)
         await system.sweep()
     before = system.order()
-    stray = internal.encode(WakeMessage(id="stray", order_id="O-1", seq=0))
+    body = internal.encode(WakeMessage(id="stray", order_id="O-1", seq=0))
     assert (
-        await system.run(system.scheduler.handle(received(QUEUES.scheduler, "stray", stray)))
+        await system.run(system.scheduler.handle(received(QUEUES.scheduler, "stray", body)))
         is ApplyResult.NOTHING
     )
     assert system.order() == before
@@ -621,8 +621,8 @@ async def test_an_overdue_order_that_undoes_is_undone() -> None:
     await system.step(QUEUES.scheduler)
     silent(system)
     await system.later(20)
-    swept = await system.sweep()
-    assert (swept, system.state()) == ({"overdue, undo decided": 1}, "Processed")
+    sweep = await system.sweep()
+    assert (sweep, system.state()) == ({"overdue, undo decided": 1}, "Processed")
     assert system.order("O-2").steps[0].resting
     await system.later(10 + 5 + 60)
     assert await system.sweep() == {"released": 1}

@@ -117,14 +117,14 @@ async def test_a_slow_probe_that_fails_after_the_circuit_closed_waits_before_its
         raise TransientError("busy", retry_after=timedelta(seconds=5))
 
     async def note(_call: object) -> None:
-        at.append((system.clock.now() - began).total_seconds())
+        at.append((system.clock.now() - start).total_seconds())
 
     system.agents["stock"].then(closed_meanwhile, note)
     await system.submit()
     await system.step(QUEUES.scheduler)
     message = system.bus.take(STOCK)
     assert message is not None
-    began = system.clock.now()
+    start = system.clock.now()
     await system.run(system.actors["stock"].handle(delivery(message)))
     assert at
     assert at[0] >= 5

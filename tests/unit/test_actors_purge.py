@@ -110,11 +110,11 @@ async def test_a_run_goes_through_more_than_a_batch_oldest_first_in_each_shard(
     names += neighbours("o-0", 10)
     for number, name in enumerate(names):
         await processed(system, name, 60 - number // 4)  # several at the same moment
-    together, removed = system.store.purge, list[Order]()
+    purge_together, removed = system.store.purge, list[Order]()
 
     async def noted(*orders: Order) -> set[str]:
         removed.extend(orders)
-        return await together(*orders)
+        return await purge_together(*orders)
 
     system.store.purge = noted  # type: ignore[method-assign]
     report = await run(system)
@@ -135,10 +135,10 @@ async def test_orders_that_an_operator_touches_keep_none_of_those_removed_with_t
     names = neighbours("o", purge.TOGETHER)
     for name in names:
         await processed(system, name, 60)
-    together = system.store.purge
+    purge_together = system.store.purge
 
     async def meanwhile(*orders: Order) -> set[str]:
-        system.store.purge = together  # type: ignore[method-assign]
+        system.store.purge = purge_together  # type: ignore[method-assign]
         await system.store.commit(cases.undone(system.order(names[1]), ONE))
         assert len(orders) == purge.TOGETHER
         return set()  # as the table answers: one of the transaction's orders has another token
@@ -249,9 +249,9 @@ async def test_a_purge_ends_with_its_functions_time_and_the_next_one_goes_on() -
 
     system.store.load = slow  # type: ignore[method-assign]
     purger = Purger(system.context, RETENTION, function_time=timedelta(seconds=30))
-    began = system.clock.now()
+    start = system.clock.now()
     report = await system.run(purger.run())
-    assert system.clock.now() - began <= timedelta(seconds=45)
+    assert system.clock.now() - start <= timedelta(seconds=45)
     assert 0 < report.removed + report.left <= 30
     system.store.load = load  # type: ignore[method-assign]
     await run(system)

@@ -383,10 +383,10 @@ async def test_a_request_behind_many_that_were_put_back_is_excused(
 ) -> None:
     monkeypatch.setattr(excuses, "SCAN_MAX", 5)
     system = await expired(is_taken=True)
-    put_back = b'{"kind":"wake","format":1,"id":"x","order_id":"O-9"}'
+    body = b'{"kind":"wake","format":1,"id":"x","order_id":"O-9"}'
     properties = {"sas_put_back": "1"}
     await system.bus.send(
-        [Message(STOCK, f"m-{number}", put_back, properties=properties) for number in range(6)]
+        [Message(STOCK, f"m-{number}", body, properties=properties) for number in range(6)]
     )
     for _ in range(20):
         assert set(await system.sweep()) <= {"its queue is away"}

@@ -135,8 +135,8 @@ async def test_the_probe_of_a_breaker_waits_for_a_slot(system: Kit) -> None:
     (waiting,) = system.bus.queues[QUEUES.agent("stock")].waiting
     assert await system.store.acquire_lease("slot|stock|0", "another", now, now)
     await system.later(4)
-    again = waiting.message
-    await system.run(stock.handle(delivery(again, count=1)))
+    request = waiting.message
+    await system.run(stock.handle(delivery(request, count=1)))
     assert keys(system, "stock") == [("do", "O-1/pay")]
     assert len(system.bus.messages(QUEUES.replies)) == 1
 
@@ -213,17 +213,17 @@ async def test_breakers_are_read_only_where_there_is_a_choice_and_once_a_second_
     for _ in range(3):
         await system.run(scheduler.handle(delivery(wake)))
     assert read == ["breaker|payment", "breaker|stock"]
-    without = kit()
-    without.store.plan = note
-    await without.submit()
-    await without.step(QUEUES.scheduler)
+    plain_system = kit()
+    plain_system.store.plan = note
+    await plain_system.submit()
+    await plain_system.step(QUEUES.scheduler)
     assert len(read) == 2
 
 
 async def test_after_a_callback_the_next_step_goes_to_an_agent_that_is_to_be_had() -> None:
     first = Step("reserve", agent="stock", time_allowed=ALLOWED, undo=UNDO)
-    then = Step("pay", agent="stock", time_allowed=ALLOWED, undo=UNDO, alternatives=("payment",))
-    system = kit(Workflow("chain", version=1, steps=(first, then)))
+    last = Step("pay", agent="stock", time_allowed=ALLOWED, undo=UNDO, alternatives=("payment",))
+    system = kit(Workflow("chain", version=1, steps=(first, last)))
     tokens: list[str] = []
 
     async def ask(call: Call) -> AwaitCallback:

@@ -150,9 +150,9 @@ async def test_a_wake_repeated_sends_the_same_requests_with_the_same_ids() -> No
 async def test_a_stray_wake_changes_nothing() -> None:
     system = await claimed()
     before = system.order()
-    stray = wake(wake_id="stray").body
+    body = wake(wake_id="stray").body
     assert (
-        await system.run(system.scheduler.handle(received(QUEUES.scheduler, "m", stray)))
+        await system.run(system.scheduler.handle(received(QUEUES.scheduler, "m", body)))
         is ApplyResult.NOTHING
     )
     assert system.order() == before
@@ -260,7 +260,7 @@ async def test_a_duplicate_reply_repeats_what_it_led_to_with_the_same_ids() -> N
 
 
 @pytest.mark.parametrize(
-    "late",
+    "reply",
     [
         done(epoch=2),
         done(epoch=0, id="old"),
@@ -270,10 +270,10 @@ async def test_a_duplicate_reply_repeats_what_it_led_to_with_the_same_ids() -> N
         done(direction="undo", id="other-way"),
     ],
 )
-async def test_a_reply_to_another_dispatch_changes_nothing(late: Message) -> None:
+async def test_a_reply_to_another_dispatch_changes_nothing(reply: Message) -> None:
     system = await claimed()
     before = system.order()
-    result = await system.run(system.scheduler.handle_reply(delivery(late)))
+    result = await system.run(system.scheduler.handle_reply(delivery(reply)))
     assert result is ApplyResult.NOTHING
     assert system.order() == before
     assert system.rejected() == []
@@ -357,10 +357,10 @@ async def test_a_reply_on_the_scheduler_queue_is_poison() -> None:
 
 async def test_a_workflow_this_deployment_does_not_have_has_the_message_put_back() -> None:
     system = await claimed()
-    without = kit(_renamed("other"), beside=system)
+    other_system = kit(_renamed("other"), beside=system)
     for message in (wake(wake_id="w-2"), done()):
         with pytest.raises(OtherVersionError, match="order O-1 waits for a deploy: unknown"):
-            await without.hand(message)
+            await other_system.hand(message)
     await system.hand(done())
     assert system.states() == ["Processed", "Processing"]
 
@@ -536,23 +536,25 @@ async def test_messages_of_one_order_never_share_an_id() -> None:
 async def test_one_transition_makes_one_send_to_each_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     system = kit(FAN)
     system.agents["payment"].then({"ok": True}, RefusedError("declined", "no"))
-    together: list[dict[str, int]] = []  # of one transition, how many messages by queue
+    sends: list[dict[str, int]] = []  # of one transition, how many messages by queue
     send = system.bus.send
 
     async def noted(messages: Sequence[Message]) -> None:
         by_queue = Counter(message.queue for message in messages)
-        assert by_queue.keys().isdisjoint(together[-1])
-        together[-1].update(by_queue)
+        assert by_queue.keys().isdisjoint(sends[-1])
+        sends[-1].update(by_queue)
         await send(messages)
 
     monkeypatch.setattr(system.bus, "send", noted)
-    together.append({})
+    sends.append({})
     await system.submit(order(workflow="fan"))
-    while busy := [name for name in QUEUES.on_the_way(system.agents) if system.bus.messages(name)]:
-        together.append({})
-        await system.step(busy[0])
+    while queues := [
+        name for name in QUEUES.on_the_way(system.agents) if system.bus.messages(name)
+    ]:
+        sends.append({})
+        await system.step(queues[0])
     assert (system.notices()[0], *system.notices()[-2:]) == ("received", "failed", "undone")
-    assert {QUEUES.agent("stock"): 2, QUEUES.agent("payment"): 1, SHOP: 1} in together
+    assert {QUEUES.agent("stock"): 2, QUEUES.agent("payment"): 1, SHOP: 1} in sends
 
 
 async def test_the_end_of_an_order_and_that_of_its_last_step_go_out_in_one_send(

@@ -150,13 +150,13 @@ async def test_the_slot_of_an_instance_that_died_is_free_again_after_its_complet
 async def test_the_slot_of_an_instance_that_died_is_free_after_the_longest_call() -> None:
     rig = Rig(limit=1, instances=1)
     rig.remote.seconds = 3600
-    dying = asyncio.ensure_future(rig.handling(0, seconds=3 * 3600))
+    call = asyncio.ensure_future(rig.handling(0, seconds=3 * 3600))
     await rig.clock.advance(1)
     assert rig.remote.now == 1
     # A process that died does not give its slot back.
     rig.store.fail_next("acquire_lease", StoreFault.UNAVAILABLE)
-    dying.cancel()
-    await asyncio.gather(dying, return_exceptions=True)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
     rig.remote.seconds = 1
     await rig.clock.advance(CALL_MAX.total_seconds() - 10)
     await rig.all(rig.handling(1, seconds=3600))
@@ -240,12 +240,12 @@ async def test_an_urgent_request_looks_for_a_slot_more_often_and_comes_again_soo
         await rig.all(rig.handling(number, urgent=urgent))
         looks.append(rig.store.requests - before)
     assert looks[1] >= 2 * looks[0] >= 8
-    rests = [
+    waits = [
         (entry.message.scheduled_at or now) - entry.enqueued_at
         for queue in (QUEUE, f"{QUEUE}-urgent")
         for entry in rig.bus.queues[queue].waiting
     ]
-    assert rests[1] < timedelta(seconds=1) <= rests[0]
+    assert waits[1] < timedelta(seconds=1) <= waits[0]
 
 
 def test_a_lease_ends_after_complete_by_or_after_the_longest_call() -> None:

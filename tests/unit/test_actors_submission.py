@@ -54,11 +54,11 @@ async def test_the_same_order_again_changes_nothing_and_gets_a_notification() ->
     assert system.order() == before
     assert system.words() == ["submitted"]
     assert len(system.ids(QUEUES.scheduler)) == 1
-    again = system.events()[1]
+    notification = system.events()[1]
     assert system.notices() == ["received", "received"]
-    assert again.data.duplicate
-    assert again.data.correlation_id == "c-again"
-    assert again.data.state == "Pending"
+    assert notification.data.duplicate
+    assert notification.data.correlation_id == "c-again"
+    assert notification.data.state == "Pending"
     assert system.rejected() == []
 
 
@@ -76,9 +76,9 @@ async def test_the_notification_of_a_duplicate_names_the_state_of_the_finished_o
     await system.drain()
     await system.submit(message_id="m-2")
     assert system.state() == "Processed"
-    again = system.events()[-1]
-    assert again.data.duplicate
-    assert again.data.state == "Processed"
+    notification = system.events()[-1]
+    assert notification.data.duplicate
+    assert notification.data.state == "Processed"
 
 
 async def test_a_duplicate_notified_again_has_the_same_message_id() -> None:
@@ -135,8 +135,8 @@ async def test_two_submissions_of_one_order_at_once_write_it_once() -> None:
 async def test_redelivery_after_a_crash_between_commit_and_send_sends_the_same_ids(
     sent_before_the_crash: int,
 ) -> None:
-    whole = kit()
-    await whole.submit()
+    whole_system = kit()
+    await whole_system.submit()
     system = kit()
     system.bus.plan = _dies_after(sent_before_the_crash)
     with pytest.raises(_Died):
@@ -145,7 +145,7 @@ async def test_redelivery_after_a_crash_between_commit_and_send_sends_the_same_i
     system.bus.plan = lambda _message: None
     await system.submit()
     for queue in (QUEUES.scheduler, SHOP):
-        assert set(system.ids(queue)) == set(whole.ids(queue))
+        assert set(system.ids(queue)) == set(whole_system.ids(queue))
     assert system.words() == ["submitted"]
     assert not any(event.data.duplicate for event in system.events())
 
@@ -186,10 +186,10 @@ async def test_the_bus_being_down_for_the_wake_lets_the_message_come_again() -> 
     with pytest.raises(BusUnavailableError) as outage:
         await system.submit()
     assert system.notices() == ["received"]  # nobody waits for the scheduler's queue
-    again = Delivery(
+    copy = Delivery(
         body=order(), message_id="m-1", queue=QUEUES.orders, properties=outage.value.put_back_with
     )
-    await system.run(system.submitter.handle(again))
+    await system.run(system.submitter.handle(copy))
     assert system.ids(QUEUES.scheduler) == ["O-1/1/0"]
     assert system.notices() == ["received"]
 
@@ -213,10 +213,10 @@ async def test_a_missing_reply_queue_parks_the_notifications_and_the_order_goes_
     await system.submit(order(reply_queue="responses-nobody"))
     await system.drain()
     assert system.state() == "Processed"
-    parked = system.rejected()
-    assert {rejection.reason for rejection in parked} == {"undeliverable"}
-    assert {rejection.source_queue for rejection in parked} == {"responses-nobody"}
-    kinds = [rejection.body.split('"type":"')[1].split('"')[0] for rejection in parked]
+    rejections = system.rejected()
+    assert {rejection.reason for rejection in rejections} == {"undeliverable"}
+    assert {rejection.source_queue for rejection in rejections} == {"responses-nobody"}
+    kinds = [rejection.body.split('"type":"')[1].split('"')[0] for rejection in rejections]
     assert kinds == [
         "sas.order.received.v1",
         "sas.order.step-completed.v1",
@@ -303,7 +303,7 @@ async def test_the_check_of_the_business_rejects_with_its_own_sentence() -> None
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason", "is_told"),
+    ("changes", "reason", "has_notification"),
     [
         ({"workflow": "nothing"}, "unknown-workflow", True),
         ({"workflow_version": 7}, "unknown-workflow", True),
@@ -322,7 +322,7 @@ async def test_the_check_of_the_business_rejects_with_its_own_sentence() -> None
     ],
 )
 async def test_an_unusable_message_is_kept_with_an_alert_and_a_notification_where_possible(
-    changes: dict[str, Any], reason: str, *, is_told: bool
+    changes: dict[str, Any], reason: str, *, has_notification: bool
 ) -> None:
     system = kit()
     body = order(**changes)
@@ -337,7 +337,7 @@ async def test_an_unusable_message_is_kept_with_an_alert_and_a_notification_wher
     (alert,) = system.alerts()
     assert alert.kind == "rejected"
     assert rejection.description in alert.text
-    assert system.notices() == (["rejected"] if is_told else [])
+    assert system.notices() == (["rejected"] if has_notification else [])
     assert system.ids(QUEUES.scheduler) == []
 
 

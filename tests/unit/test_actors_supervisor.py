@@ -74,21 +74,21 @@ async def test_a_step_that_was_reset_is_run_again_under_a_new_epoch_and_the_old_
 
 
 async def expire_past_the_threshold(system: Kit) -> list[dict[str, int]]:
-    swept = []
+    sweeps = []
     for _ in range(2):  # failures_max is 1
         system.agents_die()
         await system.later(30)
-        swept.append(await system.sweep())
+        sweeps.append(await system.sweep())
         while system.bus.messages(QUEUES.scheduler):
             await system.step(QUEUES.scheduler)
-    return swept
+    return sweeps
 
 
 async def test_past_the_threshold_a_workflow_that_holds_fails_with_an_alert() -> None:
     system = await running("care")
     await system.hand(done(step=1))
-    swept = await expire_past_the_threshold(system)
-    assert swept == [{"step reset": 1}, {"step failed": 1}]
+    sweeps = await expire_past_the_threshold(system)
+    assert sweeps == [{"step reset": 1}, {"step failed": 1}]
     assert system.states() == ["Error", "Processed"]
     step = system.order().steps[0]
     assert step.failure_count == 2
@@ -101,8 +101,8 @@ async def test_past_the_threshold_a_workflow_that_holds_fails_with_an_alert() ->
 
 async def test_past_the_threshold_a_workflow_that_undoes_is_undone() -> None:
     system = await running()
-    swept = await expire_past_the_threshold(system)
-    assert swept == [{"step reset": 1}, {"step failed, undo decided": 1}]
+    sweeps = await expire_past_the_threshold(system)
+    assert sweeps == [{"step reset": 1}, {"step failed, undo decided": 1}]
     for queue in [QUEUES.agent("stock")]:
         while message := system.bus.take(queue):
             if b'"undo"' in message.body:
@@ -215,9 +215,9 @@ async def test_when_the_instance_that_swept_is_killed_another_sweeps_at_the_seco
     assert not (await system.run(other.supervisor.sweep())).led
     assert system.words()[-1] == "claimed"
     await system.later(10)
-    swept = await system.run(other.supervisor.sweep())
-    assert swept.led
-    assert swept.done == {"step reset": 1}
+    report = await system.run(other.supervisor.sweep())
+    assert report.led
+    assert report.done == {"step reset": 1}
 
 
 async def test_a_lease_that_cannot_be_read_stops_no_sweep() -> None:
@@ -231,7 +231,7 @@ async def test_a_sweep_that_takes_long_keeps_its_lease() -> None:
     system = kit()
     await many(system, 8)
     other = kit(beside=system, instance="host-2")
-    load, led = system.store.load, []
+    load, leads = system.store.load, []
 
     async def slow(order_id: str) -> Any:
         await system.clock.sleep(3)
@@ -240,11 +240,11 @@ async def test_a_sweep_that_takes_long_keeps_its_lease() -> None:
     async def others() -> None:
         for _ in range(2):
             await system.clock.sleep(10)
-            led.append((await other.supervisor.sweep()).led)
+            leads.append((await other.supervisor.sweep()).led)
 
     system.store.load = slow  # type: ignore[method-assign]
     await system.run(asyncio.gather(system.supervisor.sweep(), others()))
-    assert led == [False] * 2
+    assert leads == [False] * 2
 
 
 async def test_two_supervisors_sweeping_at_once_reset_a_step_once() -> None:
@@ -265,14 +265,14 @@ async def test_two_supervisors_sweeping_at_once_reset_a_step_once() -> None:
 async def test_a_reply_that_wins_the_race_against_the_supervisor_counts() -> None:
     system = await running()
     await system.later(30)
-    replied = iter([True])
-    real = system.store.commit
+    replies = iter([True])
+    original = system.store.commit
 
     async def commit(change: Any) -> Any:
-        if next(replied, False):
+        if next(replies, False):
             reply = done()
             await system.scheduler.handle_reply(delivery(reply))
-        return await real(change)
+        return await original(change)
 
     system.store.commit = commit  # type: ignore[method-assign]
     await system.sweep()
@@ -287,10 +287,10 @@ async def test_one_bad_order_does_not_stop_the_sweep_of_the_others() -> None:
         await system.submit(order(name))
     while system.bus.messages(QUEUES.scheduler):
         await system.step(QUEUES.scheduler)
-    real = system.business.workflows.rules
+    original = system.business.workflows.rules
 
     def rules_of(name: str, version: int) -> Rules:
-        rules = real(name, version)
+        rules = original(name, version)
         calls.append(name)
         if len(calls) == 3:
             raise ZeroDivisionError("a bug that one order finds")
@@ -302,17 +302,17 @@ async def test_one_bad_order_does_not_stop_the_sweep_of_the_others() -> None:
     excuses = QueueExcuses(system.context, system.business.workflows, callbacks=True)
     supervisor = Supervisor(system.context, rules_of, excuses, timedelta(minutes=1))
     await system.later(30)
-    swept = await system.run(supervisor.sweep())
-    assert swept.failed == 1
-    assert swept.done == {"step reset": 5}
+    report = await system.run(supervisor.sweep())
+    assert report.failed == 1
+    assert report.done == {"step reset": 5}
 
 
 async def test_an_order_that_the_store_does_not_give_waits_for_the_next_sweep() -> None:
     system = await running()
     await system.later(30)
     system.store.fail_next("load", StoreFault.UNAVAILABLE)
-    swept = await system.run(system.supervisor.sweep())
-    assert (swept.failed, swept.done) == (1, {})
+    report = await system.run(system.supervisor.sweep())
+    assert (report.failed, report.done) == (1, {})
     assert await system.sweep() == {"step reset": 1}
 
 
@@ -368,8 +368,8 @@ async def test_a_sweep_takes_no_more_from_a_shard_than_its_bound_and_the_oldest_
         removed.append(row.order_id)
 
     system.store.remove_due = remove  # type: ignore[method-assign,assignment]
-    swept = await system.run(system.supervisor.sweep())
-    assert swept.looked_at == SHARD_DUE_MAX
+    report = await system.run(system.supervisor.sweep())
+    assert report.looked_at == SHARD_DUE_MAX
     assert sorted(removed) == [f"gone-{number:03d}" for number in range(SHARD_DUE_MAX)]
 
 
@@ -387,8 +387,8 @@ async def test_a_sweep_is_bounded_and_reads_every_shard(
 
     system.store.due = due  # type: ignore[method-assign,assignment]
     for _ in range(40):
-        swept = await system.run(system.supervisor.sweep())
-        assert swept.looked_at == 6
+        report = await system.run(system.supervisor.sweep())
+        assert report.looked_at == 6
         await system.later(10)  # the schedule of local.settings.json
     assert set(reads) == set(system.store.shards)
 
@@ -500,15 +500,15 @@ async def test_a_sweep_does_not_try_a_full_response_queue_for_each_of_its_rows()
     for number in range(50):
         await system.submit(order(f"F-{number}", reply_queue="responses-full"), f"m-{number}")
     await system.later(60)
-    tried = 0
+    attempts = 0
 
     def count(message: Message) -> None:
-        nonlocal tried
-        tried += message.queue == "responses-full"
+        nonlocal attempts
+        attempts += message.queue == "responses-full"
 
     system.bus.plan = count
     await system.sweep()
-    assert 1 <= tried <= AT_ONCE
+    assert 1 <= attempts <= AT_ONCE
     assert system.outs() == 50
     system.bus.queues["responses-full"].length_max = None
     await system.later(60)
@@ -587,11 +587,11 @@ async def test_a_due_row_that_cannot_be_read_stops_nothing_and_is_reported_once(
     start = datetime.min.replace(tzinfo=UTC)
     for shard in system.store.shards:
         system.store._due[shard]["broken"] = OtherDue(start, "", f"due|{shard}|by hand")
-    swept = await system.run(system.supervisor.sweep())
-    assert swept.done == {"step reset": 40}
-    assert swept.failed == len(system.store.shards)
-    assert swept.oldest is not None
-    assert swept.oldest > start
+    report = await system.run(system.supervisor.sweep())
+    assert report.done == {"step reset": 40}
+    assert report.failed == len(system.store.shards)
+    assert report.oldest is not None
+    assert report.oldest > start
     for _ in range(5):
         await system.later(301)
         await system.sweep()
@@ -615,12 +615,12 @@ async def test_a_shard_that_cannot_be_read_does_not_stop_the_others(broken: bool
         return await due(shard, until, limit)
 
     system.store.due = throttled  # type: ignore[method-assign]
-    swept = await system.run(system.supervisor.sweep())
-    there = [n for n in range(40) if shard_of(f"O-{n}", len(system.store.shards)) != broken_shard]
-    assert swept.done == {"step reset": len(there)}
+    report = await system.run(system.supervisor.sweep())
+    numbers = [n for n in range(40) if shard_of(f"O-{n}", len(system.store.shards)) != broken_shard]
+    assert report.done == {"step reset": len(numbers)}
     assert [alert.kind for alert in system.alerts()] == ["unreadable"] * broken
     system.store.due = due  # type: ignore[method-assign]
-    assert await system.sweep() == {"step reset": 40 - len(there)}
+    assert await system.sweep() == {"step reset": 40 - len(numbers)}
 
 
 async def test_a_sweep_ends_with_its_functions_time_and_the_next_one_goes_on() -> None:
@@ -635,9 +635,9 @@ async def test_a_sweep_ends_with_its_functions_time_and_the_next_one_goes_on() -
     system.store.load = slow  # type: ignore[method-assign]
     reset, sweeps = 0, 0
     while reset < 64:
-        began = system.clock.now()
+        start = system.clock.now()
         reset += (await system.sweep()).get("step reset", 0)
-        assert system.clock.now() - began < timedelta(minutes=2)
+        assert system.clock.now() - start < timedelta(minutes=2)
         sweeps += 1
     assert 3 < sweeps < 40
     assert {system.order(f"O-{n}").steps[0].failure_count for n in range(64)} == {1}
@@ -654,9 +654,9 @@ async def test_a_sweep_ends_early_when_the_bus_does_not_answer_and_skips_no_shar
 
     system.bus.send = hangs  # type: ignore[method-assign,assignment]
     for _ in range(20):
-        began = system.clock.now()
+        start = system.clock.now()
         await system.sweep()
-        assert system.clock.now() - began <= timedelta(seconds=20)
+        assert system.clock.now() - start <= timedelta(seconds=20)
     numbers = {n for n in range(64) if system.order(f"O-{n}").steps[0].failure_count}
     assert {shard_of(f"O-{n}", 16) for n in numbers} == {shard_of(f"O-{n}", 16) for n in range(64)}
     system.bus.send = answers  # type: ignore[method-assign]

@@ -130,8 +130,8 @@ async def test_a_failure_is_counted_where_a_call_went_out_before_the_breaker_ope
     system.bus.queues[STOCK].waiting.clear()
     await system.later(20)
     stock = system.actors["stock"]
-    back = waiting.message
-    handled = stock.handle(delivery(back, count=1))
+    request = waiting.message
+    handled = stock.handle(delivery(request, count=1))
     assert await system.run(handled) is None
     await system.later(11)
     await system.sweep()
@@ -223,8 +223,8 @@ async def handled(system: Kit, message: Message, seconds: int) -> None:
         await system.later(1)
         while (reply := system.bus.take(QUEUES.replies)) is not None:
             await system.scheduler.handle_reply(delivery(reply))
-        while (again := system.bus.take(STOCK)) is not None:
-            tasks.append(asyncio.ensure_future(stock.handle(delivery(again, count=1))))
+        while (request := system.bus.take(STOCK)) is not None:
+            tasks.append(asyncio.ensure_future(stock.handle(delivery(request, count=1))))
     assert all(task.done() for task in tasks)
 
 

@@ -97,8 +97,8 @@ def test_the_order_of_a_failed_probe_lets_others_probe_first_and_alone_does_not_
 
 def test_a_probe_without_an_answer_is_given_up_after_its_time() -> None:
     probing = rules.probe(rules.opened(Breaker(), POLICY, NOW, ""), "r1", POLICY, NOW)
-    silent = NOW + POLICY.probe_for
-    assert rules.wait_of(probing, "r2", silent) is None
+    silence_end = NOW + POLICY.probe_for
+    assert rules.wait_of(probing, "r2", silence_end) is None
 
 
 class Remote:
@@ -288,12 +288,12 @@ async def test_an_end_that_could_not_be_reported_is_reported_by_the_next_sweep(r
     await rig.handle(0, "O-1")
     await rig.clock.advance(16)
     rig.remote.answer = dict
-    real = rig.store.read_shared
+    original = rig.store.read_shared
 
     async def read_shared(name: str) -> SharedValue[str] | None:
         if name.startswith("incident|"):
             raise StoreUnavailableError("away")
-        return await real(name)
+        return await original(name)
 
     rig.store.read_shared = read_shared  # type: ignore[method-assign]
     assert await rig.again(0) is not None

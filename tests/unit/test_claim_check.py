@@ -195,8 +195,8 @@ async def test_lost_content_is_reported_once_and_its_step_waits_until_it_is_back
     system.store.payloads["O-1"] = payload
     await system.drain()
     assert system.state() == "Processed"
-    first, again = system.alerts()
-    assert (first.kind, first.step, first.id) == ("unreadable", "reserve", again.id)
+    first, second = system.alerts()
+    assert (first.kind, first.step, first.id) == ("unreadable", "reserve", second.id)
     assert "cannot be read" in first.text
 
 

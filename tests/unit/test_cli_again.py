@@ -61,9 +61,9 @@ def test_a_command_that_lost_a_race_says_what_changed_and_does_nothing(night: Ni
 def test_as_json_each_order_is_one_object(night: Night) -> None:
     for order_id in ("A", "B"):
         night.fail(order_id, DECLINED)
-    dry = night.sas("resubmit", "--state", "error", "--dry-run", "--json").json
-    assert [(record["OrderID"], record["Seq"]) for record in dry] == [("A", 4), ("B", 4)]
-    assert dry[0]["Would"] == "run again: pay (card-declined: the card was declined)"
+    records = night.sas("resubmit", "--state", "error", "--dry-run", "--json").json
+    assert [(record["OrderID"], record["Seq"]) for record in records] == [("A", 4), ("B", 4)]
+    assert records[0]["Would"] == "run again: pay (card-declined: the card was declined)"
     assert night.sent_messages == []
     night.system.agents["payment"].then({"ok": 1}, LIMIT)
     result = night.sas("resubmit", "--state", "error", "--yes", "--json")
@@ -82,9 +82,9 @@ def test_as_json_each_order_is_one_object(night: Night) -> None:
     assert record["CarriedOut"] is None
     night.fail("C", DECLINED)
     night.runs = False
-    late = night.sas("undo", "C", "--yes", "--wait", "0.1", "--json")
-    assert late.code == 1
-    assert "check that the function app runs" in late.json[0]["Problem"]
+    timeout = night.sas("undo", "C", "--yes", "--wait", "0.1", "--json")
+    assert timeout.code == 1
+    assert "check that the function app runs" in timeout.json[0]["Problem"]
     night.sas("undo", "gone", "--json").refused(1, "there is no order 'gone' here")
 
 

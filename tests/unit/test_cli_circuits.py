@@ -90,8 +90,8 @@ def test_an_app_says_which_agents_there_are(
 ) -> None:
     keep(store, {"gone": OPEN})
     assert main(["circuits", "--app", "tests.business:workflows", "--json"]) == 0
-    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    states = {record["Agent"]: record["State"] for record in shown}
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    states = {record["Agent"]: record["State"] for record in records}
     agents = ("inventory", "payment", "shipping", "invoice", "delivery")
     assert states == {"gone": "open"} | dict.fromkeys(agents, "closed")
 

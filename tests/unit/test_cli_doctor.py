@@ -72,7 +72,7 @@ def test_the_queues_of_the_project_here_are_looked_at(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    listed = letters.expected_queues(ROOT)
-    queue = next(name for name in sorted(listed) if name.startswith("agent-"))
+    queues = letters.expected_queues(ROOT)
+    queue = next(name for name in sorted(queues) if name.startswith("agent-"))
     night.forbidden = {queue}
     assert states(night.sas("doctor", "--json"))[f"reading {queue}"] == "unknown"

@@ -133,14 +133,17 @@ def test_rejected_messages_are_listed_shown_and_sent_again(night: Night) -> None
     result = night.sas("rejected", "list")
     assert [line.split()[2] for line in result.lines if "Z  " in line] == ["bad-2", "bad-1"]
     assert result.lines[-1] == "2 rejected messages"
-    shown = night.sas("rejected", "show", "bad-1").lines
-    assert any(line.startswith("reason       unknown-workflow: ") for line in shown)
-    assert not any("nosuch" in line for line in shown if line.startswith("body"))
+    lines = night.sas("rejected", "show", "bad-1").lines
+    assert any(line.startswith("reason       unknown-workflow: ") for line in lines)
+    assert not any("nosuch" in line for line in lines if line.startswith("body"))
     (record,) = night.sas("rejected", "show", "bad-1", "--json", "--content").json
     assert salvage(record["Body"].encode()).order_id == "bad-1"
 
-    dry = night.sas("rejected", "resend", "bad-1", "--dry-run")
-    assert dry.lines == ["resend of 1 message", "  bad-1                 orders-rejected -> orders"]
+    dry_run = night.sas("rejected", "resend", "bad-1", "--dry-run")
+    assert dry_run.lines == [
+        "resend of 1 message",
+        "  bad-1                 orders-rejected -> orders",
+    ]
     assert len(night.lying[REJECTED]) == 2
     night.runs = False
     resend = night.sas("rejected", "resend", "bad-1")
@@ -175,8 +178,8 @@ def test_one_rejected_message_is_removed_by_the_id_of_its_order(
     reject(night, "bad-2")
     monkeypatch.setattr("sys.stdin", None)
     assert "give --yes. Nothing was sent." in night.sas("rejected", "remove", "bad-1").err
-    dry = night.sas("rejected", "remove", "bad-1", "--dry-run")
-    assert dry.lines == [
+    dry_run = night.sas("rejected", "remove", "bad-1", "--dry-run")
+    assert dry_run.lines == [
         "removal of 1 message from orders-rejected",
         "  bad-1                 orders-rejected: removed",
     ]
@@ -315,8 +318,8 @@ def test_a_dead_letter_whose_recorded_messages_may_not_be_sent_is_sent_again(
 
     assert fates(night) == {message.message_id: "safe to redrive"}
     assert night.sas("dlq", "redrive", "--all").lines[-1] == "sent 1 of 1, removed 1"
-    (again,) = night.sent_messages
-    night.play(system.hand(replace(again, message_id=again.properties[FIRST_ID])))
+    (copy,) = night.sent_messages
+    night.play(system.hand(replace(copy, message_id=copy.properties[FIRST_ID])))
     after = {message.message_id for message in system.bus.messages(SHOP)}
     assert len(after - before) == 1, "the application gets its notification"
 
@@ -343,11 +346,11 @@ def test_one_is_explained_with_what_to_do(night: Night) -> None:
 def test_only_what_is_safe_is_sent_again(night: Night) -> None:
     lake(night)
     app = ("--app", "tests.unit.test_cli_why:workflows")
-    before = {path: len(lying) for path, lying in night.lying.items()}
-    dry = night.sas("dlq", "redrive", "--all", "--dry-run", *app)
-    assert dry.lines[0] == "resend of 6 messages"
-    assert "  open                  agent-stock/$DeadLetterQueue -> agent-stock" in dry.lines
-    assert {path: len(lying) for path, lying in night.lying.items()} == before
+    before = {path: len(messages) for path, messages in night.lying.items()}
+    dry_run = night.sas("dlq", "redrive", "--all", "--dry-run", *app)
+    assert dry_run.lines[0] == "resend of 6 messages"
+    assert "  open                  agent-stock/$DeadLetterQueue -> agent-stock" in dry_run.lines
+    assert {path: len(messages) for path, messages in night.lying.items()} == before
     result = night.sas("dlq", "redrive", "--all", *app)
     assert result.code == 1  # some stay, and stderr says why
     assert "old-reply stays: already done: " in result.err
@@ -405,7 +408,7 @@ VERBS = [
 def one_of_each(night: Night) -> dict[str, list[Peeked]]:
     reject(night, "bad-1")
     dead(night, "orders", order("fresh"), "fresh")
-    return {path: list(lying) for path, lying in night.lying.items()}
+    return {path: list(messages) for path, messages in night.lying.items()}
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -497,6 +500,6 @@ def test_the_reason_why_a_message_must_stay_is_printed(
     dead(night, "orders", order("done"), "repeat")
     dead(night, "scheduler", b"\x00poison", "poison")
     night.put("dead-letters", order("old"), message_id="old")
-    before = {path: list(lying) for path, lying in night.lying.items()}
+    before = {path: list(messages) for path, messages in night.lying.items()}
     night.sas(*verb).refused(1, why)
     assert (night.lying, night.sent_messages) == (before, [])

@@ -51,8 +51,8 @@ async def test_orders_in_error_are_found_over_batches_oldest_first_each_once(
 async def test_they_are_chosen_by_fingerprint_and_workflow() -> None:
     store = MemoryStore()
     await in_error(store, "early")
-    late = await in_error(store, "late", step=1, at=NOW + SECOND)
-    assert fingerprints(late) == ["step-1/out-of-stock"]
+    order = await in_error(store, "late", step=1, at=NOW + SECOND)
+    assert fingerprints(order) == ["step-1/out-of-stock"]
     chosen = await orders_of(store, Wanted(state="error", fingerprint="step-1/out-of-stock"))
     assert ids(chosen) == ["late"]
     assert ids(await orders_of(store, Wanted(state="error", workflow="order"))) == ["early", "late"]

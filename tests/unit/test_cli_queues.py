@@ -110,11 +110,11 @@ def test_the_list_counts_waiting_scheduled_and_dead_messages_and_has_the_oldest(
     )
     bus.put(SHOP + DEAD, b"{}")
     assert main(["queues", "--app", "tests.business:workflows", "--queue", SHOP]) == 0
-    shown = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
-    assert shown["scheduler"] == ["2", "1", "0", "2026-11-20", "01:00:00Z"]
-    assert shown[SHOP] == ["0", "0", "1", "2026-11-21", "03:00:00Z"]
-    assert shown["agent-payment-urgent"] == ["0", "0", "0", "-"]
-    assert {"orders-urgent", REJECTED, "operator-alerts", "dead-letters"} <= shown.keys()
+    table = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
+    assert table["scheduler"] == ["2", "1", "0", "2026-11-20", "01:00:00Z"]
+    assert table[SHOP] == ["0", "0", "1", "2026-11-21", "03:00:00Z"]
+    assert table["agent-payment-urgent"] == ["0", "0", "0", "-"]
+    assert {"orders-urgent", REJECTED, "operator-alerts", "dead-letters"} <= table.keys()
 
 
 def test_a_long_queue_is_counted_to_a_bound(
@@ -132,9 +132,9 @@ def test_for_a_queue_without_the_right_to_read_the_list_names_the_role(
 ) -> None:
     bus.away = {"orders"}
     assert main(["queues"]) == 1
-    shown = capsys.readouterr().out.splitlines()
-    place = next(n for n, line in enumerate(shown) if line.split()[0] == "orders")
-    assert shown[place + 1] == "    queue orders: to read it you need the role X."
+    lines = capsys.readouterr().out.splitlines()
+    place = next(n for n, line in enumerate(lines) if line.split()[0] == "orders")
+    assert lines[place + 1] == "    queue orders: to read it you need the role X."
     assert main(["queues", "--json"]) == 1
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [record["Queue"] for record in records if record["Problem"]] == ["orders"]
@@ -154,11 +154,11 @@ def test_peek_shows_why_a_message_was_refused_and_the_beginning_of_its_body(
 ) -> None:
     bus.reject(ORDER + b" " * 2000)
     assert main(["queues", "peek", REJECTED]) == 0
-    shown = capsys.readouterr().out
-    assert "rejected/0/1  2026-11-21 03:00:00Z  unknown-workflow  orders" in shown
-    assert "    nobody knows it" in shown
-    assert ORDER.decode() in shown
-    assert f"... ({len(ORDER) + 2000:,} characters; --json --content shows all)" in shown
+    text = capsys.readouterr().out
+    assert "rejected/0/1  2026-11-21 03:00:00Z  unknown-workflow  orders" in text
+    assert "    nobody knows it" in text
+    assert ORDER.decode() in text
+    assert f"... ({len(ORDER) + 2000:,} characters; --json --content shows all)" in text
     assert main(["queues", "peek", REJECTED, "--json", "--content"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["Body"] == ORDER.decode() + " " * 2000
@@ -170,10 +170,10 @@ def test_peek_shows_why_a_queue_gave_a_message_up(
     why = {"DeadLetterReason": "TTLExpired", "DeadLetterErrorDescription": "nobody read it"}
     bus.put("dead-letters" + DEAD, b"\xff\x1b[2J", properties=why, source="orders")
     assert main(["queues", "peek", "dead-letters", "--dead-letter"]) == 0
-    shown = capsys.readouterr().out
-    assert "TTLExpired  orders" in shown
-    assert "nobody read it" in shown
-    assert "\x1b" not in shown
+    text = capsys.readouterr().out
+    assert "TTLExpired  orders" in text
+    assert "nobody read it" in text
+    assert "\x1b" not in text
     assert main(["queues", "peek", "orders", "--dead-letter"]) == 0
     assert capsys.readouterr().out == "orders/$DeadLetterQueue is empty\n"
 
@@ -187,11 +187,11 @@ def test_peek_shows_what_an_alert_says_whole(
     alert = AlertMessage(kind="step-failed", at="x", text=text, id="A-1/4/0", order_id="A-1")
     bus.put("operator-alerts", encode(alert), b"no alert")
     assert main(["queues", "peek", "operator-alerts"]) == 0
-    shown = capsys.readouterr().out
-    assert "step-failed  A-1" in shown
-    assert text in shown
-    assert '"kind"' not in shown
-    assert "no alert" in shown
+    page = capsys.readouterr().out
+    assert "step-failed  A-1" in page
+    assert text in page
+    assert '"kind"' not in page
+    assert "no alert" in page
 
 
 @pytest.mark.parametrize(

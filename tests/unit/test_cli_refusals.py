@@ -53,9 +53,9 @@ async def test_the_reason_of_a_refused_command_is_printed_at_once(
     await failed(store, "A")
     refusing = Refusing(store)
     monkeypatch.setattr(scheduler, "_carry_out", refusing._carry_out)
-    began = time.monotonic()
+    start = time.monotonic()
     assert sas(verb, "A", "--yes") == 1
-    assert time.monotonic() - began < 25  # it would have waited for 30 s
+    assert time.monotonic() - start < 25  # it would have waited for 30 s
     assert capsys.readouterr().err == (
         "sas: not carried out: its input is not accepted: Expected `object`.\n"
     )
@@ -91,18 +91,18 @@ async def test_the_scheduler_keeps_why_it_refused_and_the_order_stays_as_it_was(
 async def test_of_many_refusals_the_last_few_are_kept() -> None:
     store = MemoryStore()
     refusals = CommandAnswers(store)
-    same = [f"w-{n}" for n in range(9999) if slot_of(f"w-{n}") == "00"][:12]
-    for command_id in same:
+    slot_ids = [f"w-{n}" for n in range(9999) if slot_of(f"w-{n}") == "00"][:12]
+    for command_id in slot_ids:
         await refusals.record(command_id, f"why {command_id}")
-    command_ids = [command_id for command_id in same if await refusals.reason(command_id)]
-    assert command_ids == same[-REASONS_MAX:]
-    assert await refusals.reason(same[-1]) == f"why {same[-1]}"
-    for command_id in same:
+    command_ids = [command_id for command_id in slot_ids if await refusals.reason(command_id)]
+    assert command_ids == slot_ids[-REASONS_MAX:]
+    assert await refusals.reason(slot_ids[-1]) == f"why {slot_ids[-1]}"
+    for command_id in slot_ids:
         await refusals.record(command_id, "x" * 5000)
-    stored = await store.read_shared("refused|00")
-    assert stored is not None
-    assert len(stored.value) < REASONS_MAX * (REASON_LENGTH_MAX + 100)
-    assert len(json.loads(stored.value)) == REASONS_MAX
+    entry = await store.read_shared("refused|00")
+    assert entry is not None
+    assert len(entry.value) < REASONS_MAX * (REASON_LENGTH_MAX + 100)
+    assert len(json.loads(entry.value)) == REASONS_MAX
 
 
 async def test_a_refusal_that_a_later_version_recorded_is_unknown_and_gives_way() -> None:
@@ -132,11 +132,11 @@ async def test_an_input_deeper_than_its_bound_is_refused_here(
     scheduler: Scheduler, store: MemoryStore, capsys: Capture
 ) -> None:
     await failed(store, "A")
-    deep = "[" * (CONTENT_DEPTH_MAX + 1) + "]" * (CONTENT_DEPTH_MAX + 1)
-    assert sas("resubmit", "A", "--yes", "--input", deep) == 2
+    text = "[" * (CONTENT_DEPTH_MAX + 1) + "]" * (CONTENT_DEPTH_MAX + 1)
+    assert sas("resubmit", "A", "--yes", "--input", text) == 2
     assert "--input: " in capsys.readouterr().err
     assert scheduler.commands == []
-    assert sas("resubmit", "A", "--yes", "--input", deep[1:-1]) == 0
+    assert sas("resubmit", "A", "--yes", "--input", text[1:-1]) == 0
 
 
 async def test_a_seq_that_the_journal_has_not_reached_is_refused(

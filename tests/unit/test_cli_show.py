@@ -174,9 +174,9 @@ def test_the_record_keeps_the_patterns_names_and_leaves_the_content_out_unless_a
     assert "\n" not in line
     assert '"Payload"' not in line
     assert '"Result"' not in line
-    whole = json.loads(to_line(record_of(order, (), content=True)))
-    assert whole["Payload"] == {"lines": []}
-    assert whole["Steps"][0]["Result"] == "done"
+    full_record = json.loads(to_line(record_of(order, (), content=True)))
+    assert full_record["Payload"] == {"lines": []}
+    assert full_record["Steps"][0]["Result"] == "done"
 
 
 def test_content_that_is_not_json_is_recorded_as_text() -> None:

@@ -202,6 +202,6 @@ async def test_a_bus_that_goes_away_while_orders_are_followed_is_what_the_advice
                 connection=where, items=orders, follow=True, json=False, quiet_s=300.0, urgent=False
             )
         )
-    shown = capsys.readouterr()
-    assert "unfinished 1" in shown.out
-    assert shown.err == ""
+    streams = capsys.readouterr()
+    assert "unfinished 1" in streams.out
+    assert streams.err == ""

@@ -77,9 +77,9 @@ def test_a_request_that_its_agent_took_is_in_no_queue(night: Night) -> None:
     result = night.sas("why", "A", "--app", "tests.unit.test_cli_why:workflows")
     assert fact(result.lines, "message") == "in no queue: its agent is handling it, or it was lost"
     night.later(3600)
-    late = night.sas("why", "A", "--app", "tests.unit.test_cli_why:workflows")
-    assert fact(late.lines, "waits for") == "The supervisor, to look at reserve."
-    assert "Check that the function app runs" in fact(late.lines, "do")
+    late_result = night.sas("why", "A", "--app", "tests.unit.test_cli_why:workflows")
+    assert fact(late_result.lines, "waits for") == "The supervisor, to look at reserve."
+    assert "Check that the function app runs" in fact(late_result.lines, "do")
 
 
 def test_a_queue_that_may_not_be_read_leaves_the_message_unknown(night: Night) -> None:

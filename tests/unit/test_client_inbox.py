@@ -81,12 +81,12 @@ def test_a_notification_is_completed_when_every_follower_has_left_or_asked_for_t
     desk: Desk,
 ) -> None:
     first, second, everyone = desk.inbox.join(["A"]), desk.inbox.join(["A"]), desk.inbox.join(None)
-    came = desk.come("A")
+    arrival = desk.come("A")
     desk.read(first)
     desk.read(everyone)
-    assert desk.inbox.fate(came, 1e6) is Fate.RENEW
+    assert desk.inbox.fate(arrival, 1e6) is Fate.RENEW
     desk.inbox.leave(second)
-    assert desk.inbox.fate(came, 0) is Fate.COMPLETE
+    assert desk.inbox.fate(arrival, 0) is Fate.COMPLETE
 
 
 def test_what_a_follower_had_in_hand_when_it_left_is_there_for_the_next(desk: Desk) -> None:

@@ -214,8 +214,8 @@ def test_a_body_that_is_none_is_refused_with_a_reason(body: bytes, reason: str) 
 
 
 def test_a_result_as_deep_as_a_result_may_be_is_taken() -> None:
-    deep = "[" * CONTENT_DEPTH_MAX + "]" * CONTENT_DEPTH_MAX
-    body = f'{{"outcome":"done","result":{deep}}}'.encode()
+    array = "[" * CONTENT_DEPTH_MAX + "]" * CONTENT_DEPTH_MAX
+    body = f'{{"outcome":"done","result":{array}}}'.encode()
     assert parse_body(body).outcome == "done"
 
 

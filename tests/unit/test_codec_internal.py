@@ -117,55 +117,55 @@ def test_an_internal_message_reads_back_as_it_was_sent(name: str) -> None:
     message = MESSAGES[name]
     body = encode(message)
     assert json.loads(body)["format"] == FORMAT
-    back = decode(body, ANY)
-    assert type(back) is type(message)
-    assert encode(back) == body
+    copy = decode(body, ANY)
+    assert type(copy) is type(message)
+    assert encode(copy) == body
 
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_an_unknown_member_is_refused(name: str) -> None:
-    good = json.loads(encode(MESSAGES[name]))
+    members = json.loads(encode(MESSAGES[name]))
     contents = {"order", "own_result", "results", "result_refs", "input", "result"}
-    parts = [good, *(part for key, part in good.items() if key not in contents)]
+    parts = [members, *(part for key, part in members.items() if key not in contents)]
     for part in parts:
         if isinstance(part, dict):
             part["newly"] = {"a": [1]}
             with pytest.raises(MalformedError, match="newly"):
-                decode(json.dumps(good).encode(), ANY)
+                decode(json.dumps(members).encode(), ANY)
             del part["newly"]
-    decode(json.dumps(good).encode(), ANY)
+    decode(json.dumps(members).encode(), ANY)
 
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_a_message_of_a_newer_format_is_left_to_a_newer_instance(name: str) -> None:
-    good = json.loads(encode(MESSAGES[name]))
+    members = json.loads(encode(MESSAGES[name]))
     for other in ({}, {"kind": "greeting"}, {"step": "text"}, {"id": None}, {"newly": 1}):
-        newer = good | {"format": FORMAT + 1} | other
+        newer = members | {"format": FORMAT + 1} | other
         with pytest.raises(OtherVersionError, match="left to an instance of a newer version"):
             decode(json.dumps(newer).encode(), ANY)
 
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_a_wrong_format_kind_or_id_is_refused(name: str) -> None:
-    good = json.loads(encode(MESSAGES[name]))
+    members = json.loads(encode(MESSAGES[name]))
     mistakes: list[dict[str, Any]] = [
         {"format": version} for version in (0, "2", True, 1.5, -2, None)
     ]
     mistakes += [{"kind": "greeting"}, {"id": 1}, {"order_id": None}]
     for other in mistakes:
         with pytest.raises(MalformedError) as caught:
-            decode(json.dumps(good | other).encode(), ANY)
+            decode(json.dumps(members | other).encode(), ANY)
         assert caught.value.reason == "invalid"
 
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_no_member_but_the_optional_ones_may_be_missing(name: str) -> None:
-    good = json.loads(encode(MESSAGES[name]))
+    members = json.loads(encode(MESSAGES[name]))
     optional = {"order", "results", "own_result", "result", "error"}
     optional |= {"generation", "checks", "note", "awaits"}
     optional |= {"seq", "step", "input"} if name == "command" else set()
-    for member in good.keys() - optional:
-        lacking = {key: value for key, value in good.items() if key != member}
+    for member in members.keys() - optional:
+        lacking = {key: value for key, value in members.items() if key != member}
         with pytest.raises(MalformedError):
             decode(json.dumps(lacking).encode(), ANY)
 
@@ -180,9 +180,9 @@ def test_no_member_but_the_optional_ones_may_be_missing(name: str) -> None:
     ],
 )
 def test_an_id_that_cannot_be_one_is_refused(member: str, value: str, reason: str) -> None:
-    good = json.loads(encode(MESSAGES["wake"]))
+    members = json.loads(encode(MESSAGES["wake"]))
     with pytest.raises(MalformedError) as caught:
-        decode(json.dumps(good | {member: value}).encode(), WakeMessage)
+        decode(json.dumps(members | {member: value}).encode(), WakeMessage)
     assert caught.value.reason == reason
 
 
@@ -201,9 +201,9 @@ def test_complete_by_keeps_its_microseconds_and_its_zone() -> None:
     east = COMPLETE_BY.astimezone(timezone(timedelta(hours=2)))
     request = MESSAGES["request"]
     assert isinstance(request, RequestMessage)
-    back = decode(encode(msgspec.structs.replace(request, complete_by=east)), RequestMessage)
-    assert back.complete_by == COMPLETE_BY
-    assert back.complete_by.utcoffset() is not None
+    copy = decode(encode(msgspec.structs.replace(request, complete_by=east)), RequestMessage)
+    assert copy.complete_by == COMPLETE_BY
+    assert copy.complete_by.utcoffset() is not None
 
 
 REPLIES = [

@@ -156,7 +156,7 @@ def test_the_order_of_a_list_and_the_type_of_a_value_are_content() -> None:
 
 def test_everything_needed_to_notify_the_sender_is_read_from_a_bad_message() -> None:
     members = {"order_id": "A-1", "reply_queue": "responses-web-shop", "correlation_id": "c"}
-    for loose in (
+    for message in (
         body(correlation_id="c", order={"n": float("nan")}),
         body(correlation_id="c")[:-1] + b',"workflow":"order"}',
         body(correlation_id="c", order={"n": 0}).replace(b"0}", b"9" * 5000 + b"}"),
@@ -165,8 +165,8 @@ def test_everything_needed_to_notify_the_sender_is_read_from_a_bad_message() -> 
         body(correlation_id="c", order={"note": "x" * 300 * 1024}),
         body(correlation_id="c", order={"a": 0}).replace(b"0}", b"[" * 90 + b"]" * 90 + b"}"),
     ):
-        refused(loose)
-        sender = salvage(loose)
+        refused(message)
+        sender = salvage(message)
         assert {name: getattr(sender, name) for name in members} == members
 
 

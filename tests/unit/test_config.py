@@ -95,12 +95,12 @@ def test_identities_take_the_place_of_connection_strings() -> None:
 
 
 def test_a_storage_account_of_its_own_goes_before_the_hosts() -> None:
-    mine = "TableEndpoint=https://mine.table.core.windows.net;SharedAccessSignature=s"
-    assert read_config(LEAST | {"SAS_TABLES": mine}).tables.connection_string == mine
+    connection = "TableEndpoint=https://mine.table.core.windows.net;SharedAccessSignature=s"
+    assert read_config(LEAST | {"SAS_TABLES": connection}).tables.connection_string == connection
 
 
 @pytest.mark.parametrize(
-    ("environment", "named"),
+    ("environment", "name"),
     [
         ({"ServiceBus": ""}, "ServiceBus"),
         ({"AzureWebJobsStorage": ""}, "SAS_TABLES"),
@@ -127,8 +127,8 @@ def test_a_storage_account_of_its_own_goes_before_the_hosts() -> None:
         ({"SAS_FUNCTION_SECONDS": "86400"}, "SAS_FUNCTION_SECONDS"),
     ],
 )
-def test_a_wrong_setting_is_refused_by_name(environment: dict[str, str], named: str) -> None:
-    with pytest.raises(SettingError, match=named):
+def test_a_wrong_setting_is_refused_by_name(environment: dict[str, str], name: str) -> None:
+    with pytest.raises(SettingError, match=name):
         read_config(LEAST | environment)
 
 
@@ -144,8 +144,9 @@ def test_a_function_may_not_work_longer_than_its_host_lets_it(
     with pytest.raises(SettingError, match=f"raise functionTimeout to .* set at most {allowed}$"):
         read_config(LEAST | {"SAS_FUNCTION_SECONDS": str(allowed + 1)})
     read_config(LEAST | {"SAS_FUNCTION_SECONDS": str(allowed)})
-    raised = {"AzureFunctionsJobHost__functionTimeout": "2.00:00:00"}  # in Azure, it comes first
-    read_config(LEAST | {"SAS_FUNCTION_SECONDS": "80000"} | raised)
+    # In Azure, this setting comes first.
+    host_timeout = {"AzureFunctionsJobHost__functionTimeout": "2.00:00:00"}
+    read_config(LEAST | {"SAS_FUNCTION_SECONDS": "80000"} | host_timeout)
 
 
 @pytest.mark.parametrize("text", [None, "[" * 70_000, "[]", '{"functionTimeout": "-1"}', "{}"])

@@ -52,8 +52,8 @@ def resolved(reference: str, name: str) -> Any:
 @pytest.mark.parametrize("name", ["asyncapi.json", *(path.name for path in SCHEMAS)])
 def test_every_reference_leads_somewhere(name: str) -> None:
     links = list(references(load(name)))
-    alone = {"alert.schema.json", "rejected-message.schema.json", "callback.schema.json"}
-    assert links or name in alone
+    standalone_names = {"alert.schema.json", "rejected-message.schema.json", "callback.schema.json"}
+    assert links or name in standalone_names
     for reference in links:
         assert isinstance(resolved(reference, name), dict), reference
 
@@ -85,12 +85,12 @@ def test_every_message_has_a_schema_and_examples_that_keep_to_it() -> None:
 
 
 def test_every_channel_has_an_operation_and_every_operation_a_message_of_its_channel() -> None:
-    used = set()
+    channels = set()
     for operation in API["operations"].values():
         channel = operation["channel"]["$ref"]
-        used.add(channel)
+        channels.add(channel)
         assert all(m["$ref"].startswith(f"{channel}/messages/") for m in operation["messages"])
-    assert used == {f"#/channels/{name}" for name in API["channels"]}
+    assert channels == {f"#/channels/{name}" for name in API["channels"]}
     actions = {name: operation["action"] for name, operation in API["operations"].items()}
     taking = [name for name, action in actions.items() if action == "receive"]
     assert taking == ["takeOrder", "takeUrgentOrder", "takeOwnOrder"]

@@ -149,9 +149,9 @@ def test_code_and_schema_agree_on_any_id_of_the_application(own_id: str) -> None
     st.sets(st.sampled_from(sorted(GOOD)), max_size=2),
 )
 def test_code_and_schema_agree_whatever_the_members_hold(
-    members: dict[str, Any], missing: set[str]
+    members: dict[str, Any], missing_names: set[str]
 ) -> None:
-    changed = {name: value for name, value in (GOOD | members).items() if name not in missing}
+    changed = {name: value for name, value in (GOOD | members).items() if name not in missing_names}
     message = json.dumps(changed).encode()
     assert code_takes(message) is schema_takes(message)
 
@@ -166,7 +166,7 @@ def metadata_names() -> set[str]:
     """Return what the trigger calls the properties of a message, from the installed library."""
     source = inspect.getsource(trigger)
     decoded = set(re.findall(r"trigger_metadata,\s*'(\w+)'", source))
-    offered = {
+    binding_names = {
         name.replace("_", "")
         for name, _ in inspect.getmembers(azure.functions.ServiceBusMessage)
         if not name.startswith("_")
@@ -175,7 +175,7 @@ def metadata_names() -> set[str]:
         "Client", "DeadLetterErrorDescription", "EnqueuedSequenceNumber", "LockedUntil",
         "MessageReceiver", "MessageSession", "Subject", "sys",
     }  # fmt: skip
-    return {name.lower() for name in decoded | offered | documented}
+    return {name.lower() for name in decoded | binding_names | documented}
 
 
 def test_no_member_of_an_order_message_is_called_like_metadata_of_the_trigger() -> None:

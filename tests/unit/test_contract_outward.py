@@ -153,8 +153,8 @@ def test_any_notification_of_its_kind_keeps_to_the_contract(
     notice: Notice, data: st.DataObject
 ) -> None:
     correlation_id = data.draw(st.none() | IDS)
-    drawn = data.draw(BY_NOTICE[notice])
-    value = composed(notice, msgspec.structs.replace(drawn, correlation_id=correlation_id))
+    sample = data.draw(BY_NOTICE[notice])
+    value = composed(notice, msgspec.structs.replace(sample, correlation_id=correlation_id))
     assert errors(NOTIFICATION, value) == []
     assert value.get("correlationid") == correlation_id
 
@@ -166,8 +166,8 @@ def test_every_type_of_notification_has_an_example() -> None:
     assert list(EXAMPLES) == [event_type(notice) for notice in Notice]
     for example in EXAMPLES.values():
         assert errors(NOTIFICATION, example) == []
-        again = external.encode(decode_notification(json.dumps(example).encode()))
-        assert json.loads(again) == example
+        body = external.encode(decode_notification(json.dumps(example).encode()))
+        assert json.loads(body) == example
 
 
 BAD_MEMBERS: dict[str, Any] = {
@@ -215,10 +215,10 @@ def test_code_and_schema_both_refuse_a_notification_with_a_wrong_member(kind: st
 @pytest.mark.parametrize("name", ["id", "source", "type", "time", "data"])
 def test_code_and_schema_both_refuse_a_notification_that_lacks_a_member(name: str) -> None:
     for example in EXAMPLES.values():
-        lacking = {key: value for key, value in example.items() if key != name}
-        assert not NOTIFICATION.is_valid(lacking)
+        members = {key: value for key, value in example.items() if key != name}
+        assert not NOTIFICATION.is_valid(members)
         with pytest.raises(MalformedError):
-            decode_notification(json.dumps(lacking).encode())
+            decode_notification(json.dumps(members).encode())
 
 
 @pytest.mark.parametrize(

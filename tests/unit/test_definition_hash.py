@@ -26,8 +26,8 @@ def with_step(number: int, **changes: Any) -> Workflow:
 
 
 def test_a_definition_written_again_has_the_same_fingerprint() -> None:
-    again = Workflow("order", version=1, steps=tuple(replace(step) for step in STEPS))
-    assert definition_hash(again) == definition_hash(BASE)
+    copy = Workflow("order", version=1, steps=tuple(replace(step) for step in STEPS))
+    assert definition_hash(copy) == definition_hash(BASE)
     assert len(definition_hash(BASE)) == 64
 
 

@@ -28,9 +28,9 @@ def test_blocks_show_the_last_seconds_and_the_highest_is_full() -> None:
 
 @pytest.mark.parametrize("width", [1, 7, 80])
 def test_bars_fit_the_width_and_the_height(width: int) -> None:
-    drawn = bars([0, 1, 2, 3, 2, 1, 0] * 9, width, 4)
-    assert len(drawn) == 4
-    assert all(len(line) <= width for line in drawn)
+    lines = bars([0, 1, 2, 3, 2, 1, 0] * 9, width, 4)
+    assert len(lines) == 4
+    assert all(len(line) <= width for line in lines)
     assert bars([0], 5, 2) == ["", ""]
     assert bars([1, 2], 5, 2) == [" █", "██"]
 

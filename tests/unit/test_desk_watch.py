@@ -230,8 +230,8 @@ def test_a_list_of_blocks_is_what_one_sort_of_all_its_rows_would_be(
         view = listing.listed(picture, query)
         assert (view.total, view.pages) == (len(fit), max(1, -(-len(fit) // 4)))
         for page in range(1, view.pages + 1):
-            shown = listing.listed(picture, replace(query, page=page)).rows
-            assert shown == fit[page * 4 - 4 : page * 4]
+            page_rows = listing.listed(picture, replace(query, page=page)).rows
+            assert page_rows == fit[page * 4 - 4 : page * 4]
 
 
 @pytest.mark.parametrize(

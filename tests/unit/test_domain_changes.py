@@ -101,8 +101,8 @@ def test_an_undo_keeps_who_decided_it_and_why_however_often_it_goes_on() -> None
     assert out is not None
     later = next_change(after, out, Origin(by="s", commit_id="c2", cause="q:2", at=order.now)).after
     assert later.undone_because == after.undone_because
-    quiet = replace(origin, reason="x" * 500)
-    assert len(next_change(order.order, decision, quiet).after.undone_because or "") == 300
+    long_origin = replace(origin, reason="x" * 500)
+    assert len(next_change(order.order, decision, long_origin).after.undone_because or "") == 300
 
 
 def test_the_journal_shows_that_an_input_was_edited() -> None:
@@ -162,10 +162,10 @@ def test_settled_at_is_when_the_order_came_to_rest_and_stays_while_it_rests() ->
     order.claim()
     assert order.order.stopped_at is None
     order.later(5).refused("a")
-    rested = order.now
-    assert order.order.stopped_at == rested
+    rest_time = order.now
+    assert order.order.stopped_at == rest_time
     order.later(5).refused("b")
-    assert order.order.stopped_at == rested
+    assert order.order.stopped_at == rest_time
     order.later(5).resubmit()
     assert order.order.stopped_at is None
 

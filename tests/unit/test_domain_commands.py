@@ -283,11 +283,11 @@ def test_an_order_is_cancelled_once_and_neither_when_processed_nor_when_undone()
 
 def test_an_acknowledgement_names_who_saw_the_error_and_ends_when_the_order_leaves_it() -> None:
     order = claimed().refused("a")
-    settled = order.order.stopped_at
+    stop_time = order.order.stopped_at
     order.later(60)
     assert order.acknowledge("ann")
     assert (order.order.acknowledged_by, order.state, order.messages) == ("ann", "Error", ())
-    assert order.order.stopped_at == settled
+    assert order.order.stopped_at == stop_time
     order.resubmit()
     assert order.order.acknowledged_by is None
 
@@ -316,8 +316,8 @@ def test_only_an_order_in_error_needs_to_be_acknowledged(until: str) -> None:
 
 def test_every_verb_is_decided_and_has_a_sentence_for_its_refusal() -> None:
     assert set(WHEN) == set(Verb)
-    settled = {Verb.RESUBMIT: "resubmitted", Verb.SKIP: "skipped", Verb.UNDO: "undo decided"}
-    words = settled | {Verb.CANCEL: "cancelled", Verb.ACKNOWLEDGE: "acknowledged"}
+    words_in_error = {Verb.RESUBMIT: "resubmitted", Verb.SKIP: "skipped", Verb.UNDO: "undo decided"}
+    words = words_in_error | {Verb.CANCEL: "cancelled", Verb.ACKNOWLEDGE: "acknowledged"}
     for verb, word in words.items():
         order = claimed().refused("a")
         command = Command(command_id="c", order_id="order-1", verb=verb, seq=3, by="ann")

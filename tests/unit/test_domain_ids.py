@@ -209,6 +209,6 @@ def test_a_key_time_gives_back_its_moment_to_the_microsecond(moment: datetime) -
 
 
 def test_a_key_time_is_written_in_utc() -> None:
-    there = datetime(2026, 3, 1, 1, 30, tzinfo=timezone(timedelta(hours=2)))
-    assert ids.key_time(there) == "2026-02-28T23:30:00.000000Z"
-    assert ids.parse_key_time(ids.key_time(there)).tzinfo is UTC
+    local_time = datetime(2026, 3, 1, 1, 30, tzinfo=timezone(timedelta(hours=2)))
+    assert ids.key_time(local_time) == "2026-02-28T23:30:00.000000Z"
+    assert ids.parse_key_time(ids.key_time(local_time)).tzinfo is UTC

@@ -65,10 +65,10 @@ def test_sightings_are_joined_as_if_seen_one_after_the_other() -> None:
         sightings("A", "B", since=T0 - MINUTE),
         sightings("B", "C", until=T0 + 30 * MINUTE),
     )
-    joined = rules.seen(begun(), first.and_then(second), T0)
+    total = rules.seen(begun(), first.and_then(second), T0)
     one_by_one = rules.seen(rules.seen(begun(), first, T0), second, T0)
-    assert joined == one_by_one
-    assert joined.times == 4
+    assert total == one_by_one
+    assert total.times == 4
 
 
 def test_an_alert_names_few_orders_however_many_saw_the_incident() -> None:
@@ -87,9 +87,9 @@ def test_an_incident_is_over_some_time_after_its_orders_should_have_seen_it_agai
 def test_an_incident_that_is_seen_after_it_was_over_begins_again() -> None:
     later = T0 + 60 * MINUTE
     sighting = sightings("B", since=later, until=later + MINUTE)
-    again = rules.seen(begun(), sighting, later)
-    assert (again.since, again.alerts_sent, again.orders) == (later, 0, ("B",))
-    assert rules.next_alert_at(again) == later
+    incident = rules.seen(begun(), sighting, later)
+    assert (incident.since, incident.alerts_sent, incident.orders) == (later, 0, ("B",))
+    assert rules.next_alert_at(incident) == later
 
 
 def test_the_first_alert_says_what_since_when_by_whom_and_when_it_comes_again() -> None:

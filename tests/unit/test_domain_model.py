@@ -85,7 +85,7 @@ def changed(order: Order, **members: object) -> Order:
 
 
 @pytest.mark.parametrize(
-    ("states", "rolled_up"),
+    ("states", "order_state"),
     [
         ((PENDING,), OrderState.PENDING),
         ((PENDING, PENDING), OrderState.PENDING),
@@ -103,11 +103,11 @@ def changed(order: Order, **members: object) -> Order:
     ],
 )
 def test_the_state_of_an_order_is_rolled_up_from_its_steps(
-    states: Iterable[StepState], rolled_up: OrderState
+    states: Iterable[StepState], order_state: OrderState
 ) -> None:
     steps = order_of(*states).steps
-    assert roll_up(steps) is rolled_up
-    assert roll_up(reversed(steps)) is rolled_up
+    assert roll_up(steps) is order_state
+    assert roll_up(reversed(steps)) is order_state
 
 
 def test_an_order_that_never_began_is_rejected_whatever_its_steps() -> None:

@@ -117,6 +117,6 @@ def test_a_step_that_was_asked_of_an_agent_goes_to_no_other_one() -> None:
 
 def test_a_step_that_is_out_is_not_claimed_a_second_time() -> None:
     order = claimed()
-    twice = replace(order.step("a"), epoch=9)
+    second_claim = replace(order.step("a"), epoch=9)
     with pytest.raises(IllegalMoveError, match="its request is out and would be sent twice"):
-        check_moves(order.order, replace(order.order, steps=(twice,)))
+        check_moves(order.order, replace(order.order, steps=(second_claim,)))

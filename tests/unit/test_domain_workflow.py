@@ -95,9 +95,9 @@ def test_wrong_names_and_versions_are_refused_saying_where(
 def test_a_step_that_names_an_agent_twice_is_refused_listing_them(
     alternatives: tuple[str, ...],
 ) -> None:
-    listed = ", ".join(("agent", *alternatives))
+    names = ", ".join(("agent", *alternatives))
     with pytest.raises(
-        WorkflowError, match=f"workflow 'test' step 'a' names an agent twice: {listed}"
+        WorkflowError, match=f"workflow 'test' step 'a' names an agent twice: {names}"
     ):
         workflow(*named("a", alternatives=alternatives))
 

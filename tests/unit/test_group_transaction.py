@@ -164,8 +164,8 @@ def refusal(status: int, code: str, text: str) -> str:
 def test_each_operation_has_its_etag_and_a_deletion_none() -> None:
     content = answer(done(1), CREATED, DELETED, done(4))
     assert read_answer(MIXED, content, 4) == ['W/"1"', 'W/"9"', None, 'W/"4"']
-    quoted = 'multipart/mixed; boundary="batchresponse_1"'
-    assert read_answer(quoted, content, 4)[0] == 'W/"1"'
+    content_type = 'multipart/mixed; boundary="batchresponse_1"'
+    assert read_answer(content_type, content, 4)[0] == 'W/"1"'
 
 
 def test_the_refused_operation_has_its_status_index_code_and_text() -> None:
@@ -190,7 +190,7 @@ def test_no_answer_that_was_cut_off_is_taken_for_one(parts: list[str]) -> None:
 def test_no_answer_that_lost_bytes_is_a_success() -> None:
     """Bytes are lost within headers, boundaries and status lines, one stretch at a time."""
     content = answer(done(1), done(2), done(3))
-    whole = read_answer(MIXED, content, 3)
+    all_etags = read_answer(MIXED, content, 3)
     for start in range(len(content)):
         for size in (1, 2, 7, 40, 200):
             broken = content[:start] + content[start + size :]
@@ -200,7 +200,7 @@ def test_no_answer_that_lost_bytes_is_a_success() -> None:
                 continue
             assert len(etags) == 3
             assert broken.count(b"HTTP/1.1 204") == 3
-            assert sum(a != b for a, b in zip(etags, whole, strict=True)) <= 1
+            assert sum(a != b for a, b in zip(etags, all_etags, strict=True)) <= 1
 
 
 @pytest.mark.parametrize(
@@ -313,8 +313,8 @@ async def test_an_identity_signs_with_the_scope_that_the_sdk_asks_for() -> None:
 async def test_a_token_is_asked_for_once() -> None:
     tokens = Tokens()
     content = answer(*map(done, range(4)))
-    fine = SimpleNamespace(status_code=202, headers={"Content-Type": MIXED}, content=content)
-    async with both_ways(tokens, fine, fine) as (transport, direct, _):
+    response = SimpleNamespace(status_code=202, headers={"Content-Type": MIXED}, content=content)
+    async with both_ways(tokens, response, response) as (transport, direct, _):
         etags = [f'W/"{number}"' for number in range(4)]
         assert await direct.submit("p", OPERATIONS) == etags
         assert await direct.submit("p", OPERATIONS) == etags

@@ -20,9 +20,9 @@ def modules_of(package: Path) -> dict[str, Path]:
     return modules
 
 
-def statements(within: ast.AST) -> Iterator[ast.AST]:
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
     """Give every statement; no expression holds an import."""
-    for node in ast.iter_child_nodes(within):
+    for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.stmt, ast.excepthandler, ast.match_case)):
             yield node
             yield from statements(node)
@@ -86,7 +86,7 @@ def test_a_package_has_no_circle_of_imports(package: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "back",
+    "import_line",
     [
         "from p.sub.low import x",
         "from .sub import low",
@@ -95,14 +95,14 @@ def test_a_package_has_no_circle_of_imports(package: str) -> None:
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p.sub.low import x",
     ],
 )
-def test_a_circle_is_found_wherever_its_import_is(tmp_path: Path, back: str) -> None:
+def test_a_circle_is_found_wherever_its_import_is(tmp_path: Path, import_line: str) -> None:
     package = tmp_path / "p"
     (package / "sub").mkdir(parents=True)
     (package / "__init__.py").write_text("")
     (package / "sub" / "__init__.py").write_text("")
     (package / "sub" / "low.py").write_text("from ..middle import y\nx = 1\n")
     (package / "middle.py").write_text("import p.top\ny = 1\n")
-    (package / "top.py").write_text(back)
+    (package / "top.py").write_text(import_line)
     assert circles(graph_of(package)) == [["p.middle", "p.sub.low", "p.top"]]
     (package / "top.py").write_text("")
     assert circles(graph_of(package)) == []

@@ -107,10 +107,10 @@ async def test_an_order_is_forgotten_if_it_is_unknown_whether_it_was_committed()
     system = kit()
     await system.submit()
     assert system.context.kept.find("O-1", 1) is not None
-    written = system.store.commit
+    original = system.store.commit
 
     async def lost(change: Change) -> Order:
-        await written(change)
+        await original(change)
         raise StoreUnavailableError("the answer was lost")
 
     system.store.commit = lost  # type: ignore[method-assign]
@@ -123,7 +123,7 @@ async def test_an_order_is_forgotten_if_it_is_unknown_whether_it_was_committed()
     else:
         raise AssertionError("the commit's answer was lost")
     assert system.context.kept.find("O-1", 0) is None
-    system.store.commit = written  # type: ignore[method-assign]
+    system.store.commit = original  # type: ignore[method-assign]
     await system.hand(wake)
     assert len(system.requests("stock")) == 1
 

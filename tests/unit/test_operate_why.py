@@ -96,8 +96,8 @@ async def test_a_step_that_rests_is_shown_as_resting() -> None:
     system = kit(CHAIN)
     await system.submit()
     before = system.order()
-    rests = replace(before.steps[0], turn=Resting(system.clock.now() + timedelta(seconds=5)))
-    system.store.orders["O-1"].order = replace(before, steps=(rests, *before.steps[1:]))
+    resting_step = replace(before.steps[0], turn=Resting(system.clock.now() + timedelta(seconds=5)))
+    system.store.orders["O-1"].order = replace(before, steps=(resting_step, *before.steps[1:]))
     assert waits_of(system).what == "reserve rests."
     assert waits_of(system).then == "Then it is tried again."
 
@@ -171,8 +171,8 @@ def test_a_long_wait_is_one_row_of_the_journal_and_nothing_else_is_folded() -> N
 
 
 def test_a_journal_without_waiting_stays_as_it_is() -> None:
-    usual = [JournalWord.CLAIMED, JournalWord.STEP_RESET] * 5
-    journal = rows(JournalWord.SUBMITTED, *usual, JournalWord.STEP_FAILED)
+    words = [JournalWord.CLAIMED, JournalWord.STEP_RESET] * 5
+    journal = rows(JournalWord.SUBMITTED, *words, JournalWord.STEP_FAILED)
     assert not any(fold.is_run for fold in why.folded(journal))
 
 

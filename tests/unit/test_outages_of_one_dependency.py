@@ -162,10 +162,10 @@ async def test_a_request_whose_reply_cannot_be_sent_is_called_again_with_the_sam
     message = await requested(system)
     break_queues(system, QUEUES.replies)
     assert await receive(system, message) is None
-    put_back = await again(system, STOCK, 2)
-    assert put_back.properties["sas_call_state"] == "tried"
+    copy = await again(system, STOCK, 2)
+    assert copy.properties["sas_call_state"] == "tried"
     break_queues(system)
-    await receive(system, put_back)
+    await receive(system, copy)
     keys = [call.key for _, call in system.agents["stock"].calls]
     assert keys == ["O-1/reserve"] * 2
     await system.drain()
@@ -189,9 +189,9 @@ async def test_a_request_that_made_no_call_before_the_outage_is_not_marked_as_ca
     message = await requested(system)
     system.store.plan = lambda _what, _key: StoreFault.UNAVAILABLE  # the circuit cannot be read
     await receive(system, message)
-    put_back = system.bus.queues[STOCK].waiting
-    if put_back:
-        assert "sas_call_state" not in put_back[0].message.properties
+    entries = system.bus.queues[STOCK].waiting
+    if entries:
+        assert "sas_call_state" not in entries[0].message.properties
     assert len(system.agents["stock"].calls) <= 1
 
 
@@ -216,11 +216,11 @@ async def test_a_call_that_outlasts_its_function_is_cut_off_and_made_again() -> 
         await system.clock.sleep(3600)
 
     system.agents["stock"].then(hangs)
-    began = system.clock.now()
+    start = system.clock.now()
     assert await receive(system, message) is None
-    assert system.clock.now() - began == FUNCTION
-    put_back = await again(system, STOCK, 2)
-    await receive(system, put_back)
+    assert system.clock.now() - start == FUNCTION
+    copy = await again(system, STOCK, 2)
+    await receive(system, copy)
     assert [call.key for _, call in system.agents["stock"].calls] == ["O-1/reserve"] * 2
     assert len(system.bus.messages(QUEUES.replies)) == 1
 
@@ -229,9 +229,9 @@ async def test_retries_that_outlast_the_function_are_put_back() -> None:
     system = kit()
     message = long(await requested(system), system, 1)
     system.agents["stock"].then(*(TransientError("down") for _ in range(10_000)))
-    began = system.clock.now()
+    start = system.clock.now()
     assert await receive(system, message) is None
-    assert system.clock.now() - began <= FUNCTION
+    assert system.clock.now() - start <= FUNCTION
     assert len(system.bus.queues[STOCK].waiting) == 1
 
 
@@ -284,7 +284,7 @@ async def test_a_request_that_comes_late_asks_for_time_though_its_time_has_no_zo
     """azure-functions gives the enqueued time in UTC, without a time zone."""
     system = kit()
     message = await requested(system)
-    naive = system.clock.now().replace(tzinfo=None)
+    local_time = system.clock.now().replace(tzinfo=None)
     await system.later(40)
     receiver = Receiver(
         bus=system.bus,
@@ -293,8 +293,8 @@ async def test_a_request_that_comes_late_asks_for_time_though_its_time_has_no_zo
         external=system.context.external,
         report_mismatch=system.context.report_mismatch,
     )
-    late = delivery(message, enqueued_at=naive)
-    await system.run(receiver.receive(system.actors["stock"].handle, late))
+    arrival = delivery(message, enqueued_at=local_time)
+    await system.run(receiver.receive(system.actors["stock"].handle, arrival))
     assert len(system.bus.messages(QUEUES.replies)) == 1
     assert system.agents["stock"].calls == []
 

@@ -253,8 +253,8 @@ async def test_a_step_waits_for_a_missing_key_and_one_incident_tells_of_all_orde
     system = kit(codec=CheapCodec())
     for number in range(3):
         await system.submit(order(f"O-{number}", order=CONTENT), f"m-{number}")
-    without = [kit(beside=system), kit(beside=system, codec=CheapCodec("other"))]
-    for other in without:
+    systems = [kit(beside=system), kit(beside=system, codec=CheapCodec("other"))]
+    for other in systems:
         await other.drain()
         await system.later(13)
     assert [call for agent in system.agents.values() for call in agent.calls] == []
@@ -444,9 +444,9 @@ async def test_an_order_is_decoded_for_people_as_far_as_the_keys_go() -> None:
     system = kit(beside=system, codec=CheapCodec())
     system.agents["stock"].then(RESULT)
     await system.drain()
-    whole = decode_order(system.order(), CheapCodec())
-    assert whole.details.payload == json.dumps(CONTENT)
-    assert json.loads(str(whole.steps[0].result)) == RESULT
+    decoded_order = decode_order(system.order(), CheapCodec())
+    assert decoded_order.details.payload == json.dumps(CONTENT)
+    assert json.loads(str(decoded_order.steps[0].result)) == RESULT
     assert decode_order(system.order(), CheapCodec("other")) == system.order()
     assert decode_order(system.order(), None) is system.order()
     ref = PayloadRef("0" * 64, 1, 1)
@@ -471,8 +471,8 @@ def test_the_command_decodes_with_the_keys_and_without_them_shows_what_is_stored
     assert list(show(night)["Payload"]) == ["$encoded"]
     monkeypatch.setenv("SAS_PAYLOAD_KEYS", key)
     assert show(night)["Payload"] == {"amount": 12.50}
-    dry = night.sas("skip", "A", "--dry-run", "--input", f'"{MARK}"')
-    assert "count as done, with the result encrypted: pay" in dry.out
+    dry_run = night.sas("skip", "A", "--dry-run", "--input", f'"{MARK}"')
+    assert "count as done, with the result encrypted: pay" in dry_run.out
     assert night.sas("resubmit", "A", "--yes", "--input", f'{{"card": "{MARK}"}}').code == 0
     assert MARK not in repr(night.sent_messages)
     assert show(night)["Steps"][1]["Edited"] == {"card": MARK}

@@ -136,8 +136,8 @@ def test_a_queue_moves_for_some_minutes_after_a_message_was_seen_to_leave_it() -
     moved = rules.scan_of([second], unchanged, T0 + SECOND, full=False)
     assert moved.moves
     for waited, moves in ((MOVES_WITHIN, True), (MOVES_WITHIN + SECOND, False)):
-        again = rules.scan_of([second], moved, T0 + SECOND + waited, full=False)
-        assert again.moves is moves
+        last_scan = rules.scan_of([second], moved, T0 + SECOND + waited, full=False)
+        assert last_scan.moves is moves
 
 
 def test_a_scan_has_the_oldest_message_of_each_owner_and_not_what_comes_much_later() -> None:

@@ -108,9 +108,9 @@ FIRST = Delivery(
 async def test_a_message_whose_store_is_away_comes_again_with_its_own_id_and_properties() -> None:
     door = Door(StoreUnavailableError("away"))
     assert await door.receive(FIRST) is None
-    again = await door.next()
-    assert again.message_id != FIRST.message_id
-    assert await door.receive(again) == "handled"
+    copy = await door.next()
+    assert copy.message_id != FIRST.message_id
+    assert await door.receive(copy) == "handled"
     assert [delivery.message_id for delivery in door.seen] == [FIRST.message_id] * 2
     assert door.seen[1].properties["traceparent"] == "00-1"
 
@@ -225,10 +225,10 @@ async def test_a_message_that_no_queue_may_be_sent_for_now_waits_too() -> None:
 async def test_a_function_that_must_end_has_the_supervisor_send_its_message_later() -> None:
     door = Door(*(BusUnavailableError("away") for _ in range(1000)))
     door.bus.plan = lambda _: BusFault.UNAVAILABLE
-    began = door.clock.now()
+    start = door.clock.now()
     assert await door.receive(FIRST) is None
-    took = door.clock.now() - began
-    assert MINUTES - timedelta(minutes=1) < took <= MINUTES
+    duration = door.clock.now() - start
+    assert MINUTES - timedelta(minutes=1) < duration <= MINUTES
     (due,) = await door.due()
     assert isinstance(due, DeferredDue)
     copy = await door.store.deferred(due)
@@ -247,13 +247,13 @@ async def test_a_function_that_must_end_gives_the_message_back_to_the_host_if_al
 async def test_a_handler_that_ignores_the_end_of_its_function_is_cut_off_and_comes_again() -> None:
     door = Door()
     cancelled: list[timedelta] = []
-    began = door.clock.now()
+    start = door.clock.now()
 
     async def endless(_: Delivery) -> None:
         try:
             await door.clock.sleep(7200)
         finally:
-            cancelled.append(door.clock.now() - began)
+            cancelled.append(door.clock.now() - start)
 
     assert await door.clock.run(door.receiver.receive(endless, FIRST)) is None
     assert cancelled == [MINUTES + CUT_AFTER]
@@ -261,8 +261,8 @@ async def test_a_handler_that_ignores_the_end_of_its_function_is_cut_off_and_com
 
 
 def test_a_handler_that_is_cut_off_is_put_back_before_the_host_ends_its_worker() -> None:
-    puts_back = timedelta(seconds=10 + STORE_RETRY_S)  # a send without an answer, and a row
-    assert timedelta(seconds=CUT_OFF_S) > CUT_AFTER + puts_back
+    put_back_time = timedelta(seconds=10 + STORE_RETRY_S)  # a send without an answer, and a row
+    assert timedelta(seconds=CUT_OFF_S) > CUT_AFTER + put_back_time
     least = {CONNECTION: "Endpoint=sb://x/", "SAS_TABLES": "AccountName=x"}
     limit = host_rules(Path(__file__).parents[2]).function_timeout
     assert read_config(least).function_time.total_seconds() + CUT_OFF_S <= limit.total_seconds()
@@ -283,9 +283,9 @@ async def test_a_time_out_of_the_handler_itself_is_poison_like_any_other_bug() -
 
 async def test_the_handler_knows_when_its_function_ends() -> None:
     door = Door()
-    began = door.clock.now()
+    start = door.clock.now()
     await door.receive(FIRST)
-    assert door.seen[0].ends_at == began + MINUTES
+    assert door.seen[0].ends_at == start + MINUTES
 
 
 async def test_a_message_that_fails_is_logged_with_its_queue_since_the_host_may_not_export_it(
@@ -350,12 +350,12 @@ async def test_a_dead_letter_that_was_put_back_before_is_put_back_again_after_it
         properties=copy.properties,
         sequence=1,
     )
-    ((planned,), _) = redrive([letter], QUEUE + DEAD_LETTERS, None, Queues())
-    assert planned.move.message is not None
-    await door.receive(planned.move.message)
-    again = await door.next()
-    assert again.message_id != copy.message_id, "duplicate detection would drop it"
-    assert (again.body, again.properties[FIRST_ID]) == (b"{}", "m")
+    ((letter_move,), _) = redrive([letter], QUEUE + DEAD_LETTERS, None, Queues())
+    assert letter_move.move.message is not None
+    await door.receive(letter_move.move.message)
+    second_copy = await door.next()
+    assert second_copy.message_id != copy.message_id, "duplicate detection would drop it"
+    assert (second_copy.body, second_copy.properties[FIRST_ID]) == (b"{}", "m")
 
 
 async def test_a_message_that_waits_longer_than_a_deploy_for_a_newer_version_is_reported() -> None:

@@ -113,15 +113,15 @@ def test_a_ledger_with_a_file_outlives_its_process_even_when_the_last_line_was_c
     first.execute("b/stock", "b", "content", NOW)
     first.undo("a/stock", NOW + timedelta(seconds=1))
     first.undo("never/done", NOW)
-    with file.open("ab") as torn:
-        torn.write(b'["do","c/stock"')
-    again = Ledger("R", file=file)
-    assert again.effects() == first.effects()
-    assert again.state_of("a/stock", "content") is KeyState.UNDONE
-    assert again.state_of("never/done", "content") is KeyState.UNDONE
-    assert again.state_of("b/stock", "other") is KeyState.REUSED
-    assert again.execute("d/stock", "d", "content", NOW).number == "R-000003"
-    again.close()
+    with file.open("ab") as stream:
+        stream.write(b'["do","c/stock"')
+    second = Ledger("R", file=file)
+    assert second.effects() == first.effects()
+    assert second.state_of("a/stock", "content") is KeyState.UNDONE
+    assert second.state_of("never/done", "content") is KeyState.UNDONE
+    assert second.state_of("b/stock", "other") is KeyState.REUSED
+    assert second.execute("d/stock", "d", "content", NOW).number == "R-000003"
+    second.close()
     first.close()
     third = Ledger("R", file=file)
     third.close()

@@ -112,8 +112,8 @@ async def test_a_message_of_a_newer_format_is_put_back_by_its_actor(queue: str, 
         assert (
             await receive_as(system, source, letter(message) if dead else delivery(message)) is None
         )
-        again = await comes_again(system, source, DELAY_MAX_S)
-        assert again.body == NEWER_BODY
+        copy = await comes_again(system, source, DELAY_MAX_S)
+        assert copy.body == NEWER_BODY
     assert (system.rejected(), system.alerts(), system.store.orders) == ([], [], {})
 
 
@@ -126,8 +126,8 @@ async def test_an_order_of_a_newer_format_is_left_alone_and_reported_if_that_las
     system.context.kept.forget("O-1")
     assert await receive(system, done()) is None
     await system.later(31)
-    swept = await system.run(system.supervisor.sweep())
-    assert (swept.done, swept.failed, swept.left, system.alerts()) == ({}, 0, 1, [])
+    report = await system.run(system.supervisor.sweep())
+    assert (report.done, report.failed, report.left, system.alerts()) == ({}, 0, 1, [])
     for _ in range(20):
         await system.later(61)
         await system.sweep()
@@ -150,8 +150,8 @@ async def test_a_due_row_of_an_unknown_kind_is_left_with_its_order_or_is_broken(
     system.store.formats["O-1"] = number
     row = OtherDue(system.clock.now(), "O-1", "due|newly|O-1")
     system.store._due[system.store.shards[0]]["newly"] = row
-    swept = await system.run(system.supervisor.sweep())
-    assert (swept.left, swept.failed) == (left_count, 1 - left_count)
+    report = await system.run(system.supervisor.sweep())
+    assert (report.left, report.failed) == (left_count, 1 - left_count)
     assert [alert.kind for alert in system.alerts()] == ["unreadable"] * (1 - left_count)
 
 
@@ -163,8 +163,8 @@ async def test_a_wake_of_a_finished_order_needs_no_workflow() -> None:
     await newer.hand(wake)
     await newer.drain()
     assert newer.state() == "Processed"
-    late = replace(wake, body=wake.body.replace(b"/1/", b"/9/"))
-    result = await receive(older, late)
+    late_wake = replace(wake, body=wake.body.replace(b"/1/", b"/9/"))
+    result = await receive(older, late_wake)
     assert result is not None
     assert newer.bus.messages(QUEUES.scheduler) == []
 
@@ -188,14 +188,14 @@ async def test_an_order_of_a_newer_version_is_left_to_a_newer_instance() -> None
 
 async def test_an_order_of_a_workflow_that_nobody_has_is_rejected_after_about_a_minute() -> None:
     older, _ = sides(deploy_wait=DEPLOY_WAIT)
-    began = older.clock.now()
+    start = older.clock.now()
     await receive(older, Message(QUEUES.orders, "m-1", order(workflow="nothing")))
     while not older.rejected():
         assert older.alerts() == []
         await older.later(0.5)
         while message := older.bus.take(QUEUES.orders):
             await receive(older, message)
-    waited = older.clock.now() - began
+    waited = older.clock.now() - start
     assert DEPLOY_WAIT <= waited <= DEPLOY_WAIT + timedelta(seconds=12)
     (rejection,) = older.rejected()
     assert (rejection.reason, rejection.message_id) == ("unknown-workflow", "m-1")
@@ -226,8 +226,8 @@ async def test_a_command_is_left_to_a_newer_instance_and_refused_if_there_is_non
     await receive(newer, again)
     assert newer.words()[-1] == "cancelled"
     await older.later(DEPLOY_WAIT.total_seconds())
-    late = command("cancel", newer.order().seq, "w-2")
-    assert await receive(older, late) is None
+    late_command = command("cancel", newer.order().seq, "w-2")
+    assert await receive(older, late_command) is None
     for _ in range(20):
         await older.later(12)
         while message := older.bus.take(QUEUES.scheduler):
@@ -261,9 +261,9 @@ def redeployed(system: Kit, *workflows: Workflow) -> Application:
 
 async def test_a_workflow_redefined_under_its_version_puts_messages_back_with_one_alert() -> None:
     system = kit(duplicate_window=timedelta(minutes=10))
-    right = redeployed(system, CHAIN, CARE)
+    original = redeployed(system, CHAIN, CARE)
     order_message = Message(QUEUES.orders, "m-1", order())
-    await system.run(right.receiver.receive(right.submitter.handle, delivery(order_message)))
+    await system.run(original.receiver.receive(original.submitter.handle, delivery(order_message)))
     wake = system.bus.take(QUEUES.scheduler)
     assert wake is not None
     redefined = redeployed(system, replace(CHAIN, steps=CHAIN.steps[:1]), CARE)
@@ -278,7 +278,7 @@ async def test_a_workflow_redefined_under_its_version_puts_messages_back_with_on
     assert (alert.kind, alert.scope) == ("not-runnable", "workflow chain 1")
     assert "give the new definition a version of its own" in alert.text
     assert (later.scope, later.id) == (alert.scope, alert.id[:-1] + "2")
-    await system.run(right.receiver.receive(right.scheduler.handle, delivery(wake)))
+    await system.run(original.receiver.receive(original.scheduler.handle, delivery(wake)))
     await system.drain()
     assert system.state() == "Processed"
     assert system.rejected() == []
@@ -313,7 +313,7 @@ async def test_a_wrong_number_of_shards_puts_messages_back_with_one_alert_a_day(
 async def test_a_queue_that_is_not_created_yet_puts_messages_back_and_is_reported_once() -> None:
     system = kit(duplicate_window=timedelta(days=7))
     app = redeployed(system, CHAIN, CARE)
-    missing = system.bus.queues.pop(QUEUES.agent("stock"))
+    queue = system.bus.queues.pop(QUEUES.agent("stock"))
     await system.submit(order())
     wake = system.bus.take(QUEUES.scheduler)
     assert wake is not None
@@ -322,10 +322,10 @@ async def test_a_queue_that_is_not_created_yet_puts_messages_back_and_is_reporte
         await system.run(app.supervisor.sweep())
         wake = await comes_again(system, QUEUES.scheduler, DELAY_MAX_S)
     (alert,) = system.alerts()
-    assert (alert.kind, alert.scope) == ("queue-delay", f"queue {missing.name}")
+    assert (alert.kind, alert.scope) == ("queue-delay", f"queue {queue.name}")
     assert "put back" in alert.text
     assert [step.failure_count for step in system.order().steps] == [0, 0]
-    system.bus.queues[missing.name] = missing
+    system.bus.queues[queue.name] = queue
     await system.run(app.receiver.receive(app.scheduler.handle, delivery(wake)))
     await system.drain()
     assert system.state() == "Processed"
@@ -345,8 +345,8 @@ async def expired() -> tuple[Kit, Kit]:
 async def test_a_supervisor_leaves_a_due_row_to_a_newer_instance() -> None:
     older, newer = await expired()
     before = newer.order()
-    swept = await older.run(older.supervisor.sweep())
-    assert (swept.done, swept.failed, swept.left) == ({}, 0, 1)
+    report = await older.run(older.supervisor.sweep())
+    assert (report.done, report.failed, report.left) == ({}, 0, 1)
     assert newer.order() == before
     await newer.later(LEASE_TIME.total_seconds())
     assert await newer.sweep() == {"step reset": 1}
@@ -355,11 +355,11 @@ async def test_a_supervisor_leaves_a_due_row_to_a_newer_instance() -> None:
 
 async def test_a_lone_supervisor_that_left_a_due_row_sweeps_at_every_firing() -> None:
     older, _ = await expired()
-    led = []
+    leads = []
     for _ in range(4):
-        led.append((await older.run(older.supervisor.sweep())).led)
+        leads.append((await older.run(older.supervisor.sweep())).led)
         await older.later(10)
-    assert led == [True] * 4
+    assert leads == [True] * 4
 
 
 async def test_a_version_that_is_missing_for_longer_than_a_deploy_takes_is_an_incident() -> None:

@@ -295,16 +295,16 @@ def test_a_step_with_one_agent_and_an_order_that_is_not_urgent_fill_no_column_fo
 
 
 @pytest.mark.parametrize(
-    "missing", [keys.state("o'1"), keys.details("o'1"), keys.step("o'1", 0), keys.result("o'1", 0)]
+    "key", [keys.state("o'1"), keys.details("o'1"), keys.step("o'1", 0), keys.result("o'1", 0)]
 )
-def test_an_order_with_a_row_missing_is_refused_not_guessed(missing: str) -> None:
+def test_an_order_with_a_row_missing_is_refused_not_guessed(key: str) -> None:
     step = replace(STEP, number=0, result="x" * 20_000)
     order = Order(details=DETAILS, steps=(step,), seq=9)
     entities = [rows.details_row(order), rows.state_row(order, "commit")]
     entities += [rows.step_row("o'1", step), rows.result_row("o'1", step)]
     by_key = stored(*entities)
     assert rows.order_from("o'1", by_key, "etag") == order
-    del by_key[missing]
+    del by_key[key]
     with pytest.raises(CorruptOrderError, match=r"order o'1: .*missing"):
         rows.order_from("o'1", by_key, "etag")
 
@@ -402,7 +402,7 @@ WRONG_STEP: tuple[tuple[str, rows.Entity], ...] = (
 
 
 @pytest.mark.parametrize(
-    ("key", "says", "columns"),
+    ("key", "text", "columns"),
     [
         *((keys.state("o'1"), *case) for case in WRONG_COLUMNS),
         *((keys.step("o'1", 1), *case) for case in WRONG_STEP),
@@ -410,12 +410,12 @@ WRONG_STEP: tuple[tuple[str, rows.Entity], ...] = (
     ],
 )
 def test_a_column_that_is_missing_unknown_or_wrong_makes_the_order_unreadable(
-    key: str, says: str, columns: rows.Entity
+    key: str, text: str, columns: rows.Entity
 ) -> None:
     by_key = rows_of(ORDER)
     row = by_key[key] | columns
     by_key[key] = {name: value for name, value in row.items() if value is not None}
-    with pytest.raises(CorruptOrderError, match=says):
+    with pytest.raises(CorruptOrderError, match=text):
         rows.order_from("o'1", by_key, "etag")
 
 

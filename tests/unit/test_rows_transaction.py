@@ -66,15 +66,18 @@ def verbs(batch: list[Operation]) -> list[tuple[str, str]]:
 
 def test_a_first_change_creates_the_state_row_first() -> None:
     batch = operations(submitted(rules_of(1)))
-    named = verbs(batch)
-    assert named[0] == ("create", "a|state")
-    assert named[1:4] == [
+    row_verbs = verbs(batch)
+    assert row_verbs[0] == ("create", "a|state")
+    assert row_verbs[1:4] == [
         ("upsert", "a|details"),
         ("upsert", "a|step|00"),
         ("create", "b|journal|0000000001"),
     ]
-    assert named[4] == ("create", keys.cause("order-1", "orders:1").removeprefix("order|order-1|"))
-    assert [verb for verb, key in named[5:] if key.startswith("due|")] == ["upsert"]
+    assert row_verbs[4] == (
+        "create",
+        keys.cause("order-1", "orders:1").removeprefix("order|order-1|"),
+    )
+    assert [verb for verb, key in row_verbs[5:] if key.startswith("due|")] == ["upsert"]
     assert batch[3].row["CommitId"] == "c1"
 
 
@@ -119,8 +122,8 @@ def test_a_large_result_has_a_row_of_its_own_only_as_long_as_it_is_large(
     order = submitted(rules_of(1)).after
     old = replace(order, steps=(replace(order.steps[0], result=before),))
     new = replace(order, steps=(replace(order.steps[0], result=after),))
-    named = verbs(operations(changed(old, new)))
-    assert [entry for entry in named if entry[1].startswith("a|step")] == written
+    row_verbs = verbs(operations(changed(old, new)))
+    assert [entry for entry in row_verbs if entry[1].startswith("a|step")] == written
 
 
 def test_without_a_cause_there_is_no_cause_row() -> None:

@@ -24,11 +24,11 @@ NOTE = Note("late", datetime(2026, 1, 1, tzinfo=UTC))
 async def test_a_value_is_read_back_as_its_type_and_by_its_name_without_the_prefix() -> None:
     notes = SharedValues[Note](store := MemoryStore(), "note|", Note)
     assert await notes.read("a") is None
-    written = await notes.write("a", NOTE, None)
+    entry = await notes.write("a", NOTE, None)
     await store.write_shared("other|b", "1", None)
-    assert await notes.read("a") == written
-    assert await notes.all() == {"a": written}
-    assert written.value == NOTE
+    assert await notes.read("a") == entry
+    assert await notes.all() == {"a": entry}
+    assert entry.value == NOTE
 
 
 async def test_a_value_that_another_instance_changed_is_not_overwritten() -> None:

@@ -82,9 +82,9 @@ async def test_a_steps_duration_is_from_its_claim_to_its_record(recorded: Record
     await system.step(QUEUES.scheduler)
     await system.later(5)
     await system.hand(done())
-    ((seconds, about),) = recorded.metrics()["sas.step.duration"]
+    ((seconds, attributes),) = recorded.metrics()["sas.step.duration"]
     assert seconds == pytest.approx(5, abs=0.5)
-    assert about == {
+    assert attributes == {
         "sas.workflow": "chain",
         "sas.step": "reserve",
         "sas.direction": "do",
@@ -157,8 +157,8 @@ async def test_a_refusals_code_is_cut_and_cleaned_whatever_a_service_answers(
     await system.submit()
     await system.step(QUEUES.scheduler)
     await system.step(QUEUES.agent("stock"))
-    ((_, about),) = recorded.metrics()["sas.agent.attempts"]
-    assert about["sas.fault"] == "a-code-with-spaces-" + "x" * (metrics.CODE_LENGTH_MAX - 19)
+    ((_, attributes),) = recorded.metrics()["sas.agent.attempts"]
+    assert attributes["sas.fault"] == "a-code-with-spaces-" + "x" * (metrics.CODE_LENGTH_MAX - 19)
 
 
 @pytest.mark.parametrize(
@@ -180,8 +180,10 @@ async def test_a_service_with_ever_new_codes_makes_no_more_than_some_series(
         await system.submit(order(f"O-{number}"), f"m-{number}")
         await system.step(QUEUES.scheduler)
         await system.step(QUEUES.agent("stock"))
-    points = [about for _, about in recorded.metrics()["sas.agent.attempts"]]
-    faults = {about["sas.fault"] for about in points if about["sas.outcome"] != "done"}
+    points = [attributes for _, attributes in recorded.metrics()["sas.agent.attempts"]]
+    faults = {
+        attributes["sas.fault"] for attributes in points if attributes["sas.outcome"] != "done"
+    }
     assert len(faults) <= metrics.FAULTS_MAX + 2
     assert {"other", "http-503"} <= faults
     metrics.attempt(
@@ -196,9 +198,9 @@ async def test_a_sweep_reports_how_overdue_its_oldest_row_was(recorded: Recorded
     await system.step(QUEUES.scheduler)
     await system.later(75)
     await system.sweep()
-    ((seconds, about),) = recorded.metrics()["sas.sweep.age"]
+    ((seconds, attributes),) = recorded.metrics()["sas.sweep.age"]
     assert seconds == pytest.approx(45, abs=1)
-    assert about == {}
+    assert attributes == {}
 
 
 async def test_a_sweep_that_finds_nothing_reports_zero_and_one_without_the_lease_reports_nothing(
@@ -346,8 +348,8 @@ async def test_names_units_and_attributes_are_those_the_queries_rely_on(recorded
     metrics_by_name = recorded.metrics()
     assert set(metrics_by_name) == set(LISTED)
     for name, points in metrics_by_name.items():
-        for _, about in points:
-            assert set(about) == set(LISTED[name]["attributes"]), name
+        for _, attributes in points:
+            assert set(attributes) == set(LISTED[name]["attributes"]), name
 
 
 def test_every_instrument_is_of_the_kind_and_unit_that_is_listed() -> None:

@@ -57,7 +57,7 @@ def recorded() -> Iterator[Recorded]:
 
 async def every_path(system: Kit) -> list[str]:
     """Send marked orders and results along every path there is; return what was raised."""
-    raised: list[str] = []
+    errors: list[str] = []
     marked = {"customer": SECRET, "lines": [{"note": SECRET}]}
     system.agents["stock"].then(TransientError(REMOTE), {"said": RESULT})
     system.agents["payment"].then(RefusedError("no", REMOTE))
@@ -89,7 +89,7 @@ async def every_path(system: Kit) -> list[str]:
         try:
             await system.submit(order(f"B-{fault.name}", order=marked), f"b-{fault.name}")
         except Exception as error:  # noqa: BLE001  its text is what is looked at
-            raised.append(repr(error))
+            errors.append(repr(error))
     del system.bus.queues[SHOP]
     await system.submit(order("O-6", order=marked), "m-6")
     for lost in (QUEUES.alerts, QUEUES.rejected):
@@ -97,8 +97,8 @@ async def every_path(system: Kit) -> list[str]:
         try:
             await system.submit(order(f"L-{lost}", order=marked), f"l-{lost}")
         except BusUnavailableError as error:
-            raised.append(repr(error))
-    return raised
+            errors.append(repr(error))
+    return errors
 
 
 async def test_nothing_ordered_or_answered_is_in_a_log_line_a_span_or_a_metric(
@@ -106,14 +106,14 @@ async def test_nothing_ordered_or_answered_is_in_a_log_line_a_span_or_a_metric(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     system = kit()
-    raised = await every_path(system)
+    errors = await every_path(system)
     lines = [record.getMessage() + str(record.exc_text or "") for record in caplog.records]
     lines += [str(sorted(record.__dict__.items(), key=str)) for record in caplog.records]
     spans = [span.to_json() for span in recorded.spans]
     assert len(caplog.records) > 10
     assert len(spans) > 30
-    assert len(raised) >= 3
-    texts = [*lines, *spans, *raised, json.dumps(recorded.metrics())]
+    assert len(errors) >= 3
+    texts = [*lines, *spans, *errors, json.dumps(recorded.metrics())]
     assert [text for text in texts if MARK in text] == []
 
 
@@ -150,8 +150,8 @@ async def test_every_line_about_an_order_names_it_with_its_step_and_epoch(
     await system.submit()
     await system.drain()
     (line,) = [record for record in caplog.records if "attempt 1" in record.getMessage()]
-    about = {name: line.__dict__[name] for name in ("sas.order_id", "sas.step", "sas.epoch")}
-    assert about == {"sas.order_id": "O-1", "sas.step": "reserve", "sas.epoch": 1}
+    attributes = {name: line.__dict__[name] for name in ("sas.order_id", "sas.step", "sas.epoch")}
+    assert attributes == {"sas.order_id": "O-1", "sas.step": "reserve", "sas.epoch": 1}
 
 
 async def test_two_orders_at_once_never_lend_each_other_their_names(

@@ -95,8 +95,8 @@ async def test_a_span_has_the_attributes_of_its_subject(recorded: Recorded) -> N
     system = kit()
     await submitted(system)
     await system.drain()
-    about = {"sas.order_id": "O-1", "sas.workflow": "chain", "sas.step": "pay", "sas.epoch": 1}
-    assert dict(recorded.span("agent payment do").attributes or {}) == about
+    attributes = {"sas.order_id": "O-1", "sas.workflow": "chain", "sas.step": "pay", "sas.epoch": 1}
+    assert dict(recorded.span("agent payment do").attributes or {}) == attributes
     assert dict(recorded.span("submission").attributes or {}) == {
         "sas.order_id": "O-1",
         "sas.workflow": "chain",
@@ -181,7 +181,7 @@ async def test_without_an_sdk_and_without_a_trace_messages_carry_nothing() -> No
 
 
 @pytest.mark.parametrize(
-    "nonsense",
+    "traceparent",
     [
         {"traceparent": "nonsense"},
         {"traceparent": 7},
@@ -193,9 +193,11 @@ async def test_without_an_sdk_and_without_a_trace_messages_carry_nothing() -> No
         {"Traceparent": SENDER},
     ],
 )
-async def test_nonsense_for_a_trace_is_as_good_as_none(recorded: Recorded, nonsense: Any) -> None:
+async def test_nonsense_for_a_trace_is_as_good_as_none(
+    recorded: Recorded, traceparent: Any
+) -> None:
     system = kit()
-    await submitted(system, nonsense)
+    await submitted(system, traceparent)
     assert system.state() == "Pending"
     assert parent_of(recorded.span("submission")) is None
 
