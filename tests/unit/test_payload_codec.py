@@ -364,9 +364,8 @@ async def test_a_result_is_too_large_if_it_is_as_it_is_stored() -> None:
     system = kit(codec=codec)
     callback = await callback_of(system, "C-1")
     assert await post(system, callback, "x" * too_large) == 400
-    assert (
-        await post(system, callback, "x" * largest) == 202
-    )  # what was too large is not its result
+    # What was too large is not its result.
+    assert await post(system, callback, "x" * largest) == 202
 
 
 async def test_a_result_that_is_large_only_once_it_is_encoded_is_offloaded() -> None:
