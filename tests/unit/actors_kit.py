@@ -248,7 +248,9 @@ def kit(
         payload_codec=codec,
         deploy_wait=deploy_wait,
     )
-    app = assemble(store, bus, clock=clock, business=business, settings=config, kept=kept_orders)
+    app = assemble(
+        store, bus, clock=clock, business=business, settings=config, kept_orders=kept_orders
+    )
     return Kit(
         clock=clock,
         store=store,
