@@ -27,7 +27,7 @@ from sas.operate.letters import (
     letter_of,
     rejected_of,
 )
-from sas.ports import Message, MessageBus, Move, Peeked, StateStore
+from sas.ports import Message, MessageBus, MessageMove, Peeked, StateStore
 
 ParsedMessage = tuple[Peeked, RejectedMessage | None]
 """A message, with its body decoded if it is a rejected message."""
@@ -39,7 +39,7 @@ class PlannedMove:
 
     path: str
     peeked: Peeked
-    move: Move
+    move: MessageMove
 
     def resubmits(self, queues: Queues) -> bool:
         """Return whether it is an order that was given up. Such an order gets a new submission id,
@@ -159,7 +159,9 @@ def _plan(
         if ids is None or missing_ids & names:
             missing_ids -= names
             try:
-                move = Move(frozenset(message.sequence for message, _ in group), message_of(group))
+                move = MessageMove(
+                    frozenset(message.sequence for message, _ in group), message_of(group)
+                )
                 moves.append(PlannedMove(path, group[0][0], move))
             except NotPossibleError as error:
                 reasons.append(f"{min(names)} stays: {error}")
