@@ -30,7 +30,14 @@ async def shop() -> AsyncIterator[Business]:
 def call(step: str, order: dict[str, Any] = ORDER, **results: Any) -> Call:
     """Return a call as the system makes it."""
     complete_by = datetime.now(UTC) + timedelta(seconds=30)
-    return Call("A-1", step, f"A-1/{step}", complete_by, order, results)
+    return Call(
+        order_id="A-1",
+        step=step,
+        key=f"A-1/{step}",
+        complete_by=complete_by,
+        order=order,
+        results=results,
+    )
 
 
 async def test_the_same_key_again_charges_nothing_more(shop: Business) -> None:
