@@ -9,11 +9,11 @@ epoch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sas.domain.change import Decision
-from sas.domain.messages import JournalWord, Request
+from sas.domain.messages import JournalWord, Request, Wake
 from sas.domain.order import (
     Direction,
     Dispatched,
@@ -25,6 +25,18 @@ from sas.domain.order import (
     UndoStatus,
 )
 from sas.domain.workflow import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class ByScheduler:
+    """A scheduler decides. It claims at once what becomes ready, for its ``instance``."""
+
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class BySupervisor:
+    """The supervisor decides. It knows no agents, so it sends no request: it wakes a scheduler."""
 
 
 def claim(order: Order, rules: Rules, *, now: datetime, instance: str) -> Decision | None:
@@ -88,6 +100,20 @@ def dispatch(
             after[step.number], request = _claimed(step, rules, now, instance)
             requests.append(request)
     return update_readiness(after, rules, now), tuple(requests)
+
+
+def carry_on(
+    steps: Sequence[StepRecord],
+    rules: Rules,
+    now: datetime,
+    decided_by: ByScheduler | BySupervisor,
+) -> tuple[tuple[StepRecord, ...], Sequence[Wake | Request]]:
+    """Have the ready steps begin: return all steps, and the messages to send."""
+    match decided_by:
+        case ByScheduler(instance):
+            return dispatch(steps, rules, now, instance)
+        case BySupervisor():
+            return update_readiness(steps, rules, now), (Wake(),)
 
 
 def _claimed(

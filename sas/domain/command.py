@@ -13,10 +13,10 @@ from sas.domain.change import Decision
 from sas.domain.claim import update_readiness
 from sas.domain.messages import Command, JournalWord, Verb, Wake
 from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState, UndoStatus
+from sas.domain.reply import completed_notice
 from sas.domain.undo import (
+    begin_step_undo,
     begin_undo,
-    completed_notice,
-    turn_to_undo,
     undone_by_hand,
     undone_notice,
 )
@@ -182,7 +182,7 @@ def _cancelled(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
     """Return a step of a cancelled order: one that is out goes on until it replies or times out."""
     if step.process_state is StepState.PROCESSING:
         return replace(step, undo=UndoStatus.TO_BE_UNDONE)
-    return turn_to_undo(step, rules, now)
+    return begin_step_undo(step, rules, now)
 
 
 def _failed(order: Order, name: str | None) -> list[StepRecord]:
