@@ -128,10 +128,10 @@ def _counted(picture: Picture) -> _Minutes:
             minutes.started[_minute(submitted, first)] += 1
         if state is None or since is None or since < first or state not in kinds:
             continue
-        ended = _minute(since, first)
-        minutes.ended[kinds[state]][ended] += 1
+        number = _minute(since, first)
+        minutes.ended[kinds[state]][number] += 1
         if state is OrderState.PROCESSED and submitted is not None:
-            minutes.durations[ended].append((since - submitted).total_seconds())
+            minutes.durations[number].append((since - submitted).total_seconds())
     return minutes
 
 

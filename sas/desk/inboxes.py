@@ -119,7 +119,7 @@ class Inboxes:
 
         for name, paths in sources.items():
             answers = await asyncio.gather(*map(peek, paths))
-            messages = [_message(path, peeked) for path, some, _ in answers for peeked in some]
+            messages = [_message(path, peeked) for path, batch, _ in answers for peeked in batch]
             messages.sort(key=lambda message: message.at, reverse=True)
             problems = [f"{path}: {problem}" for path, _, problem in answers if problem]
             self.boxes[name] = replace(

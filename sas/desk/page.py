@@ -54,18 +54,21 @@ class StepView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerbView:
-    """A verb that is possible now, and what it will do."""
+    """A verb that is possible now. ``effect`` says what it will do; ``final``: no way back."""
 
     name: str
     title: str
-    will: str
+    effect: str
     final: bool
     takes_input: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderView:
-    """Everything that the page of an order shows."""
+    """Everything that the page of an order shows.
+
+    ``folds`` is the journal, the newest first. Its first ``removed`` rows are not stored any more.
+    """
 
     order: Order
     story: str
@@ -74,7 +77,7 @@ class OrderView:
     folds: Sequence[Fold]
     removed: int
     verbs: Sequence[VerbView]
-    took: str
+    duration: str
 
 
 def view(
@@ -88,8 +91,8 @@ def view(
     """Return an order as its page shows it."""
     agents = why.agents_of(order, journal, workflows)
     attempts = why.attempts(order, journal)
-    began = order.details.submitted_at
-    ended = max([order.stopped_at or now, *(attempt.ended_at or began for attempt in attempts)])
+    start = order.details.submitted_at
+    end = max([order.stopped_at or now, *(attempt.ended_at or start for attempt in attempts)])
     steps = []
     for step in order.steps:
         attempts_of_step = [attempt for attempt in attempts if attempt.step == step.number]
@@ -100,7 +103,7 @@ def view(
                 agent=agent,
                 circuit=circuits.get(agent) if agent else None,
                 attempts=attempts_of_step,
-                bars=[_bar(attempt, began, ended) for attempt in attempts_of_step],
+                bars=[_bar(attempt, start, end) for attempt in attempts_of_step],
                 undo="" if step.undo is UndoStatus.NOT_DECIDED else step.undo.value,
             )
         )
@@ -112,16 +115,16 @@ def view(
         folds=why.folded(journal)[::-1],
         removed=journal[0].seq - 1 if journal else 0,
         verbs=verbs_of(order),
-        took=why.spelled(ended - began),
+        duration=why.spelled(end - start),
     )
 
 
-def _bar(attempt: Attempt, began: datetime, ended: datetime) -> AttemptBar:
-    """Return an attempt on a timeline from ``began`` to ``ended``."""
-    whole_s = max((ended - began) / timedelta(seconds=1), 0.001)
-    until = attempt.ended_at or ended
-    start = min((attempt.began_at - began) / timedelta(seconds=1) / whole_s, 1.0)
-    x = start * (TIMELINE_WIDTH - BAR_WIDTH_MIN)
+def _bar(attempt: Attempt, start: datetime, end: datetime) -> AttemptBar:
+    """Return an attempt on a timeline from ``start`` to ``end``."""
+    whole_s = max((end - start) / timedelta(seconds=1), 0.001)
+    until = attempt.ended_at or end
+    offset = min((attempt.began_at - start) / timedelta(seconds=1) / whole_s, 1.0)
+    x = offset * (TIMELINE_WIDTH - BAR_WIDTH_MIN)
     width = (until - attempt.began_at) / timedelta(seconds=1) / whole_s * TIMELINE_WIDTH
     kinds = {"done": "done", "failed": "failed", "timed out": "late", "is out": "out"}
     kind = kinds.get(attempt.outcome, "other")
@@ -153,12 +156,12 @@ def verbs_of(order: Order) -> list[VerbView]:
         intent = Intent(verb=verb, by="")
         if refusal(order, intent):
             continue
-        will = outlook(order, intent)
+        effect = outlook(order, intent)
         verbs.append(
             VerbView(
                 name=verb.value,
                 title=title,
-                will=f"{will[0].upper()}{will[1:]}.",
+                effect=f"{effect[0].upper()}{effect[1:]}.",
                 final=verb in {Verb.UNDO, Verb.CANCEL},
                 takes_input=verb is Verb.RESUBMIT and not undoing,
             )
@@ -184,7 +187,7 @@ def editable(order: Order, step: str | None) -> str:
 
 
 def shown(content: Content | None) -> str:
-    """Return content for people: indented JSON, or that it is encrypted."""
+    """Return content for people: indented JSON, or why it cannot be shown."""
     if content is None:
         return ""
     if isinstance(content, PayloadRef):

@@ -1,4 +1,11 @@
-"""The server of the desk: its pages and its forms, on 127.0.0.1 only."""
+"""The server of the desk: its pages and its forms, on 127.0.0.1 only.
+
+The overview and the lists are drawn from what ``Watch`` and ``Inboxes`` last read in the
+background; the page of one order loads that order. Only a POST changes anything. Its form names
+the seq of the order that the operator saw, so a command for an order that has changed meanwhile is
+refused and not carried out by surprise. Each page listens on ``/live``, and loads itself again when
+something that it shows has changed.
+"""
 
 from __future__ import annotations
 
@@ -207,11 +214,11 @@ class Desk:
             agents = {view.waits.agent} if view.waits.agent else set()
             paths = letters.waiting_paths(order, step, self.office.queues, agents)
             read = await letters.read(self.office.bus, paths)
-        failed = [step_view.step for step_view in view.steps if step_view.failed]
-        editing = form.text is not None or ("edit" in query and bool(failed))
+        failed_steps = [step_view.step for step_view in view.steps if step_view.failed]
+        editing = form.text is not None or ("edit" in query and bool(failed_steps))
         text = form.text
         if editing and text is None:
-            text = page.shown(page.editable(whole, failed[0].name if failed else None))
+            text = page.shown(page.editable(whole, failed_steps[0].name if failed_steps else None))
         return self._page(
             "order.html",
             status=status,
@@ -223,7 +230,7 @@ class Desk:
             whole=whole if "content" in query else None,
             editing=editing,
             text=text,
-            failed=failed,
+            failed_steps=failed_steps,
             read=read,
             place=letters.place_of(order, step, read.letters) if read and step else None,
             message_words=lambda message: why.sent(order, message),
