@@ -21,7 +21,7 @@ Times are seconds of one monotonic clock, passed in. Who writes what:
 The life of one message:
 
 1. *It arrives* and gets an entry. If its number has an entry already, the lock was lost in an
-   outage and Service Bus delivered it again. The entry takes the new lock, and nobody is told
+   outage and Service Bus delivered it again. The entry takes the new lock, and no loop gets it
    twice.
 2. *It is offered* to each follower of its order, which becomes one of its readers. A follower that
    joins later is offered what is here and was not handed out yet, so a loop may begin after the
@@ -29,7 +29,8 @@ The life of one message:
    this response queue and one of our ids: see ``_follows``.
 3. *It is handed out.* A follower stays a reader while its caller works on the notification, and
    stops being one when the caller asks for the next. If the caller leaves instead (``break``, an
-   exception), the notification does not count as handed out, and the next follower gets it.
+   exception), the notification does not count as handed out, and the next follower gets it unless
+   another loop has finished it.
 4. *Its fate is decided*, again and again. With no reader left, one that was handed out is
    completed. One that still has a reader has its lock renewed, however slow the caller is. Half of
    the lock's time at most passes between two decisions, so a lock does not expire meanwhile.
@@ -48,8 +49,8 @@ The life of one message:
 What can go wrong, and why nothing is lost: a message is completed only after its caller has asked
 for the next one (3, 4) or after the end of its order (6). If the process dies at any earlier
 point, or the completion fails, the lock expires and Service Bus delivers the message again, to
-this client or to another process. So each notification is handed out at least once. It is handed
-out twice if the process dies between step 3 and the completion, or if the lock is lost while a
+this client or to another process. So each notification of an order that a loop follows is handed
+out at least once. It is handed out twice if the process dies between step 3 and the completion, or if the lock is lost while a
 caller works; the CloudEvent's ``id`` is the same then. What the inbox knows of orders dies with the
 process, and the oldest is forgotten above ``ORDERS_MAX``. That loses no message either: the order
 then counts as submitted by another process.
