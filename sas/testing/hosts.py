@@ -88,7 +88,7 @@ class Host:
             clock=self.clock,
             business=self.business,
             settings=config,
-            kept=kept,
+            kept_orders=kept,
         )
         self.context: Context = app.context
         self.callbacks, self._supervisor = app.callbacks, app.supervisor
