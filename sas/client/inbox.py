@@ -50,10 +50,10 @@ What can go wrong, and why nothing is lost: a message is completed only after it
 for the next one (3, 4) or after the end of its order (6). If the process dies at any earlier
 point, or the completion fails, the lock expires and Service Bus delivers the message again, to
 this client or to another process. So each notification of an order that a loop follows is handed
-out at least once. It is handed out twice if the process dies between step 3 and the completion, or if the lock is lost while a
-caller works; the CloudEvent's ``id`` is the same then. What the inbox knows of orders dies with the
-process, and the oldest is forgotten above ``ORDERS_MAX``. That loses no message either: the order
-then counts as submitted by another process.
+out at least once. It is handed out twice if the process dies between step 3 and the completion, or
+if the lock is lost while a caller works; the CloudEvent's ``id`` is the same then. What the inbox
+knows of orders dies with the process, and the oldest is forgotten above ``ORDERS_MAX``. That loses
+no message either: the order then counts as submitted by another process.
 """
 
 from __future__ import annotations
