@@ -119,7 +119,7 @@ class Life:
         if queue.sessions is not None:
             return
         found = [m for m in queue.messages.values() if m.state is MessageState.DEFERRED]
-        for message in operations.deferred(queue, [m.sequence for m in found[:1]], None):
+        for message in operations.deferred_messages(queue, [m.sequence for m in found[:1]], None):
             token = queue.namespace.new_token()
             queue.lock(message, token, None, self.now)
             self.taken.append((queue, token))
@@ -198,7 +198,7 @@ def _contents(queue: Queue, now: float) -> dict[str, Any]:
         "counts": {one.id: one.count for one in sessions if one.count},
         "history": {
             message_id: (at, number)
-            for message_id, (at, number) in queue.history._seen.items()
+            for message_id, (at, number) in queue.history._entries.items()
             if at > now - queue.properties.duplicate_window_s
         },
         "properties": queue.properties,

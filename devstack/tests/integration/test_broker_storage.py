@@ -139,7 +139,7 @@ def test_deferred_scheduled_and_dead_messages_stay_what_they_were(
     owner.reopen(cleanly=cleanly)
     queue = owner.broker.namespace.queue("plain")
     assert owner.receive("plain") == []
-    assert operations.deferred(queue, [deferred], None)[0].state is MessageState.DEFERRED
+    assert operations.deferred_messages(queue, [deferred], None)[0].state is MessageState.DEFERRED
     assert owner.broker.counts("plain").scheduled == 1
     ((letter, _),) = owner.receive("plain/$DeadLetterQueue")
     assert application_properties(letter) == {

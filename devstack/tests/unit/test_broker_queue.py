@@ -325,10 +325,10 @@ def test_a_deferred_message_comes_only_when_asked_for_by_its_number(world: World
     (number,) = world.send(queue, b"1")
     operations.defer(queue, world.take(queue)[1], world.now)
     assert world.receiver(queue, 1).got == []
-    (message,) = operations.deferred(queue, [number], None)
+    (message,) = operations.deferred_messages(queue, [number], None)
     queue.lock(message, b"t" * 16, None, world.now)
     with pytest.raises(MessageNotFoundError):
-        operations.deferred(queue, [number], None)
+        operations.deferred_messages(queue, [number], None)
     operations.complete(queue, b"t" * 16, world.now)
     assert not queue.messages
 
