@@ -68,10 +68,10 @@ def performative(body: bytes) -> tuple[int, int]:
 
 def padded(values: list[object], count: int) -> list[object]:
     """Lengthen ``values`` to ``count`` with nulls: senders leave out nulls at the end."""
-    missing = count - len(values)
-    if missing < 0:
+    nulls = count - len(values)
+    if nulls < 0:
         raise DecodeError(f"a performative has {len(values)} fields, at most {count} are defined")
-    return values + [None] * missing if missing else values
+    return values + [None] * nulls if nulls else values
 
 
 class Outcome(NamedTuple):

@@ -138,8 +138,9 @@ def _terminus(raw: bytes, code: int) -> tuple[str | None, dict[str, Any]]:
     fields = value.value
     address = fields[0] if fields else None
     filters = fields[_FILTER] if code == frames.SOURCE and len(fields) > _FILTER else None
-    named = filters if isinstance(filters, dict) else {}
-    return address if isinstance(address, str) else None, named
+    if not isinstance(filters, dict):
+        filters = {}
+    return address if isinstance(address, str) else None, filters
 
 
 def source_with_session(source: bytes, session_id: str) -> bytes:

@@ -81,20 +81,20 @@ async def consume(port: int, ledger: Ledger) -> None:
     try:
         await peer.attach("q", receives=True)
         peer.credit(10)
-        seen = 0
+        count = 0
         waiting: dict[int, int] = {}
         while True:
-            found = next(peer.frames.frames(), None)
-            if found is None:
+            frame = next(peer.frames.frames(), None)
+            if frame is None:
                 data = await asyncio.wait_for(peer.reader.read(65536), 120)
                 if not data:
                     return
                 peer.frames.feed(data)
                 continue
-            code, position = frames.performative(found[2])
-            fields, payload_at = decode.fields(found[2], position)
+            code, position = frames.performative(frame[2])
+            fields, payload_at = decode.fields(frame[2], position)
             if code == frames.TRANSFER:
-                number = number_in(found[2][payload_at:])
+                number = number_in(frame[2][payload_at:])
                 if number in ledger.completed:
                     ledger.came_back.append(number)
                 ledger.delivered.add(number)
@@ -102,8 +102,8 @@ async def consume(port: int, ledger: Ledger) -> None:
                 delivery = encode.uint(fields[1])
                 accepted = frames.ACCEPTED_STATE
                 peer.send(frames.DISPOSITION, b"\x41", delivery, delivery, b"\x42", accepted)
-                seen += 1
-                peer.credit(10, seen=seen)
+                count += 1
+                peer.credit(10, delivery_count=count)
             elif code == frames.DISPOSITION and fields[4].descriptor == frames.ACCEPTED:
                 ledger.completed.add(waiting.pop(fields[1]))
     finally:

@@ -96,13 +96,13 @@ def test_a_queue_is_created_read_updated_listed_and_deleted(
         forward_dead_lettered_messages_to="first",
     )
     assert created.lock_duration == timedelta(seconds=7)
-    found = admin.get_queue("made")
-    assert (found.name, found.max_delivery_count, found.requires_session) == ("made", 4, True)
-    assert found.default_message_time_to_live == timedelta(hours=2)
-    assert found.dead_lettering_on_message_expiration
-    assert (found.forward_dead_lettered_messages_to or "").endswith("first")
-    found.max_delivery_count = 9
-    admin.update_queue(found)
+    queue = admin.get_queue("made")
+    assert (queue.name, queue.max_delivery_count, queue.requires_session) == ("made", 4, True)
+    assert queue.default_message_time_to_live == timedelta(hours=2)
+    assert queue.dead_lettering_on_message_expiration
+    assert (queue.forward_dead_lettered_messages_to or "").endswith("first")
+    queue.max_delivery_count = 9
+    admin.update_queue(queue)
     assert admin.get_queue("made").max_delivery_count == 9
     assert [queue.name for queue in admin.list_queues()] == ["first", "made"]
     admin.delete_queue("made")
@@ -198,8 +198,8 @@ def test_faults_are_armed_shown_and_cleared_over_http(broker: BrokerThread) -> N
 def test_a_bad_request_gets_one_sentence(
     broker: BrokerThread, method: str, path: str, body: Any, status: int, says: str
 ) -> None:
-    got, text = ask(broker, method, path, body)
-    assert (got, says in str(text)) == (status, True), text
+    answer_status, text = ask(broker, method, path, body)
+    assert (answer_status, says in str(text)) == (status, True), text
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ async def test_a_connection_that_is_gone_leaves_nothing_in_memory(broker: Broker
     await settled(broker)
     await asyncio.sleep(0)
     gc.collect()
-    left = [one for one in gc.get_objects() if isinstance(one, AmqpConnection | AmqpSession | Link)]
-    assert left == []
+    kinds = AmqpConnection | AmqpSession | Link
+    leftovers = [thing for thing in gc.get_objects() if isinstance(thing, kinds)]
+    assert leftovers == []
     assert broker.counts("q").active == 3
