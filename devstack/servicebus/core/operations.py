@@ -63,6 +63,7 @@ def dead_letter(
 
 def locked_message(queue: Queue, token: bytes, now: float) -> Message:
     """Return the message that the token locks. Raises as the module says."""
+    # Step 6 of queue.py. The time is tested too, because the sweep may come a moment late.
     message = queue.locked.get(token)
     if message is None or (message.locked_until <= now and queue.sessions is None):
         error_class = (

@@ -9,7 +9,7 @@ The life of a message, and the events that move it:
                                                +-> dead-lettered, or delivered too often
     time to live is over, and no lock is held: dead-lettered or removed
 
-Theory of operation. The numbers stand again at the steps in the code.
+Theory of operation. The numbers stand again at the steps in the code, step 6 in operations.py.
 
 1. *Admit.* A send brings one message or a batch. The queue checks every message before it changes
    anything, so it takes the whole batch or none of it. The sender is told of a refusal and still
@@ -53,6 +53,7 @@ timer that sweeps, and the management port.
   a message has a token exactly while it is in ``locked``.
 - ``last_sequence``: written by `accept`, `_enqueue_scheduled`, `move_to_dead_letters`, and by the
   recovery after a restart. It never decreases.
+- a message's ``state``: written by the queue, by `operations.defer`, and by the recovery.
 - ``history``: written by `accept` and by the recovery.
 - ``_due``: written by `_plan` and `sweep`.
 - ``wake_at``: the namespace writes it, in answer to `wake`; `wake` reads it.
@@ -74,7 +75,7 @@ _DUE_MAX = 1024
 
 
 class Journal:
-    """Records the changes that must survive a crash. No change is durable before the commit.
+    """Records the changes that must survive a crash (step 9). None is durable before the commit.
 
     This class keeps nothing, for a broker without a data directory. See `SqliteJournal`.
     """
@@ -342,7 +343,7 @@ class Queue:
         Reminders of what is over are dropped when they are most of the heap. So a queue with a time
         to live of an hour does not remember an hour's traffic.
         """
-        # 8. Each time that is set on a message passes here.
+        # 8. Each time that is set on a message passes here, except the lock of a session.
         heapq.heappush(self._due, (at, message.sequence))
         if len(self._due) > _DUE_MAX + 4 * len(self.messages):
             self._due = [entry for entry in self._due if self._is_due(*entry)]

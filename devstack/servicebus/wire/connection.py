@@ -5,12 +5,12 @@ Theory of operation. The numbers stand again at the steps in the code.
 1. *Open.* A client sends a protocol header, negotiates SASL, sends the header again and opens. The
    broker accepts any SASL mechanism; rights come later, with tokens. A client that speaks something
    else is answered and closed. A connection above the limit is refused only after its open, because
-   the SDKs read an error only then.
+   before that there is no frame that could carry the reason.
 2. *Read.* asyncio calls `data_received` with the bytes of one read. Each whole frame is carried out
-   at once and to its end, without an await. The answers collect in the `Output`, and so do the
-   messages that other connections get because of it. At the end of the read `Context.flush` commits
-   the changes, and then writes all of them. So no client learns of a change that a crash could
-   undo (storage.py).
+   at once and to its end, without an await. The answers collect in the `Output` of the connection.
+   Messages that other connections get because of this read collect in theirs. At the end of the
+   read `Context.flush` commits the changes, and then writes every output. So no client learns of a
+   change that a crash could undo (storage.py).
 3. *Error.* A frame that is not correct AMQP closes this connection with an error, and no other.
    What the earlier frames of the read did is complete. It is committed, and acknowledged before the
    close.

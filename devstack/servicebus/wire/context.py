@@ -132,9 +132,9 @@ class Output:
     """The sending side of one connection, and what its sessions and links share.
 
     ``blocked`` means that the peer reads too slowly. Then the sessions keep messages back until
-    ``on_unblocked`` is called. There are two reasons: asyncio's write buffer is full, which
-    ``blocked_at`` dates, or the frames that wait for the next commit are more than a write buffer
-    (``_room`` is negative). Connection.py says who writes and who reads the fields.
+    ``on_unblocked`` is called. There are two reasons for it: asyncio's write buffer is full
+    (``blocked_at`` says since when), or more bytes wait for the next commit than the buffer takes
+    (``_room`` is negative). wire/connection.py says who writes and who reads the fields.
     """
 
     def __init__(self, context: Context) -> None:
@@ -205,7 +205,7 @@ class Output:
             self.transport.write(b"".join(frames_out))
         if self.closing:
             self.transport.close()
-        elif self.blocked and self.blocked_at is None:
+        elif self.blocked and self.blocked_at is None:  # only the bytes of this commit were many
             self.unblock()
 
     def unblock(self) -> None:

@@ -376,6 +376,7 @@ class QueueSenderLink(SenderLink):
 
     def on_ended(self, now: float) -> None:
         """Leave the queue, and give back what was not sent whole."""
+        # Step 4 of session.py. The link leaves the queue first, so that nothing comes back to it.
         partly_sent = self.amqp_session.take_partly_sent(self)
         unsent = self.amqp_session.take_unsent(self)
         self._queue.dispatch.detach(self, now)

@@ -1,7 +1,7 @@
 """The AMQP listener, and the operations on queues that also concern their links.
 
-Everything runs on one event loop. No function of the queues or the wire awaits anything, so each
-runs to its end before the next one begins, and no field needs a mutex.
+Everything runs on one event loop. No function that touches a queue awaits anything, so each runs to
+its end before the next one begins, and no field needs a mutex.
 """
 
 import asyncio

@@ -4,7 +4,7 @@ An AMQP session is a channel of a connection. It has nothing to do with the sess
 which are groups of messages (core/dispatch.py).
 
 Theory of operation. A message on its way to a receiver passes four places. The numbers stand again
-at the steps in the code.
+at the steps in the code, and step 4 also in links.py.
 
 1. *Handed over.* The queue has locked the message (or removed it, for a presettled link) and calls
    the link, which calls `transmit`. If the peer's window is closed or the socket is blocked, the

@@ -1,8 +1,9 @@
 """``kill -9`` of the broker under load, again and again.
 
-Every acknowledged send is delivered, nothing completed comes back after the completion was
-acknowledged, and a batch is there whole or not at all. ``SAS_BROKER_CRASHES`` sets how many
-times (200 for the recorded run), ``SAS_BROKER_SEED`` the moments.
+After each kill three things must be true: every acknowledged send is delivered; no message comes
+back whose completion was acknowledged; each batch is there whole or not at all.
+``SAS_BROKER_CRASHES`` sets the number of kills (200 for the recorded run), ``SAS_BROKER_SEED``
+their moments.
 """
 
 import asyncio
@@ -134,7 +135,7 @@ async def drain(broker: BrokerProcess, ledger: Ledger) -> None:
 
 
 def left(broker: BrokerProcess) -> int:
-    """How many messages the queue has, locked ones included."""
+    """Return the number of messages on the queue, with the locked ones."""
     address = f"http://127.0.0.1:{broker.management_port}/$Resources/queues"
     with urllib.request.urlopen(address, timeout=60) as answer:
         [count] = re.findall(r"<[\w:]*ActiveMessageCount>(\d+)<", answer.read().decode())

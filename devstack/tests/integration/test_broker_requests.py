@@ -40,7 +40,7 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 def section(payload: bytes, code: int) -> dict[Any, bytes]:
-    """Give the values of a map section, still encoded."""
+    """Return the values of a map section, still encoded."""
     (part,) = [part for part in sections(payload) if part.code == code]
     return {key: value for key, _, value in pairs(payload, part.value_at)}
 

@@ -178,12 +178,12 @@ class Life:
         return {queue.name.lower(): _contents(queue, self.now) for queue in self.filled()}
 
     def last_numbers(self) -> dict[str, int]:
-        """Only of queues that store messages: a forwarding queue stores no sequence numbers."""
+        """Return the last sequence numbers, except of forwarding queues, which store none."""
         queues = [queue for queue in self.filled() if not queue.properties.forward_to]
         return {queue.name.lower(): queue.last_sequence for queue in queues}
 
     def filled(self) -> list[Queue]:
-        """Queues for messages that could not be forwarded appear with their first message."""
+        """Return the queues; the transfer dead letters only once they have a message."""
         return [
             queue
             for queue in self.broker.namespace.every_queue()
@@ -241,8 +241,8 @@ def test_what_is_on_disk_is_what_the_broker_held(life: Life) -> None:
 
 
 def _ready(queue: Queue) -> list[int]:
-    free = [m for m in queue.messages.values() if m.token is None]
-    return sorted(m.sequence for m in free if m.state is MessageState.ACTIVE)
+    unlocked = [m for m in queue.messages.values() if m.token is None]
+    return sorted(m.sequence for m in unlocked if m.state is MessageState.ACTIVE)
 
 
 def _received(queue: Queue, now: float) -> list[int]:

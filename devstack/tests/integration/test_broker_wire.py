@@ -24,7 +24,7 @@ LIMITS = Limits(connections=20, handshake_s=1.0, idle_s=1.5, stalled_s=1.0)
 
 
 class Clock:
-    """The broker's time. It stands still: a pause of this process ends no connection."""
+    """The broker's time. It stands still, so that a pause of this process ends no connection."""
 
     def __init__(self) -> None:
         self.now: float | None = time.time()
@@ -101,7 +101,7 @@ class Peer:
         await self.expect(frames.BEGIN)
 
     async def attach(
-        self, queue: str, *, receives: bool, handle: int = 0, **more: bytes
+        self, queue: str, *, receives: bool, handle: int = 0, **options: bytes
     ) -> list[Any]:
         source = target = encode.composite(frames.SOURCE, [encode.string(queue)])
         target = encode.composite(frames.TARGET, [encode.string(queue)])
@@ -110,10 +110,10 @@ class Peer:
             encode.string(f"link{handle}"),
             encode.uint(handle),
             encode.boolean(receives),
-            more.get("settles", encode.ubyte(0)),
+            options.get("settles", encode.ubyte(0)),
             encode.ubyte(1),
-            more.get("source", source),
-            more.get("target", target),
+            options.get("source", source),
+            options.get("target", target),
         )
         fields = await self.expect(frames.ATTACH)
         return fields + [None] * (14 - len(fields))
@@ -171,7 +171,7 @@ async def settled(broker: Broker, connections: int = 0) -> None:
 
 
 async def works(broker: Broker) -> None:
-    """A well-behaved peer is served."""
+    """Check that a well-behaved peer is served."""
     before = broker.counts("q").active
     async with peer_of(broker) as peer:
         await peer.open()
@@ -450,8 +450,8 @@ async def test_a_batch_may_be_as_large_as_the_link_announces_and_no_larger(
         assert (len(batch) <= announced) is accepted
         for start in range(0, len(batch), 60_000):
             more = start + 60_000 < len(batch)
-            batched = encode.uint(0x80013700)
-            peer.transfer(0, batch[start : start + 60_000], more=more, message_format=batched)
+            batch_format = encode.uint(0x80013700)
+            peer.transfer(0, batch[start : start + 60_000], more=more, message_format=batch_format)
             await peer.writer.drain()
         fields = await peer.expect(frames.DISPOSITION)
         if accepted:

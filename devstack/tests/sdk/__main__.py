@@ -3,11 +3,11 @@
     python -m devstack.tests.sdk [--shards 10] [--only WORDS] [--report FILE]
 
 The command downloads the source distribution with pip (into .devstack/) and starts one broker. It
-runs the queue and session tests, sync and async, through shim.py. Most of them sleep for
-a minute until a lock ends, so they run in several pytest processes. deselected.txt lists
-the tests that are left out, expected.txt the known failures, each with its reason. Some
-tests race the SDK's own timers. So a test with an unknown failure runs once more, alone, and the
-table says which tests passed only then.
+runs the queue and session tests, sync and async, through shim.py. Most of them sleep for a minute
+until a lock ends, so they run in several pytest processes. deselected.txt lists the tests that are
+left out, expected.txt the known failures, each with its reason. Some tests race the SDK's own
+timers. So a test with an unknown failure runs once more, alone, and the table says which tests
+passed only then.
 
 The exit code is 0 if at least 97 % of the counted tests passed and every failure is a known one. It
 is 1 if not, and 2 if the tests could not run.

@@ -113,10 +113,10 @@ def test_the_emulators_file_is_read_with_its_comments() -> None:
     ],
 )
 def test_a_wrong_file_gets_one_sentence(text: str, says: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError) as refusal:
         parse_config(text)
-    assert says in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert says in str(refusal.value)
+    assert "\n" not in str(refusal.value)
 
 
 async def test_one_name_is_not_taken_for_a_list_of_letters() -> None:
