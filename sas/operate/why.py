@@ -124,7 +124,9 @@ def _stopped(order: Order, journal: Sequence[JournalEntry]) -> str:
     failed_steps = [step for step in order.steps if is_failed(step)]
     step = failed_steps[0]
     cause = f": {step.error.message.rstrip('.')}" if step.error else ""
-    others = f" ({len(failed_steps) - 1} more step failed)" if len(failed_steps) > 1 else ""
+    others_count = len(failed_steps) - 1
+    others = f" ({others_count} more {'step' if others_count == 1 else 'steps'} failed)"
+    others = others if others_count else ""
     if step.undo_failed:
         return (
             f"It is partly undone{_undone_because(journal)}: the undo of {step.name} failed{cause}."
