@@ -55,8 +55,8 @@ _LOSES = (None, 500, 504)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """What an adopter gives: how to make the business, orders by workflow, answers by call.
+class OwnApplication:
+    """The application of an adopter: how to make the business, orders by workflow, answers by call.
 
     A call is a method and a pattern of paths, such as ``POST /charges``. Its answers come one
     after another for each effect, the last one again and again. ``settings`` are environment
@@ -116,7 +116,7 @@ class _Effect:
     key: str
     own_id: str
     in_force: bool = True
-    asked: int = 0
+    requests: int = 0
 
     @property
     def call(self) -> Call:
@@ -132,10 +132,10 @@ class OwnAgent(ModelService):
     """The agent of one name. Each life of an instance has an agent of its own behind it."""
 
     def __init__(
-        self, name: str, own: OwnAgents, clock: Clock, ledger: RemoteLedger, rng: random.Random
+        self, name: str, agents: OwnAgents, clock: Clock, ledger: RemoteLedger, rng: random.Random
     ) -> None:
-        super().__init__(clock, ledger, own.faults, rng)
-        self.name, self._own = name, own
+        super().__init__(clock, ledger, agents.faults, rng)
+        self.name, self._agents = name, agents
 
     async def do(self, call: Call) -> Any:
         """Let the adopter's agent do it."""
@@ -148,7 +148,7 @@ class OwnAgent(ModelService):
     @property
     def serve(self) -> Serve:
         """The service that this agent calls."""
-        return self._own.serve
+        return self._agents.serve
 
     async def arrive(self) -> None:
         """Let a request travel; TransientError if it does not arrive."""
@@ -156,7 +156,7 @@ class OwnAgent(ModelService):
 
     async def _attempted(self, call: Call, *, doing: bool) -> Any:
         attempt = _Attempt(
-            agent=self, call=call, doing=doing, workflow=self._own.workflow_of[call.order_id]
+            agent=self, call=call, doing=doing, workflow=self._agents.workflow_of[call.order_id]
         )
 
         def callback(within: timedelta) -> Callback:
@@ -164,14 +164,14 @@ class OwnAgent(ModelService):
             return attempt.callback
 
         attempt.call = replace(call, callbacks=callback)
-        agent = self._own.business().agents[self.name]
+        agent = self._agents.business().agents[self.name]
         before = _attempt.set(attempt)
         try:
             result = await (agent.do if doing else agent.undo)(attempt.call)
         except (RefusedError, TransientError, UnavailableError):
             raise
-        except Exception as bug:
-            self._own.tell_bug(attempt, bug)
+        except Exception as error:
+            self._agents.tell_bug(attempt, error)
             raise
         finally:
             _attempt.reset(before)
@@ -183,9 +183,10 @@ class OwnAgent(ModelService):
         """Call back, like an outside party that has the address."""
         of_no_host()
         await self._clock.sleep(within.total_seconds() * self._rng.uniform(0, 1.1))
-        result = self._own.given.answer(f"CALLBACK {call.step}", 0) or {"done_by": call.key}
+        answer = self._agents.application.answer(f"CALLBACK {call.step}", 0)
+        result = answer or {"done_by": call.key}
         body = json.dumps({"outcome": "done", "result": result}).encode()
-        while not (self._ledger.of(call.key).tombstone or await self._own.tell(callback, body)):
+        while not (self._ledger.of(call.key).tombstone or await self._agents.tell(callback, body)):
             await self._clock.sleep(self._rng.uniform(1, 5))
 
 
@@ -196,7 +197,7 @@ class OwnAgents:
     ``broken`` hears of each fault of an agent, ``story`` of each request in a sentence.
     """
 
-    given: Given
+    application: OwnApplication
     clock: Clock
     ledger: RemoteLedger
     faults: Faults
@@ -218,7 +219,7 @@ class OwnAgents:
         """Return the business of the instance that runs now: what it keeps ends with it."""
         life = life_here()
         if life not in self._businesses:
-            self._businesses[life] = self.given.make()
+            self._businesses[life] = self.application.make()
         return self._businesses[life]
 
     async def close(self) -> None:
@@ -228,16 +229,16 @@ class OwnAgents:
                 with suppress(Exception):
                     await agent.close()
 
-    def tell_bug(self, attempt: _Attempt, bug: Exception) -> None:
+    def tell_bug(self, attempt: _Attempt, error: Exception) -> None:
         """Report an error that an agent must not raise."""
-        frames = traceback.extract_tb(bug.__traceback__)
+        frames = traceback.extract_tb(error.__traceback__)
         frame = frames[min(1, len(frames) - 1)]
-        what = bug if isinstance(bug, NotSimulatedError) else repr(bug)
+        cause = error if isinstance(error, NotSimulatedError) else repr(error)
         about = (
-            f"{attempt.step}: its agent {attempt.agent.name} raised {type(bug).__name__} in "
+            f"{attempt.step}: its agent {attempt.agent.name} raised {type(error).__name__} in "
             f"{frame.name} ({Path(frame.filename).name}, line {frame.lineno})"
         )
-        self.broken(Violation(0, f"{about}, for order {attempt.call.order_id}: {what}", about))
+        self.broken(Violation(0, f"{about}, for order {attempt.call.order_id}: {cause}", about))
 
     # --- the service ---
 
@@ -251,8 +252,10 @@ class OwnAgents:
         attempt.requests += asks
         position = attempt.requests
         key = request.key or (request.path if method in _BY_PATH else "")
-        what = f"{method} {request.path} of agent {attempt.agent.name}, with key {key or 'none'}"
-        self.story(what)
+        sentence = (
+            f"{method} {request.path} of agent {attempt.agent.name}, with key {key or 'none'}"
+        )
+        self.story(sentence)
         try:
             await attempt.agent.arrive()
         except TransientError:
@@ -265,12 +268,12 @@ class OwnAgents:
             else:
                 answer = self._undo(request, attempt, key)
             if answer is not None and answer.status < 300 and self._happens("lost_answer"):
-                self.story(f"{what}: it has its effect, and its answer is lost")
+                self.story(f"{sentence}: it has its effect, and its answer is lost")
                 return _failure(method, self.rng.choice(_LOSES))
         if asks and (answer is None or answer.status >= 400):
             self.ledger.unmet.add(attempt.call.key)
-        told = "the connection is cut" if answer is None else f"answered {answer.status}"
-        self.story(f"{what}: {told}")
+        outcome = "the connection is cut" if answer is None else f"answered {answer.status}"
+        self.story(f"{sentence}: {outcome}")
         return answer
 
     def _happens(self, fault: str) -> bool:
@@ -292,24 +295,24 @@ class OwnAgents:
         if effects.refused:
             return problem(request.method, 422, "out-of-stock", "there is none left")
         place = f"{request.method} {request.path}"
-        in_force = [one for one in self._effects[agent] if one.in_force]
-        for one in in_force:
-            if key and (one.key, one.place) == (key, place):
-                if one.call.key != call.key:
+        in_force = [effect for effect in self._effects[agent] if effect.in_force]
+        for effect in in_force:
+            if key and (effect.key, effect.place) == (key, place):
+                if effect.call.key != call.key:
                     self._say(attempt, f"gives with {place} the key of another call", effects)
-                return self._answered(request, one)
+                return self._answered(request, effect)
         number = sum(map(len, self._effects.values())) + 1
-        made = _Effect(
+        new_effect = _Effect(
             attempt=attempt, position=position, place=place, key=key, own_id=f"effect-{number:05}"
         )
         if not key:
             self._say(attempt, f"sends no Idempotency-Key with {place}", effects)
-        elif any(map(made.repeats, in_force)):
+        elif any(map(new_effect.repeats, in_force)):
             self._say(attempt, f"sends a new key each time with {place}", effects)
-        self._effects[agent].append(made)
+        self._effects[agent].append(new_effect)
         effects.done = max(effects.done, 1)
         effects.in_force, effects.content = True, call.order
-        return self._answered(request, made)
+        return self._answered(request, new_effect)
 
     def _say(self, attempt: _Attempt, does: str, effects: Effects) -> None:
         effects.done += 1
@@ -322,24 +325,26 @@ class OwnAgents:
         if self._happens("undo_refused"):
             return problem(request.method, 409, "undo-refused", "it cannot be taken back")
         text = f"{request.path} {request.body}"
-        named = [one for one in self._effects[agent] if one.key == key or one.own_id in text]
-        for one in named:
-            one.in_force = False
-        own = [one for one in self._effects[agent] if one.call.key == call.key]
+        targets = [
+            effect for effect in self._effects[agent] if effect.key == key or effect.own_id in text
+        ]
+        for effect in targets:
+            effect.in_force = False
+        call_effects = [effect for effect in self._effects[agent] if effect.call.key == call.key]
         effects = self.ledger.of(call.key)
-        effects.in_force = any(one.in_force for one in own)
+        effects.in_force = any(effect.in_force for effect in call_effects)
         effects.tombstone = call.step not in self.limits.get(agent, {})
-        if not (named or request.key):
+        if not (targets or request.key):
             return problem(request.method, 404, "none", "there is nothing of this name")
         return self._answer(request, "", 0)
 
     def _answered(self, request: HttpRequest, effect: _Effect) -> HttpAnswer:
-        effect.asked += 1
-        return self._answer(request, effect.own_id, effect.asked - 1)
+        effect.requests += 1
+        return self._answer(request, effect.own_id, effect.requests - 1)
 
     def _answer(self, request: HttpRequest, own_id: str, number: int) -> HttpAnswer:
-        given = self.given.answer(f"{request.method} {request.path}", number)
-        text = json.dumps({"id": "{id}"} if given is None else given).replace("{id}", own_id)
+        content = self.application.answer(f"{request.method} {request.path}", number)
+        text = json.dumps({"id": "{id}"} if content is None else content).replace("{id}", own_id)
         return HttpAnswer(method=request.method, status=200, body=text.encode())
 
 

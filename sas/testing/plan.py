@@ -246,7 +246,7 @@ def drawn(seed: int, workflows: Workflows, orders: int = 6) -> Plan:
         )
         for number in range(rng.randint(1, orders))
     ]
-    sent = [item for item in items if isinstance(item, Submit)]
+    submits = [item for item in items if isinstance(item, Submit)]
     mood = rng.choice(list(_MOODS))
     items += _chances(rng, mood)
     items += [Apart(n, rng.uniform(-4, 4)) for n in range(instances) if rng.random() < 0.3]
@@ -259,20 +259,20 @@ def drawn(seed: int, workflows: Workflows, orders: int = 6) -> Plan:
             for _ in range(rng.randint(1, 5))
         ]
     for _ in range(rng.choice((0, 0, 1, 2, 4))):
-        one = None if rng.random() < 0.4 else rng.randrange(instances)
-        items.append(Kill(_moment(rng), one, rng.random() < 0.3))
+        instance = None if rng.random() < 0.4 else rng.randrange(instances)
+        items.append(Kill(_moment(rng), instance, rng.random() < 0.3))
     for _ in range(rng.choice((4, 6, 8) if mood == "operator" else (0, 0, 1, 3, 6))):
-        items.append(_press(rng, rng.choice(sent)))
+        items.append(_press(rng, rng.choice(submits)))
     if mood == "letters":
-        items += [Forge(*_soon_after(rng, rng.choice(sent))) for _ in range(rng.randint(1, 3))]
+        items += [Forge(*_soon_after(rng, rng.choice(submits))) for _ in range(rng.randint(1, 3))]
     if rng.random() < 0.1:
         items.append(Deploy(_moment(rng)))
     items += _redrives(random.Random(f"redrives of {seed}"))  # noqa: S311  it repeats itself
-    if kept := _unforwarded(random.Random(f"subqueues of {seed}"), agents):  # noqa: S311  as above
-        items = [one for one in items if not (isinstance(one, Chance) and one.name == "crash")]
-        items += kept
+    if unforwarded := _unforwarded(random.Random(f"subqueues of {seed}"), agents):  # noqa: S311  as above
+        items = [item for item in items if not (isinstance(item, Chance) and item.name == "crash")]
+        items += unforwarded
     if any(isinstance(item, Away) and item.lasts_s > COPIES_S for item in items):
-        items = [one for one in items if not (isinstance(one, Chance) and one.name in _COPYING)]
+        items = [item for item in items if not (isinstance(item, Chance) and item.name in _COPYING)]
     return Plan(seed, instances, tuple(items))
 
 
@@ -325,8 +325,9 @@ def _moment(rng: random.Random, times: float = 1.0) -> float:
 
 
 def _away(rng: random.Random, agents: Sequence[str]) -> Away:
-    ((least, most),) = rng.choices(_LASTS, _HOW_OFTEN)
-    return Away(_moment(rng), round(rng.uniform(least, most), 1), rng.choice(dependencies(agents)))
+    ((shortest, longest),) = rng.choices(_LASTS, _HOW_OFTEN)
+    at_s, lasts_s = _moment(rng), round(rng.uniform(shortest, longest), 1)
+    return Away(at_s, lasts_s, what=rng.choice(dependencies(agents)))
 
 
 _SHARES = {
@@ -360,10 +361,10 @@ _MOODS: dict[str, dict[str, float]] = {
 
 
 def _chances(rng: random.Random, mood: str) -> list[Item]:
-    found: list[Item] = []
+    items: list[Item] = []
     larger = _MOODS[mood]
-    for name, most in (_SHARES | larger).items():
+    for name, share_max in (_SHARES | larger).items():
         if name in larger or rng.random() < 0.35:
-            often = 1 if name in larger else 2
-            found.append(Chance(name, round(most * rng.random() ** often, 5)))
-    return found
+            exponent = 1 if name in larger else 2
+            items.append(Chance(name, round(share_max * rng.random() ** exponent, 5)))
+    return items

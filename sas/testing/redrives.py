@@ -58,42 +58,42 @@ class Redriver:
         """Yield the dead letters that no command has looked at, or that it did not remove."""
         queues = self._world.memory_bus.queues
         for path in paths:
-            lying = (*queues[path].waiting, *queues[path].locked)
-            yield from (one for one in lying if one.sequence not in self._stays)
+            letters = (*queues[path].waiting, *queues[path].locked)
+            yield from (queued for queued in letters if queued.sequence not in self._stays)
 
     async def _gives(self, verb: str, work: Awaitable[None]) -> bool:
         """Return whether a command came to its end."""
         try:
             await work
-        except (CrashError, UnavailableError) as failed:
-            why = "dies" if isinstance(failed, CrashError) else f"fails: {failed}"
-            self._tell(f"the command {verb} {why}")
+        except (CrashError, UnavailableError) as error:
+            end = "dies" if isinstance(error, CrashError) else f"fails: {error}"
+            self._tell(f"the command {verb} {end}")
             return False
         return True
 
     async def _resend(self, *, back: bool, dies: bool) -> None:
-        found = await self._world.bus.peek(QUEUES.rejected, READ_MAX)
-        moves, _ = redrive(found, QUEUES.rejected, None, QUEUES)
-        sent = {number for one in moves for number in one.move.sequences}
-        for one in found if back else ():
-            if one.sequence not in sent and (queue := self._source_of(one)):
-                moves += redrive([one], QUEUES.rejected, ids=None, queues=QUEUES, to=queue)[0]
+        peeked = await self._world.bus.peek(QUEUES.rejected, READ_MAX)
+        moves, _ = redrive(peeked, QUEUES.rejected, None, QUEUES)
+        sequences = {number for plan in moves for number in plan.move.sequences}
+        for message in peeked if back else ():
+            if message.sequence not in sequences and (queue := self._source_of(message)):
+                moves += redrive([message], QUEUES.rejected, ids=None, queues=QUEUES, to=queue)[0]
         await self._move(moves, dies=dies)
 
-    def _source_of(self, one: Peeked) -> str | None:
+    def _source_of(self, message: Peeked) -> str | None:
         """Return the queue of the system that gave up what was put aside."""
-        said, handled = rejected_of(one), self._world.instances[0].functions.handlers
-        return said.source_queue if said and said.source_queue in handled else None
+        record, handled = rejected_of(message), self._world.instances[0].functions.handlers
+        return record.source_queue if record and record.source_queue in handled else None
 
     async def _redrive(self, *, dies: bool) -> None:
         paths = dead_letter_paths(QUEUES, self._agents, [REPLIES_TO])
         bus = self._world.memory_bus
-        found = await read(bus, [path for path in paths if path in bus.queues])
-        judged = [(one, await self._judged(one)) for one in found.letters]
-        moves, _ = redrive_safe(judged, QUEUES)
-        sent = {number for one in moves for number in one.move.sequences}
-        self._stays |= {one.peeked.sequence for one, _ in judged} - sent
-        self._tell(f"sas dlq redrive: {len(moves)} of {len(judged)} dead letters")
+        listing = await read(bus, [path for path in paths if path in bus.queues])
+        verdicts = [(letter, await self._judged(letter)) for letter in listing.letters]
+        moves, _ = redrive_safe(verdicts, QUEUES)
+        sequences = {number for plan in moves for number in plan.move.sequences}
+        self._stays |= {letter.peeked.sequence for letter, _ in verdicts} - sequences
+        self._tell(f"sas dlq redrive: {len(moves)} of {len(verdicts)} dead letters")
         await self._move(moves, dies=dies)
 
     async def _judged(self, letter: Letter) -> Verdict:
@@ -110,21 +110,21 @@ class Redriver:
     async def _move(self, moves: Sequence[Planned], *, dies: bool) -> None:
         """Move messages as ``OperatorBus.move`` does: lock, send, and remove at last."""
         world, bus = self._world, self._world.memory_bus
-        for one in moves:
-            held = bus.lock(one.path, one.move.sequences)
-            if not held:
+        for plan in moves:
+            letters = bus.lock(plan.path, plan.move.sequences)
+            if not letters:
                 continue  # it is gone, or another reader has it
             try:
-                assert one.move.message is not None  # noqa: S101  a redrive sends
-                await world.bus.send([one.move.message])
-                if one.path == QUEUES.rejected:
-                    self._redriven += [queued.message.body for queued in held]
+                assert plan.move.message is not None  # noqa: S101  a redrive sends
+                await world.bus.send([plan.move.message])
+                if plan.path == QUEUES.rejected:
+                    self._redriven += [queued.message.body for queued in letters]
                 await self._dies() if dies else await world.pause()
-            except (CrashError, UnavailableError) as failed:
-                for queued in held:
-                    bus.let_go(queued) if isinstance(failed, CrashError) else bus.abandon(queued)
+            except (CrashError, UnavailableError) as error:
+                for queued in letters:
+                    bus.let_go(queued) if isinstance(error, CrashError) else bus.abandon(queued)
                 raise
-            for queued in held:
+            for queued in letters:
                 bus.complete(queued)
 
     async def _dies(self) -> None:

@@ -144,8 +144,8 @@ class ModelService:
     async def _outside(self, call: Call, effects: Effects, tell: Tell) -> Any:
         if effects.in_force:
             return {"done_by": call.key}
-        left = (call.complete_by - self._clock.now()).total_seconds()
-        within = timedelta(seconds=max(left, 1.0) * self._rng.uniform(2, 10))
+        seconds_left = (call.complete_by - self._clock.now()).total_seconds()
+        within = timedelta(seconds=max(seconds_left, 1.0) * self._rng.uniform(2, 10))
         effects.content = call.order
         self._goes_on(
             self._happens(effects, call, callback=call.callback(within), within=within, tell=tell)

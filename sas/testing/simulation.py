@@ -47,8 +47,8 @@ class Simulation:
         if isinstance(application, Workflows):
             self._project = Project.of(application, project)
         else:
-            own = Project.of(application.workflows, project)
-            self._project = replace(own, limits=application.limits, codec=application.codec)
+            base = Project.of(application.workflows, project)
+            self._project = replace(base, limits=application.limits, codec=application.codec)
         self._plan = Plan(seed, instances, ())
         self._agents = agents
         self._broken: list[Violation] = []
@@ -115,6 +115,6 @@ class Simulation:
         ]
         return [
             str(external.notice_of(event.type))
-            for event in {one.id: one for one in events}.values()
+            for event in {event.id: event for event in events}.values()
             if event.data.order_id == order_id
         ]

@@ -107,7 +107,7 @@ class MemoryStore:
         self.pause: Callable[[str, str], Awaitable[None]] = _let_others_run
         self.on_written: Callable[[Change], None] = lambda _change: None
         self.on_removed: Callable[[OutDue | DeferredDue], None] = lambda _due: None
-        self.away: frozenset[str] = frozenset()
+        self.partitions_away: frozenset[str] = frozenset()
         self.meter = Usage()
         self._shards = all_shards(shards)
         self._due: dict[str, dict[str, Due]] = {shard: {} for shard in self._shards}
@@ -137,14 +137,14 @@ class MemoryStore:
 
     def is_away(self, operation: str, key: str) -> bool:
         """Return whether the partition that an operation needs is away."""
-        if not self.away:
+        if not self.partitions_away:
             return False
         if operation in _OF_ALL or not key:
             return True
         if operation in _OF_SHARD:
-            return key in self.away
+            return key in self.partitions_away
         name = META if operation in _OF_META else shard_of(key, len(self._shards))
-        return name in self.away
+        return name in self.partitions_away
 
     def next_due(self) -> datetime | None:
         """Return the time of the first due row of all; no actor asks for it."""
@@ -172,8 +172,8 @@ class MemoryStore:
         errors, steps = stored.errors, stored.order.steps
         if all(step.last_error is errors.get(step.number) for step in steps):
             return stored.order
-        told = (replace(step, last_error=errors.get(step.number)) for step in steps)
-        return replace(stored.order, steps=tuple(told))
+        with_errors = (replace(step, last_error=errors.get(step.number)) for step in steps)
+        return replace(stored.order, steps=tuple(with_errors))
 
     async def commit(self, change: Change) -> Order:
         """See ``StateStore.commit``."""
@@ -246,8 +246,8 @@ class MemoryStore:
     async def due(self, shard: str, until: datetime, limit: int) -> list[Due]:
         """See ``StateStore.due``."""
         await self._begin("due", shard)
-        found = [due for _, due in sorted(self._due[shard].items()) if due.at <= until]
-        return self._page(found[:limit])
+        rows = [due for _, due in sorted(self._due[shard].items()) if due.at <= until]
+        return self._page(rows[:limit])
 
     async def defer(self, order_id: str, message: Message, at: datetime) -> None:
         """See ``StateStore.defer``."""
@@ -296,20 +296,20 @@ class MemoryStore:
         """See ``StateStore.purge``."""
         for order in orders:
             check_finished(order)
-        gone: set[str] = set()
+        removed_ids: set[str] = set()
         batches: dict[str, list[tuple[Order, int]]] = {}
         for order in orders:
             await self._begin("purge", order.order_id)
             rows = self._rows_to_purge(order)
             batch = batches.setdefault(shard_of(order.order_id, len(self._shards)), [])
             if sum(count for _, count in batch) + rows > TRANSACTION_MAX:
-                gone |= self._purge_batch(batch)
+                removed_ids |= self._purge_batch(batch)
                 batch.clear()
             if rows:
                 batch.append((order, rows))
         for batch in batches.values():
-            gone |= self._purge_batch(batch)
-        return gone
+            removed_ids |= self._purge_batch(batch)
+        return removed_ids
 
     async def read_shared(self, name: str) -> SharedValue[str] | None:
         """See ``StateStore.read_shared``."""
@@ -326,8 +326,8 @@ class MemoryStore:
     async def write_shared(self, name: str, value: str, token: str | None) -> SharedValue[str]:
         """See ``StateStore.write_shared``."""
         await self._begin("write_shared", name)
-        found = self._shared.get(name)
-        if (found.token if found else None) != token:
+        shared = self._shared.get(name)
+        if (shared.token if shared else None) != token:
             raise ConflictError(f"shared value {name} changed since it was read")
         self.meter.reads += 1  # it is read again, for its new token
         self._versions += 1
@@ -352,8 +352,8 @@ class MemoryStore:
         """Let other tasks run, then return the fault of this operation, or raise it."""
         await self.pause(operation, key)
         self._asked(operation, key)
-        asked = self._faults[operation]
-        fault = asked.popleft() if asked else self.plan(operation, key)
+        faults = self._faults[operation]
+        fault = faults.popleft() if faults else self.plan(operation, key)
         if fault is StoreFault.UNAVAILABLE:
             raise StoreUnavailableError(f"{operation} of {key}: an injected fault")
         return fault
@@ -451,9 +451,9 @@ class MemoryStore:
 
     def _write_due(self, change: Change) -> None:
         rows = self._due_of(change.after.order_id)
-        for gone in change.due_removed():
-            rows.pop(_due_key(gone), None)
-        rows.update((_due_key(added), added) for added in change.due_added())
+        for due in change.due_removed():
+            rows.pop(_due_key(due), None)
+        rows.update((_due_key(due), due) for due in change.due_added())
         if change.out_at is not None:
             out = OutDue(change.out_at, change.after.order_id, change.entry.seq)
             rows[_due_key(out)] = out
@@ -492,7 +492,8 @@ class MemoryStore:
             self._page(list(islice(self._between(shard, in_error, least, most), limit)))
             for shard in shards
         ]
-        return list(islice(heapq.merge(*lists, key=lambda one: (one.at, one.order_id)), limit))
+        merged = heapq.merge(*lists, key=lambda summary: (summary.at, summary.order_id))
+        return list(islice(merged, limit))
 
     def _between(
         self, shard: str, in_error: bool, least: datetime, most: datetime
@@ -526,7 +527,8 @@ def _shared_key(name: str) -> str:
 
 def _is_ours(stored: Stored, entry: JournalEntry) -> bool:
     """Return whether this change was written before: its answer was lost and it is tried again."""
-    return any(kept.commit_id == entry.commit_id for kept in stored.journal[entry.seq - 1 :][:1])
+    rows = stored.journal[entry.seq - 1 :][:1]
+    return any(row.commit_id == entry.commit_id for row in rows)
 
 
 async def _let_others_run(_operation: str, _key: str) -> None:

@@ -36,19 +36,19 @@ class Tally:
         self.orders += played.orders
         if played.violations:
             self.broken.append((seed, played.violations))
-        for about in {one.about for one in played.violations if one.about}:
+        for about in {violation.about for violation in played.violations if violation.about}:
             self.own_faults[about] = min(seed, self.own_faults.get(about, seed))
         self.ends.update(played.ends)
         self.words.update(played.words)
         for key, tally in played.steps.items():
-            own = self.steps[key]
-            for one in fields(StepTally):
-                setattr(own, one.name, getattr(own, one.name) + getattr(tally, one.name))
+            total = self.steps[key]
+            for count in fields(StepTally):
+                setattr(total, count.name, getattr(total, count.name) + getattr(tally, count.name))
 
     def own_faults_told(self, again: Callable[[int], str]) -> list[str]:
         """Return what each step does wrong, with the command that shows it."""
-        found = sorted(self.own_faults.items())
-        return [f"{about}: seed {seed}, {again(seed)}" for about, seed in found]
+        faults = sorted(self.own_faults.items())
+        return [f"{about}: seed {seed}, {again(seed)}" for about, seed in faults]
 
     def never_reached(self) -> list[str]:
         """Return the kinds of transition that no simulation led to."""

@@ -95,7 +95,7 @@ class World:
     """Instances, queues, a timer, and faults.
 
     At most ``at_once`` functions run at once over all, ``rules.calls_max`` of each queue in each
-    instance. The partitions of the store in ``store.away`` and the queues that are away do not
+    instance. The partitions of the store in ``store.partitions_away`` and the queues that are away do not
     answer: see ``MemoryBus.cut``. While no due row can be read, or the sweeps can send nothing
     because a queue is away, the timer may pause for ``timer_idle``: that only saves time. ``tell``
     gets a sentence for each fault, ``on_failed`` each error of a function, ``on_sends`` each
@@ -131,8 +131,8 @@ class World:
     def __post_init__(self) -> None:
         """Install the faults in the ports."""
         self.rng = self.memory_bus.rng = random.Random(self.seed)  # noqa: S311  it repeats itself
-        least, most = BUSY_S
-        self.busy_s = least * (most / least) ** self.rng.random()
+        shortest, longest = BUSY_S
+        self.busy_s = shortest * (longest / shortest) ** self.rng.random()
         self.store.pause = self.store_pause
         self.store.plan = self._store_fault
         self.memory_bus.plan = self._bus_fault
@@ -240,8 +240,8 @@ class World:
         if self._running:
             return False
         queues = self.memory_bus.queues
-        held = (name for name in self._handled() if queues[name].waiting or queues[name].locked)
-        return all(self.memory_bus.is_empty(name) or self._rests(queues[name]) for name in held)
+        names = (name for name in self._handled() if queues[name].waiting or queues[name].locked)
+        return all(self.memory_bus.is_empty(name) or self._rests(queues[name]) for name in names)
 
     def _rests(self, queue: Queue) -> bool:
         return not queue.locked and all(map(self.resting, queue.waiting))
@@ -268,18 +268,22 @@ class World:
 
     def _visible(self) -> Visible:
         """Return the queues that hold a message, and when it can be received."""
-        if self.memory_bus.away:
+        if self.memory_bus.is_away:
             return []
         queues = self.memory_bus.queues
         return [
             (name, queue.waiting[0].visible_at)
             for name in self._handled()
-            if (queue := queues[name]).waiting and not queue.away
+            if (queue := queues[name]).waiting and not queue.is_away
         ]
 
     def _free(self, queue: str) -> list[Instance]:
-        most = self.rules.calls_max
-        return [one for one in self.instances if one.up and one.calls[queue] < most]
+        calls_max = self.rules.calls_max
+        return [
+            instance
+            for instance in self.instances
+            if instance.up and instance.calls[queue] < calls_max
+        ]
 
     def _hand_out(self) -> None:
         while queues := self._ready_queues(self._visible()):
@@ -381,13 +385,13 @@ class World:
             self._timer_task = asyncio.ensure_future(self._run_timer())
 
     async def _run_timer(self) -> None:
-        before = self.memory_bus.sent, self.store.due_rows
+        before = self.memory_bus.arrivals, self.store.due_rows
         try:
             await self.timer()
         except (CrashError, Exception):  # noqa: BLE001  the host survives every error
             return
         finally:
-            vain = before == (self.memory_bus.sent, self.store.due_rows)
+            vain = before == (self.memory_bus.arrivals, self.store.due_rows)
             longest = max(TIMER_EVERY, self.timer_idle)
             self._pause = min(2 * self._pause, longest) if vain else TIMER_EVERY
 
@@ -398,7 +402,7 @@ class World:
         """Return the next tick that finds a due row, or the latest."""
         pause = self._pause if self.memory_bus.refuses_any else TIMER_EVERY
         first, latest = self._tick + pause, self._tick + self.timer_idle
-        if latest <= max(first, self.clock.now()) or self.store.away:
+        if latest <= max(first, self.clock.now()) or self.store.partitions_away:
             return latest
         return max(first, min(self.store.next_due() or latest, latest))
 
@@ -424,7 +428,9 @@ class World:
 
 
 def _held_by(instance: Instance) -> str:
-    queues = sorted({one.queued.message.queue for one in instance.running.values() if one.queued})
+    queues = sorted(
+        {work.queued.message.queue for work in instance.running.values() if work.queued}
+    )
     return f" while it handles messages of {', '.join(queues)}" if queues else ""
 
 
@@ -473,8 +479,8 @@ class PausingBus:
             raise
 
     async def _refused(self) -> None:
-        away = self._world.memory_bus.away
-        await self._world.clock.sleep(BUS_WAIT_S if away else self._world.busy_s)
+        is_away = self._world.memory_bus.is_away
+        await self._world.clock.sleep(BUS_WAIT_S if is_away else self._world.busy_s)
 
     async def close(self) -> None:
         """Do nothing: there are no connections."""

@@ -284,7 +284,7 @@ async def test_what_a_function_handles_is_shown_by_peek() -> None:
 async def test_a_store_that_is_away_is_waited_for_as_long_as_the_adapter_waits() -> None:
     rig = Rig()
     store, clock = rig.world.store, rig.clock
-    store.away = store.partitions
+    store.partitions_away = store.partitions
     began = clock.now()
     with pytest.raises(StoreUnavailableError):
         await clock.run(store.load("O-1"))
@@ -296,7 +296,7 @@ async def test_a_store_that_is_away_is_waited_for_as_long_as_the_adapter_waits()
 async def test_one_shard_that_is_away_leaves_the_others_and_the_leases() -> None:
     rig = Rig()
     store, clock = rig.world.store, rig.clock
-    store.away = frozenset({"00"})
+    store.partitions_away = frozenset({"00"})
     with pytest.raises(StoreUnavailableError):
         await clock.run(store.due("00", clock.now(), 1))
     assert await clock.run(store.due("01", clock.now(), 1)) == []

@@ -308,10 +308,10 @@ async def test_a_callback_that_came_in_time_counts_however_long_an_outage_delays
         assert (await post(made, callback.token)).status == 202
     else:  # the message waits in its queue, because no function can handle it
         await made.bus.send([called_back(callback.token)])
-        made.store.away = made.store.partitions
+        made.store.partitions_away = made.store.partitions
     await made.later(300)
     made.bus.mend(QUEUES.callbacks)
-    made.store.away = frozenset()
+    made.store.partitions_away = frozenset()
     await made.sweep()
     await made.later(31)
     await made.sweep()
