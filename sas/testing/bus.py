@@ -1,4 +1,29 @@
-"""A message bus in memory that behaves like Service Bus where the actors depend on it."""
+"""A message bus in memory that behaves like Service Bus where the actors depend on it.
+
+The contract tests run against this bus and against the real ones. The rules that it has:
+
+1. **Sending.** Messages are sent in order, one after the other. If one fails, those before it were
+   sent. A queue that is missing, a right that is missing and a message that is too large raise
+   ``UndeliverableError``, because the same message would fail again. All else raises
+   ``BusUnavailableError``, and the sender may try again.
+2. **Duplicate detection.** Within its window a queue drops a message whose MessageId it has seen,
+   also if the first was completed long ago. The sender is not told: to send again is safe.
+3. **Order and schedule.** A queue delivers by the time at which a message becomes visible. That is
+   the time when it came, or the later time for which it is scheduled.
+4. **Locks.** A receiver locks a message and renews the lock while it works. Only the holder of the
+   lock can complete or abandon the message. Whoever settles it later changes nothing: the message
+   was given back, or another receiver has it.
+5. **Deliveries.** Each receive counts. A message that comes back after its last delivery becomes a
+   dead letter: in the queue's own subqueue, or in the queue to which dead letters are forwarded.
+   There its deliveries count from zero, and it does not expire any more.
+6. **Expiry.** A message expires at the earlier of its own time to live and that of its queue, and
+   becomes a dead letter or is dropped. As in Service Bus, the queue notices it when somebody looks.
+7. **Outages.** A queue that is away takes and gives nothing, and no lock is renewed. Each lock ends
+   at a moment that is drawn within the lock time. So a handler that went on through the outage
+   finds its message delivered to another.
+
+It has no sessions and no transactions, because no actor uses them.
+"""
 
 from __future__ import annotations
 
@@ -59,9 +84,9 @@ class Queued:
     """One message in a queue. ``sequence`` increases over all queues.
 
     It can be received from ``visible_at`` on: later than ``enqueued_at``, if it is scheduled.
-    ``deliveries`` counts how often it was received. While it is locked its receiver holds it and
-    renews the lock, or ``lock_ends_at`` says when the lock ends. ``source`` is the queue that a
-    dead letter comes from.
+    ``deliveries`` counts how often it was received. While it is locked, it either ``has_holder``,
+    a receiver that renews the lock, or ``lock_ends_at`` says when the lock ends. ``source`` is the
+    queue that a dead letter comes from.
     """
 
     sequence: int
@@ -77,11 +102,11 @@ class Queued:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Queue:
-    """One queue: its rules, its messages that wait, are locked, or expired.
+    """One queue: its rules, and its messages that wait, are locked, or expired.
 
-    ``away``: it is disabled, so it takes no send, receive, peek or settlement. ``refuses``: it
-    takes no send, because it is full, disabled for sending or throttled. ``forbids``: the app lacks
-    the right to send to it.
+    A queue that ``is_away`` is disabled, so it takes no send, receive, peek or settlement. One that
+    ``refuses`` takes no send, because it is full, disabled for sending or throttled. One that
+    ``forbids`` gives the app no right to send.
     """
 
     name: str
@@ -158,6 +183,7 @@ class MemoryBus:
                 self.meter.sends += 1
                 room[message.queue] = MESSAGE_BYTES_MAX
             room[message.queue] -= size
+            # 1. What was sent before this message stays sent.
             fault = self._faults.popleft() if self._faults else self.plan(message)
             if fault is BusFault.UNAVAILABLE:
                 raise BusUnavailableError(f"queue {message.queue}: an injected fault")
@@ -212,8 +238,8 @@ class MemoryBus:
             if queued.expires_at is not None and queued.expires_at <= now:
                 self._expired(source, queued)
                 continue
-            queued.deliveries += 1
-            queued.has_holder = True
+            queued.deliveries += 1  # 5.
+            queued.has_holder = True  # 4.
             source.locked.append(queued)
             if renewed_for is not None:
                 self._lock_ends(source, queued, now + renewed_for + source.rules.lock_time)
@@ -334,7 +360,7 @@ class MemoryBus:
         self.is_away = self.is_away or not names
         for queue in self._named(names):
             queue.is_away = queue.is_away or bool(names)
-            for queued in queue.locked:
+            for queued in queue.locked:  # 7. nobody can renew them
                 if queued.lock_ends_at is None:
                     self._lock_ends_soon(queue, queued)
 
@@ -354,6 +380,7 @@ class MemoryBus:
 
     def _held(self, queued: Queued) -> Queue | None:
         """Return the queue of a message that its receiver can settle; None if it cannot."""
+        # 4. A receiver that lost the lock settles nothing.
         source = self.queues[queued.message.queue]
         if not queued.has_holder or queued not in source.locked:
             return None
@@ -374,7 +401,7 @@ class MemoryBus:
         queue.locked.remove(queued)
         released = self._released(queued)
         queued.has_holder = False
-        limit = queue.rules.deliveries_max
+        limit = queue.rules.deliveries_max  # 5.
         if limit is not None and queued.deliveries >= limit:
             self._dead_letter(queue, released, "MaxDeliveryCountExceeded")
         else:
@@ -384,7 +411,7 @@ class MemoryBus:
         return replace(queued, has_holder=False, lock_ends_at=None)
 
     def _expire(self, queue: Queue) -> None:
-        now = self._clock.now()
+        now = self._clock.now()  # 6.
         outdated = [
             queued
             for queued in queue.waiting
@@ -440,7 +467,7 @@ class MemoryBus:
 
     def _queued(self, queue: Queue, message: Message, now: datetime) -> Queued:
         self._sequence += 1
-        visible_at = max(now, message.scheduled_at or now)
+        visible_at = max(now, message.scheduled_at or now)  # 3.
         lifetimes = [
             time for time in (message.time_to_live, queue.rules.time_to_live) if time is not None
         ]
@@ -455,7 +482,7 @@ class MemoryBus:
 
     @staticmethod
     def _is_duplicate(queue: Queue, message_id: str, now: datetime) -> bool:
-        window = queue.rules.duplicate_window
+        window = queue.rules.duplicate_window  # 2.
         if window is None:
             return False
         ids = queue.ids_seen

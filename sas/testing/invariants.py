@@ -1,10 +1,34 @@
 """The invariants: what must hold after every transition, message and call, and at the end.
 
 This is the one list. docs/reliability.md says what each number means, and the numbers are those of
-the design. ``Invariants`` observes a running system; ``at_end`` looks at one in which nothing is
-under way any more. Nothing here calls the code that it checks: it sees transitions, messages, calls
-and sweeps, and has its own words for them. Each check reports what is wrong as a sentence, so that
-a simulation can report all of it.
+the design. Nothing here calls the code that it checks: it sees transitions, messages, calls and
+sweeps from outside, and has its own words for them. Otherwise one mistake could hide itself. Each
+check reports what is wrong as a sentence, so that a simulation can report all of it.
+
+What is checked when, and what only this check can see:
+
+a. **A transition, as it is committed** (``of_change``, ``Invariants.written``): no gap in the
+   journal, no cause twice, a new epoch for each dispatch, the order of the steps, a wake for a
+   step that is ready. Later transitions may repair such a mistake, so nobody would see it at the
+   end.
+b. **A message, as it is sent or completed** (``_was_sent``, ``_was_completed``): a message may
+   leave its queue only if all that it caused was sent, or if it was put back. The journal says what
+   was caused. The end alone would miss it, because the supervisor often repairs what was lost, only
+   later than it should be.
+c. **A message that was given up** (``_was_given_up``, ``_was_put_aside``): it counts no more. A
+   transition alone cannot show that its cause was put aside before.
+d. **A reply, as an agent sends it** (``_answers``): not after CompleteBy. The clock of the agent's
+   own instance decides, and nobody else knows it. The scheduler ignores a late reply, so neither
+   the journal nor the end shows it.
+e. **A call, just before it is made** (``_is_called``): the right key, the right agent, an undo only
+   when no earlier call can arrive any more. A service that keeps its rules hides a wrong key.
+f. **A sweep, as it ends** (``_hear_sweeps``): whatever was due before a whole sweep began must have
+   happened when it is over. This tells "late" from "never", which is not possible at the end.
+g. **An error of a function** (``_failed``): only a crash or an outage may raise. Any other error
+   would be raised again at each delivery (a poison message), and redelivery would hide the first.
+h. **The end** (``at_end``, ``left_over``): each order ended, its effects at the services match its
+   state, and each message of its journal arrived once. Each transition may be right and the order
+   still be stuck, or done twice: only the end and the ledger of the services show this.
 """
 
 from __future__ import annotations
@@ -72,7 +96,7 @@ _REPLY = f'"kind":"{Kind.REPLY}"'.encode()
 _ENDS = frozenset({StepState.PROCESSED, StepState.ERROR})
 
 
-# --- one transition ---
+# --- a. one transition ---
 
 
 def of_change(change: Change, rows: int, rules: Rules) -> Iterator[Violation]:
@@ -182,7 +206,7 @@ class Invariants:
     def _say(self, number: int, text: str) -> None:
         self._broken(Violation(number, text))
 
-    # --- transitions ---
+    # --- a. transitions ---
 
     def written(self, change: Change) -> None:
         """Check a transition that was just committed."""
@@ -266,7 +290,7 @@ class Invariants:
                     unsent = message_id(order_id, entry.seq, index) not in self._sent_ids
                     yield unsent and not bus.reachable(bus.queues[queue])
 
-    # --- messages ---
+    # --- b, c, d, g. messages ---
 
     def _was_sent(self, message: Message) -> None:
         self._sent_ids.add(message.message_id)
@@ -386,7 +410,7 @@ class Invariants:
             late = (now - until).total_seconds()
             self._say(8, f"reply {message.message_id} is sent {late:.1f} s after CompleteBy")
 
-    # --- calls ---
+    # --- e. calls ---
 
     def _hear(self, name: str, agent: Any, direction: Direction) -> None:
         act = getattr(agent, direction.value)
@@ -470,7 +494,7 @@ class Invariants:
         """Return whether the step of a callback ever ended so."""
         return (claims["order_id"], claims["step"], ends) in self._ended
 
-    # --- what is owed ---
+    # --- a, f. what is owed ---
 
     def _owed(self, change: Change, where: str) -> None:
         """Check what a transition owes: an alert, an incident, the effect of a deadline."""
@@ -611,7 +635,7 @@ def _woken(before: Order, after: Order) -> StepRecord | None:
     return None
 
 
-# --- the end ---
+# --- h. the end ---
 
 
 def at_end(system: System) -> Iterator[Violation]:

@@ -1,4 +1,26 @@
-"""A state store in memory that behaves like the one on Table Storage."""
+"""A state store in memory that behaves like the one on Table Storage.
+
+The contract tests run against this store and against the real one. The rules that it has:
+
+1. **A transaction is whole.** Everything between two ``await`` happens at once, so a commit writes
+   the order, its journal row, its cause and its due rows together, or nothing.
+2. **The ETag guards a commit.** Each write gives the order a new token. A commit that was decided
+   on an older token raises ``ConflictError``, so of two instances only the first one writes.
+3. **A cause is recorded once.** A commit whose cause has a row already raises ``ConflictError``,
+   also if its token is right.
+4. **Our own write is recognised.** If the answer of a commit was lost, the actor tries again, and
+   the journal row with the same ``commit_id`` says that it was written. The commit succeeds. If
+   another instance has changed the order since, the returned order has the token ``OVERTAKEN``,
+   which matches nothing: the caller must load again before it writes more.
+5. **Due rows are read in the order of their keys**, which begin with the time. Lists of settled
+   orders are sorted by time too, as the index rows of the table are.
+6. **Limits.** Rows, pages and transactions have the bounds of Table Storage. ``meter`` counts the
+   requests that the real store would make, so that tests of costs run in memory.
+7. **Formats.** A store refuses an order that a newer version has written, and leaves it out of
+   lists.
+8. **Faults** come before an operation (``pause``, ``UNAVAILABLE``) or after it (``LOST_ANSWER``):
+   the caller cannot tell which, and what was written stays.
+"""
 
 from __future__ import annotations
 
@@ -88,9 +110,10 @@ class MemoryStore:
     Faults: ``fail_next`` sets those of the next operations of a name (``"commit"``, ``"load"``,
     ...). ``plan`` is called before each operation with its name and the order id (or shard, or
     lease) and decides, for seeded simulations. ``pause`` runs before every operation with the same
-    two, so that other instances can act in between, and fails if it raises. The ``partitions``
-    that are ``away`` do not answer: see ``World``. ``on_written`` is called for each committed
-    change, ``on_removed`` for each out row and held message before it is removed.
+    two, so that other instances can act in between; if it raises, the operation fails. The
+    partitions in ``partitions_away`` do not answer: see ``World``. ``on_written`` is called for
+    each committed change, ``on_removed`` for each out row and deferred message before it is
+    removed.
 
     ``meter`` counts the requests that Table Storage would see. ``formats`` has the format
     number of each order and shared value. A subclass may have a newer ``format``.
@@ -184,7 +207,7 @@ class MemoryStore:
             self.meter.reads += 1  # the journal row of its seq
             raise ConflictError(f"order {order_id}: an injected conflict")
         written = self._write(change)
-        if fault is StoreFault.LOST_ANSWER:
+        if fault is StoreFault.LOST_ANSWER:  # 8. what was written stays
             raise StoreUnavailableError(f"order {order_id}: written, but the answer was lost")
         return written
 
@@ -350,6 +373,7 @@ class MemoryStore:
 
     async def _begin(self, operation: str, key: str) -> StoreFault | None:
         """Let other tasks run, then return the fault of this operation, or raise it."""
+        # 8. Only a fault that comes after the operation is returned.
         await self.pause(operation, key)
         self._asked(operation, key)
         faults = self._faults[operation]
@@ -425,16 +449,17 @@ class MemoryStore:
         after, entry = change.after, change.entry
         stored = self.orders.get(after.order_id)
         token = stored.order.token if stored else None
-        if stored and _is_ours(stored, entry):
+        if stored and _is_ours(stored, entry):  # 4.
             self.meter.reads += 2  # the journal row says so, and the state row has the new token
             overtaken = stored.order.seq != entry.seq
             return replace(after, token=OVERTAKEN if overtaken else token)
-        if token != (change.before.token if change.before else None):
+        if token != (change.before.token if change.before else None):  # 2.
             self.meter.reads += 1  # the journal row of its seq
             raise ConflictError(f"order {after.order_id} changed since it was loaded")
-        if stored and entry.cause and digest_id(entry.cause) in stored.causes:
+        if stored and entry.cause and digest_id(entry.cause) in stored.causes:  # 3.
             self.meter.reads += 1  # the journal row of its seq
             raise ConflictError(f"order {after.order_id}: {entry.cause} was recorded already")
+        # 1. No ``await`` from here on.
         self._versions += 1
         written = replace(after, token=f"v{self._versions}")
         self._list(stored.order if stored else None, written)
