@@ -70,20 +70,20 @@ def exceptions(files: list[str]) -> int:
         if name.startswith("sas/") and name.endswith(".py")
     )
     classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    known = {"Exception", "BaseException", "ValueError", "RuntimeError", "OSError", "TypeError"}
-    known |= {"KeyError", "LookupError", "TimeoutError", "ConnectionError"}
-    found: set[str] = set()
+    bases = {"Exception", "BaseException", "ValueError", "RuntimeError", "OSError", "TypeError"}
+    bases |= {"KeyError", "LookupError", "TimeoutError", "ConnectionError"}
+    names: set[str] = set()
     grown = True
     while grown:
-        new = {
-            one.name
-            for one in classes
-            if one.name not in found
-            and any(ast.unparse(base).rpartition(".")[2] in known | found for base in one.bases)
+        new_names = {
+            node.name
+            for node in classes
+            if node.name not in names
+            and any(ast.unparse(base).rpartition(".")[2] in bases | names for base in node.bases)
         }
-        found |= new
-        grown = bool(new)
-    return len(found)
+        names |= new_names
+        grown = bool(new_names)
+    return len(names)
 
 
 def settings() -> int:
@@ -121,11 +121,11 @@ async def passed() -> tuple[int, int]:
     with Azurite() as azurite:
         async with Broker(names) as broker, RemoteServices() as remote:
             services = {f"ORDERS_{name.upper()}_URL": url for name, url in remote.urls.items()}
-            given = {
+            environment = {
                 "ServiceBus": broker.connection_string,
                 "SAS_TABLES": azurite.connection_string,
             }
-            app = bootstrap(orders.business(services), read_config(given))
+            app = bootstrap(orders.business(services), read_config(environment))
             handlers: dict[str, Callable[[Delivery], Awaitable[object]]] = {
                 QUEUES.orders: app.submitter.handle,
                 QUEUES.scheduler: app.scheduler.handle,

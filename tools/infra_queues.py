@@ -41,14 +41,16 @@ def all_queues(
     end = listed["deadLetterQueue"]
     kinds = {queue["name"]: queue["kind"] for queue in listed["queues"]}
     kinds |= {listed["responsePrefix"] + name: "response" for name in names}
-    own = [f"{listed['ownOrdersPrefix']}{name}{lane}" for name in bound for lane in ("", "-urgent")]
-    kinds |= dict.fromkeys(own, "incoming")
-    made = {
+    order_queues = [
+        f"{listed['ownOrdersPrefix']}{name}{lane}" for name in bound for lane in ("", "-urgent")
+    ]
+    kinds |= dict.fromkeys(order_queues, "incoming")
+    queues = {
         name: {**listed["kinds"][kind]["properties"], "forwardDeadLetteredMessagesTo": end}
         for name, kind in kinds.items()
     }
-    made[end] = dict(listed["kinds"]["deadLetters"]["properties"])
-    return made
+    queues[end] = dict(listed["kinds"]["deadLetters"]["properties"])
+    return queues
 
 
 def emulator_queues(infra: Path) -> dict[str, dict[str, Any]]:
@@ -85,10 +87,10 @@ def seconds(duration: str) -> int:
     Raises:
         ValueError: it is none.
     """
-    found = _DURATION.fullmatch(duration)
-    if found is None or duration in {"P", "PT"}:
+    match = _DURATION.fullmatch(duration)
+    if match is None or duration in {"P", "PT"}:
         raise ValueError(f"{duration!r} is not a duration such as PT1M or P14D")
-    days, hours, minutes, rest = (int(part or 0) for part in found.groups())
+    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + rest
 
 

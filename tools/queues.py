@@ -39,9 +39,9 @@ def set_agents(listed: dict[str, Any], agents: list[str]) -> None:
     old = {queue["name"] for queue in listed["queues"] if queue["kind"] == "request"}
     names = [f"agent-{agent}{lane}" for agent in agents for lane in ("", URGENT_SUFFIX)]
     place = next(n for n, queue in enumerate(listed["queues"]) if queue["name"] in old)
-    kept = [queue for queue in listed["queues"] if queue["name"] not in old]
-    made = [{"name": name, "kind": "request"} for name in names]
-    listed["queues"] = [*kept[:place], *made, *kept[place:]]
+    rest = [queue for queue in listed["queues"] if queue["name"] not in old]
+    agent_queues = [{"name": name, "kind": "request"} for name in names]
+    listed["queues"] = [*rest[:place], *agent_queues, *rest[place:]]
     for granted in listed["access"].values():
         if old & set(granted):
             place = next(n for n, name in enumerate(granted) if name in old)

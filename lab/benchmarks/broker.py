@@ -127,10 +127,10 @@ def measure(folder: Path, rounds: int) -> None:
         for _ in range(rounds):
             for (name, lasts), (work, count) in rows.items():
                 costs[name].append(drivers[lasts].cost(work, count))
-    for name, found in costs.items():
-        ratio = statistics.median(one.broker_us / one.client_us for one in found)
+    for name, rounds_costs in costs.items():
+        ratio = statistics.median(cost.broker_us / cost.client_us for cost in rounds_costs)
         client, broker_us, rate = (
-            statistics.median(getattr(one, field) for one in found)
+            statistics.median(getattr(cost, field) for cost in rounds_costs)
             for field in ("client_us", "broker_us", "rate")
         )
         print(

@@ -87,10 +87,10 @@ def settings(urls: Mapping[str, str]) -> dict[str, str]:
 
 def config() -> dict[str, Any]:
     """Return the emulator's queues with the shortest lock."""
-    found: dict[str, Any] = json.loads((PROJECT / "infra/emulator/Config.json").read_text())
-    for queue in found["UserConfig"]["Namespaces"][0]["Queues"]:
+    content: dict[str, Any] = json.loads((PROJECT / "infra/emulator/Config.json").read_text())
+    for queue in content["UserConfig"]["Namespaces"][0]["Queues"]:
         queue["Properties"]["LockDuration"] = LOCK
-    return found
+    return content
 
 
 @dataclass(kw_only=True)
@@ -259,8 +259,8 @@ class System:
 
     async def _arm_broker(self, fault: Fault) -> None:
         """Let the broker fail at once, or the next times."""
-        asked = {"kind": ARMED[fault.kind]} | ({"count": fault.count} if fault.count else {})
-        await asyncio.to_thread(self._ask, "POST", "$faults", json.dumps(asked).encode())
+        body = {"kind": ARMED[fault.kind]} | ({"count": fault.count} if fault.count else {})
+        await asyncio.to_thread(self._ask, "POST", "$faults", json.dumps(body).encode())
 
     async def calm(self) -> None:
         """Disarm what the broker was asked to do and has not done yet."""
@@ -268,13 +268,13 @@ class System:
 
     async def counts(self) -> dict[tuple[str, str], int]:
         """Return how many messages are Active, DeadLetter and so on, by queue and kind."""
-        found = {}
+        counts = {}
         feed = await asyncio.to_thread(self._ask, "GET", "$Resources/queues")
         for entry in feed.split("<entry")[1:]:
             [name] = re.findall(r"<title[^>]*>([^<]+)<", entry)
             for kind, count in re.findall(r"<[\w:]*?(\w+)MessageCount>(\d+)<", entry):
-                found[name, kind] = int(count)
-        return found
+                counts[name, kind] = int(count)
+        return counts
 
     async def at_rest(self) -> bool:
         """Return whether no message waits and nothing is due."""

@@ -49,16 +49,16 @@ def many(seed: int, first: int, count: int, jobs: int) -> int:
             if jobs == 1
             else pool.map(partial(block, seed), blocks)
         )
-        for doors, wrong in results:
+        for doors, failures in results:
             tried += doors
-            failed += wrong
+            failed += failures
     for door, times in sorted(tried.items()):
         print(f"{times:>9,}  {door}")
     print(f"{tried.total():,} inputs of seed {seed}: {len(failed)} went wrong")
-    kinds = {(one.door, one.problem[:40]): one for one in reversed(failed)}
-    for one in sorted(kinds.values(), key=lambda one: one.number)[:SHOWN]:
-        print(f"door {one.door}: {one.problem}")
-        print(f"repeat it: python -m lab.fuzz --seed {seed} --input {one.number}")
+    kinds = {(failure.door, failure.problem[:40]): failure for failure in reversed(failed)}
+    for failure in sorted(kinds.values(), key=lambda failure: failure.number)[:SHOWN]:
+        print(f"door {failure.door}: {failure.problem}")
+        print(f"repeat it: python -m lab.fuzz --seed {seed} --input {failure.number}")
     return 1 if failed else 0
 
 

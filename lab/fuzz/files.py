@@ -42,8 +42,8 @@ async def check_orders(parts: Parts, _scene: Scene) -> None:
     with contextlib.suppress(InputError, InvalidOrderError):
         for index, item in enumerate(read_items(io.BytesIO(parts["file"]), Defaults(REPLIES_TO))):
             message, receipt = client._message(index, item.order)
-            sent = parse_order(b"".join(message.body), receipt.submission_id)
-            assert sent.order_id == item.order.order_id
+            order = parse_order(b"".join(message.body), receipt.submission_id)
+            assert order.order_id == item.order.order_id
 
 
 @cache

@@ -73,8 +73,8 @@ class Fuzz:
         """Send an input to its door; return what went wrong."""
         try:
             return asyncio.run(self._doors[door].check(parts, self._scene))
-        except Exception as wrong:  # noqa: BLE001  an undocumented error
-            return f"{type(wrong).__name__}: {wrong}"[:500]
+        except Exception as error:  # noqa: BLE001  an undocumented error
+            return f"{type(error).__name__}: {error}"[:500]
 
 
 @cache

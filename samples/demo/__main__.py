@@ -50,18 +50,18 @@ def main(argv: list[str] | None = None) -> int:
             slow=options.slow,
         )
         is_default = faults == scenario.faults(42)
-        asked = Options(
+        demo_options = Options(
             orders=options.orders,
             faults=faults,
             logs=options.logs,
             keep=options.keep,
             is_default=is_default,
         )
-        passed = asyncio.run(play(console, asked))
-    except FaultsError as wrong:
-        parser.error(str(wrong))
-    except DevstackError as failed:
-        console.print(f"[red]{failed}[/]", highlight=False, soft_wrap=True)
+        passed = asyncio.run(play(console, demo_options))
+    except FaultsError as error:
+        parser.error(str(error))
+    except DevstackError as error:
+        console.print(f"[red]{error}[/]", highlight=False, soft_wrap=True)
         return 1
     except KeyboardInterrupt:
         console.print("stopped; no process is left")

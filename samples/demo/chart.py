@@ -42,18 +42,18 @@ class History:
 def blocks(values: Sequence[int], width: int) -> str:
     """Return the last values as a row of blocks, the highest one full."""
     shown = values[-width:]
-    most = max([*shown, 1])
-    return "".join(_BLOCKS[-(-value * (len(_BLOCKS) - 1) // most)] for value in shown)
+    highest = max([*shown, 1])
+    return "".join(_BLOCKS[-(-value * (len(_BLOCKS) - 1) // highest)] for value in shown)
 
 
 def bars(values: Sequence[int], width: int, height: int) -> list[str]:
     """Return a chart of text, the highest line first; the values are drawn into ``width``."""
     drawn = _means(values, -(-len(values) // width))
-    most = max([*drawn, 1e-9])
+    highest = max([*drawn, 1e-9])
     full = len(_BLOCKS) - 1
-    filled = [round(value / most * height * full) for value in drawn]
+    filled = [round(value / highest * height * full) for value in drawn]
     return [
-        "".join(_BLOCKS[max(0, min(full, one - row * full))] for one in filled).rstrip()
+        "".join(_BLOCKS[max(0, min(full, parts - row * full))] for parts in filled).rstrip()
         for row in reversed(range(height))
     ]
 

@@ -63,14 +63,14 @@ class Carrier(Service):
             return super()._execute(key, parcel)
         now = time.monotonic()
         first = key not in self._begun
-        left = self._begun.setdefault(key, now) + self.faults.delivery - now
-        if left <= 0:
+        seconds_left = self._begun.setdefault(key, now) + self.faults.delivery - now
+        if seconds_left <= 0:
             return super()._execute(key, parcel)
         if first and answer_to is not None:
-            task = asyncio.ensure_future(self._deliver(key, parcel, answer_to, left))
+            task = asyncio.ensure_future(self._deliver(key, parcel, answer_to, seconds_left))
             self._deliveries.add(task)
             task.add_done_callback(self._deliveries.discard)
-        check_after = min(max(left / 2, CHECK_AFTER_S_MIN), self.faults.check_after)
+        check_after = min(max(seconds_left / 2, CHECK_AFTER_S_MIN), self.faults.check_after)
         return web.json_response(
             {"state": "on-its-way", "check_after": round(check_after, 3)}, status=202
         )

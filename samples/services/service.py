@@ -229,11 +229,11 @@ async def _problems(request: web.Request, handler: Handler) -> web.StreamRespons
         return await handler(request)
     except ProblemError as problem:
         return problem.response()
-    except LedgerFullError as full:
-        return ProblemError(507, "ledger-full", str(full)).response()
+    except LedgerFullError as error:
+        return ProblemError(507, "ledger-full", str(error)).response()
     except web.HTTPException as error:
         # Python 3.13 renamed the reason of 413; the problem type must stay the same.
         too_large = isinstance(error, web.HTTPRequestEntityTooLarge)
         name = "content-too-large" if too_large else error.reason.lower().replace(" ", "-")
-        kept = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
-        return ProblemError(error.status, name, error.text or error.reason, kept).response()
+        headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+        return ProblemError(error.status, name, error.text or error.reason, headers).response()

@@ -55,20 +55,20 @@ class Rig(ABC):
 
     def kill_workers(self) -> None:
         """``kill -9`` the workers, with the processes that they started."""
-        for one in self._workers:
-            one.kill()
+        for worker in self._workers:
+            worker.kill()
         self._workers = []
 
     async def stop(self) -> None:
         """Stop all processes."""
-        for one in [*self._workers, *self._servers]:
-            await one.stop_async(timeout_s=5)
+        for child in [*self._workers, *self._servers]:
+            await child.stop_async(timeout_s=5)
 
     def pids(self) -> dict[str, list[int]]:
         """Return the processes of the workers and of the servers."""
         return {
-            "workers": [one.pid for one in self._workers],
-            "servers": [one.pid for one in self._servers],
+            "workers": [worker.pid for worker in self._workers],
+            "servers": [server.pid for server in self._servers],
         }
 
     @property
@@ -89,17 +89,17 @@ class Rig(ABC):
         """Start a process of this peer."""
         self._started += 1
         whole = {**self.environment(), **(env or {})}
-        made = Child(f"{name}-{self._started}", argv, logs=self.folder, env=whole, cwd=PROJECT)
-        made.start()
-        return made
+        child = Child(f"{name}-{self._started}", argv, logs=self.folder, env=whole, cwd=PROJECT)
+        child.start()
+        return child
 
     def app(self, module: str, *arguments: str) -> Child:
         """Start a worker: a module of ``benchmarks.peers.apps``."""
-        made = self.child(
+        worker = self.child(
             module, [self.python, "-m", f"lab.benchmarks.peers.apps.{module}", *arguments]
         )
-        self._workers.append(made)
-        return made
+        self._workers.append(worker)
+        return worker
 
 
 class Ours(Rig):
@@ -129,8 +129,8 @@ class Ours(Rig):
         await self._stack.stop()
 
     def pids(self) -> dict[str, list[int]]:
-        workers = [one.pid for one in self._stack.group("app")]
-        servers = [one.pid for one in self._stack.children() if one.pid not in workers]
+        workers = [child.pid for child in self._stack.group("app")]
+        servers = [child.pid for child in self._stack.children() if child.pid not in workers]
         return {"workers": workers, "servers": servers}
 
 
@@ -187,12 +187,12 @@ class Dbos(Rig):
         data.mkdir()
         become = _unprivileged(data)
         init = [command_of("dbos", "initdb"), "-D", str(data), "-U", "postgres", "--auth=trust"]
-        done = await asyncio.to_thread(
+        result = await asyncio.to_thread(
             subprocess.run, [*become, *init, "-E", "UTF8", "--no-sync"],
             env={**os.environ, **env}, cwd="/", capture_output=True, text=True, check=False,
         )  # fmt: skip
-        if done.returncode:
-            raise OSError(f"initdb failed: {done.stderr.strip()}")
+        if result.returncode:
+            raise OSError(f"initdb failed: {result.stderr.strip()}")
         argv = [*become, command_of("dbos", "postgres"), "-D", str(data), "-p", str(port)]
         argv += ["-c", f"listen_addresses={LOCAL}", "-c", "unix_socket_directories="]
         server = self.child("postgres", argv, env)
@@ -250,7 +250,7 @@ class Celery(Rig):
         return {**super().environment(), "REDIS_URL": self.address}
 
 
-RIGS: dict[str, type[Rig]] = {one.name: one for one in (Ours, Restate, Dbos, Temporal, Celery)}
+RIGS: dict[str, type[Rig]] = {rig.name: rig for rig in (Ours, Restate, Dbos, Temporal, Celery)}
 
 
 def cpu_s(pids: list[int]) -> float:
@@ -266,11 +266,11 @@ def cpu_s(pids: list[int]) -> float:
             pid = int(entry.name)
             spent[pid] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
             children.setdefault(int(fields[1]), []).append(pid)
-    total, left = 0.0, list(pids)
-    while left:
-        pid = left.pop()
+    total, queue = 0.0, list(pids)
+    while queue:
+        pid = queue.pop()
         total += spent.get(pid, 0.0)
-        left += children.get(pid, [])
+        queue += children.get(pid, [])
     return total
 
 
@@ -278,7 +278,7 @@ def _unprivileged(data: Path) -> list[str]:
     """Return how to start PostgreSQL, which refuses to run as root, and give it its folder."""
     if os.getuid():
         return []
-    names = {one.pw_name for one in pwd.getpwall()}
+    names = {user.pw_name for user in pwd.getpwall()}
     user = next(name for name in ("postgres", "nobody") if name in names)
     shutil.chown(data, user)
     for folder in (data.parent, data.parent.parent):
