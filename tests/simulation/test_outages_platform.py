@@ -289,7 +289,7 @@ async def test_a_store_that_is_away_is_waited_for_as_long_as_the_adapter_waits()
     with pytest.raises(StoreUnavailableError):
         await clock.run(store.load("O-1"))
     assert clock.now() - began == timedelta(seconds=10)
-    clock.call_later(5, lambda: setattr(store, "away", frozenset()))
+    clock.call_later(5, lambda: setattr(store, "partitions_away", frozenset()))
     assert await clock.run(store.load("O-1")) is None
 
 
