@@ -38,11 +38,11 @@ TURNS_MAX = 10
 
 def tracked() -> list[str]:
     """Return the files of the repository."""
-    listed = subprocess.run(
+    process = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],  # noqa: S607
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+    return [name for name in process.stdout.splitlines() if (ROOT / name).is_file()]
 
 
 def text_of(name: str) -> str:
@@ -52,8 +52,8 @@ def text_of(name: str) -> str:
 
 def lines(files: list[str], *folders: str, without: tuple[str, ...] = ()) -> int:
     """Return the lines of the Python files in some folders."""
-    chosen = [name for name in files if name.endswith(".py") and name.startswith(folders)]
-    return sum(len(text_of(name).splitlines()) for name in chosen if not name.startswith(without))
+    sources = [name for name in files if name.endswith(".py") and name.startswith(folders)]
+    return sum(len(text_of(name).splitlines()) for name in sources if not name.startswith(without))
 
 
 def words(files: list[str]) -> int:
@@ -73,8 +73,8 @@ def exceptions(files: list[str]) -> int:
     bases = {"Exception", "BaseException", "ValueError", "RuntimeError", "OSError", "TypeError"}
     bases |= {"KeyError", "LookupError", "TimeoutError", "ConnectionError"}
     names: set[str] = set()
-    grown = True
-    while grown:
+    is_growing = True
+    while is_growing:
         new_names = {
             node.name
             for node in classes
@@ -82,7 +82,7 @@ def exceptions(files: list[str]) -> int:
             and any(ast.unparse(base).rpartition(".")[2] in bases | names for base in node.bases)
         }
         names |= new_names
-        grown = bool(new_names)
+        is_growing = bool(new_names)
     return len(names)
 
 

@@ -303,9 +303,9 @@ def _az(env: Mapping[str, str], *arguments: str) -> str | None:
     if az is None:
         return None
     subscription = env.get("AZURE_SUBSCRIPTION_ID")
-    chosen = ("--subscription", subscription) if subscription else ()
+    options = ("--subscription", subscription) if subscription else ()
     process = subprocess.run(  # noqa: S603  # no shell
-        [az, *arguments, *chosen, "--output", "tsv"], capture_output=True, text=True, check=False
+        [az, *arguments, *options, "--output", "tsv"], capture_output=True, text=True, check=False
     )
     printed = process.stdout.strip().removesuffix("None")  # what az prints for null
     return printed if process.returncode == 0 else None
@@ -318,12 +318,12 @@ def _say(text: str) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run one hook; 1 refuses the deployment."""
     hooks = {"check": check, "preprovision": preprovision, "postdeploy": postdeploy}
-    chosen = (sys.argv[1:] if argv is None else argv) or [""]
-    if chosen[0] not in hooks:
+    words = (sys.argv[1:] if argv is None else argv) or [""]
+    if words[0] not in hooks:
         _say(f"usage: python -m tools.azd_hooks {' | '.join(hooks)}")
         return 2
     try:
-        hooks[chosen[0]](os.environ)
+        hooks[words[0]](os.environ)
     except DeploymentRefusedError as error:
         _say(str(error))
         return 1

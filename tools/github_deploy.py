@@ -40,12 +40,12 @@ def subject(repository: str) -> str:
 def condition(roles: Path = ROLES) -> str:
     """Return the condition on the right to grant roles: those of roles.json and no other."""
     ids = ", ".join(sorted(role["id"] for role in json.loads(roles.read_text()).values()))
-    listed = "ForAnyOfAnyValues:GuidEquals {" + ids + "}"
+    role_ids = "ForAnyOfAnyValues:GuidEquals {" + ids + "}"
     role = "[Microsoft.Authorization/roleAssignments:RoleDefinitionId]"
     action = "Microsoft.Authorization/roleAssignments"
     return (
-        f"((!(ActionMatches{{'{action}/write'}})) OR (@Request{role} {listed})) AND "
-        f"((!(ActionMatches{{'{action}/delete'}})) OR (@Resource{role} {listed}))"
+        f"((!(ActionMatches{{'{action}/write'}})) OR (@Request{role} {role_ids})) AND "
+        f"((!(ActionMatches{{'{action}/delete'}})) OR (@Resource{role} {role_ids}))"
     )
 
 
@@ -143,8 +143,8 @@ def _environment(repository: str) -> None:
 def _set_variables(repository: str, values: Mapping[str, Any]) -> None:
     """Give the environment's variables the values that azd has. One that azd lacks is removed."""
     of = ("--repo", repository, "--env", ENVIRONMENT)
-    listed = _run("gh", "variable", "list", *of, "--json", "name", form="")
-    present = {variable["name"] for variable in json.loads(listed or "[]")}
+    printed = _run("gh", "variable", "list", *of, "--json", "name", form="")
+    present = {variable["name"] for variable in json.loads(printed or "[]")}
     for name in sorted({*parameter_variables(), *OF_SIGN_IN}):
         if values.get(name):
             _run("gh", "variable", "set", name, *of, "--body", str(values[name]), form="")

@@ -138,9 +138,9 @@ def _invocations(log: str, function: str) -> list[float]:
 
 async def _opening_ms(connection_string: str) -> float:
     async with ServiceBusClient.from_connection_string(connection_string) as client:
-        begun = time.perf_counter()
+        started_at = time.perf_counter()
         async with client.get_queue_sender(REPLY_QUEUE):
-            return 1000 * (time.perf_counter() - begun)
+            return 1000 * (time.perf_counter() - started_at)
 
 
 def main() -> int:

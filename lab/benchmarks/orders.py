@@ -65,7 +65,7 @@ async def closed_loop(client: OrdersClient, run: LoadRun, orders: int, prefix: s
     order = content()
     ids = [f"{prefix}-{number}" for number in range(orders)]
     waiting = iter(ids)
-    begun = time.perf_counter()
+    started_at = time.perf_counter()
 
     async def send(count: int) -> None:
         batch = [order_id for _, order_id in zip(range(count), waiting, strict=False)]
@@ -83,7 +83,7 @@ async def closed_loop(client: OrdersClient, run: LoadRun, orders: int, prefix: s
             run.notified.append(time.time() - sent_at)
             run.done.append(parse_key_time(event.time).timestamp() - sent_at)
             await send(1)
-    run.seconds = time.perf_counter() - begun
+    run.seconds = time.perf_counter() - started_at
 
 
 async def speed(orders: int, processes: int) -> None:
@@ -102,13 +102,13 @@ async def speed(orders: int, processes: int) -> None:
             count = min(orders, 20 * in_flight) if in_flight < 100 else orders
             cpu = {child.name: cpu_s(child.pid) for child in stack.children()}
             await closed_loop(client, run, count, f"b{in_flight}")
-            shown = "".join(
+            latencies_text = "".join(
                 f"{run.percentile(latencies, 0.5):9.0f} {run.percentile(latencies, 0.99):9.0f}"
                 for latencies in (run.done, run.notified)
             )
-            print(f"{in_flight:9} {count / run.seconds:10.1f}{shown} {count:8}")
-        spent = {c.name: 1000 * (cpu_s(c.pid) - cpu[c.name]) / count for c in stack.children()}
-    print("CPU ms per order at 100 in flight: " + _listed(spent, "{:.1f}"))
+            print(f"{in_flight:9} {count / run.seconds:10.1f}{latencies_text} {count:8}")
+        cpu_ms = {c.name: 1000 * (cpu_s(c.pid) - cpu[c.name]) / count for c in stack.children()}
+    print("CPU ms per order at 100 in flight: " + _listed(cpu_ms, "{:.1f}"))
 
 
 async def counts() -> None:
@@ -130,13 +130,13 @@ async def counts() -> None:
                     raise TypeError("only requests of the real adapters can be counted")
                 before = store.table.meter.now() + bus.meter
                 await closed_loop(client, LoadRun(in_flight=4), COUNTED_ORDERS, "counted")
-                spent = store.table.meter.now() + bus.meter - before
+                usage = store.table.meter.now() + bus.meter - before
                 await application.close()
     each = {
-        counter.name: getattr(spent, counter.name) / COUNTED_ORDERS for counter in fields(spent)
+        counter.name: getattr(usage, counter.name) / COUNTED_ORDERS for counter in fields(usage)
     }
     print(
-        f"per three-step order: {spent.requests / COUNTED_ORDERS:.2f} storage requests; "
+        f"per three-step order: {usage.requests / COUNTED_ORDERS:.2f} storage requests; "
         + _listed({name: value for name, value in each.items() if value}, "{:.2f}")
     )
 

@@ -84,17 +84,17 @@ async def host(settings: dict[str, str]) -> None:
     async with Host(PROJECT, settings=settings):
         print("ready", flush=True)
         await reader.readline()
-        begun = time.process_time()
+        started_at = time.process_time()
         signal.signal(signal.SIGPROF, samples.take)
         signal.setitimer(signal.ITIMER_PROF, EVERY_S, EVERY_S)
         await reader.readline()
         signal.setitimer(signal.ITIMER_PROF, 0)
-        spent = time.process_time() - begun
+        cpu_s = time.process_time() - started_at
     tables = [
         dict[str, float](counter.most_common(60))
         for counter in (samples.rows, samples.functions, samples.stacks)
     ]
-    tables.append({"ms": 1000 * spent})
+    tables.append({"ms": 1000 * cpu_s})
     print(json.dumps(tables), flush=True)
 
 
@@ -116,9 +116,9 @@ async def profile(orders: int, in_flight: int) -> None:
         child.stdin.write(b"begin\n")
         await closed_loop(client, LoadRun(in_flight=in_flight), orders, "profiled")
         child.stdin.write(b"end\n")
-        *tables, spent = json.loads(await child.stdout.readline())
+        *tables, cpu = json.loads(await child.stdout.readline())
         await child.wait()
-    shown(tables, spent["ms"] / orders)
+    shown(tables, cpu["ms"] / orders)
 
 
 def shown(tables: Sequence[dict[str, float]], cpu_ms: float) -> None:

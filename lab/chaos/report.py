@@ -32,7 +32,7 @@ def lines(run: Run, result: Reconciliation, seed: int) -> list[str]:
         *_resumed(run),
         "",
         "transitions other than the happy path:",
-        *(f"  {count:5}  {what}" for what, count in _unusual(result.transitions)),
+        *(f"  {count:5}  {word}" for word, count in _unusual(result.transitions)),
     ]
     if run.gave_up:
         report.append(f"GIVEN UP: nothing moved for {run.quiet_s_max:.0f} s")
@@ -52,4 +52,4 @@ def _resumed(run: Run) -> list[str]:
 
 def _unusual(transitions: Counter[str]) -> list[tuple[str, int]]:
     usual = {JournalWord.SUBMITTED, JournalWord.CLAIMED, JournalWord.STEP_PROCESSED}
-    return [(what, count) for what, count in transitions.most_common() if what not in usual]
+    return [(word, count) for word, count in transitions.most_common() if word not in usual]

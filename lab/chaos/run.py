@@ -45,8 +45,8 @@ def make_orders(count: int) -> list[NewOrder]:
     orders = []
     for number in range(count):
         row = dict(rows[number % len(rows)])
-        order_id, again = row.pop("order_id"), number // len(rows)
-        order_id = f"{order_id}-{again + 1}" if again else order_id
+        order_id, repetition = row.pop("order_id"), number // len(rows)
+        order_id = f"{order_id}-{repetition + 1}" if repetition else order_id
         workflow = "order-with-care" if number % 3 == 2 else "order"
         if number % 24 == 12:
             workflow = "order-delivered"
@@ -189,9 +189,9 @@ class Run:
                     return  # the time is over
                 await asyncio.sleep(0.1)
             self.say(f"fault {number + 1} of {len(self.faults)}: {fault}")
-            begun = time.time()
+            started_at = time.time()
             await self.system.inflict(fault)
-            self.happened.append(Happened(fault, begun, time.time()))
+            self.happened.append(Happened(fault, started_at, time.time()))
             await asyncio.sleep(fault.pause_s)
 
     async def _move(self) -> None:

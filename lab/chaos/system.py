@@ -195,9 +195,9 @@ class System:
         await self._saved()
         azurite.child.kill()
         await asyncio.sleep(fault.seconds)
-        again = Azurite(azurite.location, port=azurite.port, logs=self.stack.logs)
-        self.stack.azurite = again
-        await _persist(again.start_async)
+        successor = Azurite(azurite.location, port=azurite.port, logs=self.stack.logs)
+        self.stack.azurite = successor
+        await _persist(successor.start_async)
         await self.proxy.change(Weather.FINE)
 
     async def _saved(self) -> None:

@@ -42,24 +42,24 @@ def many(seed: int, first: int, count: int, jobs: int) -> int:
     """Try inputs, several blocks of them at once; print how many of each door, and what failed."""
     numbers = range(first, first + count)
     blocks = [numbers[start : start + BLOCK] for start in range(0, count, BLOCK)]
-    tried, failed = Counter[str](), list[Failed]()
+    tried, problems = Counter[str](), list[Failed]()
     with ProcessPoolExecutor(jobs) as pool:
         results = (
             map(partial(block, seed), blocks)
             if jobs == 1
             else pool.map(partial(block, seed), blocks)
         )
-        for doors, failures in results:
+        for doors, block_problems in results:
             tried += doors
-            failed += failures
+            problems += block_problems
     for door, times in sorted(tried.items()):
         print(f"{times:>9,}  {door}")
-    print(f"{tried.total():,} inputs of seed {seed}: {len(failed)} went wrong")
-    kinds = {(failure.door, failure.problem[:40]): failure for failure in reversed(failed)}
+    print(f"{tried.total():,} inputs of seed {seed}: {len(problems)} went wrong")
+    kinds = {(failure.door, failure.problem[:40]): failure for failure in reversed(problems)}
     for failure in sorted(kinds.values(), key=lambda failure: failure.number)[:SHOWN]:
         print(f"door {failure.door}: {failure.problem}")
         print(f"repeat it: python -m lab.fuzz --seed {seed} --input {failure.number}")
-    return 1 if failed else 0
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

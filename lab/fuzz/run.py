@@ -86,11 +86,11 @@ def _fuzz(seed: int) -> Fuzz:
 
 def block(seed: int, numbers: Iterable[int]) -> tuple[Counter[str], list[Failed]]:
     """Try some inputs; return how many there were for each door, and what went wrong."""
-    fuzz, tried, failed = _fuzz(seed), Counter[str](), list[Failed]()
+    fuzz, tried, failures = _fuzz(seed), Counter[str](), list[Failed]()
     for number in numbers:
         door, parts = fuzz.drawn(number)
         tried[door] += 1
         problem = fuzz.tried(door, parts)
         if problem is not None:
-            failed.append(Failed(number, door, problem))
-    return tried, failed
+            failures.append(Failed(number, door, problem))
+    return tried, failures

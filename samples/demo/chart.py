@@ -41,17 +41,17 @@ class History:
 
 def blocks(values: Sequence[int], width: int) -> str:
     """Return the last values as a row of blocks, the highest one full."""
-    shown = values[-width:]
-    highest = max([*shown, 1])
-    return "".join(_BLOCKS[-(-value * (len(_BLOCKS) - 1) // highest)] for value in shown)
+    window = values[-width:]
+    highest = max([*window, 1])
+    return "".join(_BLOCKS[-(-value * (len(_BLOCKS) - 1) // highest)] for value in window)
 
 
 def bars(values: Sequence[int], width: int, height: int) -> list[str]:
     """Return a chart of text, the highest line first; the values are drawn into ``width``."""
-    drawn = _means(values, -(-len(values) // width))
-    highest = max([*drawn, 1e-9])
+    means = _means(values, -(-len(values) // width))
+    highest = max([*means, 1e-9])
     full = len(_BLOCKS) - 1
-    filled = [round(value / highest * height * full) for value in drawn]
+    filled = [round(value / highest * height * full) for value in means]
     return [
         "".join(_BLOCKS[max(0, min(full, parts - row * full))] for parts in filled).rstrip()
         for row in reversed(range(height))

@@ -282,5 +282,5 @@ def _report_problems(console: Console, verdict: Verdict) -> None:
         ("effects doubled", verdict.doubled),
     ):
         if entries:
-            more = " ..." if len(entries) > 5 else ""
-            console.print(f"  [red]{title}: {', '.join(entries[:5])}{more}[/]")
+            suffix = " ..." if len(entries) > 5 else ""
+            console.print(f"  [red]{title}: {', '.join(entries[:5])}{suffix}[/]")

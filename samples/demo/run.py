@@ -184,10 +184,10 @@ async def _kill_agents(stack: Stack, orders: int, screen: Screen) -> None:
 async def _restart_killed(stack: Stack, screen: Screen) -> None:
     """Replace host processes killed from outside, as Azure does; raise if another part dies."""
     for _ in range(RESTARTS_MAX):
-        while not (lost := stack.lost()):
+        while not (dead_hosts := stack.lost()):
             stack.check()
             await asyncio.sleep(0.1)
-        for host in lost:
+        for host in dead_hosts:
             screen.killed(
                 f"process {host.pid} ({host.group}) was killed: its messages are redelivered"
             )

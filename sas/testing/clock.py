@@ -74,11 +74,11 @@ class VirtualClock:
     async def timeout(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
         """Cancel the block after ``seconds`` of virtual time, and raise TimeoutError."""
         async with asyncio.timeout(None) as limit:
-            over = self.call_later(seconds, lambda: limit.reschedule(0))
+            expiry = self.call_later(seconds, lambda: limit.reschedule(0))
             try:
                 yield limit
             finally:
-                over.cancel()
+                expiry.cancel()
 
     async def settle(self) -> None:
         """Let tasks run until each waits for the time or for something outside."""

@@ -557,14 +557,14 @@ class Invariants:
         sweep, clock = host.sweep, self._system.world.clock
 
         async def swept() -> Any:
-            begun = clock.now()
+            started_at = clock.now()
             report = await sweep()
             now, shards = clock.now(), len(self._system.store.shards)
-            failed = report.failed or report.left or report.shards_failed
-            if failed or report.shards_read < shards or now - begun > SWEEP_TIME:
+            is_incomplete = report.failed or report.left or report.shards_failed
+            if is_incomplete or report.shards_read < shards or now - started_at > SWEEP_TIME:
                 self._rests_until = now + RESTS if report.led else self._rests_until
-            elif begun >= self._rests_until:
-                self._swept_at = begun
+            elif started_at >= self._rests_until:
+                self._swept_at = started_at
             return report
 
         host.sweep = swept
@@ -713,8 +713,8 @@ def _of_order(
     notified = Counter(notified_ids.values())
     where = f"order {order.order_id} ({state.value})"
     if state is OrderState.REJECTED:
-        again = any(order.order_id in body.decode() for body in system.redriven)
-        if not notified[Notice.REJECTED] or (notified[Notice.REJECTED] > 1 and not again):
+        is_resent = any(order.order_id in body.decode() for body in system.redriven)
+        if not notified[Notice.REJECTED] or (notified[Notice.REJECTED] > 1 and not is_resent):
             yield Violation(12, f"{where} got {notified[Notice.REJECTED]} notifications 'rejected'")
         if not any(order.order_id in body for body in _lying_aside(system)):
             yield Violation(2, f"{where} lies on no queue: nobody can send it again")

@@ -359,7 +359,7 @@ def alone(seed: int) -> Iterator[None]:
     ``HttpService`` reaches the model service, and signs in nowhere. No socket connects. Ids of
     ``uuid`` come from the seed.
     """
-    drawn = random.Random(seed)  # noqa: S311  it repeats itself
+    rng = random.Random(seed)  # noqa: S311  it repeats itself
 
     async def no_headers(_service: HttpService) -> Mapping[str, str]:
         return {}
@@ -374,7 +374,7 @@ def alone(seed: int) -> Iterator[None]:
         raise NotSimulatedError(f"an agent connects to {where} by a socket of its own")
 
     with ExitStack() as patches:
-        patches.enter_context(patch.object(os, "urandom", drawn.randbytes))
+        patches.enter_context(patch.object(os, "urandom", rng.randbytes))
         patches.enter_context(patch.object(socket.socket, "connect", refuse))
         patches.enter_context(patch.object(socket.socket, "connect_ex", refuse))
         patches.enter_context(patch.object(HttpService, "sign_in", no_headers))

@@ -494,14 +494,14 @@ class MemoryStore:
             if order is None or order.stopped_at is None:
                 continue
             in_error = order.process_state is OrderState.ERROR
-            listed = self._stopped[shard_of(order.order_id, len(self._shards)), in_error]
+            entries = self._stopped[shard_of(order.order_id, len(self._shards)), in_error]
             entry = (order.stopped_at, order.order_id)
-            place = bisect_left(listed, entry)
-            is_there = listed[place : place + 1] == [entry]
+            place = bisect_left(entries, entry)
+            is_there = entries[place : place + 1] == [entry]
             if order is after and not is_there:
-                insort(listed, entry)
+                insort(entries, entry)
             elif order is before and is_there:
-                del listed[place]
+                del entries[place]
 
     def _listed(
         self,
@@ -512,21 +512,21 @@ class MemoryStore:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> list[Summary]:
-        least, most = since or _EARLIEST, until or _LATEST
+        earliest, latest = since or _EARLIEST, until or _LATEST
         lists = [
-            self._page(list(islice(self._between(shard, in_error, least, most), limit)))
+            self._page(list(islice(self._between(shard, in_error, earliest, latest), limit)))
             for shard in shards
         ]
         merged = heapq.merge(*lists, key=lambda summary: (summary.at, summary.order_id))
         return list(islice(merged, limit))
 
     def _between(
-        self, shard: str, in_error: bool, least: datetime, most: datetime
+        self, shard: str, in_error: bool, earliest: datetime, latest: datetime
     ) -> Iterator[Summary]:
-        listed = self._stopped[shard, in_error]
-        for place in range(bisect_left(listed, (least, "")), len(listed)):
-            at, order_id = listed[place]
-            if at > most:
+        entries = self._stopped[shard, in_error]
+        for place in range(bisect_left(entries, (earliest, "")), len(entries)):
+            at, order_id = entries[place]
+            if at > latest:
                 return
             stored = self.orders.get(order_id)  # a test may have removed it by hand
             if stored is not None and self._knows(order_id):

@@ -162,9 +162,12 @@ class System:
         self._redriver = Redriver(self.world, agents_here, self.redriven, tell)
         self.own = self._own_agents(project.application) if project.application else None
         self.agents = self._services(project, service)
-        played: dict[str, Agent] = {**self.agents, **agents}
+        actual_agents: dict[str, Agent] = {**self.agents, **agents}
         business = Business(
-            workflows=project.workflows, agents=played, limits=project.limits, codec=project.codec
+            workflows=project.workflows,
+            agents=actual_agents,
+            limits=project.limits,
+            codec=project.codec,
         )
         self.hosts = [
             Host(self.world, f"instance-{number}", business, breaker=breaker)
@@ -373,12 +376,12 @@ class System:
                     sentence = f"instance {number} is deployed anew"
                     self._later(item.at_s + 20.0 * number, sentence, self._deploys(number, host))
 
-    def _later(self, at_s: float, what: object, act: Callable[[], None]) -> None:
+    def _later(self, at_s: float, sentence: object, act: Callable[[], None]) -> None:
         self._items_left += 1
 
         def happen() -> None:
             self._items_left -= 1
-            self.tell(str(what))
+            self.tell(str(sentence))
             act()
 
         self.world.clock.call_later(at_s, happen)
@@ -411,17 +414,17 @@ class System:
             return {"edited": True} if edited else {"id": order_id}
         return self.own.application.order_of(workflow, f"{self.world.seed}/{order_id}/{edited}")
 
-    def turn(self, what: str, *, is_away: bool) -> None:  # noqa: C901  a case for each dependency
+    def turn(self, dependency: str, *, is_away: bool) -> None:  # noqa: C901  a case for each dependency
         """Take a dependency away, or bring it back. See ``Away``."""
-        kind, _, rest = what.partition(" ")
+        kind, _, rest = dependency.partition(" ")
         match kind, rest:
             case "table", "":
                 self.store.partitions_away = self.store.partitions if is_away else frozenset()
             case "table", _:
                 self.world.faults.store_throttled = THROTTLED if is_away else 0.0
             case "one", _:
-                first = next(iter(self.submitted), "O-0")
-                shard = frozenset({shard_of(first, len(self.store.shards))})
+                order_id = next(iter(self.submitted), "O-0")
+                shard = frozenset({shard_of(order_id, len(self.store.shards))})
                 self.store.partitions_away = shard if is_away else frozenset()
             case "namespace", _:
                 self.bus.cut() if is_away else self.bus.mend()
@@ -501,12 +504,12 @@ class System:
         if stored is None or stored.order.rejected:
             return
         order = stored.order
-        failed = [step.name for step in order.steps if step.process_state is StepState.ERROR]
+        failed_steps = [step.name for step in order.steps if step.process_state is StepState.ERROR]
         members: dict[str, Any] = {}
-        if failed and item.verb in {Verb.RESUBMIT, Verb.SKIP}:
-            members["step"] = failed[0]
+        if failed_steps and item.verb in {Verb.RESUBMIT, Verb.SKIP}:
+            members["step"] = failed_steps[0]
             if item.verb is Verb.SKIP and self.own is not None:
-                result = self._result(order.details.workflow, failed[0])
+                result = self._result(order.details.workflow, failed_steps[0])
                 if result is not None:
                     members["input"] = msgspec.Raw(result.encode())
             elif item.edited:

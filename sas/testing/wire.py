@@ -20,9 +20,9 @@ from sas.testing.clock import START, VirtualClock
 class NotSimulatedError(RuntimeError):
     """An agent did what a simulation cannot play. The text says what to do."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, action: str) -> None:
         super().__init__(
-            f"{what}: a simulation plays async agents whose HTTP calls go through HttpService; "
+            f"{action}: a simulation plays async agents whose HTTP calls go through HttpService; "
             "leave --agents own out for others"
         )
 

@@ -133,11 +133,11 @@ async def speed(kind: type[Rig], seconds: dict[int, float]) -> str:
             load = {"prefix": f"b{in_flight}", "in_flight": in_flight, "seconds": lasts}
             ended = await driven(driver, **load)
             count = len(ended.told_at)
-            spent = [
+            cpu_ms = [
                 1000 * (cpu_s(pids) - before[part]) / count for part, pids in rig.pids().items()
             ]
             cells.append(f"{ended.rate:.1f}")
-            cpu = ", ".join(f"{milliseconds:.1f}" for milliseconds in spent)
+            cpu = ", ".join(f"{milliseconds:.1f}" for milliseconds in cpu_ms)
             if in_flight == 1:
                 times = (
                     told_at - sent_at
@@ -151,8 +151,8 @@ async def recovery(kind: type[Rig]) -> str:
     """Kill the workers when half of the orders ended; return a row that says how all ended."""
     async with running(kind, RECOVERY_STEP_S, Faults(permanent=REFUSED)) as (rig, driver, remote):
         trial = await driven(driver, prefix="t", in_flight=RECOVERY_IN_FLIGHT, seconds=3.0)
-        fewest, most = RECOVERY_ORDERS
-        orders = int(min(most, max(fewest, RECOVERY_LOAD_S * trial.rate)))
+        orders_min, orders_max = RECOVERY_ORDERS
+        orders = int(min(orders_max, max(orders_min, RECOVERY_LOAD_S * trial.rate)))
         ended, killed_at, due_s, restart = Ended(), 0.0, 0.0, None
         lost = 0
         try:

@@ -109,11 +109,11 @@ def _unpack(home: Path, packages: Sequence[str]) -> None:
 
 def _run(command: Sequence[str], source: str) -> None:
     try:
-        ended = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, text=True, timeout=INSTALL_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotInstalledError(f"from {source}: {error}") from error
-    if ended.returncode:
-        lines = (ended.stderr or ended.stdout).strip().splitlines()
-        raise NotInstalledError(f"from {source}: {lines[-1] if lines else ended.returncode}")
+    if process.returncode:
+        lines = (process.stderr or process.stdout).strip().splitlines()
+        raise NotInstalledError(f"from {source}: {lines[-1] if lines else process.returncode}")

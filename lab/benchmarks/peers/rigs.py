@@ -88,8 +88,10 @@ class Rig(ABC):
     def child(self, name: str, argv: list[str], env: Mapping[str, str] | None = None) -> Child:
         """Start a process of this peer."""
         self._started += 1
-        whole = {**self.environment(), **(env or {})}
-        child = Child(f"{name}-{self._started}", argv, logs=self.folder, env=whole, cwd=PROJECT)
+        environment = {**self.environment(), **(env or {})}
+        child = Child(
+            f"{name}-{self._started}", argv, logs=self.folder, env=environment, cwd=PROJECT
+        )
         child.start()
         return child
 
@@ -255,7 +257,7 @@ RIGS: dict[str, type[Rig]] = {rig.name: rig for rig in (Ours, Restate, Dbos, Tem
 
 def cpu_s(pids: list[int]) -> float:
     """Return the CPU seconds of processes and of all that they started, reaped ones included."""
-    spent: dict[int, float] = {}
+    cpu_s_of: dict[int, float] = {}
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -264,12 +266,12 @@ def cpu_s(pids: list[int]) -> float:
             except OSError:
                 continue  # it ended meanwhile
             pid = int(entry.name)
-            spent[pid] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+            cpu_s_of[pid] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
             children.setdefault(int(fields[1]), []).append(pid)
     total, queue = 0.0, list(pids)
     while queue:
         pid = queue.pop()
-        total += spent.get(pid, 0.0)
+        total += cpu_s_of.get(pid, 0.0)
         queue += children.get(pid, [])
     return total
 

@@ -83,8 +83,8 @@ def _bytes_in_use() -> int:
         os.dup2(stderr, 2)
         os.close(stderr)
         file.seek(0)
-        shown = re.search(rb"bytes in allocated blocks\s*=\s*([\d,]+)", file.read())
-    python = int(shown[1].replace(b",", b"")) if shown else 0
+        match = re.search(rb"bytes in allocated blocks\s*=\s*([\d,]+)", file.read())
+    python = int(match[1].replace(b",", b"")) if match else 0
     return int(python + info.uordblks + info.hblkhd)
 
 
