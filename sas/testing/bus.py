@@ -127,11 +127,11 @@ class MemoryBus:
     A function host uses ``receive`` and then ``complete`` or ``abandon``. ``take`` receives and
     completes at once. ``meter`` counts what the system asks for; receiving is the host's part.
 
-    Faults: ``fail_next`` sets those of the next messages; ``plan`` is called with each message and
-    decides, for seeded simulations; ``cut`` takes the whole namespace or some queues away.
+    Faults: ``fail_next`` sets the faults of the next messages. ``plan`` decides in simulations with
+    a seed: it is called with each message. ``cut`` takes the whole namespace or some queues away.
 
-    ``on_sent`` is called for each message that a queue took, ``on_given_up`` for each dead letter,
-    ``on_completed`` for each message that its receiver completed.
+    ``on_sent`` is called for each message that a queue took, ``on_given_up`` for each message that
+    becomes a dead letter, ``on_completed`` for each message that its receiver completed.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -278,8 +278,9 @@ class MemoryBus:
             self._give_back(source, queued)
 
     def give_up(self, queued: Queued) -> None:
-        """Dead-letter a locked message, as if its lock was lost in its last delivery. Its receiver
-        goes on.
+        """Dead-letter a locked message, as if its lock was lost in its last delivery.
+
+        Its receiver knows nothing of it, and goes on.
         """
         source = self._held(queued)
         if source is not None and source.rules.deliveries_max is not None:
@@ -294,7 +295,7 @@ class MemoryBus:
             self.give_up(queued)
 
     def let_go(self, queued: Queued) -> None:
-        """Renew a lock no longer, because its holder died: it ends by itself."""
+        """Stop the renewal of a lock, because its holder died. The lock then ends by itself."""
         source = self.queues[queued.message.queue]
         if queued.has_holder and queued in source.locked:
             queued.has_holder = False
@@ -347,7 +348,7 @@ class MemoryBus:
 
     @property
     def arrivals(self) -> int:
-        """How many messages came into any queue, also as dead letters."""
+        """How many messages have come into any queue so far, dead letters among them."""
         return self._sequence
 
     @property

@@ -55,9 +55,10 @@ class ClockApart:
 
 
 class Host:
-    """The functions of one instance. What they know ends with the instance.
+    """The functions of one instance. What they remember ends with the instance.
 
-    One of four keeps no orders, and reads each again (docs/adr/0026).
+    One instance of four keeps no orders in memory, and reads each order again (docs/adr/0026), so
+    that both ways are simulated.
     """
 
     def __init__(

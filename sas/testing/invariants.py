@@ -83,7 +83,7 @@ from sas.testing.world import CrashError
 
 READ_BY_PEOPLE = frozenset({REPLIES_TO, QUEUES.alerts, QUEUES.rejected})
 RESTS = timedelta(minutes=6)
-"""After a sweep that failed for an order, the supervisor may leave that order alone for so long."""
+"""How long the supervisor may leave an order alone after a sweep that failed for it."""
 SWEEP_TIME = timedelta(seconds=20)
 """A sweep that takes longer may have left rows to the next one."""
 _BASES = {
@@ -187,8 +187,8 @@ class Invariants:
         self._not_needed = {QUEUES.alerts, QUEUES.rejected} | {
             QUEUES.agent(agent, urgent=urgent) for agent in agents for urgent in (False, True)
         }
-        """Queues of which a message may be put aside without an alert. Nobody waits for a request
-        whose step no longer does, and after a crash nobody is told."""
+        """Queues whose messages may be put aside without an alert. Nobody waits for a request whose
+        step no longer waits for it. After a crash between the two sends no alert follows."""
         system.bus.on_sent = self._was_sent
         system.bus.on_given_up = self._was_given_up
         system.bus.on_completed = self._was_completed
@@ -254,10 +254,11 @@ class Invariants:
                 self._say(6, f"{where}: reply {own_id} counts, and no such request is out")
 
     def _untried(self, order_id: str, step: StepRecord) -> bool:
-        """Return whether no call went out for a dispatch, and its request waits in a queue still,
-        or could not be sent because that is away.
+        """Return whether a dispatched step never had its chance.
 
-        A request in a queue that does not move is counted after some excuses.
+        That is so if no call went out, and its request still waits in a queue, or could not be sent
+        because the queue is away. After some excuses a request in a queue that does not move is
+        counted nevertheless.
         """
         if step.epoch in self._called[order_id, step.name] or step.complete_by is None:
             return False
@@ -349,7 +350,7 @@ class Invariants:
             self._say(2, f"{cause} is completed, and {', '.join(lost)} is lost")
 
     def _unsent(self, order: Order, seq: int, *, outside: bool = False) -> list[str]:
-        """Return what a journal row says is to be sent, and is neither sent nor held."""
+        """Return the messages of a journal row that were neither sent nor deferred."""
         losses = []
         deferred = self._system.store._deferred.values()  # noqa: SLF001  the twin of a table
         deferred_ids = {message.message_id for message in deferred}
@@ -366,15 +367,15 @@ class Invariants:
         return losses
 
     def _failed(self, queued: Queued, error: BaseException) -> None:
-        """Check that no message is poison: a function fails only if it dies or for an outage."""
+        """Check that no message is poison: a function fails only by a crash or an outage."""
         if not isinstance(error, UnavailableError | CrashError):
             reason = f"{type(error).__name__}: {error}"
             self._say(14, f"message {queued.message.message_id} is poison: {reason}")
 
     def _is_back(self, message: Message, *others: str) -> bool:
-        """Return whether a copy of a message is on its queue, one of ``others``, or held.
+        """Return whether a copy of a message is on its queue, on one of ``others``, or deferred.
 
-        A copy that was given up is one too, wherever its queue leaves it: the function of dead
+        A copy that was given up counts too, wherever its queue leaves it: the function of dead
         letters reads it, or an operator redrives it (see ``left_over``).
         """
         name = message.queue.removesuffix(DEAD_LETTERS)
@@ -394,7 +395,7 @@ class Invariants:
                 self._say(4, f"the out row of seq {due.seq} is gone, and {lost} is not sent")
 
     def left_over(self) -> Iterator[Violation]:
-        """Yield what should have happened."""
+        """Yield what should have happened and did not."""
         yield from (Violation(12, text) for text in self._owed_still())
 
     def _answers(self, message: Message, now: datetime) -> None:
@@ -463,7 +464,7 @@ class Invariants:
     # --- callbacks ---
 
     def _callback_completed(self, message: Message, *, is_kept: bool) -> None:
-        """Check a callback that leaves its queue: it ended its step, or it is ``kept``."""
+        """Check a callback that leaves its queue: it ended its step, or it ``is_kept``."""
         claims = msgspec.json.decode(message.body)
         ends = StepState.PROCESSED if claims["outcome"] == "done" else StepState.ERROR
         if not is_kept and claims["direction"] == Direction.DO.value and not self._is(claims, ends):
@@ -609,7 +610,10 @@ def _is_request(body: bytes, order_id: str, step: StepRecord) -> bool:
 
 
 def _is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:
-    """Return whether an agent is asked for this just now. The code under test has its own words."""
+    """Return whether an agent has this request now.
+
+    The code under test has its own words for it.
+    """
     step = order.steps[number] if not order.rejected and number < len(order.steps) else None
     if step is None or not step.dispatched or step.epoch != epoch:
         return False

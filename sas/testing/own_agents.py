@@ -1,7 +1,7 @@
 """The agents of an adopter in a simulation, and the model HTTP service that they call.
 
-The service keeps the two rules of remote services: the same key again has no second effect, and
-after its undo a key is refused. So whatever happens twice is an agent's doing.
+The service keeps the two rules of remote services: a repeated key has no second effect, and a key
+is refused after its undo. So if an effect happens twice, the agent is at fault.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _LOSES = (None, 500, 504)
 class OwnApplication:
     """The application of an adopter: how to make the business, orders by workflow, answers by call.
 
-    A call is a method and a pattern of paths, such as ``POST /charges``. Its answers come one
-    after another for each effect, the last one again and again. ``settings`` are environment
-    variables of the business; the machine's own come first.
+    ``answers`` are those of the model service. A call is a method and a pattern of paths, such as
+    ``POST /charges``. Each effect gets the next answer, and later ones get the last answer again.
+    ``settings`` are environment variables of the business; those of the machine come first.
     """
 
     make: Callable[[], Business]
@@ -108,7 +108,10 @@ _attempt: ContextVar[_Attempt | None] = ContextVar("attempt", default=None)
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Effect:
-    """One effect at the service: what asked for it, and how."""
+    """One effect at the service: the attempt that asked for it, and its request.
+
+    ``position`` is the number of the request within its attempt.
+    """
 
     attempt: _Attempt
     position: int
@@ -123,7 +126,7 @@ class _Effect:
         return self.attempt.call
 
     def repeats(self, other: _Effect) -> bool:
-        """Return whether a later attempt at the same call has the same effect once more."""
+        """Return whether this effect repeats the one of an earlier attempt at the same call."""
         same = (self.place, self.call.key) == (other.place, other.call.key)
         return same and self.position == other.position and self.attempt is not other.attempt
 
@@ -151,7 +154,7 @@ class OwnAgent(ModelService):
         return self._agents.serve
 
     async def arrive(self) -> None:
-        """Let a request travel; TransientError if it does not arrive."""
+        """Let a request travel. Raise TransientError if it does not arrive."""
         await self._travel()
 
     async def _attempted(self, call: Call, *, doing: bool) -> Any:
@@ -180,7 +183,7 @@ class OwnAgent(ModelService):
         return result
 
     async def _told_outside(self, callback: Callback, call: Call, within: timedelta) -> None:
-        """Call back, like an outside party that has the address."""
+        """Call back, as a party outside of the system does that has the address."""
         of_no_host()
         await self._clock.sleep(within.total_seconds() * self._rng.uniform(0, 1.1))
         answer = self._agents.application.answer(f"CALLBACK {call.step}", 0)
@@ -194,7 +197,7 @@ class OwnAgent(ModelService):
 class OwnAgents:
     """All agents of one simulation, and their service.
 
-    ``broken`` hears of each fault of an agent, ``story`` of each request in a sentence.
+    ``broken`` gets each mistake of an agent, ``story`` gets a sentence for each request.
     """
 
     application: OwnApplication
@@ -216,7 +219,7 @@ class OwnAgents:
         return OwnAgent(name, self, clock=self.clock, ledger=self.ledger, rng=self.rng)
 
     def business(self) -> Business:
-        """Return the business of the instance that runs now: what it keeps ends with it."""
+        """Return the business of the instance that runs now. Its memory ends with the instance."""
         life = life_here()
         if life not in self._businesses:
             self._businesses[life] = self.application.make()
@@ -320,7 +323,7 @@ class OwnAgents:
         self.broken(Violation(7, f"order {attempt.call.order_id}: {about}", about))
 
     def _undo(self, request: HttpRequest, attempt: _Attempt, key: str) -> HttpAnswer:
-        """Take back what the request names by its key or its id, and refuse the call from now."""
+        """Take back the effects that a request names by key or id, and refuse the call afterwards."""
         agent, call = attempt.agent.name, attempt.call
         if self._happens("undo_refused"):
             return problem(request.method, 409, "undo-refused", "it cannot be taken back")
@@ -354,10 +357,10 @@ def _failure(method: str, status: int | None) -> HttpAnswer | None:
 
 @contextmanager
 def alone(seed: int) -> Iterator[None]:
-    """Keep agents from the world outside, and let what they draw at random repeat itself.
+    """Keep agents from the real world, and let their random numbers repeat themselves.
 
-    ``HttpService`` reaches the model service, and signs in nowhere. No socket connects. Ids of
-    ``uuid`` come from the seed.
+    ``HttpService`` reaches the model service, and signs in nowhere. No socket connects. The ids of
+    ``uuid4`` come from the seed.
     """
     rng = random.Random(seed)  # noqa: S311  it repeats itself
 

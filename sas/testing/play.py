@@ -1,4 +1,4 @@
-"""Play one plan: what happened, what was broken, and on request the story."""
+"""Play one plan, and report what happened, what was broken, and on request the story."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from sas.testing.wire import SimulatedLoop
 __all__ = ["Played", "Project", "play"]
 
 QUIET_S = 12 * HOUR
-"""How long orders may take after the last outage, beside the time that their steps are allowed: a
-message that was given up may wait for an hour, some times."""
+"""How long orders may take after the last outage, beside the time that their steps are allowed. It
+is long because a message that was given up may wait for an hour, and that more than once."""
 VIOLATIONS_MAX = 20
 AT_ONCE_MAX = 2000
 """Most transitions within a second."""
@@ -45,7 +45,11 @@ class StepTally:
 
 @dataclass(slots=True, kw_only=True)
 class Played:
-    """One plan, played. ``ends`` counts orders by workflow and state, ``words`` transitions."""
+    """The result of one plan.
+
+    ``ends`` counts the orders by workflow and state, ``words`` counts the transitions by the
+    journal's word.
+    """
 
     plan: Plan
     violations: list[Violation] = field(default_factory=list)
@@ -63,7 +67,7 @@ class Played:
 
 
 def play(project: Project, plan: Plan, *, tell: bool = False) -> Played:
-    """Play a plan to its end. ``tell``: write its story. The same plan has the same story."""
+    """Play a plan to its end. With ``tell``, write its story. The same plan has the same story."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -86,7 +90,7 @@ def patience_s(project: Project) -> float:
 
 
 def _longest_s(workflow: Workflow) -> float:
-    """Return the sum of the times that steps, undos and rests are allowed, in seconds."""
+    """Return the sum of the times that steps, undos and extended waits may take, in seconds."""
     total = workflow.deadline.total_seconds() if workflow.deadline else 0.0
     for rule in workflow.rules.steps:
         tries = rule.failures_max + 1
@@ -196,7 +200,7 @@ class _Play:
             )
 
     def _check_time(self, at: datetime) -> None:
-        """End a simulation whose transitions never stop while its time stands still."""
+        """End a simulation in which transitions go on and on while time stands still."""
         self._at_once = self._at_once + 1 if at - self._moment < timedelta(seconds=1) else 0
         if not self._at_once:
             self._moment = at

@@ -1,4 +1,4 @@
-"""An operator who sends messages again while the system runs, by the rules of the command."""
+"""An operator who sends messages again while the system runs, by the rules of the commands."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from sas.testing.platform import QUEUES, REPLIES_TO
 from sas.testing.world import CrashError, World, of_no_host
 
 AGAIN_S = 60.0
-"""After this time an operator gives a command again that died, and looks for dead letters again."""
+"""After this time an operator repeats a command that died, and looks for dead letters again."""
 JUDGE_TRIES = 4
 
 
 class Redriver:
-    """Gives ``sas rejected resend`` and ``sas dlq redrive``. Both may die at any moment."""
+    """Runs ``sas rejected resend`` and ``sas dlq redrive``. Both may die at any moment."""
 
     def __init__(
         self,
@@ -35,14 +35,14 @@ class Redriver:
         redriven: list[bytes],
         tell: Callable[[str], None],
     ) -> None:
-        """``redriven`` gets what lay on the queue of rejected messages."""
+        """Add each message that leaves the queue of rejected messages to ``redriven``."""
         self._world, self._agents, self._redriven, self._tell = world, agents, redriven, tell
         self._stays: set[int] = set()
 
     async def resend(self, *, back: bool, dies: bool) -> None:
-        """Send again what was put aside. If the command dies, it is given again.
+        """Resend the rejected messages. If the command dies, the operator gives it again.
 
-        ``back``: with ``--to``, also what only the system itself sends.
+        ``back``: with ``--to``, so that messages that only the system itself sends go back too.
         """
         of_no_host()
         while not await self._gives("sas rejected resend", self._resend(back=back, dies=dies)):
@@ -50,19 +50,19 @@ class Redriver:
             await self._world.clock.sleep(AGAIN_S)
 
     async def redrive(self, *, dies: bool) -> None:
-        """Send those dead letters again that are safe."""
+        """Redrive the dead letters that are safe to send again."""
         of_no_host()
         await self._gives("sas dlq redrive", self._redrive(dies=dies))
 
     def waiting(self, paths: Iterable[str]) -> Iterator[Queued]:
-        """Yield the dead letters that no command has looked at, or that it did not remove."""
+        """Yield the dead letters that no command has judged yet, or that it did not remove."""
         queues = self._world.memory_bus.queues
         for path in paths:
             letters = (*queues[path].waiting, *queues[path].locked)
             yield from (queued for queued in letters if queued.sequence not in self._stays)
 
     async def _gives(self, verb: str, work: Awaitable[None]) -> bool:
-        """Return whether a command came to its end."""
+        """Run a command. Return whether it came to its end."""
         try:
             await work
         except (CrashError, UnavailableError) as error:
@@ -81,7 +81,7 @@ class Redriver:
         await self._move(moves, dies=dies)
 
     def _source_of(self, message: Peeked) -> str | None:
-        """Return the queue of the system that gave up what was put aside."""
+        """Return the queue that gave a rejected message up; None if it is not the system's own."""
         record, handled = rejected_of(message), self._world.instances[0].functions.handlers
         return record.source_queue if record and record.source_queue in handled else None
 
@@ -97,7 +97,7 @@ class Redriver:
         await self._move(moves, dies=dies)
 
     async def _judged(self, letter: Letter) -> Verdict:
-        """Judge a letter. A read that fails is tried again, or no long list would come to its end.
+        """Judge a letter, and try a read again that fails, else no long list would come to its end.
 
         Raises:
             StoreUnavailableError: the table is away.

@@ -29,7 +29,11 @@ Tell = Callable[[Callback, bytes], Awaitable[bool]]
 
 @dataclass(slots=True, kw_only=True)
 class Effects:
-    """Effects of one key at one service. ``done`` counts them; ``content`` is the last input."""
+    """The effects of one key at one service.
+
+    ``done`` counts them, and ``content`` is the input of the last one. After an undo the service
+    keeps a ``tombstone``, and refuses the key. ``refused`` is drawn once for each key.
+    """
 
     done: int = 0
     in_force: bool = False
@@ -44,7 +48,7 @@ class RemoteLedger:
 
     by_key: dict[str, Effects] = field(default_factory=dict)
     unmet: set[str] = field(default_factory=set)
-    """The keys of calls whose service was asked for an effect, and did not have it."""
+    """The keys of calls that asked a service for an effect which it did not have."""
 
     def of(self, key: str) -> Effects:
         """Return the effects of a key."""
@@ -54,10 +58,11 @@ class RemoteLedger:
 class ModelService:
     """An agent and its service, which respects idempotency keys and refuses a key after its undo.
 
-    A call goes on without its caller: it may arrive at any later time. While ``down`` is set,
-    every call that arrives fails. ``drain_times`` are those of the steps that have one: for these
-    the service keeps no tombstones, and cuts off each call that arrives later than that after
-    CompleteBy. ``outside``: the work happens outside, and ends by a callback, handed to ``tell``.
+    A call goes on without its caller, so it may arrive at any later time. While ``down`` is set,
+    every call that arrives fails. ``drain_times`` are those of the steps that have one. For these
+    steps the service keeps no tombstones; instead it cuts off each call that arrives later than the
+    drain time after CompleteBy. If ``outside`` is set, the work happens outside of the service, and
+    ends with a callback, which ``tell`` hands over.
     """
 
     def __init__(
@@ -87,7 +92,7 @@ class ModelService:
         """Do nothing: there are no connections."""
 
     def _goes_on(self, work: Any) -> asyncio.Task[Any]:
-        """Return a task that its caller's end does not end."""
+        """Return a task that goes on when its caller ends."""
         task: asyncio.Task[Any] = asyncio.ensure_future(work)
         self.calls.add(task)
         task.add_done_callback(self._call_ended)

@@ -18,7 +18,7 @@ Load = Callable[[], Project]
 
 
 def played(load: Load, seeds: Iterable[int], orders: int, jobs: int) -> Iterator[Played]:
-    """Yield each seed's simulation as it ends. ``load`` makes the project, once in each process."""
+    """Yield the result of each seed as it ends. ``load`` makes the project once in each process."""
     if jobs == 1:
         project = load()
         for seed in seeds:
@@ -42,7 +42,7 @@ def played(load: Load, seeds: Iterable[int], orders: int, jobs: int) -> Iterator
 
 
 def jobs_here() -> int:
-    """Return how many processes this machine runs well."""
+    """Return how many processes this machine can run at once."""
     return os.cpu_count() or 1
 
 

@@ -1,7 +1,7 @@
 """One simulated system: instances of the application, model services, and what happens to them.
 
-``System`` is the one way to build a world, and its plan the one way to fault it: ``sas sim``, our
-tests and those of an adopter use both.
+There is one way to build a world, ``System``, and one way to make it fail, its plan. ``sas sim``,
+our tests and the tests of an adopter use both.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _FOR_ERROR = frozenset({Verb.RESUBMIT, Verb.SKIP, Verb.ACKNOWLEDGE})
 class Project:
     """What is simulated: the workflows of an application, on its own platform.
 
-    With ``application`` its own agents are played, else model services.
+    If there is an ``application``, its own agents run. Otherwise model services stand in for them.
     """
 
     workflows: Workflows
@@ -113,8 +113,9 @@ class Project:
 class System:
     """A world with the application in it, and a plan of what happens to it.
 
-    ``tell`` gets a sentence for each thing that happens. ``faults`` by chance are there from the
-    start. ``service`` makes each model service, and ``agents`` take the place of theirs.
+    ``tell`` gets a sentence for each thing that happens. ``faults`` happen by chance from the start
+    on. ``service`` is the class of the model services. Each agent of ``agents`` takes the place of
+    the model service of its name.
     """
 
     def __init__(
@@ -195,7 +196,7 @@ class System:
         return services
 
     def _own_agents(self, application: OwnApplication) -> OwnAgents:
-        """Return the adopter's agents. Their clients reach a model service by the event loop."""
+        """Return the adopter's agents, and let the event loop follow the virtual clock for them."""
         world, limits = self.world, drain_times(self.workflows)
         agents = OwnAgents(
             application=application,
@@ -227,7 +228,7 @@ class System:
         return self.workflows.rules(order.details.workflow, order.details.version)
 
     def at_rest(self) -> bool:
-        """Return whether all has happened, and every order is at an end or in Error."""
+        """Return whether the whole plan has happened, and every order has ended or is in Error."""
         if self._items_left or self._senders or any(self._redriver.waiting(self.subqueues)):
             return False
         if any(self.store._due.values()):  # noqa: SLF001  the twin of a table
@@ -241,7 +242,7 @@ class System:
     def _waits_for_operator(self, queued: Queued) -> bool:
         """Return whether a message is a callback of an order in Error that has waited for long.
 
-        It waits for its operator, up to a week, as the order does.
+        Such a callback waits for the operator, up to a week, as the order does.
         """
         if queued.message.queue not in CALLBACKS:
             return False
@@ -257,14 +258,15 @@ class System:
     def owes_effect(self, keys: Iterable[str]) -> bool:
         """Return whether a Processed step must have had its effect under one of these keys.
 
-        An agent of the adopter owes what its service was asked for and did not do.
+        A model service always owes it. An agent of the adopter owes it only if a request for it
+        failed, because a step of an adopter may need no effect.
         """
         if self.own is None:
             return True
         return not self.ledger.unmet.isdisjoint(keys)
 
     async def close(self) -> None:
-        """Stop everything that still runs, also calls that never end."""
+        """Stop everything that still runs, even calls that never end."""
         if self.own is not None:
             with suppress(RuntimeError):  # a client that never closes
                 await self.world.clock.run(self.own.close())
@@ -285,7 +287,7 @@ class System:
         urgent: bool = False,
         version: int | None = None,
     ) -> None:
-        """Put an order on its queue, with the MessageId of the first time.
+        """Put an order on its queue. The same order has the same MessageId each time.
 
         Raises:
             BusUnavailableError: the queue takes nothing.
@@ -387,7 +389,7 @@ class System:
         self.world.clock.call_later(at_s, happen)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Let somebody outside of every instance do something."""
+        """Start the work of somebody who is outside of every instance."""
         task = asyncio.ensure_future(work)
         self._senders.add(task)
         task.add_done_callback(self._senders.discard)
@@ -409,12 +411,12 @@ class System:
                     await self.world.clock.sleep(SEND_AGAIN_S)
 
     def _content(self, order_id: str, workflow: str, *, edited: bool = False) -> Any:
-        """Return the content of an order: one of the adopter's if its own agents read it."""
+        """Return the content of an order: one of the adopter's examples if its agents read it."""
         if self.own is None or workflow == NO_WORKFLOW:
             return {"edited": True} if edited else {"id": order_id}
         return self.own.application.order_of(workflow, f"{self.world.seed}/{order_id}/{edited}")
 
-    def turn(self, dependency: str, *, is_away: bool) -> None:  # noqa: C901  a case for each dependency
+    def turn(self, dependency: str, *, is_away: bool) -> None:  # noqa: C901  a case for each
         """Take a dependency away, or bring it back. See ``Away``."""
         kind, _, rest = dependency.partition(" ")
         match kind, rest:
@@ -454,7 +456,7 @@ class System:
             self.world.kill(instance, with_host=item.with_host)
 
     def _forge(self, item: Forge) -> None:
-        """Have an unknown queue dead-letter what looks like a reply to a request that is out."""
+        """Let a queue of another system dead-letter what looks like a reply to a request."""
         stored = self.store.orders.get(item.order_id)
         if stored is None:
             return
@@ -480,7 +482,7 @@ class System:
     # --- the operator ---
 
     def _watch(self, item: Press | Redrive, times: int) -> None:
-        """Let the operator act as soon as there is something to act on, or at last."""
+        """Let the operator act as soon as there is a reason, or after the last look."""
         if times and not self._is_due(item):
             self.world.clock.call_later(WATCH_S, lambda: self._watch(item, times - 1))
             return
@@ -492,7 +494,9 @@ class System:
             self._begin(self._redriver.resend(back=item.back, dies=item.twice))
 
     def _is_due(self, item: Press | Redrive) -> bool:
-        """Return whether an order is in Error for its command, or something was put aside."""
+        """Return whether the operator has a reason: an order that needs the command, or a message
+        that was put aside.
+        """
         if isinstance(item, Redrive):
             return bool(self.bus.queues[QUEUES.rejected].waiting)
         stored = self.store.orders.get(item.order_id)

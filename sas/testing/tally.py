@@ -1,4 +1,4 @@
-"""What many simulations showed together, for people on the terminal."""
+"""The totals of many simulations, for people at the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sas.testing.violation import Violation
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """All simulations of some workflows so far."""
+    """The totals of all simulations of some workflows so far."""
 
     workflows: Workflows
     seeds: int = 0
@@ -63,7 +63,7 @@ class Tally:
         return {name: orders[name] for name in sorted(orders) if name not in done}
 
     def advice(self) -> Iterator[str]:
-        """Yield what an adopter should know of the own workflows."""
+        """Yield what an adopter should know of their own workflows."""
         for name, orders in self.never_processed().items():
             yield f"{name}: none of its {orders} orders ended Processed."
         for name in dict.fromkeys(workflow.name for workflow in self.workflows):
