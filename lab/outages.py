@@ -17,7 +17,7 @@ from tests.simulation.outages import DEPENDENCIES, DURATIONS, LOADS, MINUTE, Cos
 Case = tuple[int, str, str, str]
 """Seed, dependency, duration, load."""
 LONG_S = 30 * MINUTE
-"""Longer outages take long to play: one seed with a light load."""
+"""An outage longer than this takes long to play, so it gets one seed with a light load."""
 
 
 def play(case: Case) -> tuple[Case, Cost]:
@@ -40,7 +40,7 @@ def cases(seeds: int) -> list[Case]:
 
 
 def table(costs: dict[Case, Cost]) -> str:
-    """Return the longest way back of each dependency and duration as Markdown."""
+    """Return how long the system took to recover, at the most, from each outage, as Markdown."""
     lines = [f"| Away | {' | '.join(DURATIONS)} |", f"|---|{'---|' * len(DURATIONS)}"]
     for dependency in DEPENDENCIES:
         longest = [

@@ -40,8 +40,11 @@ def tracked() -> list[str]:
     """Return the files of the repository."""
     process = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],  # noqa: S607
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return [name for name in process.stdout.splitlines() if (ROOT / name).is_file()]
 
 
@@ -51,13 +54,13 @@ def text_of(name: str) -> str:
 
 
 def lines(files: list[str], *folders: str, without: tuple[str, ...] = ()) -> int:
-    """Return the lines of the Python files in some folders."""
+    """Return how many lines the Python files in some folders have."""
     sources = [name for name in files if name.endswith(".py") and name.startswith(folders)]
     return sum(len(text_of(name).splitlines()) for name in sources if not name.startswith(without))
 
 
 def words(files: list[str]) -> int:
-    """Return the words of all pages."""
+    """Return how many words all pages have."""
     pages = [name for name in files if name.endswith(".md") and not name.startswith(NOT_PAGES)]
     return sum(len(text_of(name).split()) for name in pages)
 
@@ -87,12 +90,12 @@ def exceptions(files: list[str]) -> int:
 
 
 def settings() -> int:
-    """Return the rows of the settings' page that begin with a name of this project's."""
+    """Return how many rows of the page of settings begin with a setting of this project."""
     return len(re.findall(r"^\| `SAS_\w+` \|", text_of("docs/settings.md"), re.MULTILINE))
 
 
 def glossary() -> int:
-    """Return the entries of the glossary."""
+    """Return how many entries the glossary has."""
     return len(re.findall(r"^- \*\*", text_of("docs/glossary.md"), re.MULTILINE))
 
 

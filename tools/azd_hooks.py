@@ -59,7 +59,7 @@ FORMS: Mapping[str, tuple[str, str]] = {
     ),
     "SAS_VNET_ENABLED": _SWITCH,
 }
-"""The form of a value that is not empty, and the error for any other value, by variable."""
+"""By variable: the form that a value must have if it is not empty, and the error otherwise."""
 PRINCIPAL_FORM = (
     _GUID,
     "give an object id (a GUID); `az ad signed-in-user show --query id --output tsv` prints yours",

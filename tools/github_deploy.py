@@ -99,7 +99,7 @@ def _principal(client: str) -> str:
 
 
 def _trust(client: str, subject_text: str) -> None:
-    """Trust this subject and no other: a branch or a pull request could deploy unreviewed."""
+    """Trust only this subject, else a branch or a pull request could deploy without a review."""
     app = ("az", "ad", "app", "federated-credential")
     credentials = json.loads(_run(*app, "list", "--id", client, form="json") or "[]")
     for credential in credentials:
@@ -117,7 +117,7 @@ def _trust(client: str, subject_text: str) -> None:
 
 
 def _grant(principal: str, scope: str) -> None:
-    """Grant what a deployment needs, and take away any other role, as azd's broader one."""
+    """Grant what a deployment needs, and remove every other role, such as azd's broader one."""
     roles = ("az", "role", "assignment")
     of = ("--assignee-object-id", principal, "--assignee-principal-type", "ServicePrincipal")
     assignments = json.loads(
@@ -141,7 +141,7 @@ def _environment(repository: str) -> None:
 
 
 def _set_variables(repository: str, values: Mapping[str, Any]) -> None:
-    """Give the environment's variables the values that azd has. One that azd lacks is removed."""
+    """Give the environment's variables the values of azd. Remove a variable that azd lacks."""
     of = ("--repo", repository, "--env", ENVIRONMENT)
     printed = _run("gh", "variable", "list", *of, "--json", "name", form="")
     present = {variable["name"] for variable in json.loads(printed or "[]")}
@@ -155,8 +155,8 @@ def _set_variables(repository: str, values: Mapping[str, Any]) -> None:
 def _run(*command: str, stdin: str | None = None, form: str = "tsv") -> str:
     """Run a command and return what it prints.
 
-    ``form`` is that of az and azd: said each time, because people set another one as their own.
-    gh has no such option: ``form`` is empty.
+    ``form`` is the output format of az and azd. Each call gives it, because people may have set
+    another default. gh has no such option, so its ``form`` is empty.
     """
     output = ("--output", form) if form else ()
     executable = shutil.which(command[0])

@@ -14,7 +14,7 @@ _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
 
 
 def read_list(infra: Path) -> dict[str, Any]:
-    """Return the list."""
+    """Return the list of queues."""
     return dict(json.loads((infra / "queues.json").read_text()))
 
 
@@ -25,7 +25,7 @@ def applications(infra: Path) -> list[str]:
 
 
 def bound_applications(infra: Path) -> list[str]:
-    """Return the names of those that have queues of orders of their own."""
+    """Return the names of the applications that have queues of orders of their own."""
     parameters = json.loads((infra / "main.parameters.json").read_text())["parameters"]
     applications_listed = parameters["applications"]["value"]
     return [
@@ -38,7 +38,7 @@ def all_queues(
 ) -> dict[str, dict[str, Any]]:
     """Return every queue's properties by its name, as Bicep makes them.
 
-    ``names`` are the applications', ``bound`` those with queues of orders of their own.
+    ``names`` are the applications, ``bound`` those of them with queues of orders of their own.
     """
     end = queue_list["deadLetterQueue"]
     kinds = {queue["name"]: queue["kind"] for queue in queue_list["queues"]}
@@ -63,7 +63,7 @@ def emulator_queues(infra: Path) -> dict[str, dict[str, Any]]:
 
 
 def differences(azure: Mapping[str, Any], emulator: Mapping[str, Any]) -> list[str]:
-    """Return how an emulator's queue differs from Azure's, its narrower bounds allowed for."""
+    """Return how a queue of the emulator differs from Azure's, apart from its narrower bounds."""
     ttl = min(seconds(azure["defaultMessageTimeToLive"]), EMULATOR_TTL_MAX_S)
     window = min(seconds(azure["duplicateDetectionHistoryTimeWindow"]), EMULATOR_WINDOW_MAX_S)
     pairs: list[tuple[str, object, object]] = [
@@ -87,7 +87,7 @@ def seconds(duration: str) -> int:
     """Return the seconds of an ISO 8601 duration of days, hours, minutes and seconds.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no such duration.
     """
     match = _DURATION.fullmatch(duration)
     if match is None or duration in {"P", "PT"}:
@@ -97,7 +97,7 @@ def seconds(duration: str) -> int:
 
 
 def inconsistent(queue_list: Mapping[str, Any]) -> list[str]:
-    """Return where the list contradicts itself."""
+    """Return the places where the list contradicts itself."""
     names = {queue["name"] for queue in queue_list["queues"]} | {queue_list["deadLetterQueue"]}
     problems = [
         f"access.{right} names {name}, which is not a queue"

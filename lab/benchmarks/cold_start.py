@@ -45,8 +45,12 @@ def seconds_of(code: str, app: Path) -> tuple[float, float]:
     local = json.loads((PROJECT / "local.settings.json").read_text(encoding="utf-8"))["Values"]
     ran = subprocess.run(
         [sys.executable, "-B", "-c", _TIMED.format(code=code)],
-        check=True, cwd=app, env={**os.environ, **local}, capture_output=True, text=True,
-    )  # fmt: skip
+        check=True,
+        cwd=app,
+        env={**os.environ, **local},
+        capture_output=True,
+        text=True,
+    )
     cpu, wall = ran.stdout.split()
     return float(cpu), float(wall)
 

@@ -15,14 +15,14 @@ from sas.ports import StateStore
 
 
 class Archive:
-    """Orders and journals, each as it was read last."""
+    """Orders and journals, each as the table had it when it was read last."""
 
     def __init__(self, store: TableStore) -> None:
         self._table = store
         self._rows: dict[str, Rows] = {}
 
     async def read(self, order_id: str) -> StateStore:
-        """Read the rows of an order, if they were not moved; return a store that has only them."""
+        """Read the rows of an order, unless they are here. Return a store of only these rows."""
         shard = shard_of(order_id, len(self._table.shards))
         if order_id not in self._rows:
             rows = await self._table.table.rows(shard, keys.whole(order_id))
@@ -41,7 +41,8 @@ class Archive:
     async def move(self, order_id: str, notification_ids: Container[str]) -> bool:
         """Move one order from the table to here; return whether it was moved.
 
-        It stays if it is not finished, or if a notification of it is not in ``notification_ids``.
+        The order stays if it is not finished, or if one of its notifications has not arrived:
+        ``notification_ids`` are those that have.
 
         Raises:
             StoreUnavailableError: no answer.

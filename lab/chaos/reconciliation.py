@@ -38,7 +38,7 @@ SERVICE_OF: Mapping[str, str] = {
     "deliver": "carrier",
 }
 ENDS: Mapping[str, str] = {"order": "undone", "order-delivered": "undone"}
-"""How an order ends if a service refused it. Other workflows hold it for an operator."""
+"""How an order ends if a service refused a step. Other workflows hold it for an operator."""
 ZERO = (
     "lost",
     "rejected",
@@ -77,7 +77,7 @@ class Reconciliation:
         return not any(self.problems.values())
 
     def orders(self) -> list[str]:
-        """Return the orders that something is wrong with, the first ones."""
+        """Return the orders that have a problem, without repetition."""
         order_ids = (line.split(":")[0] for lines in self.problems.values() for line in lines)
         return list(dict.fromkeys(order_ids))
 
@@ -154,7 +154,7 @@ def _stored(result: Reconciliation, verdict: Verdict) -> None:
 
 
 async def _messages(result: Reconciliation, run: Run, store: StateStore) -> set[str]:
-    """Find notifications that no journal holds; return the ids of the alerts that journals hold."""
+    """Find notifications that are in no journal; return the ids of the alerts of all journals."""
     notified_ids, alerts = set[str](), set[str]()
     for order_id in run.submitted:
         journal = await store.journal(order_id)
@@ -168,7 +168,7 @@ async def _messages(result: Reconciliation, run: Run, store: StateStore) -> set[
 
 
 async def _queues(result: Reconciliation, system: System, alerts: set[str]) -> None:
-    """Look for messages that lie somewhere, and for the alerts."""
+    """Look for messages in queues that should be empty, and for alerts that are missing."""
     counts = await system.counts()
     queues = Queues()
     for (queue, kind), count in counts.items():
@@ -202,8 +202,9 @@ async def _peek(client: ServiceBusClient, queue: str) -> list[bytes]:
 
 async def show(system: System, order_id: str) -> str:
     """Return what ``sas show`` says of an order."""
+    command = [sys.executable, "-m", "sas.cli", "show", order_id]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "sas.cli", "show", order_id),
+        *command,
         env=os.environ
         | {
             "ServiceBus": system.stack.servicebus_connection,

@@ -31,15 +31,15 @@ READ_S_MAX = 30.0
 SUBMIT_S_MAX = 3.0
 LINE_EVERY_S = 5.0
 ENDED_KEPT = 300
-"""Orders that ended last and stay in the table."""
+"""How many of the orders that ended last stay in the table."""
 WINDOW_S = 300.0
 """How long duplicate detection remembers an id (infra/emulator/Config.json)."""
 
 
 def make_orders(count: int) -> list[NewOrder]:
-    """Return that many real orders; ids get a number when they come again.
+    """Return ``count`` real orders. An order that comes again gets a number behind its id.
 
-    Every third one is wholesale, which holds failed orders for an operator.
+    Every third order is wholesale: its workflow holds failed orders for an operator.
     """
     rows = [json.loads(line) for line in scenario.ORDERS_FILE.read_text("utf-8").splitlines()]
     orders = []
@@ -57,8 +57,8 @@ def make_orders(count: int) -> list[NewOrder]:
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
-    """A fault that was done, from and to in seconds since 1970."""
+class FaultRecord:
+    """A fault that happened: its beginning and end, in seconds since 1970."""
 
     fault: Fault
     begun: float
@@ -67,7 +67,7 @@ class Happened:
 
 @dataclass(kw_only=True)
 class Run:
-    """What a run does and has seen."""
+    """What a run does, and what it has observed so far."""
 
     system: System
     orders: Sequence[NewOrder]
@@ -78,12 +78,12 @@ class Run:
     quiet_s_max: float = 180.0
     seconds_max: float = float("inf")
     rest: Callable[[], Awaitable[None]] | None = None
-    """Called ten times: no order is under way, and none is submitted until it returns."""
+    """Called ten times. No order is under way then, and none is submitted until it returns."""
     archives: bool = False
     """Whether finished orders are moved out of the table, so that Azurite stays fast."""
     tally: Tally = field(init=False)
     archive: Archive = field(init=False)
-    happened: list[Happened] = field(default_factory=list)
+    happened: list[FaultRecord] = field(default_factory=list)
     submitted: dict[str, NewOrder] = field(default_factory=dict)
     submitted_at: list[float] = field(default_factory=list)
     moved_at: list[float] = field(default_factory=list)
@@ -191,7 +191,7 @@ class Run:
             self.say(f"fault {number + 1} of {len(self.faults)}: {fault}")
             started_at = time.time()
             await self.system.inflict(fault)
-            self.happened.append(Happened(fault, started_at, time.time()))
+            self.happened.append(FaultRecord(fault, started_at, time.time()))
             await asyncio.sleep(fault.pause_s)
 
     async def _move(self) -> None:

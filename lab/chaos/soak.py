@@ -20,7 +20,7 @@ from samples.demo.tally import Tally
 
 RESTS_MIN = 3
 RESTS = 10
-"""How often a run stops, and waits until no order is under way."""
+"""How often a run pauses, and waits until no order is under way."""
 REST_S = 30.0
 """Connections that are idle for 15 s are closed."""
 FLAT_SHARE = 0.10

@@ -15,7 +15,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from lab.fuzz.run import BLOCK, Failed, Fuzz, block
+from lab.fuzz.run import BLOCK, Failure, Fuzz, block
 
 SHOWN = 5
 """Most different problems that are printed."""
@@ -42,7 +42,7 @@ def many(seed: int, first: int, count: int, jobs: int) -> int:
     """Try inputs, several blocks of them at once; print how many of each door, and what failed."""
     numbers = range(first, first + count)
     blocks = [numbers[start : start + BLOCK] for start in range(0, count, BLOCK)]
-    tried, problems = Counter[str](), list[Failed]()
+    tried, problems = Counter[str](), list[Failure]()
     with ProcessPoolExecutor(jobs) as pool:
         results = (
             map(partial(block, seed), blocks)

@@ -22,10 +22,13 @@ ORDERS: tuple[Any, ...] = (
     {"order_id": "N-1", "lines": [{"product_id": 1, "quantity": 2}], "freight": 1.5},
     {"order_id": "N-2", "workflow": "order", "order": {"lines": []}, "correlation_id": "c"},
     {
-        "order_id": "N-3", "workflow": "order", "order": {}, "submission_id": "s",
+        "order_id": "N-3",
+        "workflow": "order",
+        "order": {},
+        "submission_id": "s",
         "workflow_version": 1,
     },
-)  # fmt: skip
+)
 
 
 def orders_parts(_scene: Scene, rng: random.Random) -> Parts:

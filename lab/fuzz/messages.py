@@ -36,18 +36,34 @@ Parts = dict[str, Any]
 STATUS = frozenset({200, 202, 400, 401, 404, 409, 410, 429, 503})
 """Every status of the callback endpoint (``Callbacks.answer``)."""
 PROPERTIES = (
-    "sas_put_back", "sas_first_id", "sas_first_at", "sas_dead_letter_source", "sas_left_since",
-    "sas_external_sent", "sas_called", "traceparent", "tracestate", "Diagnostic-Id",
-    "DeadLetterReason", "DeadLetterErrorDescription", "x",
-)  # fmt: skip
+    "sas_put_back",
+    "sas_first_id",
+    "sas_first_at",
+    "sas_dead_letter_source",
+    "sas_left_since",
+    "sas_external_sent",
+    "sas_called",
+    "traceparent",
+    "tracestate",
+    "Diagnostic-Id",
+    "DeadLetterReason",
+    "DeadLetterErrorDescription",
+    "x",
+)
 SOURCES = (
-    *QUEUES.own(AGENTS), "", "unknown", REPLIES_TO, "ORDERS", "agent-", "agent-nobody",
-)  # fmt: skip
+    *QUEUES.own(AGENTS),
+    "",
+    "unknown",
+    REPLIES_TO,
+    "ORDERS",
+    "agent-",
+    "agent-nobody",
+)
 FUZZED = "fuzzed-message"
 
 
 def queue_parts(queue: str, scene: Scene, rng: random.Random) -> Parts:
-    """Return a message for a queue: most often one of its own, changed."""
+    """Return a message for a queue: most often a valid message of this queue with some changes."""
     kinds = [name for name in scene.valid if name.removesuffix("-urgent") == queue]
     if rng.random() < 0.05 or not kinds:
         kinds = list(scene.valid)
@@ -74,7 +90,7 @@ def letter_parts(scene: Scene, rng: random.Random) -> Parts:
 
 
 def _property(rng: random.Random) -> object:
-    """Return a value as the host hands one over: any JSON value."""
+    """Return the value of a property. The host hands over any JSON value."""
     value = rng.choice([value for value in ODD if not isinstance(value, Raw)])
     return rng.choice([value, str(value), "2026-01-01T00:00:00.000000Z", "7"])
 
@@ -143,7 +159,7 @@ def _is_plain(value: object) -> bool:
 
 
 async def _beside(world: World, before: dict[Any, Any], parts: Parts) -> str | None:
-    """Return whether another order was harmed, or a new one does not complete."""
+    """Return how another order was harmed, or why a new order does not complete; else None."""
     changed = {
         key
         for key in before.keys() | world.table.entities.keys()
@@ -172,7 +188,7 @@ def order_of(row_key: str) -> str:
 
 
 def _named(parts: Parts) -> set[str]:
-    """Return the texts of an input that may be the id of its order, as they are in keys."""
+    """Return the texts of an input that may be an order id, as they are written in keys."""
     body = parts.get("body", b"").decode("utf-8", "replace")
     try:
         texts = set(_texts(json.loads(body)))
@@ -221,9 +237,9 @@ def _fate(world: World, before: dict[Any, Any], queue: str, body: bytes) -> str:
 
 
 def _kept(world: World) -> list[bytes]:
-    """Return the bodies that lie whole on the rejected queue, each with the alert that it needs.
+    """Return the bodies that lie whole on the rejected queue and have the alert that they need.
 
-    What comes from the operator's own queues has no alert: see ``DeadLetters``.
+    A message from one of the operator's own queues needs no alert: see ``DeadLetters``.
     """
     messages = world.bus.messages(QUEUES.rejected)
     by_base: defaultdict[str, list[RejectedMessage]] = defaultdict(list)

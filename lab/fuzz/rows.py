@@ -23,16 +23,30 @@ from sas.testing.platform import QUEUES
 
 Parts = dict[str, Any]
 CLEAR = (OtherVersionError, UnreadableError, StoreMismatchError)
-"""What a reader says of rows that it cannot use."""
+"""The errors by which a reader reports rows that it cannot use."""
 TYPED: tuple[Any, ...] = (
-    b"\x00\xff", 2**31, 2**40, -1, float("nan"), 1e308, datetime(2026, 1, 1, tzinfo=UTC),
-    EntityProperty(2**40, "Edm.Int64"), True, None, "", "newer-state", "x" * 32_000,
-)  # fmt: skip
+    b"\x00\xff",
+    2**31,
+    2**40,
+    -1,
+    float("nan"),
+    1e308,
+    datetime(2026, 1, 1, tzinfo=UTC),
+    EntityProperty(2**40, "Edm.Int64"),
+    True,
+    None,
+    "",
+    "newer-state",
+    "x" * 32_000,
+)
 """Values of the types that a property may have."""
 JSON_COLUMNS = ("Messages00", "Value", "Body", "Changes")
 SHARED = (
-    "shared|circuit|payment", "shared|circuits", "shared|incident|x", "shared|version|order|1",
-)  # fmt: skip
+    "shared|circuit|payment",
+    "shared|circuits",
+    "shared|incident|x",
+    "shared|version|order|1",
+)
 COLUMNS = ("Newer", "Value", "Holder", "Until", "Shards", "ResultRow", "ResultSha256", "Route")
 """Columns that many rows do not have."""
 SPAN = timedelta(hours=2)
@@ -135,7 +149,7 @@ def _messages(scene: Scene, order_id: str) -> list[tuple[str, bytes]]:
 
 
 async def _played(world: World, sweeps: int) -> World:
-    """Let a world go on: another order, and sweeps, some hours apart."""
+    """Let a world go on: submit another order, and sweep some times, hours apart."""
     world.submit(BESIDE, "beside")
     await world.pump()
     for _ in range(sweeps):
@@ -155,7 +169,7 @@ def _ends(world: World) -> dict[str, tuple[Any, Any]]:
 
 
 async def _read_all(world: World, target: str) -> str | None:
-    """Read as the command does: lists, one order and its journal."""
+    """Read what the command ``sas`` reads: the lists, one order and its journal."""
     store = world.app.context.store
     world.allowed = (*CLEAR, StoreUnavailableError)
     await world.guarded(store.attention(100))

@@ -51,11 +51,14 @@ DELIVERIES_MAX = 400
 KEYS = CallbackKeys(("a-key-for-the-fuzz-of-callbacks-1234",), "https://example.com/callbacks")
 TIME = timedelta(minutes=10)
 DOCUMENTED = (UnavailableError, UnreadableError)
-"""What a reader of rows may raise. The host redelivers the message, and nothing is lost."""
+"""What a reader of rows may raise. Nothing is lost: the host redelivers the message."""
 
 
 class ScriptedAgent:
-    """Does what the order's content says of a step: refuse, call back, or go on later."""
+    """An agent that does what the content of the order says of its step.
+
+    It refuses, waits for a callback, goes on later, or has a large result.
+    """
 
     def __init__(self) -> None:
         self.tokens: list[str] = []
@@ -126,12 +129,16 @@ RULES = queue_rules(ROOT, AGENTS)
 
 @dataclass(eq=False, kw_only=True)
 class World:
-    """One instance over some rows. ``errors`` are undocumented exceptions."""
+    """One instance over some rows.
+
+    ``errors`` are the undocumented exceptions, ``deliveries`` the messages that were delivered or
+    drained so far.
+    """
 
     rows: Rows
     now: datetime = START
     odd: dict[str, Mapping[str, object]] = field(default_factory=dict)
-    """Properties that a message has beside its own, by MessageId, of any type."""
+    """More properties of a message, by its MessageId. Their values may have any type."""
     allowed: tuple[type[Exception], ...] = (UnavailableError,)
     deliveries: list[Queued] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -212,7 +219,7 @@ class World:
             return result
 
     def drain(self) -> list[Message]:
-        """Take everything off the queues that have a function, scheduled messages too."""
+        """Empty the queues that have a function, scheduled messages too; return the messages."""
         messages = [queued for name in self.handlers for queued in self.bus.queues[name].waiting]
         self.deliveries += messages
         for name in self.handlers:
@@ -251,7 +258,7 @@ class Scene:
     tokens: tuple[str, ...]
 
     def world(self) -> World:
-        """Return a world of its own with these orders."""
+        """Return a new world with these orders."""
         return World(rows=self.rows, now=self.now)
 
 

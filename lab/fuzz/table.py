@@ -120,7 +120,7 @@ class MemoryTable(Table):
 
 
 def _read(value: Any) -> Any:
-    """Return a value as the SDK reads it: a number of more than 32 bits has its type with it."""
+    """Return a value as the SDK reads it: a number of more than 32 bits comes with its type."""
     if type(value) is int and not -(2**31) <= value < 2**31:
         return EntityProperty(value, "Edm.Int64")
     return value

@@ -26,14 +26,23 @@ from lab.mutants.protocol import MUTANTS
 
 ROOT = Path(__file__).parents[2]
 COPIED = (
-    *("sas", "orders", "tests", "infra", "host.json", "tools", "pyproject.toml"),
-    *("function_app.py", "local.settings.json", "docs"),
+    "sas",
+    "orders",
+    "tests",
+    "infra",
+    "host.json",
+    "tools",
+    "pyproject.toml",
+    "function_app.py",
+    "local.settings.json",
+    "docs",
 )
 APP = "tests.simulation.test_everything_at_once:DEFINED"
 """Workflows with every feature: alternatives, drain times, waits, deadlines, no undo."""
 SEEDS_MAX = 2000
 SEED_CPU_S_MAX = 60
-"""A seed that takes more CPU time never ends: an invariant is broken too. Days take 10 s."""
+"""A seed that takes more CPU time counts as one that never ends, which breaks an invariant too. The
+longest honest seeds, which last for days, take 10 s."""
 TEST_S_MAX = 300
 PLAY = """
 import signal
@@ -53,11 +62,11 @@ for seed in range(int(sys.argv[2])):
     if broken:
         sys.exit(str(broken[0]))
 """
-"""Exit code 0: no seed found it. Otherwise the last seed did, and stderr says how."""
+"""Exit code 0: no seed found the mutant. Otherwise the last seed did, and stderr says how."""
 
 
 def hunted(mutant: Mutant, seeds: int = SEEDS_MAX) -> str | None:
-    """Return what finds a mutant in a copy of the code; None if nothing does."""
+    """Return the seed or test that finds a mutant in a copy of the code; None if nothing does."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
         copy = copied(Path(name))
         mutant.apply(copy)
@@ -106,8 +115,12 @@ def _python(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
         [sys.executable, *arguments],
-        cwd=copy, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=copy,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -46,7 +46,10 @@ def test_a_seed_draws_the_same_faults_again_and_every_kind_comes() -> None:
         ("order", "completed", DONE | {"ship": 0}, [], ["effects wrong"]),
         ("order", "completed", DONE | {"ship": 2}, [], ["effects wrong"]),
         (
-            *("order", "undone", GONE | {"take-payment": 1}, ["ship"]),
+            "order",
+            "undone",
+            GONE | {"take-payment": 1},
+            ["ship"],
             ["effects of undone orders in force"],
         ),
     ],

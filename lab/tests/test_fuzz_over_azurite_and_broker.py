@@ -47,8 +47,12 @@ async def test_malformed_messages_are_kept_whole_and_an_order_beside_them_comple
     messages: list[tuple[str, str, bytes]], short_pauses: None
 ) -> None:
     assert {queue.removesuffix("-urgent") for queue, _, _ in messages} >= {
-        "orders", "scheduler", "agent-replies", "callbacks", OF_AGENT[1],
-    }  # fmt: skip
+        "orders",
+        "scheduler",
+        "agent-replies",
+        "callbacks",
+        OF_AGENT[1],
+    }
     async with rig(SAS_CALLBACK_KEY="4Fh29sKx81LmQz70TbVw65RnYc38JdGp") as system, system.host():
         for queue, message_id, body in messages:
             await system.send(queue, ServiceBusMessage(body, message_id=message_id))

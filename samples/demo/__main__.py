@@ -34,9 +34,13 @@ def main(argv: list[str] | None = None) -> int:
         add(f"--{name}", type=float, default=getattr(default, name), help=text)
     add("--logs", type=Path, help="keep the logs of the processes in this directory")
     add(
-        "--keep", type=Path, nargs="?", const=KEEP, metavar="DIR",
+        "--keep",
+        type=Path,
+        nargs="?",
+        const=KEEP,
+        metavar="DIR",
         help=f"keep the orders, to operate them later (DIR: {KEEP})",
-    )  # fmt: skip
+    )
     options = parser.parse_args(argv)
     if not 1 <= options.orders <= scenario.ORDERS_MAX:
         parser.error(f"--orders {options.orders}: give a number from 1 to {scenario.ORDERS_MAX}")

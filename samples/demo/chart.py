@@ -10,7 +10,7 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 
 @dataclass(slots=True)
 class History:
-    """What was counted, second by second, and when processes were killed."""
+    """The counts of each second, and the times at which processes were killed."""
 
     kills: list[float] = field(default_factory=list)
     _counts: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
@@ -23,7 +23,7 @@ class History:
 
     @property
     def seconds(self) -> int:
-        """How long it has been counted."""
+        """How many seconds have been counted."""
         return len(self._counts)
 
     def ended(self) -> list[int]:

@@ -149,9 +149,12 @@ class Screen:
         states = Table.grid(padding=(0, 2))
         for name, count, color in self._states():
             bar = ProgressBar(
-                total=max(self.tally.orders, 1), completed=count, width=width // 3,
-                complete_style=color, finished_style=color,
-            )  # fmt: skip
+                total=max(self.tally.orders, 1),
+                completed=count,
+                width=width // 3,
+                complete_style=color,
+                finished_style=color,
+            )
             states.add_row(name, bar, f"{count:>5}")
         history, row = self.history, width - 46
         ended, faults = history.ended(), history.faults()

@@ -31,12 +31,12 @@ from sas.codec.strict import convert
 
 PROJECT = Path(__file__).parents[2]
 RESTARTS_MAX = 10
-"""Host processes killed from outside that the demo starts again."""
+"""How many host processes that were killed from outside the demo starts again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What was asked for. ``keep`` is a directory for queues, table and ledgers."""
+    """The options of the command. ``keep`` is a directory for queues, table and ledgers."""
 
     orders: int
     faults: Faults
@@ -84,7 +84,7 @@ def _new_directory(path: Path | None) -> Path | None:
 async def _orders(
     screen: Screen, stack: Stack, remote: RemoteServices
 ) -> tuple[Verdict, Mapping[str, LedgerView]]:
-    """Submit, follow and show until every order has ended or nothing happens any more; judge."""
+    """Submit, follow and show the orders until all have ended or nothing happens; then judge."""
     tally, orders = screen.tally, screen.tally.orders
     screen.begin()
     screen.event("all parts listen; the two applications start")
@@ -201,8 +201,8 @@ async def _judge(
 ) -> tuple[Verdict, Mapping[str, LedgerView]]:
     """Return the verdict once nothing is on its way any more, or after a while.
 
-    Notifications arrive out of order. Beside a step that failed another one may still run, or wait
-    for the lock of the killed process to end.
+    Notifications arrive out of order. While one step has failed, another may still run, or its
+    message may wait until the lock of the killed process ends.
     """
     store = TableStore.connect(stack.storage_connection)
     ids = [

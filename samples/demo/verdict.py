@@ -35,7 +35,7 @@ class Verdict:
     effects_expected: int = 0
     effects_in_force: int = 0
     effects_unknown: int = 0
-    """In force for steps that failed by a timeout; an operator must check them."""
+    """Effects in force of steps that failed by a timeout. An operator must check them."""
     wrong_effects: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)

@@ -53,7 +53,10 @@ class Carrier(Service):
         await asyncio.gather(*self._deliveries, return_exceptions=True)
 
     def _execute(self, key: str, body: Body) -> web.Response:
-        """Answer 201 once the delivery is due; the callback address does not identify content."""
+        """Answer 201 once the delivery is due, and 202 before.
+
+        The callback address is no part of the content that a key stands for.
+        """
         parcel, answer_to = body, None
         if isinstance(body, Delivery):
             parcel, answer_to = msgspec.structs.replace(body, answer_to=None), body.answer_to

@@ -118,7 +118,7 @@ class Service:
         record: Record,
         act: Callable[[], web.Response],
     ) -> web.StreamResponse:
-        """Act, unless a fault comes before the effect; a fault after it loses the answer."""
+        """Act, unless a fault comes before the effect. A fault after it loses the answer."""
         record.attempts[verb] += 1
         if self.faults.latency:
             await asyncio.sleep(self.faults.latency)
@@ -152,7 +152,7 @@ class Service:
         return ProblemError(500, "internal-error", "the effect is unknown: try again")
 
     def _execute(self, key: str, body: Body) -> web.Response:
-        """Execute the call, or answer why not. This must not await."""
+        """Execute the call, or answer why not. It must not await, because it has to be atomic."""
         content = fingerprint(body)
         match self._ledger.state_of(key, content):
             case KeyState.UNDONE:

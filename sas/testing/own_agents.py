@@ -323,7 +323,7 @@ class OwnAgents:
         self.broken(Violation(7, f"order {attempt.call.order_id}: {about}", about))
 
     def _undo(self, request: HttpRequest, attempt: _Attempt, key: str) -> HttpAnswer:
-        """Take back the effects that a request names by key or id, and refuse the call afterwards."""
+        """Take back the effects that a request names by key or id. Refuse the call afterwards."""
         agent, call = attempt.agent.name, attempt.call
         if self._happens("undo_refused"):
             return problem(request.method, 409, "undo-refused", "it cannot be taken back")

@@ -232,7 +232,9 @@ def dependencies(agents: Sequence[str]) -> list[str]:
     inner = [QUEUES.orders, QUEUES.scheduler, QUEUES.replies, *map(QUEUES.agent, agents)]
     outer = [REPLIES_TO, QUEUES.alerts, QUEUES.rejected, QUEUES.dead_letters]
     return [
-        *("table", "one shard of the table", "namespace"),
+        "table",
+        "one shard of the table",
+        "namespace",
         *(f"queue {name} disabled" for name in (*inner, *outer)),
         *(f"queue {name} takes nothing" for name in (*inner, *outer[:2])),
         *(f"service {name}" for name in agents),

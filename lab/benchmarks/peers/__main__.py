@@ -34,15 +34,15 @@ STEP_S, RECOVERY_STEP_S = 60.0, 10.0
 """Time allowed for a step. The first is so long that no peer gives up a step for load alone."""
 RECOVERY_IN_FLIGHT, RECOVERY_ORDERS, RECOVERY_LOAD_S = 20, (40, 400), 6.0
 REFUSED = 0.05
-"""Share of calls that the services refuse for good in the recovery run, so that undos happen."""
+"""The share of calls that the services refuse in the recovery run, so that undos happen."""
 SERVICES = ("stock", "payment", "shipping")
 READY_S, QUIET_S, VISIT_S = 30.0, 120.0, 240.0
 FAILURES = (OSError, RuntimeError, TimeoutError, NotInstalledError, DevstackError)
 
 
 @dataclass(slots=True)
-class Ended:
-    """The orders of one run that ended, when they were sent, and when the client was told."""
+class EndedOrders:
+    """The orders of one run that ended: when each was sent, and when the client heard its end."""
 
     outcomes: dict[str, str] = field(default_factory=dict)
     sent_at: list[float] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Ended:
 
 
 async def follow(
-    driver: asyncio.subprocess.Process, ended: Ended, **load: Any
+    driver: asyncio.subprocess.Process, ended: EndedOrders, **load: Any
 ) -> AsyncIterator[None]:
     """Ask the driver for a run, and yield after each order that ended."""
     if driver.stdin is None:
@@ -79,9 +79,9 @@ async def read(driver: asyncio.subprocess.Process, seconds: float) -> Any:
     return json.loads(line)
 
 
-async def driven(driver: asyncio.subprocess.Process, **load: Any) -> Ended:
+async def driven(driver: asyncio.subprocess.Process, **load: Any) -> EndedOrders:
     """Carry out a whole run."""
-    ended = Ended()
+    ended = EndedOrders()
     async for _ in follow(driver, ended, **load):
         pass
     return ended
@@ -101,11 +101,16 @@ async def running(
             try:
                 await rig.start()
                 with (scratch.path / "driver.log").open("wb") as log:
+                    drive = ["-m", "lab.benchmarks.peers.apps.drive", rig.name, rig.address]
                     driver = await asyncio.create_subprocess_exec(
-                        rig.python, "-m", "lab.benchmarks.peers.apps.drive", rig.name, rig.address,
-                        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log,
-                        env={**rig.environment(), "PEERS_ORDER": json.dumps(order)}, cwd=PROJECT,
-                    )  # fmt: skip
+                        rig.python,
+                        *drive,
+                        stdin=asyncio.subprocess.PIPE,
+                        stdout=asyncio.subprocess.PIPE,
+                        stderr=log,
+                        env={**rig.environment(), "PEERS_ORDER": json.dumps(order)},
+                        cwd=PROJECT,
+                    )
                     try:
                         await read(driver, READY_S)
                         await driven(driver, prefix="warm", in_flight=4, orders=WARM_ORDERS)
@@ -124,7 +129,7 @@ async def running(
 
 
 async def speed(kind: type[Rig], seconds: dict[int, float]) -> str:
-    """Return a row: orders a second, the median latency of a lone order, CPU at the most."""
+    """Return a row: orders a second, the median latency of a lone order, CPU under most load."""
     cells: list[str] = []
     latency, cpu = "", ""
     async with running(kind, STEP_S) as (rig, driver, _):
@@ -148,12 +153,12 @@ async def speed(kind: type[Rig], seconds: dict[int, float]) -> str:
 
 
 async def recovery(kind: type[Rig]) -> str:
-    """Kill the workers when half of the orders ended; return a row that says how all ended."""
+    """Kill the workers when half of the orders have ended; return a row that says how all ended."""
     async with running(kind, RECOVERY_STEP_S, Faults(permanent=REFUSED)) as (rig, driver, remote):
         trial = await driven(driver, prefix="t", in_flight=RECOVERY_IN_FLIGHT, seconds=3.0)
         orders_min, orders_max = RECOVERY_ORDERS
         orders = int(min(orders_max, max(orders_min, RECOVERY_LOAD_S * trial.rate)))
-        ended, killed_at, due_s, restart = Ended(), 0.0, 0.0, None
+        ended, killed_at, due_s, restart = EndedOrders(), 0.0, 0.0, None
         lost = 0
         try:
             load = {"prefix": "r", "in_flight": RECOVERY_IN_FLIGHT, "orders": orders}
@@ -172,7 +177,7 @@ async def recovery(kind: type[Rig]) -> str:
     return f"{orders} | {due_s:.1f} | {seconds:.1f} | {lost} | {torn} | {doubled}"
 
 
-def effects(remote: RemoteServices, ended: Ended) -> tuple[int, int]:
+def effects(remote: RemoteServices, ended: EndedOrders) -> tuple[int, int]:
     """Return how many orders have only some of their effects, and how many have one twice."""
     in_force, doubled = dict.fromkeys(ended.outcomes, 0), 0
     for service in SERVICES:

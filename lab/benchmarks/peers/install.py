@@ -23,7 +23,7 @@ INSTALL_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a peer is installed from. PyPI's and npm's are pinned; Debian's by its release."""
+    """The packages of a peer. Those of PyPI and npm are pinned; Debian's release pins its own."""
 
     python: tuple[str, ...]
     npm: tuple[str, ...] = ()
@@ -88,8 +88,8 @@ def install(name: str) -> None:
     _run([sys.executable, "-m", "venv", "--clear", str(home / "venv")], "a virtual environment")
     _run([python_of(name), "-m", "pip", "install", "-q", *needs.python], "PyPI")
     if needs.npm:
-        _run(["npm", "install", "--no-fund", "--no-audit", "--prefix", str(home / "npm"),
-              *needs.npm], "npm")  # fmt: skip
+        npm = ["npm", "install", "--no-fund", "--no-audit", "--prefix", str(home / "npm")]
+        _run([*npm, *needs.npm], "npm")
     if needs.debian:
         _unpack(home, needs.debian)
     mark.write_text(content, encoding="utf-8")

@@ -115,9 +115,12 @@ class Ours(Rig):
             for name in ("stock", "payment", "shipping", "mail", "carrier")
         } | {"ORDERS_TIME_ALLOWED_SECONDS": str(int(self.step_s))}
         self._stack = Stack(
-            PROJECT, settings=settings, groups={"app": []},
-            data=self.folder / "data", logs=self.folder,
-        )  # fmt: skip
+            PROJECT,
+            settings=settings,
+            groups={"app": []},
+            data=self.folder / "data",
+            logs=self.folder,
+        )
         await self._stack.start()
         self.address = self._stack.servicebus_connection
 
@@ -190,9 +193,14 @@ class Dbos(Rig):
         become = _unprivileged(data)
         init = [command_of("dbos", "initdb"), "-D", str(data), "-U", "postgres", "--auth=trust"]
         result = await asyncio.to_thread(
-            subprocess.run, [*become, *init, "-E", "UTF8", "--no-sync"],
-            env={**os.environ, **env}, cwd="/", capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            subprocess.run,
+            [*become, *init, "-E", "UTF8", "--no-sync"],
+            env={**os.environ, **env},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if result.returncode:
             raise OSError(f"initdb failed: {result.stderr.strip()}")
         argv = [*become, command_of("dbos", "postgres"), "-D", str(data), "-p", str(port)]
@@ -287,8 +295,14 @@ def _unprivileged(data: Path) -> list[str]:
         folder.chmod(0o755)
     number = pwd.getpwnam(user)
     # A change of user clears the signal that ends a process with its parent: set it again.
-    return ["setpriv", f"--reuid={number.pw_uid}", f"--regid={number.pw_gid}", "--clear-groups",
-            "--pdeathsig", "KILL"]  # fmt: skip
+    return [
+        "setpriv",
+        f"--reuid={number.pw_uid}",
+        f"--regid={number.pw_gid}",
+        "--clear-groups",
+        "--pdeathsig",
+        "KILL",
+    ]
 
 
 def _listens(port: int) -> bool | None:
