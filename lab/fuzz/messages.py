@@ -42,7 +42,7 @@ PROPERTIES = (
     "sas_dead_letter_source",
     "sas_left_since",
     "sas_external_sent",
-    "sas_called",
+    "sas_call_state",
     "traceparent",
     "tracestate",
     "Diagnostic-Id",
