@@ -75,11 +75,12 @@ from sas.testing.platform import HostRules
 from sas.testing.store import MemoryStore, StoreFault
 
 ABANDON_S = 0.02
-"""How long the host takes to give a message back."""
+"""How long the host takes to give a message back, in seconds."""
 STORE_WAITS_S = (0.5, 2.5, 7.0)
 """Pauses between attempts while the store is away: ten seconds, as in the real adapter."""
 BUSY_S = (0.2, 2.4)
-"""How long a send takes that the bus refuses, as measured with the real adapter: between these."""
+"""How long a send takes that the bus refuses: between these seconds, as measured with the real
+adapter."""
 BUS_WAIT_S = 10.0
 """How long a send takes if the namespace cannot be reached."""
 TIMER_EVERY = timedelta(seconds=10)
@@ -170,9 +171,13 @@ class World:
     busy_s: float = field(init=False)
     crashes: int = 0
     timed_out: int = 0
+    """How often a function or instance died, and how often of its time limit. Tests read them."""
     _running: int = 0
+    """How many functions run, over all instances. ``_start`` counts them up and down."""
     _timer_task: asyncio.Task[None] | None = None
+    """The sweep that runs, or the last one. Only ``_start_timer`` writes it."""
     _tick: datetime = field(init=False)
+    """When the last sweep began. ``_next_tick`` reads it."""
     _pause: timedelta = TIMER_EVERY
     """Doubles with each sweep that sends nothing and leaves every due row."""
 
@@ -212,7 +217,7 @@ class World:
             raise CrashError
 
     async def store_pause(self, operation: str, key: str) -> None:
-        """Wait for a store that is away or throttled, as long as the real adapter does."""
+        """Wait for a store that is away or throttled, for as long as the real adapter does."""
         await self.pause()
         if self._happens("store_throttled"):
             wait = self.rng.uniform(0, 12)
@@ -221,7 +226,7 @@ class World:
                 raise StoreUnavailableError(f"{operation} of {key}: throttled")
         if not self.store.is_away(operation, key):
             return
-        for seconds in STORE_WAITS_S:
+        for seconds in STORE_WAITS_S:  # 5. as long as the attempts of the real adapter take
             await self.clock.sleep(seconds)
             if not self.store.is_away(operation, key):
                 return
@@ -230,9 +235,9 @@ class World:
     # --- what happens to instances ---
 
     def kill(self, instance: Instance, *, with_host: bool = False) -> None:
-        """Kill an instance and start it again. What it works on comes back at once.
+        """Kill an instance and start it again.
 
-        ``with_host``: the locks of its messages end by themselves.
+        Its messages come back at once. If it dies ``with_host``, their locks end by themselves.
         """
         self.crashes += 1
         self.tell(f"instance {self.instances.index(instance)} dies{_held_by(instance)}")
@@ -418,7 +423,7 @@ class World:
     # --- the timer ---
 
     async def sweep(self) -> None:
-        """Let all instances sweep at once. One that dies takes none of the others along."""
+        """Let all instances sweep at once. If one dies, the others go on."""
         sweeps = [self._sweep(instance) for instance in self.instances if instance.up]
         await asyncio.gather(*sweeps, return_exceptions=True)
 
@@ -537,6 +542,7 @@ class PausingBus:
 
     async def _refused(self) -> None:
         is_away = self._world.memory_bus.is_away
+        # 5. A refusal takes as long as with the real adapter.
         await self._world.clock.sleep(BUS_WAIT_S if is_away else self._world.busy_s)
 
     async def close(self) -> None:
