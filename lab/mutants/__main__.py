@@ -2,8 +2,8 @@
 
 Each mutant changes one place of a copy of the code. Those of the protocol are looked for by seeds
 of the simulation, until one breaks an invariant, ends in an error of the simulation itself, or
-never ends. Those of the edge with Azure are looked for by the tests that they name. Each hunt
-prints a line; exit code 1: a mutant was not found.
+never ends. The others, of a call and of the edge with Azure, are looked for by the tests that they
+name. Each hunt prints a line; exit code 1: a mutant was not found.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+from lab.mutants.calls import CALLS
 from lab.mutants.edge import EDGE
 from lab.mutants.mutant import Mutant
 from lab.mutants.protocol import MUTANTS
@@ -132,7 +133,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     mutants = [
         mutant
-        for mutant in (*MUTANTS, *EDGE)
+        for mutant in (*MUTANTS, *CALLS, *EDGE)
         if any(text in mutant.name for text in arguments.only)
     ]
     if not mutants:

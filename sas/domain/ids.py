@@ -31,10 +31,10 @@ def check_order_id(value: str) -> str:
         raise InvalidIdError(
             f"order_id has {length} characters: at most {ORDER_ID_LENGTH_MAX} are allowed"
         )
-    found = _FORBIDDEN.search(value)
-    if found:
+    match = _FORBIDDEN.search(value)
+    if match:
         raise InvalidIdError(
-            f"order_id contains {found.group()!r} at position {found.start()}: "
+            f"order_id contains {match.group()!r} at position {match.start()}: "
             "/ \\ # ? | and control characters are not allowed"
         )
     if value != value.strip():

@@ -7,11 +7,12 @@ epoch, changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from sas.domain.change import Decision
-from sas.domain.claim import dispatch, is_cancelled, is_out, replace_step, with_step
+from sas.domain.claim import ByScheduler, dispatch, is_cancelled, is_out, replace_step, with_step
 from sas.domain.expire import end_cancelled, fail, resting_incident
 from sas.domain.messages import JournalWord, Notice, Notify, Outcome, Progress, Reply
 from sas.domain.order import (
@@ -20,11 +21,13 @@ from sas.domain.order import (
     Fault,
     FaultCode,
     Order,
+    OrderState,
     Resting,
     StepRecord,
     StepState,
+    roll_up,
 )
-from sas.domain.undo import completed_notice, undo_failed, undone
+from sas.domain.undo import undo_failed, undone
 from sas.domain.workflow import TIME_ALLOWED_MAX, Rules
 
 
@@ -45,11 +48,12 @@ def answer(
             if done
             else undo_failed(order, step, fault=fault, rules=rules, now=now)
         )
+    by = ByScheduler(instance)
     if is_cancelled(step):
-        back = replace(step, result=reply.result) if reply.result is not None else step
-        return end_cancelled(order, back, rules=rules, now=now, instance=instance)
+        ended = replace(step, result=reply.result) if reply.result is not None else step
+        return end_cancelled(order, ended, rules, now=now, decided_by=by)
     if reply.outcome is Outcome.REFUSED:
-        return fail(order, step, fault, rules, now=now, instance=instance)
+        return fail(order, step, fault, rules, now=now, decided_by=by)
     return _done(order, replace(step, result=reply.result), rules=rules, now=now, instance=instance)
 
 
@@ -78,6 +82,11 @@ def progressed(order: Order, progress: Progress, *, now: datetime) -> Decision |
     call = replace(step.call, called_until=until) if calls else step.call
     goes_on = with_step(order.steps, replace(step, turn=turn, call=call))
     return Decision(what=JournalWord.PROGRESS, steps=goes_on, messages=())
+
+
+def completed_notice(steps: Sequence[StepRecord]) -> tuple[Notify, ...]:
+    """Return the notification that an order is completed, if it is."""
+    return (Notify(Notice.COMPLETED),) if roll_up(steps) is OrderState.PROCESSED else ()
 
 
 def _done(order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str) -> Decision:

@@ -31,10 +31,10 @@ from sas.domain.workflow import Rules
 
 def begin_undo(steps: Sequence[StepRecord], rules: Rules, *, now: datetime) -> list[StepRecord]:
     """Turn every step to its undo. This is final."""
-    return [turn_to_undo(step, rules, now) for step in steps]
+    return [begin_step_undo(step, rules, now) for step in steps]
 
 
-def turn_to_undo(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
+def begin_step_undo(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
     """Return a step turned to its undo: Compensating, or Compensated at once."""
     if step.epoch == 0 or rules.steps[step.number].undo_time_allowed is None:
         turned = step.moved(StepState.COMPENSATED, now, undo=UndoStatus.NOT_NEEDED)
@@ -98,11 +98,6 @@ def ledger(steps: Sequence[StepRecord]) -> str:
         for s in steps
     )
     return ", ".join(lines)
-
-
-def completed_notice(steps: Sequence[StepRecord]) -> tuple[Notify, ...]:
-    """Return the notification that an order is completed, if it is."""
-    return (Notify(Notice.COMPLETED),) if roll_up(steps) is OrderState.PROCESSED else ()
 
 
 def undone_notice(steps: Sequence[StepRecord]) -> tuple[Notify, ...]:

@@ -26,7 +26,7 @@ from sas.operate.letters import (
     letter_of,
     rejected_of,
 )
-from sas.ports import Message, MessageBus, Move, Peeked, StateStore
+from sas.ports import Message, MessageBus, MessageMove, Peeked, StateStore
 
 Seen = tuple[Peeked, RejectedMessage | None]
 """A message, and what it says if it is a rejected message."""
@@ -38,7 +38,7 @@ class Planned:
 
     path: str
     peeked: Peeked
-    move: Move
+    move: MessageMove
 
     def resubmits(self, queues: Queues) -> bool:
         """Whether it is an order that was given up: then it gets a new submission id."""
@@ -138,7 +138,7 @@ def _planned(
         if ids is None or wanted & names:
             wanted -= names
             try:
-                move = Move(frozenset(one.sequence for one, _ in group), message_of(group))
+                move = MessageMove(frozenset(one.sequence for one, _ in group), message_of(group))
                 moves.append(Planned(path, group[0][0], move))
             except NotPossibleError as why:
                 left.append(f"{min(names)} stays: {why}")

@@ -89,7 +89,7 @@ class Host:
             clock=self.clock,
             business=self.business,
             settings=config,
-            kept=kept_orders,
+            kept_orders=kept_orders,
         )
         self.context: Context = app.context
         self.callbacks, self._supervisor = app.callbacks, app.supervisor

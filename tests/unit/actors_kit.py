@@ -248,7 +248,7 @@ def kit(
         payload_codec=codec,
         deploy_wait=deploy_wait,
     )
-    app = assemble(store, bus, clock=clock, business=business, settings=config, kept=kept)
+    app = assemble(store, bus, clock=clock, business=business, settings=config, kept_orders=kept)
     return Kit(
         clock=clock,
         store=store,

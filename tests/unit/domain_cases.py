@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from sas.domain import command
-from sas.domain.change import Change, Decision, Incident, Origin, first_change, next_change
+from sas.domain.change import Change, Decision, Incident, Trigger, change_of
 from sas.domain.claim import claim
 from sas.domain.command import resubmit, undo
 from sas.domain.expire import expire, expire_deadline
@@ -109,10 +109,9 @@ def details_of(order_id: str = "order-1") -> Details:
 
 
 def submitted(rules: Rules, order_id: str = "order-1", at: datetime = T0) -> Change:
-    decision = submit(rules, now=at)
-    return first_change(
-        details_of(order_id), decision, Origin(by="test", commit_id="c", cause="orders:1", at=at)
-    )
+    decision = submit(replace(details_of(order_id), submitted_at=at), rules)
+    trigger = Trigger(by="test", cause="orders:1")
+    return change_of(None, decision, trigger, commit_id="c", now=at)
 
 
 def due_at(step: StepRecord, moment: datetime) -> StepRecord:
@@ -173,9 +172,8 @@ class Story:
         if decision is None:
             self.sent = ()
             return False
-        change = next_change(
-            self.order, decision, Origin(by="test", commit_id="c", cause=None, at=self.now)
-        )
+        trigger = Trigger(by="test")
+        change = change_of(self.order, decision, trigger, commit_id="c", now=self.now)
         self.order, self.sent = change.after, change.entry.messages
         return True
 

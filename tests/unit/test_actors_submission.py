@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sas.domain.change import Change, Origin, rejection
+from sas.domain.change import Change, Trigger, change_of, rejection
 from sas.domain.ids import cause_of
 from sas.engine.delivery import Delivery
 from sas.engine.transition import ContentionError
@@ -385,9 +385,9 @@ async def test_while_rivals_win_every_commit_the_message_comes_again() -> None:
 
 def _rejected_place(made: Kit) -> Change:
     details = made.order().details
-    return rejection(
-        details, Origin(by="test", commit_id="x", cause=cause_of(QUEUES.orders, "m-0"), at=START)
-    )
+    trigger = Trigger(by="test", cause=cause_of(QUEUES.orders, "m-0"))
+    decision = rejection(details)
+    return change_of(None, decision, trigger, commit_id="x", now=START)
 
 
 class _Died(BaseException):

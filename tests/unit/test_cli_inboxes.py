@@ -16,7 +16,14 @@ from sas.codec.internal import CommandMessage, WakeMessage
 from sas.codec.orders import salvage
 from sas.engine.receiver import FIRST_ID
 from sas.features.callbacks.codec import Claims
-from sas.ports import BusUnavailableError, Message, Move, Peeked, RefusedError, UndeliverableError
+from sas.ports import (
+    BusUnavailableError,
+    Message,
+    MessageMove,
+    Peeked,
+    RefusedError,
+    UndeliverableError,
+)
 from sas.testing.clock import START
 from sas.testing.world import CrashError
 from tests.unit.actors_kit import KEYS, QUEUES, SHOP, Kit, called_back, done, order
@@ -434,7 +441,7 @@ def test_without_the_right_to_send_a_message_stays(
 ) -> None:
     before = one_of_each(night)
 
-    async def refused(path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
+    async def refused(path: str, moves: Sequence[MessageMove]) -> AsyncGenerator[bool]:
         assert moves[0].message is not None
         raise UndeliverableError(NO_SENDING, moves[0].message)
         yield True  # type: ignore[unreachable]

@@ -22,7 +22,7 @@ from sas.codec.external import (
 )
 from sas.engine.receiver import FIRST_AT, FIRST_ID, SOURCE, TIMES
 from sas.operate.errors import UNAVAILABLE, USAGE
-from sas.ports import BusUnavailableError, Message, MessageBus, Move, Peeked
+from sas.ports import BusUnavailableError, Message, MessageBus, MessageMove, Peeked
 
 AT = datetime(2026, 11, 21, 3, tzinfo=UTC)
 REJECTED, SHOP = "orders-rejected", "responses-web-shop"
@@ -68,7 +68,7 @@ class QueuesInMemory:
             raise BusUnavailableError(f"queue {queue}: to read it you need the role X.")
         return self.waiting.get(queue, [])[:limit]
 
-    async def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
+    async def move(self, path: str, moves: Sequence[MessageMove]) -> AsyncGenerator[bool]:
         for number, move in enumerate(moves):
             if number == self.fail_after:
                 raise BusUnavailableError("the bus is away.")

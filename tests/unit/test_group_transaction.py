@@ -223,7 +223,7 @@ def test_an_answer_to_another_request_is_refused(kind: str, content: bytes) -> N
 
 
 def test_an_answer_above_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_transaction, "ANSWER_BYTES_MAX", 100)
+    monkeypatch.setattr(group_transaction, "TRANSACTION_ANSWER_BYTES_MAX", 100)
     with pytest.raises(DecodeError, match="too large"):
         read_answer(MIXED, answer(done(1)), 1)
 

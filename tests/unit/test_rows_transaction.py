@@ -9,7 +9,7 @@ import pytest
 
 from sas.adapters.tables import keys
 from sas.adapters.tables.operations import Operation, operations
-from sas.domain.change import Change, DeadlineDue, Origin, first_change, next_change
+from sas.domain.change import Change, DeadlineDue, Trigger, change_of
 from sas.domain.claim import claim
 from sas.domain.messages import JournalEntry, JournalWord
 from sas.domain.order import Details, Fault, Order, Ready, StepRecord, StepState
@@ -35,10 +35,8 @@ def rules_of(steps: int) -> Rules:
 
 
 def submitted(rules: Rules) -> Change:
-    decision = submit(rules, now=NOW)
-    return first_change(
-        DETAILS, decision, Origin(by="me", commit_id="c1", cause="orders:1", at=NOW)
-    )
+    trigger = Trigger(by="me", cause="orders:1")
+    return change_of(None, submit(DETAILS, rules), trigger, commit_id="c1", now=NOW)
 
 
 def changed(before: Order, after: Order, cause: str | None = "scheduler:1") -> Change:
@@ -178,8 +176,7 @@ def test_an_order_that_was_never_loaded_cannot_be_changed() -> None:
     order = submitted(rules_of(1)).after
     decision = claim(order, rules_of(1), now=NOW, instance="one")
     assert decision is not None
-    change = next_change(
-        order, decision, Origin(by="me", commit_id="c", cause="scheduler:1", at=NOW)
-    )
+    trigger = Trigger(by="me", cause="scheduler:1")
+    change = change_of(order, decision, trigger, commit_id="c", now=NOW)
     with pytest.raises(ValueError, match="order-1 has no token"):
         operations(change)
