@@ -181,6 +181,7 @@ class Screen:
 def report(
     console: Console,
     verdict: Verdict,
+    *,
     tally: Tally,
     ledgers: Mapping[str, LedgerView],
     alerts: Sequence[str],

@@ -96,6 +96,7 @@ async def judge(
 def _judge_order(
     verdict: Verdict,
     order: Order,
+    *,
     journal: list[JournalEntry],
     tally: Tally,
     in_force: Mapping[str, int],

@@ -114,6 +114,7 @@ class Service:
         self,
         request: web.Request,
         verb: Verb,
+        *,
         key: str,
         record: Record,
         act: Callable[[], web.Response],

@@ -117,7 +117,7 @@ def of_change(change: Change, rows: int, rules: Rules) -> Iterator[Violation]:
         return
     for old, new in zip(change.before.steps, order.steps, strict=False):
         yield from _of_step(old, new, where)
-        yield from _of_turn(change, old, new=new, rules=rules, where=where)
+        yield from _of_turn(change, old, new, rules=rules, where=where)
     if entry.cause is None and entry.messages and change.out_at is None:
         yield Violation(4, f"{where}: a timer's messages have no out row")
     if change.before.direction is Direction.UNDO and order.direction is Direction.DO:
@@ -133,7 +133,7 @@ def _of_step(old: StepRecord, new: StepRecord, where: str) -> Iterator[Violation
 
 
 def _of_turn(
-    change: Change, old: StepRecord, new: StepRecord, rules: Rules, where: str
+    change: Change, old: StepRecord, new: StepRecord, *, rules: Rules, where: str
 ) -> Iterator[Violation]:
     """Yield what is wrong with a step that was dispatched, reset or edited just now."""
     states = [step.process_state for step in change.after.steps]
@@ -709,6 +709,7 @@ def _alerted(system: System) -> dict[str, str]:
 def _of_order(
     system: System,
     order: Order,
+    *,
     journal: Sequence[JournalEntry],
     notified_ids: dict[str, Notice],
     alerted: dict[str, str],
@@ -724,7 +725,7 @@ def _of_order(
             yield Violation(2, f"{where} lies on no queue: nobody can send it again")
         return
     for step in order.steps:
-        yield from _effects(system, order, step=step, journal=journal, where=where)
+        yield from _effects(system, order, step, journal=journal, where=where)
     yield from _messages(order, journal, notified_ids=notified_ids, alerted=alerted, where=where)
     yield from _of_state(state, notified, where)
 
@@ -732,6 +733,7 @@ def _of_order(
 def _messages(
     order: Order,
     journal: Sequence[JournalEntry],
+    *,
     notified_ids: dict[str, Notice],
     alerted: dict[str, str],
     where: str,
@@ -793,7 +795,12 @@ def skipped(step: StepRecord, journal: Sequence[JournalEntry]) -> bool:
 
 
 def _effects(
-    system: System, order: Order, step: StepRecord, journal: Sequence[JournalEntry], where: str
+    system: System,
+    order: Order,
+    step: StepRecord,
+    *,
+    journal: Sequence[JournalEntry],
+    where: str,
 ) -> Iterator[Violation]:
     """Yield what is wrong with the effects of a step at its service.
 

@@ -135,7 +135,13 @@ class OwnAgent(ModelService):
     """The agent of one name. Each life of an instance has an agent of its own behind it."""
 
     def __init__(
-        self, name: str, agents: OwnAgents, clock: Clock, ledger: RemoteLedger, rng: random.Random
+        self,
+        name: str,
+        agents: OwnAgents,
+        *,
+        clock: Clock,
+        ledger: RemoteLedger,
+        rng: random.Random,
     ) -> None:
         super().__init__(clock, ledger, agents.faults, rng)
         self.name, self._agents = name, agents

@@ -159,7 +159,7 @@ class ModelService:
         return AwaitCallback(within, "for somebody outside")
 
     async def _happens(
-        self, effects: Effects, call: Call, callback: Callback, within: timedelta, tell: Tell
+        self, effects: Effects, call: Call, *, callback: Callback, within: timedelta, tell: Tell
     ) -> None:
         of_no_host()
         await self._clock.sleep(within.total_seconds() * self._rng.uniform(0, 1.1))

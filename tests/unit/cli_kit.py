@@ -20,7 +20,7 @@ from sas.ports import (
     BusUnavailableError,
     Message,
     MessageBus,
-    Move,
+    MessageMove,
     Peeked,
     StateStore,
     StoreUnavailableError,
@@ -151,7 +151,7 @@ class Night:
         own = await self.made.bus.peek(queue, limit) if queue in self.made.bus.queues else []
         return [*own, *self.lying.get(queue, ())][:limit]
 
-    async def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
+    async def move(self, path: str, moves: Sequence[MessageMove]) -> AsyncGenerator[bool]:
         for move in moves:
             if move.message is not None:
                 self.sent.append(move.message)
