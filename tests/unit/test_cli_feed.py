@@ -27,9 +27,9 @@ async def until(true: Callable[[], bool]) -> None:
 async def test_everything_comes_out_once_and_in_order() -> None:
     feed = Feed(items(5000))
     lines: list[int] = []
-    while taken := await feed.take(300):
-        assert len(taken) <= 300
-        lines += [item.line for item in taken]
+    while batch := await feed.take(300):
+        assert len(batch) <= 300
+        lines += [item.line for item in batch]
     assert lines == list(range(5000))
     assert await feed.take(1) == []
 
@@ -56,16 +56,16 @@ async def test_no_more_is_read_ahead_than_the_bound() -> None:
 
 
 async def test_an_item_is_handed_on_while_the_next_is_waited_for() -> None:
-    more = threading.Event()
+    next_item = threading.Event()
 
     def slow() -> Iterator[Item]:
         yield from items(1)
-        more.wait(120)
+        next_item.wait(120)
         yield from items(1)
 
     feed = Feed(slow())
     assert len(await asyncio.wait_for(feed.take(500), 120)) == 1
-    more.set()
+    next_item.set()
     assert len(await asyncio.wait_for(feed.take(500), 120)) == 1
     assert await feed.take(500) == []
 
