@@ -116,14 +116,14 @@ MUTANTS = (
     Mutant(
         name="forget the due row of a change",
         path=_STORE,
-        old="rows.update((_due_key(added), added) for added in change.due_added())",
+        old="rows.update((_due_key(due), due) for due in change.due_added())",
         new="_ = change.due_added()",
     ),
     Mutant(
         name="delete due rows early",
         path=_STORE,
-        old="for gone in change.due_removed():",
-        new="for gone in [row for row in rows.values() if row.order_id == change.after.order_id]:",
+        old="for due in change.due_removed():",
+        new="for due in [row for row in rows.values() if row.order_id == change.after.order_id]:",
     ),
     Mutant(
         name="undo only what is Processed",

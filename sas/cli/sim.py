@@ -88,13 +88,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from sas.testing.platform import ProjectError  # noqa: PLC0415  # slow to import
+    from sas.testing.platform import PlatformFileError  # noqa: PLC0415  # slow to import
 
     own_agents = arguments.agents == "own"
     make = functools.partial(project_of, arguments.app, arguments.project, own_agents=own_agents)
     try:
         project = make()
-    except ProjectError as error:
+    except PlatformFileError as error:
         raise UsageError(str(error)) from None
     if arguments.seed is not None:
         return _play_one(project, arguments)
@@ -112,7 +112,7 @@ def project_of(app: str, directory: Path, *, own_agents: bool = False) -> Projec
 
     Raises:
         UsageError: the application cannot be loaded.
-        ProjectError: a file of the project cannot be used.
+        PlatformFileError: a file of the project cannot be used.
     """
     from sas.cli.sim_given import given_of  # noqa: PLC0415
     from sas.testing.play import Project  # noqa: PLC0415

@@ -18,7 +18,7 @@ from sas.operate.errors import UsageError
 from sas.ports import Blocking, Business
 
 if TYPE_CHECKING:
-    from sas.testing.own_agents import Given
+    from sas.testing.own_agents import OwnApplication
 
 FILE = "sim.json"
 EXAMPLE_ORDERS_MAX = 200
@@ -27,7 +27,7 @@ _MEMBERS = {"orders", "answers"}
 _HOW = f"docs/your-own-workflow.md, section 10, says what {FILE} holds"
 
 
-def given_of(app: str, directory: Path) -> Given:
+def given_of(app: str, directory: Path) -> OwnApplication:
     """Return the business of an application, and what ``sim.json`` of its project gives.
 
     Settings that the environment lacks come from ``local.settings.json``.
@@ -35,7 +35,7 @@ def given_of(app: str, directory: Path) -> Given:
     Raises:
         UsageError: something is missing or cannot be used.
     """
-    from sas.testing.own_agents import Given  # noqa: PLC0415  # slow to import
+    from sas.testing.own_agents import OwnApplication  # noqa: PLC0415  # slow to import
 
     make = functools.partial(_business, app if ":" in app else f"{app}:business")
     content = _given(directory / FILE)
@@ -46,7 +46,7 @@ def given_of(app: str, directory: Path) -> Given:
         call: answer if isinstance(answer, list) and answer else [answer]
         for call, answer in answers.items()
     }
-    inputs = Given(
+    inputs = OwnApplication(
         make=make,
         orders={},
         answers=answer_lists,
