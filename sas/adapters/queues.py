@@ -16,7 +16,7 @@ from azure.servicebus.exceptions import (
 )
 
 from sas.adapters.servicebus import ServiceBus, explain, peek_all
-from sas.ports import BusUnavailableError, Message, Move, Peeked, UndeliverableError
+from sas.ports import BusUnavailableError, Message, MessageMove, Peeked, UndeliverableError
 
 PEEK_S = 30.0
 """Longest time to read a queue, or to open a link to it, in seconds."""
@@ -34,7 +34,7 @@ class OperatorServiceBus(ServiceBus):
         async with self._reading(queue) as receiver, asyncio.timeout(PEEK_S):
             return await peek_all(receiver, limit, self.meter)
 
-    async def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
+    async def move(self, path: str, moves: Sequence[MessageMove]) -> AsyncGenerator[bool]:
         """See ``OperatorBus.move``.
 
         A message can only be removed while this receiver holds its lock. So messages are received

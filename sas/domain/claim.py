@@ -71,22 +71,22 @@ def is_ready(step: StepRecord, steps: Sequence[StepRecord], rules: Rules) -> boo
 def update_readiness(
     steps: Sequence[StepRecord], rules: Rules, now: datetime
 ) -> tuple[StepRecord, ...]:
-    """Give the turn Ready to each step that became ready, and remove that of each blocked step.
+    """Make each step Ready that became ready, and no longer Ready each that is blocked.
 
     So a step has a CompleteBy and a due row only while an agent or a scheduler must act. The age of
     a step counts from the moment it became ready.
     """
-    made: list[StepRecord] = []
+    after: list[StepRecord] = []
     for step in steps:
         if isinstance(step.turn, Dispatched | Resting):
-            made.append(step)
+            after.append(step)
         elif not is_ready(step, steps, rules):
-            made.append(step if step.turn is None else replace(step, turn=None))
+            after.append(step if step.turn is None else replace(step, turn=None))
         elif step.turn is None:
-            made.append(replace(step, turn=Ready(now + rules.pickup), since=now))
+            after.append(replace(step, turn=Ready(now + rules.pickup), since=now))
         else:
-            made.append(step)
-    return tuple(made)
+            after.append(step)
+    return tuple(after)
 
 
 def dispatch(
@@ -119,10 +119,9 @@ def carry_on(
 def _claimed(
     step: StepRecord, rules: Rules, now: datetime, instance: str
 ) -> tuple[StepRecord, Request]:
-    own = rules.steps[step.number]
+    rule = rules.steps[step.number]
     doing = step.process_state is StepState.PENDING
-    allowed = own.time_allowed if doing else own.undo_time
-    until = now + allowed
+    until = now + (rule.time_allowed if doing else rule.undo_time)
     state, since, call = step.process_state, step.since, step.call
     if doing:
         state, since = StepState.PROCESSING, now
@@ -151,7 +150,7 @@ def _route(step: StepRecord, rules: Rules) -> int:
     if step.epoch:
         return step.call.route
     routes = range(len(rules.steps[step.number].agents))
-    return next((one for one in routes if (step.number, one) not in rules.unavailable), 0)
+    return next((route for route in routes if (step.number, route) not in rules.unavailable), 0)
 
 
 def is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:

@@ -212,16 +212,17 @@ def _late(
     """
     if excuse is None or (excuse is Excuse.STUCK and turn.excused >= EXCUSES_MAX):
         return _timed_out(order, step, rules, now)
-    own = rules.steps[step.number]
+    rule = rules.steps[step.number]
     doing = step.process_state is StepState.PROCESSING
-    more = own.time_allowed if doing else own.undo_time
+    extension = rule.time_allowed if doing else rule.undo_time
     if excuse is Excuse.STUCK:
         turn = replace(turn, excused=turn.excused + 1)
     else:
-        more = max(more, min(now - step.since, REWAKE_MAX))
+        extension = max(extension, min(now - step.since, REWAKE_MAX))
+    until = now + extension
     calls = doing and step.call.called_until == turn.complete_by  # no callback is awaited
-    call = replace(step.call, called_until=now + more) if calls else step.call
-    waits = replace(step, turn=replace(turn, complete_by=now + more), call=call)
+    call = replace(step.call, called_until=until) if calls else step.call
+    waits = replace(step, turn=replace(turn, complete_by=until), call=call)
     word = JournalWord.QUEUE_AWAY if excuse is Excuse.AWAY else JournalWord.WAITS_IN_QUEUE
     return Decision(what=word, steps=with_step(order.steps, waits), messages=())
 
@@ -234,18 +235,16 @@ def _timed_out(order: Order, step: StepRecord, rules: Rules, now: datetime) -> D
     again = _again(order, counted, rules, now)
     if again is not None:
         return again
-    said, cause = _cause(step)
+    missing, cause = _missing(step)
     if not doing:
-        text = f"no {said} to the undo within CompleteBy, {times} times{cause}"
-        return undo_failed(
-            order, counted, fault=Fault(FaultCode.TIMED_OUT, text), rules=rules, now=now
-        )
-    text = f"no {said} within CompleteBy, {times} times; its outcome is unknown{cause}"
+        text = f"no {missing} to the undo within CompleteBy, {times} times{cause}"
+        return undo_failed(order, counted, Fault(FaultCode.TIMED_OUT, text), rules, now=now)
+    text = f"no {missing} within CompleteBy, {times} times; its outcome is unknown{cause}"
     fault = Fault(FaultCode.TIMED_OUT, text)
     return fail(order, counted, fault, rules, now=now, decided_by=BySupervisor())
 
 
-def _cause(step: StepRecord) -> tuple[str, str]:
+def _missing(step: StepRecord) -> tuple[str, str]:
     """Return what was missing, and the last error of this dispatch as the end of a sentence."""
     error = step.last_error
     if error is None or error.epoch != step.epoch:
@@ -259,16 +258,16 @@ def _again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decis
     Past the threshold a step may first have extended waits, "in the expectation that the fault is
     resolved".
     """
-    own = rules.steps[step.number]
+    rule = rules.steps[step.number]
     doing = step.process_state is StepState.PROCESSING
     free = step.moved(StepState.PENDING, now) if doing else replace(step, turn=None)
-    if step.failure_count <= own.failures_max:
-        rest = own.backoff.delay(step.failure_count)
+    if step.failure_count <= rule.failures_max:
+        rest = rule.backoff.delay(step.failure_count)
         reset = replace(free, turn=Resting(now + rest) if rest else None)
         after = replace_step(order, reset, rules, now)
         word = JournalWord.STEP_RESET if doing else JournalWord.UNDO_RESET
         return Decision(what=word, steps=after, messages=() if rest else (Wake(),))
-    wait = own.extended_wait
+    wait = rule.extended_wait
     waits = step.failures.extended_waits
     if wait is None or waits >= wait.times:
         return None
@@ -323,14 +322,13 @@ def resting_incident(
     name = name if doing else f"the undo of {name}"
     agent = rules.steps[step.number].agents[step.call.route]
     text = f"In {workflow} {name} {text}"
-    scope, own = f"{workflow}, {name}", order.details.workflow
     return Incident(
         kind=AlertKind.WAITING,
-        scope=scope,
+        scope=f"{workflow}, {name}",
         text=text,
         since=now,
         until=until,
-        workflow=own,
+        workflow=order.details.workflow,
         agent=agent,
     )
 

@@ -280,7 +280,7 @@ async def test_while_the_store_is_away_the_last_picture_stays_and_each_page_repo
     made = await night()
     async with desk_of(made) as browser:
         await browser.look("/")
-        made.store.away = made.store.partitions
+        made.store.partitions_away = made.store.partitions
         made.store.plan = lambda _operation, _key: StoreFault.UNAVAILABLE
         async with asyncio.timeout(60):
             while not browser.desk.watch.picture.problem:

@@ -66,7 +66,7 @@ async def all_notified(store: MemoryStore, order_id: str) -> Tally:
     for entry in await store.journal(order_id):
         for index, message in enumerate(entry.messages):
             if isinstance(message, Notify):
-                tally.seen.add(message_id(order_id, entry.seq, index))
+                tally.notification_ids.add(message_id(order_id, entry.seq, index))
     return tally
 
 
@@ -98,8 +98,8 @@ async def verdict_of(
     store = MemoryStore()
     await processed(store, "O-1", steps)
     tally = await all_notified(store, "O-1")
-    for seen in sorted(tally.seen)[:forget]:
-        tally.seen.discard(seen)
+    for seen in sorted(tally.notification_ids)[:forget]:
+        tally.notification_ids.discard(seen)
     ledgers = ledger("O-1", *effects, doubled=("O-1",) if doubled else ())
     return await judge(store, ["O-1"], tally, ledgers)
 

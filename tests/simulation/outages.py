@@ -87,7 +87,7 @@ Action = Callable[[System], None]
 
 def _turn(what: str) -> tuple[Action, Action]:
     """Return how something goes away and comes back."""
-    return (lambda s: s.turn(what, away=True), lambda s: s.turn(what, away=False))
+    return (lambda s: s.turn(what, is_away=True), lambda s: s.turn(what, is_away=False))
 
 
 QUEUES_HIT = (

@@ -88,7 +88,7 @@ async def test_the_outages_that_were_seen_to_cost_orders_cost_none(
 
 def _no_table(system: System, *, away: bool = False) -> None:
     _all_sends(system, refused=away)
-    system.store.away = system.store.partitions if away else frozenset()
+    system.store.partitions_away = system.store.partitions if away else frozenset()
 
 
 def _all_sends(system: System, *, refused: bool = False, forbidden: bool = False) -> None:

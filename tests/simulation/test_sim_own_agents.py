@@ -16,7 +16,7 @@ from sas.cli.sim import project_of
 from sas.domain.messages import Verb
 from sas.domain.workflow import OnFailure, Workflows
 from sas.ports import Business
-from sas.testing.own_agents import Given
+from sas.testing.own_agents import OwnApplication
 from sas.testing.plan import Chance, Kill, Plan, Press, Submit, drawn
 from sas.testing.play import Played, Project, play
 from sas.testing.tally import Tally
@@ -32,7 +32,7 @@ def project(agent: type[own.Careful], first: str = "stock") -> Project:
     def make() -> Business:
         return own.business(agent(), first)
 
-    given = Given(make=make, orders={"order": [{"amount": 1}, {"amount": 2}]}, answers={})
+    given = OwnApplication(make=make, orders={"order": [{"amount": 1}, {"amount": 2}]}, answers={})
     return Project.of(make().workflows, ROOT, given)
 
 
@@ -107,7 +107,9 @@ def test_a_step_that_an_operator_skipped_owes_no_effect() -> None:
         held = (replace(one, on_failure=OnFailure.HOLD) for one in made.workflows)
         return replace(made, workflows=Workflows(held))
 
-    given = Given(make=make, orders={"order": [{"amount": 1}]}, answers={"*": [{"number": 1}]})
+    given = OwnApplication(
+        make=make, orders={"order": [{"amount": 1}]}, answers={"*": [{"number": 1}]}
+    )
     what = Project.of(make().workflows, ROOT, given)
     skips = [
         Press(
@@ -205,7 +207,7 @@ def test_the_command_names_the_step_that_is_not_idempotent_and_the_seed_that_sho
     seed, command = again.split(", ")
     where = f"--project {directory} --agents own --seed {seed}"
     assert command == f"sas sim --app {app} {where}"
-    shown = project_of(app, directory, own=True)
+    shown = project_of(app, directory, own_agents=True)
     story = play(shown, drawn(int(seed), shown.workflows), tell=True).story
     assert any(line.endswith(what) and "BROKEN: invariant 7" in line for line in story)
 
@@ -217,11 +219,11 @@ def test_local_settings_reach_the_business_and_its_agents_and_stay_out_of_the_en
     (directory / "local.settings.json").write_text(json.dumps({"Values": values}))
     monkeypatch.setenv("MY_OWN", "of the machine")
     before = dict(os.environ)
-    what = project_of("tests.own_businesses:configured", directory, own=True)
+    what = project_of("tests.own_businesses:configured", directory, own_agents=True)
     story = play(what, Plan(1, 1, (ORDER,)), tell=True).story
     assert any("POST /of-the-file" in line for line in story)
-    assert what.given is not None
-    with what.given.environment():
+    assert what.application is not None
+    with what.application.environment():
         assert os.environ["MY_OWN"] == "of the machine"
     assert dict(os.environ) == before
 

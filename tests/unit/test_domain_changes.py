@@ -166,10 +166,10 @@ def test_settled_at_is_when_the_order_came_to_rest_and_stays_while_it_rests() ->
     order.claim()
     assert order.order.stopped_at is None
     order.later(5).refused("a")
-    rested = order.now
-    assert order.order.stopped_at == rested
+    rest_time = order.now
+    assert order.order.stopped_at == rest_time
     order.later(5).refused("b")
-    assert order.order.stopped_at == rested
+    assert order.order.stopped_at == rest_time
     order.later(5).resubmit()
     assert order.order.stopped_at is None
 
