@@ -23,12 +23,13 @@ its step still waits for it, and otherwise dropped. The supervisor recovers the 
 A message of ``orders-rejected`` that expired unread goes back there. An expired alert
 is put aside without a new alert, because an alert about an alert could repeat without end.
 
-What can go wrong, and why nothing is lost: the letter is completed last. After a crash at any
-point it is redelivered. It finds the cause recorded: a transition is finished again with the same
-ids, and a fence leads to 4 again. What 4 sends has ids that follow from the letter and its
-source, so a repeat is recognised. A letter that ``dead-letters`` gives up meanwhile may come with
-another source; then it is kept twice, and the second copy is sure of its alert. If ``dead-letters`` itself gives a letter up, it comes to ``handle_given_up``, which
-puts it back with growing pauses until its handling succeeds.
+What can go wrong, and why nothing is lost: the letter is completed last. After a crash at any point
+it is redelivered. It finds the cause recorded: a transition is finished again with the same ids,
+and a fence leads to 4 again. What 4 sends has ids that follow from the letter and its source, so a
+repeat is recognised. A letter that ``dead-letters`` gives up meanwhile may come with another
+source; then it is kept twice, and the second copy is sure of its alert. If ``dead-letters`` itself
+gives a letter up, it comes to ``handle_given_up``, which puts it back with growing pauses until its
+handling succeeds.
 """
 
 from __future__ import annotations
