@@ -59,11 +59,11 @@ def fresh(kind: str) -> str:
 def rules_of(steps: int = 3, *, parallel: bool = False) -> Rules:
     """A workflow of so many steps, in a row or beside each other."""
     after = () if parallel else None
-    made = tuple(
+    workflow_steps = tuple(
         Step(f"step-{n}", agent="inventory", time_allowed=60 * SECOND, after=after, undo=Undo())
         for n in range(steps)
     )
-    return Workflow("order", version=2, steps=made).rules
+    return Workflow("order", version=2, steps=workflow_steps).rules
 
 
 ROW = rules_of()
@@ -91,10 +91,10 @@ def submitted(
     at: datetime = NOW,
 ) -> Change:
     decision = submit(rules, now=at)
-    given = cause or fresh("orders:envelope")
+    cause = cause or fresh("orders:envelope")
     details = details_of(order_id, payload=payload)
     return first_change(
-        details, decision, Origin(by=BY, commit_id=fresh("commit"), cause=given, at=at)
+        details, decision, Origin(by=BY, commit_id=fresh("commit"), cause=cause, at=at)
     )
 
 
@@ -107,10 +107,10 @@ def upon(
     out_at: datetime | None = None,
 ) -> Change:
     assert decision is not None
-    given = cause or fresh("scheduler:envelope")
+    cause = cause or fresh("scheduler:envelope")
     commit_id = fresh("commit")
     return next_change(
-        order, decision, Origin(by=BY, commit_id=commit_id, cause=given, at=at), out_at=out_at
+        order, decision, Origin(by=BY, commit_id=commit_id, cause=cause, at=at), out_at=out_at
     )
 
 

@@ -149,8 +149,8 @@ async def test_a_commit_whose_journal_cannot_be_read_is_unknown_and_found_when_a
     troubled.proxy.points.extend([Trouble.BUSY] * 3)
     with pytest.raises(StoreUnavailableError):
         await troubled.store.commit(change)
-    found = await troubled.store.recorded("order-1", change.entry.cause or "")
-    assert found == change.entry
+    entry = await troubled.store.recorded("order-1", change.entry.cause or "")
+    assert entry == change.entry
 
 
 async def test_reads_are_tried_again_while_the_store_is_busy(troubled: Troubled) -> None:

@@ -87,11 +87,11 @@ async def told_once(made: Rig, order_id: str, kinds: list[str], queue: str = SHO
     """Wait for these notifications; each comes under an id of its own, none twice."""
 
     async def all_there() -> bool:
-        return len(await made.told(order_id, queue)) >= len(kinds)
+        return len(await made.notifications(order_id, queue)) >= len(kinds)
 
     # One that failed for a while waits half a minute in an out row.
     await until(all_there, f"{len(kinds)} notifications of {order_id}")
-    events = await made.told(order_id, queue)
+    events = await made.notifications(order_id, queue)
     assert sorted(event.type for event in events) == sorted(f"sas.order.{k}.v1" for k in kinds)
     assert len({event.id for event in events}) == len(events)
     assert {event.correlationid for event in events} == {f"c-{order_id}"}
@@ -114,7 +114,7 @@ async def test_an_order_refused_for_good_is_undone_and_notified(made: Rig) -> No
     await made.ends("U-1", "Compensated")
     assert in_force(made, "U-1") == []
     await told_once(made, "U-1", ["received", "failed", "undone"])
-    (failed,) = [e for e in await made.told("U-1") if e.type == "sas.order.failed.v1"]
+    (failed,) = [e for e in await made.notifications("U-1") if e.type == "sas.order.failed.v1"]
     assert failed.data.step == "ship"
     assert failed.data.awaits == "undo"
 
@@ -159,12 +159,12 @@ async def test_the_same_order_twice_and_from_two_applications(made: Rig) -> None
     await made.submit("2-1", message_id="two")
     await made.submit("2-1", message_id="three", reply_queue=WHOLESALE)
     await told_once(made, "2-1", ["rejected"], WHOLESALE)
-    (conflict,) = await made.told("2-1", WHOLESALE)
+    (conflict,) = await made.notifications("2-1", WHOLESALE)
     assert conflict.data.error is not None
     assert conflict.data.error.code == "order-id-taken"
     await made.quiet()
     assert in_force(made, "2-1") == list(SERVICES)
-    duplicates = [e for e in await made.told("2-1") if e.data.duplicate]
+    duplicates = [e for e in await made.notifications("2-1") if e.data.duplicate]
     assert [event.data.state for event in duplicates] == ["Processed"]
     await told_once(made, "2-1", [*WHOLE, "received"])
 

@@ -75,7 +75,7 @@ async def test_an_order_of_megabytes_and_its_large_results_go_from_function_to_f
     kept = [order.details.payload, *(step.result for step in order.steps)]
     assert [type(one) for one in kept] == [PayloadRef] * 4
     assert (await made.content("L-1"))["lines"] == content["lines"]
-    told = await made.told("L-1")
+    told = await made.notifications("L-1")
     assert [event.data.results_omitted for event in told] == [False, True]
     queues = {made.broker.namespace.queue(name).properties for name in WORKED if name != "orders"}
     assert {one.max_message_kilobytes for one in queues} == {256}  # nothing else needs more

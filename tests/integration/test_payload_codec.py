@@ -98,7 +98,7 @@ async def test_neither_the_table_nor_a_queue_between_the_functions_has_content(m
     assert [len(call.results) for call in Watched.given] == [0, 1, 2]
     answers = [body_of(message).decode() for message in await made.receive(SHOP)]
     assert quoted("\n".join(answers)) == []
-    results = (await made.told("S-1"))[-1].data.results
+    results = (await made.notifications("S-1"))[-1].data.results
     assert results is not None
     texts = [
         decode_content(bytes(raw).decode(), read_payload_codec(KEYS)) for raw in results.values()

@@ -38,9 +38,9 @@ async def processed(store: MemoryStore, order_id: str, steps: int = 3) -> None:
         correlation_id=None,
         submitted_at=NOW,
     )
-    made = submit(WORKFLOW.rules, now=NOW)
+    submission = submit(WORKFLOW.rules, now=NOW)
     order = await store.commit(
-        first_change(details, made, Origin(by="t", commit_id="0", cause="orders:1", at=NOW))
+        first_change(details, submission, Origin(by="t", commit_id="0", cause="orders:1", at=NOW))
     )
     order = await _next(store, order, claim(order, WORKFLOW.rules, now=NOW, instance="i"), "c")
     for number in range(steps):
@@ -99,8 +99,8 @@ async def verdict_of(
     store = MemoryStore()
     await processed(store, "O-1", steps)
     tally = await all_notified(store, "O-1")
-    for seen in sorted(tally.seen)[:forget]:
-        tally.seen.discard(seen)
+    for notification_id in sorted(tally.seen)[:forget]:
+        tally.seen.discard(notification_id)
     ledgers = ledger("O-1", *effects, doubled=("O-1",) if doubled else ())
     return await judge(store, ["O-1"], tally, ledgers)
 
@@ -140,5 +140,5 @@ def test_every_fault_of_the_services_has_a_sentence() -> None:
 def test_effects_of_unknown_outcome_are_listed_apart_from_expected_ones() -> None:
     unknown = Verdict(orders=1, effects_expected=3, effects_in_force=4, effects_unknown=1)
     assert unknown.last_line().endswith("expected 3 in force 3 unknown 1 doubled 0")
-    known = Verdict(orders=1, effects_expected=3, effects_in_force=3)
-    assert known.last_line().endswith("expected 3 in force 3 doubled 0")
+    verdict = Verdict(orders=1, effects_expected=3, effects_in_force=3)
+    assert verdict.last_line().endswith("expected 3 in force 3 doubled 0")
