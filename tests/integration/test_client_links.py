@@ -31,13 +31,13 @@ async def test_following_survives_a_cut_connection() -> None:
         OrdersClient(broker.connection_string, reply_queue=REPLIES) as client,
     ):
         await put(broker, told("A-1", "received"))
-        seen: list[str] = []
+        types: list[str] = []
         async for event in client.follow(["A-1"], quiet_s=120):
-            seen.append(event.type)
-            if len(seen) == 1:
+            types.append(event.type)
+            if len(types) == 1:
                 broker.drop_connections(REPLIES)
                 await put(broker, told("A-1", "completed"))
-        assert seen[-1] == "sas.order.completed.v1"
+        assert types[-1] == "sas.order.completed.v1"
         await empty(broker)
 
 

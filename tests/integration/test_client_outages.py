@@ -102,8 +102,8 @@ async def test_a_broker_that_answers_the_attach_late_is_followed_and_submitted_t
         proxy.slow_s = 0.5
         await put(broker, told("A-1", "completed"))
         began = time.monotonic()
-        seen = [event.data.order_id async for event in client.follow(["A-1"])]
-        assert seen == ["A-1"]
+        order_ids = [event.data.order_id async for event in client.follow(["A-1"])]
+        assert order_ids == ["A-1"]
         assert time.monotonic() - began > 1.5  # the link took longer to open than a poll takes
         await client.submit(order(1))
         assert broker.counts("orders").active == 1
@@ -114,30 +114,30 @@ async def test_a_broker_that_answers_the_attach_late_is_followed_and_submitted_t
 async def test_following_survives_a_namespace_that_is_away_for_a_while(away_s: float) -> None:
     async with proxied() as (broker, proxy), client_of(proxy) as client:
         await put(broker, told("A-1", "received"))
-        seen: list[str] = []
+        types: list[str] = []
         async for event in client.follow(["A-1"], quiet_s=PATIENCE_S):
-            seen.append(event.type)
-            if len(seen) == 1:
+            types.append(event.type)
+            if len(types) == 1:
                 await proxy.go()
                 broker.drop_connections(REPLIES)
                 back = asyncio.create_task(proxy.away(away_s))
                 await put(broker, told("A-1", "completed"))
         await back
-        assert seen[-1] == "sas.order.completed.v1"
+        assert types[-1] == "sas.order.completed.v1"
         await empty(broker)
 
 
 async def test_following_survives_an_outage_while_it_waits_for_the_first_notification() -> None:
     async with proxied() as (broker, proxy), client_of(proxy) as client:
-        asked = asyncio.Event()
+        poll = asyncio.Event()
 
         def until() -> bool:
-            asked.set()
+            poll.set()
             return False
 
         async with aclosing(client.follow(["A-1"], until=until)) as events:
             first = asyncio.ensure_future(anext(events))
-            await asked.wait()
+            await poll.wait()
             await asyncio.sleep(1.5)  # the link is open, and one poll has brought nothing
             await proxy.away(3)
             await put(broker, told("A-1", "completed"))

@@ -44,13 +44,13 @@ class Sdk:
         if name not in self.links:
             sub_queue = ServiceBusSubQueue.DEAD_LETTER if dead else None
             self.links[name] = self.client.get_queue_receiver(queue, sub_queue=sub_queue)
-        found: list[Message] = []
+        received: list[Message] = []
         while (c := broker.counts(queue)) and (c.dead_letter if dead else c.active):
             messages = await self.links[name].receive_messages(1000, max_wait_time=60)
             for message in messages:
                 await self.links[name].complete_message(message)
-            found += messages
-        return found
+            received += messages
+        return received
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -121,24 +121,24 @@ async def test_many_orders_arrive_once_each_and_in_order_whatever_their_size(
     broker: Broker, client: OrdersClient, sdk: Sdk, size: int
 ) -> None:
     count = 250 if size == 10 else 12
-    sent: list[int] = []
-    receipts = await client.submit_many((order(n, size) for n in range(count)), sent.append)
+    progress: list[int] = []
+    receipts = await client.submit_many((order(n, size) for n in range(count)), progress.append)
     messages = await sdk.taken(broker, "orders")
     assert [m.message_id for m in messages] == [r.submission_id for r in receipts]
     assert [r.order_id for r in receipts] == [f"A-{n}" for n in range(count)]
-    assert sent[-1] == count
-    assert sent == sorted(sent)
+    assert progress[-1] == count
+    assert progress == sorted(progress)
 
 
 async def test_an_invalid_order_is_named_and_the_orders_before_it_are_sent(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
     bad = NewOrder(order_id="A/2", order={})
-    sent: list[int] = []
+    progress: list[int] = []
     with pytest.raises(InvalidOrderError, match="order 'A/2': order_id contains '/'") as caught:
-        await client.submit_many([order(0), order(1), bad, order(3)], sent.append)
+        await client.submit_many([order(0), order(1), bad, order(3)], progress.append)
     assert caught.value.index == 2
-    assert sent == [2]
+    assert progress == [2]
     assert len(await sdk.taken(broker, "orders")) == 2
 
 
@@ -172,8 +172,8 @@ async def test_following_ends_when_every_order_has_ended(
         told("B-1", "greeting"),
     )
     ids = ["A-1", "A-2", "A-3", "A-4", "A-5"]
-    seen = [event.data.order_id async for event in client.follow(ids, quiet_s=120)]
-    assert seen == ["A-1", "A-2", "A-1", "A-2", "A-3", "A-4", "A-4", "A-5"]
+    order_ids = [event.data.order_id async for event in client.follow(ids, quiet_s=120)]
+    assert order_ids == ["A-1", "A-2", "A-1", "A-2", "A-3", "A-4", "A-4", "A-5"]
     assert (await client.wait("B-9")).type == "sas.order.completed.v1"
     async with aclosing(client.follow(["B-1"])) as events:
         async for event in events:
@@ -199,10 +199,10 @@ async def test_following_stops_when_the_caller_ends_it(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
     await sdk.put(told("A-1", "received"))
-    asked: list[bool] = [False, False, False, True, True]
-    seen = [event.data.order_id async for event in client.follow(until=lambda: asked.pop(0))]
-    assert seen == ["A-1"]
-    assert asked == [True]
+    answers: list[bool] = [False, False, False, True, True]
+    order_ids = [event.data.order_id async for event in client.follow(until=lambda: answers.pop(0))]
+    assert order_ids == ["A-1"]
+    assert answers == [True]
 
 
 async def test_a_notification_is_completed_when_the_loop_asks_for_the_next_one(
@@ -215,8 +215,8 @@ async def test_a_notification_is_completed_when_the_loop_asks_for_the_next_one(
     async with asyncio.timeout(120):
         while broker.counts(REPLIES).active != 2:  # noqa: ASYNC110  no event tells it
             await asyncio.sleep(0.02)
-    left = [event.data.order_id async for event in client.follow(["A-1", "A-2"])]
-    assert left == ["A-1", "A-2"]
+    order_ids = [event.data.order_id async for event in client.follow(["A-1", "A-2"])]
+    assert order_ids == ["A-1", "A-2"]
 
 
 @pytest.mark.parametrize("body", [b"hello", b"\xff\xfe", b"{}", b"[]", b'{"order_id": "A-1"}'])
@@ -224,8 +224,8 @@ async def test_a_message_that_is_not_a_notification_is_dead_lettered_with_a_reas
     broker: Broker, client: OrdersClient, sdk: Sdk, body: bytes
 ) -> None:
     await sdk.put(ServiceBusMessage(body), told("A-1", "completed"))
-    seen = [event.data.order_id async for event in client.follow(["A-1"], quiet_s=120)]
-    assert seen == ["A-1"]
+    order_ids = [event.data.order_id async for event in client.follow(["A-1"], quiet_s=120)]
+    assert order_ids == ["A-1"]
     [dead] = await sdk.taken(broker, REPLIES, dead=True)
     assert dead.dead_letter_reason == "not-a-notification"
     assert len(dead.dead_letter_error_description or "") > 10
@@ -235,13 +235,13 @@ async def test_a_message_that_is_not_a_notification_is_dead_lettered_with_a_reas
 async def test_a_lock_that_expires_loses_no_notification(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
-    def left() -> int:
+    def waiting() -> int:
         return broker.counts(REPLIES).active
 
     await sdk.put(told("A-1", "completed"))
-    seen: list[str] = []
-    async for event in client.events(until=lambda: bool(seen) and not left()):
-        seen.append(event.id)
-        if len(seen) == 1:
+    event_ids: list[str] = []
+    async for event in client.events(until=lambda: bool(event_ids) and not waiting()):
+        event_ids.append(event.id)
+        if len(event_ids) == 1:
             broker.expire_locks(REPLIES)
-    assert set(seen) == {"A-1/completed"}
+    assert set(event_ids) == {"A-1/completed"}

@@ -88,14 +88,14 @@ async def until(there: Any) -> None:
 async def test_a_parcel_is_on_its_way_until_it_is_delivered_once(
     remote: RemoteServices, road: Road
 ) -> None:
-    status, said = await call(remote, "POST", PARCEL)
-    assert (status, said["state"]) == (202, "on-its-way")
-    assert said["check_after"] >= 0.5
+    status, answer = await call(remote, "POST", PARCEL)
+    assert (status, answer["state"]) == (202, "on-its-way")
+    assert answer["check_after"] >= 0.5
     assert remote.ledger("carrier")["effects"] == []
     road.arrived.set()
     for _ in range(2):
-        status, said = await call(remote, "POST", PARCEL)
-        assert (status, said["state"]) == (201, "delivered")
+        status, answer = await call(remote, "POST", PARCEL)
+        assert (status, answer["state"]) == (201, "delivered")
     assert len(remote.ledger("carrier")["effects"]) == 1
 
 
@@ -135,5 +135,5 @@ async def test_a_parcel_called_back_on_its_way_is_never_delivered_nor_reported(
         await asyncio.sleep(0.3)
         assert listener.told == []
     assert remote.ledger("carrier")["effects"] == []
-    status, said = await call(remote, "POST", PARCEL)
-    assert (status, said["type"]) == (409, "urn:sample:undone")
+    status, answer = await call(remote, "POST", PARCEL)
+    assert (status, answer["type"]) == (409, "urn:sample:undone")
