@@ -59,7 +59,7 @@ class Rig:
             faults=Faults(),
             rules=rules,
         )
-        self.world.instances = [Instance(functions=one) for one in self.functions]
+        self.world.instances = [Instance(functions=plain) for plain in self.functions]
 
     async def nothing(self, _queued: Queued) -> None:
         return
@@ -277,7 +277,7 @@ async def test_what_a_function_handles_is_shown_by_peek() -> None:
     rig.work = rig.long
     rig.send(2)
     await rig.play(1)
-    assert [one.message_id for one in await rig.bus.peek(QUEUE, 9)] == ["m-0", "m-1"]
+    assert [message.message_id for message in await rig.bus.peek(QUEUE, 9)] == ["m-0", "m-1"]
     await rig.world.close()
 
 

@@ -29,7 +29,7 @@ ORDERS = [
 def seen(*items: Item, seeds: int = 12) -> str:
     """Return what is broken in the first of some seeds in which this happens to six orders."""
     plays = (play(PROJECT, Plan(seed, 2, (*ORDERS, *items))) for seed in range(seeds))
-    return next((str(one.violations[0]) for one in plays if one.violations), "")
+    return next((str(outcome.violations[0]) for outcome in plays if outcome.violations), "")
 
 
 async def nothing(*_: Any, **__: Any) -> None:
