@@ -59,7 +59,7 @@ class FaultyProxy:
         self.meanwhile: Callable[[], Awaitable[None]] = _nothing
         self.page_size: int | None = None
         self.empty_pages = 0
-        self.seen: list[str] = []
+        self.kinds: list[str] = []
         self.late_statuses: list[int] = []
         self._late: Callable[[], Awaitable[web.Response]] | None = None
         self._released = asyncio.Event()
@@ -92,7 +92,7 @@ class FaultyProxy:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         kind = _kind(request)
-        self.seen.append(kind)
+        self.kinds.append(kind)
         faults = {"batch": self.batches, "query": self.queries}.get(kind, self.points)
         trouble = faults.popleft() if faults else None
         if trouble in {Trouble.BUSY, Trouble.CUT_OFF, Trouble.SILENT, Trouble.LATE}:

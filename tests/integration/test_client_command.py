@@ -31,7 +31,7 @@ from sas.domain.queues import Queues
 from sas.operate.errors import UnavailableError
 from tests.forked import sas_said
 from tests.functions_rig import until
-from tests.integration.client_cases import REPLIES, told
+from tests.integration.client_cases import REPLIES, notification
 
 ROOT = Path(__file__).parents[2]
 NORTHWIND = ROOT / "samples" / "northwind-orders.jsonl"
@@ -71,7 +71,7 @@ async def system(broker: Broker) -> AsyncIterator[None]:
 async def answer(sender: ServiceBusSender, message: ServiceBusReceivedMessage) -> None:
     order_id = json.loads(b"".join(message.body))["order_id"]
     answers = ANSWERS.get(order_id[0], [("received", {}), ("completed", {"state": "Processed"})])
-    await sender.send_messages([told(order_id, notice, **data) for notice, data in answers])
+    await sender.send_messages([notification(order_id, notice, **data) for notice, data in answers])
 
 
 def environ(broker: Broker) -> dict[str, str]:

@@ -101,7 +101,7 @@ async def run(system: System, *, outages: bool = True) -> None:
         await system.close()
 
 
-def seen(system: System) -> Counter[str]:
+def route_counts(system: System) -> Counter[str]:
     """Return how often what routes are about came to pass."""
     counts: Counter[str] = Counter()
     for stored in system.store.orders.values():
@@ -171,7 +171,7 @@ async def test_the_faults_lead_to_everything_that_routes_are_about() -> None:
     for seed in range(20):
         system = prepared(seed)
         await run(system)
-        counts += seen(system)
+        counts += route_counts(system)
     for word in (
         "do elsewhere",
         "undo elsewhere",
