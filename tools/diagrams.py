@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
+from sas.domain.calls import CALL_MOVES, CARRIED, CallState
 from sas.domain.moves import ORDER_MOVES, STEP_MOVES, Move
 
 TARGET = Path(__file__).parents[1] / "docs" / "states.md"
 HEAD = """# States and moves
 
-`python -m tools.diagrams` draws this page from `sas/domain/moves.py`. A commit that makes any other
-move is refused.
+`python -m tools.diagrams` draws this page from `sas/domain/moves.py` and `sas/domain/calls.py`.
+A commit that makes any other move is refused.
 
+"""
+CALLS = f"""Did a call go out, and what may its agent say? A message carries the state from one
+delivery to the next ({", ".join(sorted(state.value for state in CARRIED))}). A message that carries
+none is *queued*.
 """
 
 
 def page() -> str:
-    """Return the page: both state machines as diagrams."""
+    """Return the page: the three state machines as diagrams."""
     return HEAD + "\n".join(
         [
             "## A step\n",
@@ -26,8 +32,30 @@ def page() -> str:
             "\n## An order\n",
             "The state of an order is a pure function of the states of its steps.\n",
             *_machine(ORDER_MOVES, ends=("Processed", "Compensated")),
+            "\n## A request at its agent\n",
+            CALLS,
+            *_calls(),
         ]
     )
+
+
+def _calls() -> Iterable[str]:
+    """Yield the diagram of a request: one arrow for all events between two states."""
+    arrows: defaultdict[tuple[CallState, CallState], list[str]] = defaultdict(list)
+    for move in CALL_MOVES:
+        why = f" ({move.why})" if move.why else ""
+        arrows[move.before, move.after].append(move.event.value + why)
+    yield "```mermaid\nstateDiagram-v2"
+    for state in CallState:
+        yield f'    state "{state.value}" as {state.name}'
+    yield f"    [*] --> {CallState.QUEUED.name}"
+    for (before, after), events in arrows.items():
+        yield f"    {before.name} --> {after.name}: {', '.join(events)}"
+    leaving = {before for before, _ in arrows}
+    for state in CallState:
+        if state not in leaving:
+            yield f"    {state.name} --> [*]"
+    yield "```"
 
 
 def _machine(moves: Iterable[Move], ends: tuple[str, ...]) -> Iterable[str]:

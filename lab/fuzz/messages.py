@@ -37,7 +37,7 @@ STATUS = frozenset({200, 202, 400, 401, 404, 409, 410, 429, 503})
 """Every status of the callback endpoint (``Callbacks.answer``)."""
 PROPERTIES = (
     "sas_put_back", "sas_first_id", "sas_first_at", "sas_dead_letter_source", "sas_left_since",
-    "sas_external_sent", "sas_called", "traceparent", "tracestate", "Diagnostic-Id",
+    "sas_external_sent", "sas_call_state", "traceparent", "tracestate", "Diagnostic-Id",
     "DeadLetterReason", "DeadLetterErrorDescription", "x",
 )  # fmt: skip
 SOURCES = (

@@ -261,7 +261,7 @@ MUTANTS = (
     Mutant(
         name="an agent answers after CompleteBy",
         path=_AGENT,
-        old="if answer is None or deadline.left() <= 0:",
+        old="if answer is None or call.is_over():",
         new="if answer is None:",
     ),
     Mutant(

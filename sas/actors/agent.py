@@ -1,8 +1,38 @@
 """Agent: calls one remote service, retries transient errors, and is silent past CompleteBy.
 
-"The Agent encapsulates calls to remote services, handles errors, retries." Every attempt carries
-the same idempotency key. If the outcome is unknown at CompleteBy, the agent sends neither a reply
-nor an error. Recovery is the supervisor's.
+"The Agent encapsulates calls to remote services, handles errors, retries." How one request goes:
+
+1. **Receive.** The message is decoded. What cannot be decoded is put aside, because no retry would
+   help. The message also carries the state in which its last delivery ended
+   (``sas.domain.calls``).
+2. **Time.** The long steps say until when this request may call. A request that waited too long in
+   its queue asks the scheduler for time and comes again. A request for which its step no longer
+   waits is superseded, and ends here.
+3. **Content.** The order and the results of earlier steps are fetched and decoded.
+4. **Admit.** Every guard (circuit breaker, call limit) must admit the call. If one of them does
+   not, the request is put back: a copy of its message comes again at the time that the guard gave.
+   That uses up no delivery, and nothing counts as a failure.
+5. **Call.** The call goes out with the idempotency key of the step. The key is the same in every
+   attempt, delivery and dispatch, so the service has one effect at most. The call races three
+   moments: CompleteBy, the end of the function, and for a probe the last moment for a reply.
+6. **Retry.** A transient error is retried after a growing pause, until CompleteBy. A pause that
+   would outlast the function becomes a put-back.
+7. **Answer or be silent.** A reply (done or refused) goes to the scheduler. Once CompleteBy has
+   passed, nothing is sent, whatever the service answered: the supervisor recovers the step then,
+   and a reply would arrive beside that recovery. There are three ends, and the state tells which:
+
+   * a call went out, and its outcome may be unknown: CUT_OFF, and the agent is silent;
+   * no call could begin, and there is time for a reply: NOT_BEGUN, and the agent says that the step
+     waited. No failure is counted;
+   * no call could begin, and it is too late for that: the message is put back, and asks for more
+     time at 2 when it comes again.
+
+What can go wrong, and why nothing is lost: this actor stores nothing of the order, so a crash at
+any point leaves the message in its queue. It is redelivered, and the service recognises the key. If
+the crash came after the reply was sent, the second reply has the same id and changes nothing. If no
+delivery ever ends well, CompleteBy passes, and the supervisor finds the step by its due row.
+While the store or a queue does not answer, ``sas.engine.receiver`` puts the message back, with the
+state that the request has reached by then.
 """
 
 from __future__ import annotations
@@ -15,41 +45,28 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-import msgspec
 from opentelemetry.trace import SpanKind
 
 from sas.codec import internal
-from sas.codec.external import AlertMessage
 from sas.codec.internal import RequestMessage
-from sas.codec.payloads import decode_content
 from sas.codec.results import encode_result, whole_text
-from sas.codec.strict import MalformedError, parse
+from sas.codec.strict import MalformedError
+from sas.domain.calls import CallEvent, CallState
 from sas.domain.content import Content
 from sas.domain.ids import digest_id, idempotency_key, key_time
 from sas.domain.messages import AlertKind, Outcome, Reply
-from sas.domain.order import AttemptError, Direction, Fault, FaultCode, Order
+from sas.domain.order import AttemptError, Direction, Fault
 from sas.domain.queues import lane
 from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
-from sas.engine.hooks import (
-    CALLED,
-    PUT_BACK,
-    CallAttempt,
-    CallbackIssuer,
-    CallDeadline,
-    CallEnd,
-    CallGuard,
-    LongSteps,
-    MustWaitError,
-    SilentError,
-    called_before,
-)
+from sas.engine.hooks import Admission, CallbackIssuer, CallEnd, CallGuard, LongSteps
+from sas.engine.in_flight import InFlightRequest, MustWaitError
+from sas.engine.request_content import RequestContent
 from sas.ports import (
     Agent,
     AwaitCallback,
     Call,
-    DecodingError,
     Later,
     Message,
     OtherVersionError,
@@ -59,7 +76,6 @@ from sas.ports import (
     TransientError,
     UnavailableError,
     UndeliverableError,
-    UnreadableError,
 )
 from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
@@ -67,13 +83,10 @@ from sas.telemetry.tracing import logger
 log = logger(__name__)
 CALL_AGAIN_AFTER = timedelta(seconds=1)
 """Pause before a call that its function cut off is made again."""
-READ_AGAIN_AFTER = timedelta(seconds=12)
-"""Pause before content that cannot be read is read again."""
 KEEP_ERROR_SECONDS = 2.0
 """Longest wait for the store when it keeps the error of an attempt."""
 KEEP_ERROR_AGAIN_AFTER = timedelta(seconds=5)
 """Shortest time between two errors that are kept for one request."""
-_NO_BUG = (RefusedError, SilentError, MustWaitError, UnavailableError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +103,12 @@ class RetryPolicy:
     def delay(self, attempt: int, retry_after: timedelta | None) -> float:
         """Return the pause after a failed attempt (from 0): at least what the service asked for."""
         ceiling = min(self.first_delay * 2.0 ** min(attempt, 60), self.delay_max)
-        asked = retry_after.total_seconds() if retry_after else 0.0
-        return asked + random.uniform(0, ceiling)  # noqa: S311  jitter, no secret
+        requested = retry_after.total_seconds() if retry_after else 0.0
+        return requested + random.uniform(0, ceiling)  # noqa: S311  jitter, no secret
 
 
 class AgentActor:
-    """Handles one agent's request queue."""
+    """Handles one agent's request queue. The numbers are those of the module's text."""
 
     def __init__(  # noqa: PLR0913  one for each part that takes part in a call
         self,
@@ -113,6 +126,7 @@ class AgentActor:
         self._name = name
         self._agent = agent
         self._attempts = Attempts(name, context, policy, guards)
+        self._content = RequestContent(context, name)
         self._long_steps = long_steps
         self._callbacks = callbacks
         self._workflows = workflows
@@ -126,10 +140,11 @@ class AgentActor:
                 Redeliver the message.
         """
         with tracing.received(f"agent {self._name}", "agent", delivery.properties):
+            # 1. Receive.
             try:
                 request = internal.decode(delivery.body, RequestMessage)
-            except MalformedError as wrong:
-                rejection = delivery.rejected(wrong)
+            except MalformedError as error:
+                rejection = delivery.rejected(error)
                 await self._context.rejections.put_aside(rejection, AlertKind.REJECTED)
                 return None
             tracing.about(
@@ -139,214 +154,166 @@ class AgentActor:
                 epoch=request.epoch,
                 workflow=request.workflow,
             )
-            return await self._handle(request, delivery)
+            call = InFlightRequest(request, delivery, self._context.clock)
+            try:
+                return await self._handle(call, delivery)
+            except UnavailableError as error:
+                error.put_back_with |= call.properties
+                raise
 
-    async def _handle(self, request: RequestMessage, delivery: Delivery) -> Reply | None:
-        deadline = CallDeadline(self._context.clock, request, delivery.ends_at)
-        try:
-            granted = await self._long_steps.granted(request, delivery)
-            if granted is None:
-                return await self._send(None, deadline)
-            deadline.request = granted
-            answer = await self._work(deadline)
-            if answer is None:
-                _check_begun(deadline, delivery)
-            return await self._send(answer, deadline)
-        except MustWaitError as wait:
-            called = wait.called or called_before(delivery)
-            if not deadline.is_close(wait.until):
-                await self._put_back(deadline, delivery, wait.until, called=called)
-                return None
-            log.info("order %s: the wait would pass CompleteBy", request.order_id)
-            return await self._send(None if called else _reply(request, Outcome.WAITED), deadline)
-        except UnavailableError as away:
-            if deadline.called:
-                away.put_back_with[CALLED] = "yes"
-            raise
-
-    async def _send(self, answer: Reply | Later | None, deadline: CallDeadline) -> Reply | None:
-        """Send the answer to a request, unless its time is over; return the reply that was sent."""
-        request = deadline.request
-        if answer is None or deadline.left() <= 0:
-            log.info(
-                "silent: order %s step %s %s epoch %d",
-                request.order_id, request.step_name, request.direction, request.epoch,
-            )  # fmt: skip
+    async def _handle(self, call: InFlightRequest, delivery: Delivery) -> Reply | None:
+        # 2. Time.
+        request = await self._long_steps.granted(call, delivery)
+        if request is None:
+            self._log_end(call)
             return None
+        call.request = request
+        answer: Reply | Later | None = None
+        try:
+            # 3 to 6. Content, admit, call, retry.
+            answer = await self._work(call)
+        except MustWaitError as wait:
+            if not call.is_close(wait.until):
+                await self._put_back(call, delivery, wait.until)
+                return None
+        # 7. Answer or be silent.
+        if answer is None or call.is_over():
+            call.move(CallEvent.TIME_OVER)
+            self._log_end(call)
+            if call.state is CallState.CUT_OFF:
+                return None
+            if call.is_over():
+                raise UnavailableError(
+                    f"order {request.order_id}: no call could begin before CompleteBy"
+                )
+            answer = _reply(request, Outcome.WAITED)
+        return await self._answer(answer, call)
+
+    async def _answer(self, answer: Reply | Later, call: InFlightRequest) -> Reply | None:
+        """Send the answer to a request; return the reply, None if its step goes on."""
+        request = call.request
         if not isinstance(answer, Reply):
             await self._long_steps.go_on(request, answer)
+            call.move(CallEvent.CONTINUED)
             return None
         message = internal.from_reply(answer, request.seq)
         queue = lane(self._context.queues.replies, urgent=request.urgent)
         try:
             await self._context.bus.send([Message(queue, message.id, internal.encode(message))])
-        except UndeliverableError as refused:  # a right may be missing for a while: put back
-            raise QueueRefusesError(refused) from refused
+        except UndeliverableError as error:  # a right may be missing for a while: put back
+            raise QueueRefusesError(error) from error
+        if call.state is not CallState.NOT_BEGUN:
+            call.move(CallEvent.REPLIED)
         return answer
 
-    async def _work(self, deadline: CallDeadline) -> Reply | Later | None:
-        """Return the answer to a request; None if its time is over."""
-        request = deadline.request
-        if deadline.left() <= 0:
-            return None
+    async def _work(self, call: InFlightRequest) -> Reply | Later:
+        """Return the answer to a request.
+
+        Raises:
+            MustWaitError: no call may go out before a time, perhaps because CompleteBy has passed.
+        """
+        request = call.request
+        if call.is_over():
+            raise MustWaitError(request.complete_by)
         try:  # without the workflow, its steps are not known here
             self._workflows.find(request.workflow)
-        except UnknownWorkflowError as lacks:
-            text = f"order {request.order_id} waits for a deploy: {lacks}"
+        except UnknownWorkflowError as error:
+            text = f"order {request.order_id} waits for a deploy: {error}"
             raise OtherVersionError(text) from None
         try:
-            call = replace(
-                await self._call_of(request),
-                callbacks=self._callbacks(request, request.generation),
-            )
-            result = await self._make_calls(call, deadline)
-        except RefusedError as refused:
-            fault = Fault(whole_text(refused.code), whole_text(str(refused)))
+            content = await self._content.call_of(request)
+            issuer = self._callbacks(request, request.generation)
+            result = await self._make_calls(replace(content, callbacks=issuer), call)
+        except RefusedError as refusal:
+            fault = Fault(whole_text(refusal.code), whole_text(str(refusal)))
             return _reply(request, Outcome.REFUSED, fault=fault)
-        except SilentError:
-            return None
         if isinstance(result, Later):
             return replace(result, note=whole_text(result.note))
         encoded = encode_result(result, self._name, self._context.codec)
         if isinstance(encoded, Fault):
             return _reply(request, Outcome.REFUSED, fault=encoded)
-        content = await self._context.content.offload_result(request.order_id, encoded)
-        return _reply(request, Outcome.DONE, result=content)
+        stored = await self._context.content.offload_result(request.order_id, encoded)
+        return _reply(request, Outcome.DONE, result=stored)
 
-    async def _make_calls(self, call: Call, deadline: CallDeadline) -> Any:
+    async def _make_calls(self, content: Call, call: InFlightRequest) -> Any:
         """Return the result of a do, None for an undo; or a ``Later`` of either."""
         # A call under an older key may still arrive: undo under those keys first.
-        later = await self._undo_older(call, deadline)
+        later = await self._undo_older(content, call)
         if later is not None:
             return later
-        if deadline.request.direction == Direction.DO.value:
-            return await self._attempts.make(lambda: self._agent.do(call), deadline)
-        result = await self._attempts.make(lambda: self._agent.undo(call), deadline)
+        if call.request.direction == Direction.DO.value:
+            return await self._attempts.make(functools.partial(self._agent.do, content), call)
+        result = await self._attempts.make(functools.partial(self._agent.undo, content), call)
         # A result of an undo is ignored.
         return result if isinstance(result, Later) else None
 
-    async def _undo_older(self, call: Call, deadline: CallDeadline) -> Later | None:
+    async def _undo_older(self, content: Call, call: InFlightRequest) -> Later | None:
         """Undo under the keys of earlier generations: each may have had its effect.
 
         A callback counts only for the newest key. So an agent that awaits one for an older key is
         called again later.
         """
-        request = deadline.request
+        request = call.request
         for generation in range(request.generation):
             key = idempotency_key(request.order_id, request.step_name, generation)
-            older = replace(call, key=key, callbacks=self._callbacks(request, generation))
-            undo = functools.partial(self._agent.undo, older)
+            older = replace(content, key=key, callbacks=self._callbacks(request, generation))
             try:
-                result = await self._attempts.make(undo, deadline)
-            except RefusedError as refused:
-                text = f"an earlier call (key {key}) could not be undone: {refused}"
-                raise RefusedError(refused.code, text) from None
+                result = await self._attempts.make(functools.partial(self._agent.undo, older), call)
+            except RefusedError as refusal:
+                text = f"an earlier call (key {key}) could not be undone: {refusal}"
+                raise RefusedError(refusal.code, text) from None
             if isinstance(result, AwaitCallback):
                 return StillRunning(timedelta(seconds=request.time_allowed), result.note)
             if isinstance(result, StillRunning):
                 return result
         return None
 
-    async def _put_back(
-        self, deadline: CallDeadline, delivery: Delivery, until: datetime, *, called: bool
-    ) -> None:
+    async def _put_back(self, call: InFlightRequest, delivery: Delivery, until: datetime) -> None:
         """Put a request back until ``until``, within its CompleteBy. This uses up no delivery.
 
         The new id follows from the id of the message handled. A redelivery makes the same id. A
         message that comes back too early (clocks differ) makes another id, or duplicate detection
         would drop it.
         """
-        request = deadline.request
+        request = call.request
+        call.move(CallEvent.PUT_BACK)
         again = Message(
             self._context.queues.agent(self._name, urgent=request.urgent),
-            PUT_BACK + digest_id(request.id, delivery.message_id, key_time(until)),
+            f"put-back/{digest_id(request.id, delivery.message_id, key_time(until))}",
             delivery.body,
             scheduled_at=delivery.on_bus(until, self._context.clock.now()),
-            properties={CALLED: "yes"} if called else {},
+            properties=call.properties,
         )
         await self._context.bus.send([again])
 
-    async def _call_of(self, request: RequestMessage) -> Call:
-        """Return the call that a request asks for, with its content fetched and decoded.
+    def _log_end(self, call: InFlightRequest) -> None:
+        request = call.request
+        log.info(
+            "%s: order %s step %s %s epoch %d",
+            "silent" if call.state is CallState.CUT_OFF else call.state.value,
+            request.order_id, request.step_name, request.direction, request.epoch,
+        )  # fmt: skip
 
-        Raises:
-            RefusedError: its order is no longer stored.
-            MustWaitError: content cannot be read now; the operator was alerted.
-            StoreUnavailableError, BusUnavailableError: put the message back.
-        """
-        try:
-            order, results, own_result = await self._content_of(request)
-            return Call(
-                order_id=request.order_id,
-                step=request.step_name,
-                key=request.idempotency_key,
-                complete_by=request.complete_by,
-                order=await self._value(request, order),
-                results={k: await self._value(request, one) for k, one in results.items()},
-                own_result=await self._value(request, own_result),
-            )
-        except UnreadableError as wrong:
-            await self._stored(request)
-            await self._report_unreadable(request, wrong)
-            again_at = self._context.clock.now() + READ_AGAIN_AFTER
-            raise MustWaitError(again_at, called=False) from wrong
 
-    async def _content_of(
-        self, request: RequestMessage
-    ) -> tuple[Content | None, dict[str, Content], Content | None]:
-        """Return the order, the results of earlier steps and the step's own result."""
-        if request.order is not msgspec.UNSET or request.order_ref is not None:
-            results: dict[str, Content] = {
-                name: bytes(raw).decode() for name, raw in request.results.items()
-            }
-            results |= {
-                name: internal.from_ref_body(ref) for name, ref in request.result_refs.items()
-            }
-            order = internal.content_of(request.order, request.order_ref)
-            return order, results, internal.content_of(request.own_result, request.own_result_ref)
-        # The content was too large for a message: read it from the store.
-        stored = await self._stored(request)
-        results = {
-            step.name: step.result
-            for step in stored.steps
-            if step.result is not None and step.name in request.results
-        }
-        known = request.step < len(stored.steps)
-        edited = stored.steps[request.step].call.edited if known else None
-        own_result = results.pop(request.step_name, None)
-        return edited or stored.details.payload, results, own_result
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How one call ended: what it means for its request, and what for its remote service.
 
-    async def _stored(self, request: RequestMessage) -> Order:
-        order = await self._context.load(request.order_id)
-        if order is None:
-            text = f"order {request.order_id} is not stored any more: it was purged or removed"
-            raise RefusedError(FaultCode.UNKNOWN_ORDER, text)
-        return order
+    ``why`` explains a failure of the service to people.
+    """
 
-    async def _value(self, request: RequestMessage, content: Content | None) -> Any:
-        if content is None:
-            return None
-        text = await self._context.content.fetch(request.order_id, content)
-        try:
-            return parse(decode_content(text, self._context.codec).encode())
-        except MalformedError as wrong:
-            raise DecodingError(f"its content is not JSON: {wrong.description}") from wrong
+    event: CallEvent
+    service: CallEnd
+    why: str = ""
 
-    async def _report_unreadable(self, request: RequestMessage, wrong: UnreadableError) -> None:
-        """Alert the operator, once for each dispatch of a step."""
-        body = AlertMessage(
-            kind=AlertKind.UNREADABLE.value,
-            at=key_time(self._context.clock.now()),
-            text=f"Step {request.step_name} of order {request.order_id} waits: {wrong}. It is "
-            "tried again automatically, and no failure is counted.",
-            id=f"unreadable/{digest_id(request.id)}",
-            order_id=request.order_id,
-            step=request.step_name,
-            workflow=request.workflow,
-            agent=self._name,
-            attempts=request.epoch,
-        )
-        await self._context.report_unreadable(wrong, body, READ_AGAIN_AFTER)
+
+class _CutOffError(MustWaitError):
+    """A call was cut off: by CompleteBy, by the end of its function, or as a probe."""
+
+    def __init__(self, until: datetime, *, ending: Ending, fault: str) -> None:
+        super().__init__(until)
+        self.ending = ending
+        self.fault = fault
 
 
 class Attempts:
@@ -361,63 +328,57 @@ class Attempts:
         self._policy = policy
         self._guards = guards
 
-    async def make(self, call: Callable[[], Awaitable[Any]], deadline: CallDeadline) -> Any:
-        """Make attempts until the call is done, refused, or out of time.
+    async def make(self, work: Callable[[], Awaitable[Any]], call: InFlightRequest) -> Any:
+        """Make attempts until the work is done, refused, or out of time.
 
         Raises:
             RefusedError: the remote service refused for good.
-            SilentError: the time is over.
-            MustWaitError: a guard admits no call now.
+            MustWaitError: no call may go out before a time.
         """
         number = 0
-        tried = False
-        kept: AttemptError | None = None
+        newest: AttemptError | None = None  # as it is kept beside the order
         while True:
-            attempt = CallAttempt(deadline)
+            await self._admit(call)
+            number += 1
             try:
-                await self._admit(attempt)
-                number += 1
-                return await self._traced(call, attempt, number)
-            except TransientError as failed:
-                error = self._error(deadline, number, failed.kind, str(failed))
-                delay = self._policy.delay(number - 1, failed.retry_after)
-                # The text of the service is not logged: it may quote the order.
-                log.info(
-                    "attempt %d: order %s step %s %s: %s; again in %.1f s",
-                    number, attempt.request.order_id, attempt.request.step_name,
-                    attempt.request.direction, metrics.code(failed.kind), delay,
-                )  # fmt: skip
-            except MustWaitError as wait:
-                wait.called = wait.called or tried
+                return await self._traced(work, call, number)
+            except TransientError as error:
+                attempt_error = self._error(call, number, error.kind, str(error))
+                delay = self._policy.delay(number - 1, error.retry_after)
+            except (RefusedError, MustWaitError, UnavailableError):
                 raise
-            except _NO_BUG:
+            except Exception as error:
+                text = f"{type(error).__name__}: {error}"
+                await self._keep(call, self._error(call, number, "agent-bug", text))
                 raise
-            except Exception as bug:
-                text = f"{type(bug).__name__}: {bug}"
-                await self._keep(deadline, self._error(deadline, number, "agent-bug", text))
-                raise
-            over = delay >= deadline.left()
-            if _is_news(error, kept, over=over):
-                await self._keep(deadline, error)
-                kept = error
-            tried = tried or not attempt.excused
-            if over and tried:
-                raise SilentError
+            # 6. Retry. The text of the service is not logged: it may quote the order.
+            log.info(
+                "attempt %d: order %s step %s %s: %s; again in %.1f s",
+                number, call.request.order_id, call.request.step_name,
+                call.request.direction, metrics.code(attempt_error.kind), delay,
+            )  # fmt: skip
+            is_last = delay >= call.seconds_to_complete_by()
+            if _is_news(attempt_error, newest, is_last=is_last):
+                await self._keep(call, attempt_error)
+                newest = attempt_error
             again_at = self._clock.now() + timedelta(seconds=delay)
-            if over or deadline.outlasts_function(again_at):
-                raise MustWaitError(again_at, called=tried)
+            if is_last or call.outlasts_function(again_at):
+                raise MustWaitError(again_at)
             await self._clock.sleep(delay)
 
-    def _error(self, deadline: CallDeadline, number: int, kind: str, text: str) -> AttemptError:
-        epoch, now = deadline.request.epoch, self._clock.now()
+    def _error(self, call: InFlightRequest, number: int, kind: str, text: str) -> AttemptError:
         return AttemptError(
-            epoch=epoch, attempt=number, kind=whole_text(kind), message=whole_text(text), at=now
+            epoch=call.request.epoch,
+            attempt=number,
+            kind=whole_text(kind),
+            message=whole_text(text),
+            at=self._clock.now(),
         )
 
-    async def _keep(self, deadline: CallDeadline, error: AttemptError) -> None:
+    async def _keep(self, call: InFlightRequest, error: AttemptError) -> None:
         """Keep an error with its step. If the store does not answer soon, only the text is lost."""
-        request = deadline.request
-        seconds = min(KEEP_ERROR_SECONDS, deadline.left())
+        request = call.request
+        seconds = min(KEEP_ERROR_SECONDS, call.seconds_to_complete_by())
         if seconds <= 0:
             return
         try:
@@ -427,49 +388,49 @@ class Attempts:
             log.warning("order %s: the error of an attempt was not kept: %s",
                         request.order_id, type(down).__name__)  # fmt: skip
 
-    async def _admit(self, attempt: CallAttempt) -> None:
-        """Have every guard admit an attempt, or raise.
+    async def _admit(self, call: InFlightRequest) -> None:
+        """Have every guard admit a call, or raise MustWaitError.
 
         A guard may wait before it answers. So every guard is asked twice: one that admitted the
-        attempt may refuse it after the wait of another one.
+        call may refuse it after the wait of another one.
         """
-        until: datetime | None = None
+        # 4. Admit.
+        answers: list[Admission | datetime] = []
         try:
             for guard in (*self._guards, *self._guards):
-                until = until or await guard.admit(attempt)
+                answers.append(await guard.admit(call))
+                if isinstance(answers[-1], datetime):
+                    break
         except BaseException:
-            await self._ended(attempt, CallEnd.UNKNOWN)
+            await self._tell_guards(call, CallEnd.UNKNOWN)
             raise
-        if until is None and attempt.deadline.left() > 0:
-            return
-        await self._ended(attempt, CallEnd.UNKNOWN)
-        if until is None:
-            raise SilentError
-        raise MustWaitError(until, called=False)
+        until = next((answer for answer in answers if isinstance(answer, datetime)), None)
+        if until is None and call.is_over():
+            until = call.request.complete_by
+        if until is not None:
+            await self._tell_guards(call, CallEnd.UNKNOWN)
+            raise MustWaitError(until)
+        call.move(CallEvent.PROBED if Admission.PROBE in answers else CallEvent.CALLED)
 
     async def _traced(
-        self, call: Callable[[], Awaitable[Any]], attempt: CallAttempt, number: int
+        self, work: Callable[[], Awaitable[Any]], call: InFlightRequest, number: int
     ) -> Any:
         """Make one attempt in its own span, and count its outcome."""
-        request = attempt.request
+        request = call.request
         with tracing.span(f"agent {self._agent} attempt", kind=SpanKind.CLIENT) as span:
             outcome, fault = "transient", "agent-bug"
             span.set_attribute("sas.attempt", number)
             try:
-                result = await self._guarded(call, attempt)
-                later = isinstance(result, Later)
-                outcome, fault = ("later" if later else "done"), ""
-            except TransientError as failed:
-                fault = failed.kind
+                result = await self._attempt(work, call)
+                outcome, fault = ("later" if isinstance(result, Later) else "done"), ""
+            except TransientError as error:
+                fault = error.kind
                 raise
-            except RefusedError as refused:
-                outcome, fault = "refused", refused.code
+            except RefusedError as refusal:
+                outcome, fault = "refused", refusal.code
                 raise
-            except SilentError:
-                outcome, fault = "silent", "complete-by"
-                raise
-            except MustWaitError as wait:
-                outcome, fault = "silent", "function-end" if wait.called else "complete-by"
+            except _CutOffError as cut_off:
+                outcome, fault = "silent", cut_off.fault
                 raise
             finally:
                 step, direction = request.step_name, request.direction
@@ -480,67 +441,55 @@ class Attempts:
                 span.set_attribute("sas.fault", metrics.code(fault))
             return result
 
-    async def _guarded(self, call: Callable[[], Awaitable[Any]], attempt: CallAttempt) -> Any:
-        """Make one attempt, and tell the guards how it ended.
-
-        A refusal is an answer, and so is a request to wait. A call that was cut off early says
-        nothing about the service.
-        """
-        deadline = attempt.deadline
-        began, before = self._clock.now(), deadline.called
-        end, why = CallEnd.UNKNOWN, ""
+    async def _attempt(self, work: Callable[[], Awaitable[Any]], call: InFlightRequest) -> Any:
+        """Make one attempt; move the request and tell the guards as it ended."""
+        # 5. Call.
+        ending = Ending(CallEvent.ENDED, CallEnd.UNKNOWN)  # an agent with a bug, or a crash
         try:
-            result = await self._within(call, attempt)
-        except TransientError as failed:
-            end, why = CallEnd.FAILED, str(failed)
-            if failed.answered:
-                end = CallEnd.ANSWERED
-            elif failed.error_answer:
-                end = CallEnd.ERROR_ANSWER
-            raise
+            result = await self._race(work, call)
+            ending = Ending(CallEvent.ENDED, CallEnd.ANSWERED)
         except RefusedError:
-            end = CallEnd.ANSWERED
+            ending = Ending(CallEvent.ENDED, CallEnd.ANSWERED)
             raise
-        except (SilentError, MustWaitError) as cut_off:
-            took = self._clock.now() - began
-            by_host = isinstance(cut_off, MustWaitError) and cut_off.called
-            if took >= deadline.fair_share and not by_host:
-                end, why = CallEnd.FAILED, "no answer until CompleteBy"
+        except TransientError as error:
+            ending = ending_of(error)
+            raise
+        except _CutOffError as cut_off:
+            ending = cut_off.ending
             raise
         else:
-            end = CallEnd.ANSWERED
             return result
         finally:
-            try:
-                await self._ended(attempt, end, why)
-            finally:
-                if attempt.excused:
-                    deadline.called = before
+            call.move(ending.event)
+            await self._tell_guards(call, ending.service, ending.why)
 
-    async def _within(self, call: Callable[[], Awaitable[Any]], attempt: CallAttempt) -> Any:
-        """Return what ``call`` returns.
-
-        Raises:
-            SilentError: the time of the request is over first.
-            MustWaitError: the function must end first: the call is made again, with the same key.
-                Or a probe has no answer shortly before CompleteBy: no failure is counted for it.
-        """
-        deadline = attempt.deadline
-        deadline.called = True
-        work = asyncio.ensure_future(call())
-        over = asyncio.ensure_future(self._reached(deadline.request.complete_by))
-        ends = asyncio.ensure_future(self._reached(deadline.function_ends_at))
-        late = asyncio.ensure_future(self._reached(deadline.last_reply if attempt.probes else None))
-        tasks = (work, over, ends, late)
+    async def _race(self, work: Callable[[], Awaitable[Any]], call: InFlightRequest) -> Any:
+        """Return what the work returns; raise _CutOffError if one of three moments comes first."""
+        began, complete_by = self._clock.now(), call.request.complete_by
+        last_reply = call.last_reply if call.state is CallState.PROBING else None
+        result = asyncio.ensure_future(work())
+        complete = asyncio.ensure_future(self._reached(complete_by))
+        function_end = asyncio.ensure_future(self._reached(call.function_ends_at))
+        probe_end = asyncio.ensure_future(self._reached(last_reply))
+        tasks = (result, complete, function_end, probe_end)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                return work.result()
-            if over.done():
-                raise SilentError
-            if ends.done():
-                raise MustWaitError(self._clock.now() + CALL_AGAIN_AFTER, called=True)
-            raise MustWaitError(deadline.request.complete_by, called=False)
+            if result.done():
+                return result.result()
+            now = self._clock.now()
+            if function_end.done() and not complete.done():
+                ending = Ending(CallEvent.ENDED, CallEnd.UNKNOWN)
+                raise _CutOffError(now + CALL_AGAIN_AFTER, ending=ending, fault="function-end")
+            probed = call.state is CallState.PROBING
+            event = CallEvent.SERVICE_AWAY if probed else CallEvent.ENDED
+            # A call that was cut off early says nothing about the service.
+            fair = now - began >= call.fair_share
+            ending = Ending(
+                event,
+                CallEnd.FAILED if fair else CallEnd.UNKNOWN,
+                "no answer until CompleteBy" if fair else "",
+            )
+            raise _CutOffError(complete_by, ending=ending, fault="complete-by")
         finally:
             for task in tasks:
                 task.cancel()
@@ -553,29 +502,28 @@ class Attempts:
         else:
             await self._clock.sleep(max((moment - self._clock.now()).total_seconds(), 0.0))
 
-    async def _ended(self, attempt: CallAttempt, end: CallEnd, why: str = "") -> None:
+    async def _tell_guards(self, call: InFlightRequest, end: CallEnd, why: str = "") -> None:
         for guard in self._guards:
-            await guard.ended(attempt, end, why)
+            await guard.ended(call, end, why)
 
 
-def _is_news(error: AttemptError, kept: AttemptError | None, *, over: bool) -> bool:
-    """Return whether an error is to be kept: the first, and then another text, now and then."""
-    if kept is None:
-        return True
-    changed = (error.kind, error.message) != (kept.kind, kept.message)
-    return changed and (over or error.at >= kept.at + KEEP_ERROR_AGAIN_AFTER)
+def ending_of(error: TransientError) -> Ending:
+    """Return what a transient error says.
 
-
-def _check_begun(deadline: CallDeadline, delivery: Delivery) -> None:
-    """Raise UnavailableError if the time of a request is over before any call went out.
-
-    The store was slow, and nothing was tried. So the request is put back, and asks for more time
-    when it comes again.
+    A service that answers "try again later" is there: a probe that ends so was a call like others.
     """
-    if not (deadline.called or called_before(delivery)):
-        raise UnavailableError(
-            f"order {deadline.request.order_id}: no call could begin before CompleteBy"
-        )
+    if error.answered:
+        return Ending(CallEvent.ENDED, CallEnd.ANSWERED, str(error))
+    end = CallEnd.ERROR_ANSWER if error.error_answer else CallEnd.FAILED
+    return Ending(CallEvent.SERVICE_AWAY, end, str(error))
+
+
+def _is_news(error: AttemptError, newest: AttemptError | None, *, is_last: bool) -> bool:
+    """Return whether an error is to be kept: the first, and then another text, now and then."""
+    if newest is None:
+        return True
+    changed = (error.kind, error.message) != (newest.kind, newest.message)
+    return changed and (is_last or error.at >= newest.at + KEEP_ERROR_AGAIN_AFTER)
 
 
 def _reply(
@@ -585,13 +533,11 @@ def _reply(
     result: Content | None = None,
     fault: Fault | None = None,
 ) -> Reply:
-    direction = Direction(request.direction)
-    epoch = request.epoch
     return Reply(
         order_id=request.order_id,
         step=request.step,
-        direction=direction,
-        epoch=epoch,
+        direction=Direction(request.direction),
+        epoch=request.epoch,
         outcome=outcome,
         result=result,
         fault=fault,

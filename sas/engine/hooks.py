@@ -18,7 +18,6 @@ core knows no feature by name.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Protocol
@@ -31,95 +30,18 @@ from sas.domain.messages import AlertKind
 from sas.domain.order import Details, Order, StepRecord
 from sas.domain.workflow import Rules, Workflow
 from sas.engine.delivery import Delivery
-from sas.ports import Callback, Clock, Later
-
-PUT_BACK = "put-back/"
-"""The MessageId of a request that was put back begins with this."""
-CALLED = "sas_called"
-"""The property of a request that was put back after a call may have gone out."""
-CLOSE_TO_COMPLETE_BY = timedelta(seconds=5)
-"""An agent does not wait for anything that comes later than this before CompleteBy."""
-LAST_REPLY = timedelta(seconds=1)
-"""So long before CompleteBy an agent stops waiting for the answer to a probe."""
-
+from sas.engine.in_flight import InFlightRequest
+from sas.ports import Callback, Later
 
 # Around an agent's call
 
 
-def called_before(delivery: Delivery) -> bool:
-    """Return whether a call may have gone out for a request before this delivery."""
-    return (delivery.count or 1) > 1 or CALLED in delivery.properties
+class Admission(Enum):
+    """How a guard admits a call."""
 
-
-class SilentError(Exception):
-    """CompleteBy has passed: the agent sends no reply."""
-
-
-class MustWaitError(Exception):
-    """No call may go out before ``until``. ``called`` says whether an earlier one went out."""
-
-    def __init__(self, until: datetime, *, called: bool) -> None:
-        super().__init__(until)
-        self.until = until
-        self.called = called
-
-
-class CallDeadline:
-    """The time that one request has.
-
-    ``request`` carries its CompleteBy. ``called`` says that a call went out. ``function_ends_at``
-    is when the agent's function must end: a request that is not done by then is put back.
-    """
-
-    def __init__(
-        self, clock: Clock, request: RequestMessage, function_ends_at: datetime | None = None
-    ) -> None:
-        self.request = request
-        self.called = False
-        self.function_ends_at = function_ends_at
-        self._clock = clock
-        self._allowed = timedelta(seconds=request.time_allowed)
-
-    @property
-    def fair_share(self) -> timedelta:
-        """The shortest time after which a call without answer counts as a failed service."""
-        return self._allowed / 3
-
-    def left(self) -> float:
-        """Return the seconds until CompleteBy."""
-        return (self.request.complete_by - self._clock.now()).total_seconds()
-
-    def outlasts_function(self, moment: datetime) -> bool:
-        """Return whether a moment comes after the end of the function."""
-        return self.function_ends_at is not None and moment >= self.function_ends_at
-
-    def is_close(self, moment: datetime) -> bool:
-        """Return whether a moment is too close to CompleteBy to wait for it."""
-        return moment >= self.request.complete_by - min(CLOSE_TO_COMPLETE_BY, self._allowed / 6)
-
-    @property
-    def last_reply(self) -> datetime:
-        """The last moment to stop waiting for a call, so that a reply is still sent in time."""
-        return self.request.complete_by - min(LAST_REPLY, self._allowed / 30)
-
-
-@dataclass(eq=False, slots=True)
-class CallAttempt:
-    """One attempt of a remote call, from its admission to its end.
-
-    Guards set both marks. ``probes``: the call tests a service that may be away, so the agent stops
-    waiting for its answer at ``CallDeadline.last_reply``. ``excused``: the call failed because of
-    the service alone, so no failure of the step is counted.
-    """
-
-    deadline: CallDeadline
-    probes: bool = False
-    excused: bool = False
-
-    @property
-    def request(self) -> RequestMessage:
-        """The request that the attempt is made for."""
-        return self.deadline.request
+    CALL = "call"
+    PROBE = "probe"
+    """The call tests a service that may be away. If it fails, no failure of the step is counted."""
 
 
 class CallEnd(Enum):
@@ -130,37 +52,37 @@ class CallEnd(Enum):
     ERROR_ANSWER = "error answer"
     """The service answered with an error, perhaps because of this one order."""
     UNKNOWN = "unknown"
-    """Nothing: no call went out, it was cut off early, or the agent's own code failed."""
+    """Nothing: no call went out, it was cut off early, or the agent's code has a bug."""
 
 
 class CallGuard(Protocol):
     """Decides whether a call may go out, and learns how it ended."""
 
-    async def admit(self, attempt: CallAttempt) -> datetime | None:
-        """Return the time until which the call must wait; None if it may go out now.
+    async def admit(self, call: InFlightRequest) -> Admission | datetime:
+        """Admit a call, or return the time until which it must wait.
 
-        It may be called again for the same attempt before the call goes out.
+        It may be asked again for the same call before the call goes out.
         """
         ...
 
-    async def ended(self, attempt: CallAttempt, end: CallEnd, why: str) -> None:
-        """Learn how an attempt ended. ``why`` explains a failure to people."""
+    async def ended(self, call: InFlightRequest, end: CallEnd, why: str) -> None:
+        """Learn how a call ended. ``why`` explains a failure to people."""
         ...
 
 
 class LongSteps(Protocol):
     """Steps that outlast a call."""
 
-    async def granted(self, request: RequestMessage, delivery: Delivery) -> RequestMessage | None:
-        """Return a request with the CompleteBy that its call has.
+    async def granted(self, call: InFlightRequest, delivery: Delivery) -> RequestMessage | None:
+        """Return the request with the CompleteBy that its call has.
 
         None: no call may go out now. The request is superseded, or it was received late, asked for
-        time, and was put back.
+        time, and comes again. The state of ``call`` says which.
         """
         ...
 
     async def go_on(self, request: RequestMessage, later: Later) -> None:
-        """Ask for the time that a step still needs, and schedule the next look at it."""
+        """Ask for the time that a step still needs, and schedule the next check of it."""
         ...
 
 

@@ -19,7 +19,8 @@ from datetime import datetime, timedelta
 from sas.codec.internal import RequestMessage
 from sas.domain.order import CLOCK_SKEW
 from sas.engine.context import Context
-from sas.engine.hooks import CallAttempt, CallEnd
+from sas.engine.hooks import Admission, CallEnd
+from sas.engine.in_flight import InFlightRequest
 from sas.ports import StoreUnavailableError
 from sas.telemetry.tracing import logger
 
@@ -66,35 +67,35 @@ class CallLimit:
         self._context = context
         self._agent = agent
         self._limit = limit
-        self._taken: dict[CallAttempt, int] = {}
+        self._slots: dict[InFlightRequest, int] = {}
 
-    async def admit(self, attempt: CallAttempt) -> datetime | None:
-        """See ``CallGuard.admit``: takes a slot, unless the attempt has one."""
-        if attempt in self._taken:
-            return None
-        request, clock = attempt.request, self._context.clock
+    async def admit(self, call: InFlightRequest) -> Admission | datetime:
+        """See ``CallGuard.admit``: takes a slot, unless the call has one."""
+        if call in self._slots:
+            return Admission.CALL
+        request, clock = call.request, self._context.clock
         until = min(clock.now() + WAIT_HERE, request.complete_by)
         for bounds in pauses(urgent=request.urgent):
             slot = await self._free(request)
             if slot is not None:
-                self._taken[attempt] = slot
-                return None
+                self._slots[call] = slot
+                return Admission.CALL
             pause = _drawn(bounds)
             if clock.now() + pause >= until:
                 break
             await clock.sleep(pause.total_seconds())
         return clock.now() + _drawn(put_back_for(urgent=request.urgent))
 
-    async def ended(self, attempt: CallAttempt, end: CallEnd, why: str) -> None:  # noqa: ARG002
+    async def ended(self, call: InFlightRequest, end: CallEnd, why: str) -> None:  # noqa: ARG002
         """See ``CallGuard.ended``. A slot that cannot be released is free after its lease."""
-        slot = self._taken.pop(attempt, None)
+        slot = self._slots.pop(call, None)
         if slot is None:
             return
         now = self._context.clock.now()
         try:
-            await self._lease(slot, attempt.request, now, now)
-        except StoreUnavailableError as down:
-            log.warning("slot %d of agent %s is not released: %s", slot, self._agent, down)
+            await self._lease(slot, call.request, now, now)
+        except StoreUnavailableError as error:
+            log.warning("slot %d of agent %s is not released: %s", slot, self._agent, error)
 
     async def _free(self, request: RequestMessage) -> int | None:
         now = self._context.clock.now()

@@ -5,8 +5,8 @@ that version. So these must not change under one version: the steps, their order
 the agents, whether a step has an undo, and the failure policy. Times, thresholds and notifications
 may change at any time; then they also hold for orders under way.
 
-The definition_hash of each version is stored when it is first used. A process compares it only once for
-each version.
+The hash of each version's definition is stored when it is first used. A process compares it only
+once for each version.
 """
 
 from __future__ import annotations

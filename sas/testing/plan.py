@@ -280,14 +280,9 @@ def _press(rng: random.Random, order: Submit) -> Press:
     at_s, order_id = _soon_after(rng, order)
     if rng.random() < 0.5:
         at_s = _moment(rng, 4)
-    return Press(
-        at_s=at_s,
-        order_id=order_id,
-        verb=rng.choice(VERBS),
-        stale=rng.random() < 0.15,
-        edited=rng.random() < 0.4,
-        twice=rng.random() < 0.2,
-    )
+    stale, edited, twice = (rng.random() < share for share in (0.15, 0.4, 0.2))
+    verb = rng.choice(VERBS)
+    return Press(at_s=at_s, order_id=order_id, verb=verb, stale=stale, edited=edited, twice=twice)
 
 
 def _redrives(rng: random.Random) -> list[Item]:

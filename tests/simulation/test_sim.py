@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from sas.actors.agent import AgentActor
 from sas.codec.external import Rejection
 from sas.codec.internal import RequestMessage
 from sas.codec.orders import Salvage
@@ -19,6 +18,7 @@ from sas.domain.messages import AlertKind, Verb
 from sas.domain.order import Direction
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.rejections import Rejections
+from sas.engine.request_content import RequestContent
 from sas.ports import Call, Message
 from sas.testing import system
 from sas.testing.bus import MemoryBus
@@ -124,13 +124,13 @@ def test_a_service_without_idempotency_is_found_and_its_story_is_made_short() ->
 def test_a_call_under_another_key_than_its_step_has_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    call_of = AgentActor._call_of
+    call_of = RequestContent.call_of
 
-    async def other(self: AgentActor, request: RequestMessage) -> Call:
+    async def other(self: RequestContent, request: RequestMessage) -> Call:
         call = await call_of(self, request)
         return replace(call, key=f"{call.key}-{request.epoch}")
 
-    monkeypatch.setattr(AgentActor, "_call_of", other)
+    monkeypatch.setattr(RequestContent, "call_of", other)
     project = Project.of(two_steps(), ROOT)
     played = play(
         project,

@@ -10,7 +10,7 @@ import pytest
 
 from sas.domain.messages import Outcome
 from sas.domain.order import Direction
-from sas.engine.hooks import CALLED
+from sas.engine.in_flight import CALL_STATE
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.ports import Call, StoreUnavailableError, TransientError
 from sas.testing.store import StoreFault
@@ -85,7 +85,7 @@ async def test_a_probe_that_fails_while_the_store_is_away_too_is_no_call_of_its_
     assert message is not None
     with pytest.raises(StoreUnavailableError) as away:
         await made.run(made.actors["stock"].handle(delivery(message)))
-    assert CALLED not in away.value.put_back_with
+    assert away.value.put_back_with[CALL_STATE] == "waiting"
 
 
 @pytest.mark.parametrize("probe", ["fails", "gets no answer"])

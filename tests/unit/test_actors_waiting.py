@@ -11,6 +11,7 @@ import pytest
 from sas.actors.agent import RetryPolicy
 from sas.domain.messages import Outcome
 from sas.domain.workflow import OnFailure, Step, Workflow
+from sas.engine.in_flight import CALL_STATE
 from sas.features.circuit_breaker import rules
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, BreakerState
 from sas.ports import AwaitCallback, Call, Message, TransientError
@@ -342,7 +343,11 @@ async def test_a_call_cut_off_for_lack_of_time_is_not_a_failure_of_its_service()
     requests = [made.bus.take(STOCK) for _ in range(5)]
     await made.run(
         asyncio.gather(
-            *(stock.handle(delivery(m, message_id="put-back/1")) for m in requests if m is not None)
+            *(
+                stock.handle(delivery(m, properties={CALL_STATE: "waiting"}))
+                for m in requests
+                if m is not None
+            )
         )
     )  # they had waited for a slot, and have what is left of their time
     assert len(made.agents["stock"].calls) == 5

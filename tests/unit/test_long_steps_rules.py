@@ -1,4 +1,4 @@
-"""The rules of long steps: whether a request may call, looks again, or asks for more time."""
+"""The rules of long steps: whether a request may call, checks again, or asks for more time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from sas.domain.calls import CallState
 from sas.domain.order import (
     Direction,
     Dispatched,
@@ -17,7 +18,7 @@ from sas.domain.order import (
 )
 from sas.domain.workflow import TIME_ALLOWED_MAX, TIME_ALLOWED_MIN
 from sas.features.long_steps import rules
-from sas.features.long_steps.rules import GRANT_RECHECK, GoAhead, LookAgain, Received
+from sas.features.long_steps.rules import GRANT_RECHECK, CheckAgain, GoAhead, Received
 from tests.unit.domain_cases import SECOND, T0
 
 ALLOWED = 60 * SECOND
@@ -50,11 +51,11 @@ def out(left: float) -> StepRecord:
     [
         (received(40), True),
         (received(39), False),
-        (received(10, first=False), True),
-        (received(9, first=False), False),
-        (received(60, is_look=True), False),  # only the granted CompleteBy counts
-        (received(TIME_ALLOWED_MIN.total_seconds(), put_back=True), True),
-        (received(TIME_ALLOWED_MIN.total_seconds() / 2, put_back=True), False),
+        (received(10, state=CallState.GOES_ON), True),
+        (received(9, state=CallState.GOES_ON), False),
+        (received(60, checks=1), False),  # only the granted CompleteBy counts
+        (received(TIME_ALLOWED_MIN.total_seconds(), state=CallState.WAITING), True),
+        (received(TIME_ALLOWED_MIN.total_seconds() / 2, state=CallState.WAITING), False),
     ],
 )
 def test_a_request_with_time_enough_reads_no_order(request_: Received, enough: bool) -> None:
@@ -67,23 +68,23 @@ def test_a_request_with_time_enough_reads_no_order(request_: Received, enough: b
         (received(5), None, None),
         (received(5), out(40), GoAhead(T0 + 40 * SECOND)),
         (received(5), out(500), GoAhead(T0 + ALLOWED)),
-        (received(5), out(5), LookAgain(AT, AT + ALLOWED, asks=True)),
-        (received(-500), out(-500), LookAgain(AT, AT + ALLOWED, asks=True)),
-        (received(5, waited=HOUR), out(5), LookAgain(AT, AT + HOUR + ALLOWED, asks=True)),
+        (received(5), out(5), CheckAgain(AT, AT + ALLOWED, asks=True)),
+        (received(-500), out(-500), CheckAgain(AT, AT + ALLOWED, asks=True)),
+        (received(5, waited=HOUR), out(5), CheckAgain(AT, AT + HOUR + ALLOWED, asks=True)),
         (
             received(5, waited=TIME_ALLOWED_MAX),
             out(5),
-            LookAgain(AT, AT + TIME_ALLOWED_MAX, asks=True),
+            CheckAgain(AT, AT + TIME_ALLOWED_MAX, asks=True),
         ),
-        (received(10, first=False), out(10), GoAhead(T0 + 10 * SECOND)),
-        (received(60, is_look=True), out(15), LookAgain(AT, T0 + ALLOWED, asks=False)),
-        (received(20, is_look=True), out(15), LookAgain(AT, AT + ALLOWED, asks=True)),
+        (received(10, state=CallState.GOES_ON), out(10), GoAhead(T0 + 10 * SECOND)),
+        (received(60, checks=1), out(15), CheckAgain(AT, T0 + ALLOWED, asks=False)),
+        (received(20, checks=1), out(15), CheckAgain(AT, AT + ALLOWED, asks=True)),
         (
-            received(60, is_look=True, first=False),
+            received(60, checks=1, state=CallState.GOES_ON),
             out(15),
-            LookAgain(AT, T0 + ALLOWED, asks=False),
+            CheckAgain(AT, T0 + ALLOWED, asks=False),
         ),
-        (received(60, is_look=True), out(60), GoAhead(T0 + ALLOWED)),
+        (received(60, checks=1), out(60), GoAhead(T0 + ALLOWED)),
     ],
     ids=[
         "superseded",
@@ -101,7 +102,7 @@ def test_a_request_with_time_enough_reads_no_order(request_: Received, enough: b
     ],
 )
 def test_a_request_calls_by_the_time_that_its_step_was_granted(
-    request_: Received, step: StepRecord | None, answer: GoAhead | LookAgain | None
+    request_: Received, step: StepRecord | None, answer: GoAhead | CheckAgain | None
 ) -> None:
     assert rules.judge(request_, step, Direction.DO, T0) == answer
 
@@ -120,28 +121,28 @@ def test_a_late_request_asks_for_time_only_if_a_call_may_follow(
     step: StepRecord, direction: Direction, asks: bool
 ) -> None:
     answer = rules.judge(received(5), step, direction, T0)
-    assert answer == (LookAgain(AT, AT + ALLOWED, asks=True) if asks else None)
+    assert answer == (CheckAgain(AT, AT + ALLOWED, asks=True) if asks else None)
 
 
 @pytest.mark.parametrize(
-    ("left", "after", "is_look", "look"),
+    ("left", "after", "checks", "check"),
     [
-        (ALLOWED, 10 * SECOND, False, (10 * SECOND, ALLOWED, True)),
-        (ALLOWED, 10 * SECOND, True, (10 * SECOND, ALLOWED, False)),
-        (ALLOWED, 40 * SECOND, True, (40 * SECOND, ALLOWED, False)),
-        (ALLOWED, 41 * SECOND, True, (41 * SECOND, 101 * SECOND, True)),
+        (ALLOWED, 10 * SECOND, 0, (10 * SECOND, ALLOWED, True)),
+        (ALLOWED, 10 * SECOND, 1, (10 * SECOND, ALLOWED, False)),
+        (ALLOWED, 40 * SECOND, 1, (40 * SECOND, ALLOWED, False)),
+        (ALLOWED, 41 * SECOND, 1, (41 * SECOND, 101 * SECOND, True)),
         (
             ALLOWED,
             TIME_ALLOWED_MAX,
-            True,
+            1,
             (TIME_ALLOWED_MAX - ALLOWED / 2, TIME_ALLOWED_MAX, True),
         ),
     ],
     ids=["after the first call", "soon", "a third is left", "less is left", "the longest"],
 )
 def test_a_step_asks_for_time_once_and_then_only_when_little_is_left(
-    left: timedelta, after: timedelta, is_look: bool, look: tuple[timedelta, timedelta, bool]
+    left: timedelta, after: timedelta, checks: int, check: tuple[timedelta, timedelta, bool]
 ) -> None:
-    at, until, asks = look
-    found = rules.next_look(T0 + left, ALLOWED, after, T0, is_look=is_look)
-    assert found == LookAgain(T0 + at, T0 + until, asks=asks)
+    at, until, asks = check
+    next_check = rules.next_check(T0 + left, ALLOWED, after, checks=checks, now=T0)
+    assert next_check == CheckAgain(T0 + at, T0 + until, asks=asks)

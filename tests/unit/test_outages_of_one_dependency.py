@@ -163,7 +163,7 @@ async def test_a_request_whose_reply_cannot_be_sent_is_called_again_with_the_sam
     away(made, QUEUES.replies)
     assert await receive(made, message) is None
     put_back = await again(made, STOCK, 2)
-    assert put_back.properties["sas_called"] == "yes"
+    assert put_back.properties["sas_call_state"] == "tried"
     away(made)
     await receive(made, put_back)
     keys = [call.key for _, call in made.agents["stock"].calls]
@@ -191,7 +191,7 @@ async def test_a_request_that_made_no_call_before_the_outage_is_not_marked_as_ca
     await receive(made, message)
     put_back = made.bus.queues[STOCK].waiting
     if put_back:
-        assert "sas_called" not in put_back[0].message.properties
+        assert "sas_call_state" not in put_back[0].message.properties
     assert len(made.agents["stock"].calls) <= 1
 
 
@@ -249,7 +249,7 @@ async def test_an_application_that_sets_our_properties_changes_nothing_but_its_o
     """A sender can set any property of its message, also those of a message that was put back."""
     made = kit(duplicate_window=WINDOW)
     forged = {
-        **dict.fromkeys((EXTERNAL_SENT, "sas_called", "sas_first_id", "sas_left_since"), "yes"),
+        **dict.fromkeys((EXTERNAL_SENT, "sas_call_state", "sas_first_id", "sas_left_since"), "yes"),
         TIMES: "7",
         "sas_dead_letter_source": QUEUES.replies,
         "sas_first_at": "yesterday",

@@ -14,7 +14,7 @@ from azure.servicebus.aio import ServiceBusClient
 
 from sas.adapters.servicebus import ServiceBus
 from sas.adapters.tables.table import Meter
-from sas.engine.hooks import PUT_BACK
+from sas.engine.in_flight import CALL_STATE
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import Message, RefusedError, TransientError
 from sas.telemetry import metrics, tracing
@@ -251,7 +251,9 @@ async def test_a_breaker_is_counted_at_each_change_of_its_state(recorded: Record
     await made.run(actor.handle(delivery(message, message_id="m")))
     assert recorded.count("sas.breaker.changes", agent="stock", breaker="open") == 1
     await made.later(16)
-    await made.run(actor.handle(delivery(message, message_id=f"{PUT_BACK}m")))
+    await made.run(
+        actor.handle(delivery(message, message_id="put-back/m", properties={CALL_STATE: "waiting"}))
+    )
     assert recorded.count("sas.breaker.changes", breaker="half-open") == 1
     assert recorded.count("sas.breaker.changes", breaker="closed") == 1
 

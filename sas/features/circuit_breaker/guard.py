@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
 from sas.engine.context import Context
-from sas.engine.hooks import CallAttempt, CallEnd
+from sas.engine.hooks import Admission, CallEnd
+from sas.engine.in_flight import InFlightRequest
 from sas.engine.shared_values import SharedValues
 from sas.features.circuit_breaker import rules
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, BreakerState
@@ -53,49 +54,49 @@ class CircuitBreaker:
         self._breaker = Breaker()
         self._looked_at: datetime | None = None
 
-    async def admit(self, attempt: CallAttempt) -> datetime | None:
+    async def admit(self, call: InFlightRequest) -> Admission | datetime:
         """See ``CallGuard.admit``.
 
         If a probe is due, this request becomes the probe. If another request became it first, this
         one waits.
         """
         if not self._policy.failures_max:
-            return None
-        request = attempt.request.id
+            return Admission.CALL
+        request = call.request
         for _ in range(_TRIES):
             now = self._context.clock.now()
             await self._look(now)
-            found = self._breaker
-            wait = rules.wait_of(found, request, now, attempt.request.order_id)
-            if wait is not None or found.state is BreakerState.CLOSED:
-                return wait
-            attempt.probes = True
-            if found.prober == request and found.state is BreakerState.HALF_OPEN:
-                return None
-            if await self._change(rules.probe(found, request, self._policy, now)):
-                log.info("circuit of %s: request %s is the probe", self._agent, request)
-                return None
-            attempt.probes = False
+            breaker = self._breaker
+            until = rules.wait_of(breaker, request.id, now, request.order_id)
+            if until is not None:
+                return until
+            if breaker.state is BreakerState.CLOSED:
+                return Admission.CALL
+            if breaker.prober == request.id and breaker.state is BreakerState.HALF_OPEN:
+                return Admission.PROBE
+            if await self._change(rules.probe(breaker, request.id, self._policy, now)):
+                log.info("circuit of %s: request %s is the probe", self._agent, request.id)
+                return Admission.PROBE
         return self._context.clock.now() + LOOK_AGAIN_AFTER
 
-    async def ended(self, attempt: CallAttempt, end: CallEnd, why: str) -> None:
+    async def ended(self, call: InFlightRequest, end: CallEnd, why: str) -> None:
         """See ``CallGuard.ended``."""
         if not self._policy.failures_max:
             return
-        attempt.excused = attempt.probes and end in {CallEnd.FAILED, CallEnd.ERROR_ANSWER}
+        request = call.request
         match end:
             case CallEnd.ANSWERED:
                 await self._succeeded()
             case CallEnd.FAILED:
                 self._failures += 1
-                await self._failed(attempt.request.order_id, why)
+                await self._failed(request.order_id, why)
             case CallEnd.ERROR_ANSWER:
-                self._failed_orders.add(attempt.request.order_id)
-                await self._failed(attempt.request.order_id, why)
+                self._failed_orders.add(request.order_id)
+                await self._failed(request.order_id, why)
             case CallEnd.UNKNOWN:
-                found, request = self._breaker, attempt.request.id
-                if found.state is BreakerState.HALF_OPEN and found.prober == request:
-                    await self._change(rules.given_up(found, self._context.clock.now()))
+                breaker = self._breaker
+                if breaker.state is BreakerState.HALF_OPEN and breaker.prober == request.id:
+                    await self._change(rules.given_up(breaker, self._context.clock.now()))
 
     async def _succeeded(self) -> None:
         """Record an answer of the service. The answer to a probe closes the circuit."""
@@ -179,7 +180,7 @@ class OpenCircuits:
     def __init__(self, store: StateStore, clock: Clock) -> None:
         self._clock = clock
         self._shared = breakers(store)
-        self._known: dict[str, Breaker] = {}
+        self._circuits: dict[str, Breaker] = {}
         self._looked_at: datetime | None = None
 
     async def incidents(self) -> tuple[list[Incident], list[tuple[AlertKind, str]]]:
@@ -191,10 +192,14 @@ class OpenCircuits:
             StoreUnavailableError: the circuits could not be read.
         """
         now = self._clock.now()
-        found = {name: one.value for name, one in (await self._shared.all()).items()}
+        circuits = {name: shared.value for name, shared in (await self._shared.all()).items()}
         return (
-            [_incident(agent, one, now) for agent, one in found.items() if _is_open(one)],
-            [_name(agent) for agent, one in found.items() if not _is_open(one)],
+            [
+                _incident(agent, breaker, now)
+                for agent, breaker in circuits.items()
+                if _is_open(breaker)
+            ],
+            [_name(agent) for agent, breaker in circuits.items() if not _is_open(breaker)],
         )
 
     async def refresh(self, agents: Mapping[str, object]) -> None:
@@ -207,34 +212,34 @@ class OpenCircuits:
         if self._looked_at is not None and now - self._looked_at < LOOK_AGAIN_AFTER:
             return
         for agent in sorted(agents):
-            found = await self._shared.read(agent)
-            self._known[agent] = found.value if found else Breaker()
+            shared = await self._shared.read(agent)
+            self._circuits[agent] = shared.value if shared else Breaker()
         self._looked_at = now
 
     def is_open(self, agent: str, now: datetime) -> bool:
         """Return whether a new request to an agent would have to wait."""
-        return rules.wait_of(self._known.get(agent, Breaker()), "", now) is not None
+        return rules.wait_of(self._circuits.get(agent, Breaker()), "", now) is not None
 
 
-def _is_open(found: Breaker) -> bool:
-    return found.state is not BreakerState.CLOSED
+def _is_open(breaker: Breaker) -> bool:
+    return breaker.state is not BreakerState.CLOSED
 
 
 def _name(agent: str) -> tuple[AlertKind, str]:
     return AlertKind.BREAKER_OPEN, f"agent {agent}"
 
 
-def _incident(agent: str, found: Breaker, now: datetime) -> Incident:
+def _incident(agent: str, breaker: Breaker, now: datetime) -> Incident:
     text = (
-        f"The remote service of agent {agent} failed too often in a row ({found.why}). No calls go "
-        "out until a probe succeeds. Requests wait, and no failure is counted. Check that service."
+        f"The remote service of agent {agent} failed too often in a row ({breaker.why}). No calls "
+        "go out until a probe succeeds. Requests wait, and no failure is counted. Check that service."
     )
     kind, scope = _name(agent)
     return Incident(
         kind=kind,
         scope=scope,
         text=text,
-        since=found.since or now,
+        since=breaker.since or now,
         until=now + _ACTIVE_FOR,
         agent=agent,
     )

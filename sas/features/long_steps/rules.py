@@ -1,7 +1,7 @@
 """Long steps, pure: how much time a request has, and when it asks for more.
 
 Only the CompleteBy that the scheduler granted counts. A request that needs more time asks for it,
-and looks again whether it was granted.
+and checks again whether it was granted.
 """
 
 from __future__ import annotations
@@ -9,40 +9,45 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from sas.domain.calls import CallState
 from sas.domain.claim import calls_until, is_cancelled
 from sas.domain.order import Direction, StepRecord
 from sas.domain.workflow import NO_TIME, TIME_ALLOWED_MAX, TIME_ALLOWED_MIN
 
 GRANT_RECHECK = timedelta(seconds=2)
-"""Pause before a request looks again for the time that it asked for."""
+"""Pause before a request checks whether it was granted the time that it asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
     """A request as it comes to its agent, with the CompleteBy that it carries.
 
-    ``is_look``: the agent was called before and looks again. ``first``: the request only waited in
-    its queue until now. ``put_back``: it was put back because no call could begin. ``waited`` is
-    how long it waited in its queue.
+    ``state`` is the ``CallState`` that its message carries. ``checks`` counts the earlier messages
+    of this request: more than 0 means that it comes back to check on work, or with new time.
+    ``waited`` is how long it waited in its queue.
     """
 
     complete_by: datetime
     allowed: timedelta
-    is_look: bool = False
-    first: bool = True
-    put_back: bool = False
+    state: CallState = CallState.QUEUED
+    checks: int = 0
     waited: timedelta = NO_TIME
 
     @property
-    def enough(self) -> timedelta:
+    def time_needed(self) -> timedelta:
         """The time that must be left for a call.
 
-        A first call gets most of the time allowed: the time in the queue is not the fault of the
-        remote service. A request that was put back because no call could begin keeps only the time
-        that is left. Otherwise its time would never end.
+        A first call gets most of the time allowed, because the time in the queue is not the fault
+        of the remote service. A request that was put back keeps only the time that is left.
+        Otherwise its time would never end: each return from a wait would add some.
         """
-        enough = self.allowed * 2 / 3 if self.first else self.allowed / 6
-        return min(TIME_ALLOWED_MIN, enough) if self.put_back else enough
+        match self.state:
+            case CallState.QUEUED:
+                return self.allowed * 2 / 3
+            case CallState.GOES_ON:
+                return self.allowed / 6
+            case _:
+                return min(TIME_ALLOWED_MIN, self.allowed / 6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,7 @@ class GoAhead:
 
 
 @dataclass(frozen=True, slots=True)
-class LookAgain:
+class CheckAgain:
     """Put the request back until ``at``, with the CompleteBy ``until``.
 
     ``asks`` says that the scheduler is to be asked for that time.
@@ -66,46 +71,50 @@ class LookAgain:
 
 def has_time(received: Received, now: datetime) -> bool:
     """Return whether a request has time enough by what it carries, so that no order is read."""
-    return not received.is_look and received.complete_by - now >= received.enough
+    return not received.checks and received.complete_by - now >= received.time_needed
 
 
 def judge(
     received: Received, step: StepRecord | None, direction: Direction, now: datetime
-) -> GoAhead | LookAgain | None:
+) -> GoAhead | CheckAgain | None:
     """Decide about a request whose order was read. None drops it: no call may go out.
 
     ``step`` is None if the step no longer waits for this request.
     """
     if step is None:
         return None
-    allowed, known = received.allowed, received.complete_by
+    allowed, carried = received.allowed, received.complete_by
     granted = calls_until(step, direction) or now
-    if granted - now >= (received.enough if granted >= known else allowed / 3):
+    if granted - now >= (received.time_needed if granted >= carried else allowed / 3):
         return GoAhead(min(granted, now + allowed))
     if not _may_get_time(step, direction):
         return None
     at = now + GRANT_RECHECK
-    if received.is_look and known - now > allowed / 3:
-        return LookAgain(at, known, asks=False)  # it is not granted yet
+    if received.checks and carried - now > allowed / 3:
+        return CheckAgain(at, carried, asks=False)  # it is not granted yet
     # It goes to the end of its queue: ask for another wait as long as the last one, too.
-    return LookAgain(at, at + min(received.waited + allowed, TIME_ALLOWED_MAX), asks=True)
+    return CheckAgain(at, at + min(received.waited + allowed, TIME_ALLOWED_MAX), asks=True)
 
 
-def next_look(
-    known: datetime, allowed: timedelta, check_after: timedelta, now: datetime, *, is_look: bool
-) -> LookAgain:
-    """Return the next look at a step that goes on, ``check_after`` from now.
+def next_check(
+    complete_by: datetime,
+    allowed: timedelta,
+    check_after: timedelta,
+    *,
+    checks: int,
+    now: datetime,
+) -> CheckAgain:
+    """Return the next check of a step that goes on, ``check_after`` from now.
 
-    ``known`` is its CompleteBy. It asks for time only if less than a third of the time allowed
-    would be left, or if this was its first call. So a step that is looked at often does not fill
-    the journal.
+    It asks for time only if less than a third of the time allowed would be left, or if this was the
+    first call. So a step that is checked often does not fill the journal.
     """
-    # At most TIME_ALLOWED_MAX is granted, and at the look some of it must be left.
+    # At most TIME_ALLOWED_MAX is granted, and at the check some of it must be left.
     at = now + min(check_after, TIME_ALLOWED_MAX - allowed / 2)
-    until = known
-    if known - at < allowed / 3:
+    until = complete_by
+    if complete_by - at < allowed / 3:
         until = min(at + allowed, now + TIME_ALLOWED_MAX)
-    return LookAgain(at, until, asks=until > known or not is_look)
+    return CheckAgain(at, until, asks=until > complete_by or not checks)
 
 
 def _may_get_time(step: StepRecord, direction: Direction) -> bool:

@@ -1,7 +1,7 @@
-"""Long steps: they outlast a call. The agent looks at them again later, or a callback ends them.
+"""Long steps: they outlast a call. The agent checks on them later, or a callback ends them.
 
 The agent asks the scheduler for time with a progress message, and puts its request back until the
-next look. So no message lock and no function lasts as long as the step. Only the CompleteBy that
+next check. So no message lock and no function lasts as long as the step. Only the CompleteBy that
 the scheduler granted counts, so a request that comes back reads it first.
 
 A request that waited too long in its queue gets time in the same way.
@@ -15,6 +15,7 @@ import msgspec
 
 from sas.codec import internal
 from sas.codec.internal import RequestMessage
+from sas.domain.calls import CallEvent, CallState
 from sas.domain.claim import is_out
 from sas.domain.ids import digest_id, progress_id
 from sas.domain.messages import Progress
@@ -23,13 +24,9 @@ from sas.domain.queues import lane
 from sas.domain.workflow import NO_TIME
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
-from sas.engine.hooks import (
-    CALLED,
-    PUT_BACK,
-    called_before,
-)
+from sas.engine.in_flight import InFlightRequest, carrying
 from sas.features.long_steps import rules
-from sas.features.long_steps.rules import GoAhead, LookAgain, Received
+from sas.features.long_steps.rules import CheckAgain, GoAhead, Received
 from sas.ports import AwaitCallback, Later, Message, StillRunning
 from sas.telemetry.tracing import logger
 
@@ -43,21 +40,19 @@ class ContinuedSteps:
         self._context = context
         self._agent = agent
 
-    async def granted(self, request: RequestMessage, delivery: Delivery) -> RequestMessage | None:
+    async def granted(self, call: InFlightRequest, delivery: Delivery) -> RequestMessage | None:
         """See ``LongSteps.granted``.
 
         Raises:
             StoreUnavailableError, BusUnavailableError: put the message back.
         """
-        now = self._context.clock.now()
+        request, now = call.request, self._context.clock.now()
         waited = now - delivery.enqueued_at if delivery.enqueued_at else NO_TIME
-        put_back = delivery.message_id.startswith(PUT_BACK)
         received = Received(
             complete_by=request.complete_by,
-            allowed=timedelta(seconds=request.time_allowed),
-            is_look=request.checks > 0,
-            first=not put_back and CALLED not in delivery.properties,
-            put_back=put_back,
+            allowed=call.time_allowed,
+            state=call.carried,
+            checks=request.checks,
             waited=max(waited, NO_TIME),
         )
         if rules.has_time(received, now):
@@ -70,16 +65,20 @@ class ContinuedSteps:
         match rules.judge(received, step, direction, now):
             case GoAhead(until):
                 return msgspec.structs.replace(request, complete_by=until)
-            case LookAgain() as look:
-                asked = [self._progress(request, look.until, "received late")] if look.asks else []
-                again = self._again(request, look, called=called_before(delivery))
-                await self._context.bus.send([*asked, again])
+            case CheckAgain() as check:
+                call.move(CallEvent.NEEDS_TIME)
+                messages = [self._again(request, check, call.state)]
+                if check.asks:
+                    messages.insert(0, self._progress(request, check.until, "received late"))
+                await self._context.bus.send(messages)
+            case None:
+                call.move(CallEvent.SUPERSEDED)
         return None
 
     async def go_on(self, request: RequestMessage, later: Later) -> None:
         """See ``LongSteps.go_on``.
 
-        Every message id follows from the request's id and the number of the look. So a redelivery
+        Every message id follows from the request's id and the number of the check. So a redelivery
         sends the same messages.
 
         Raises:
@@ -92,15 +91,15 @@ class ContinuedSteps:
                 messages.append(self._progress(request, now + within, note, awaits=True))
             case StillRunning(check_after, note):
                 allowed = timedelta(seconds=request.time_allowed)
-                look = rules.next_look(
-                    request.complete_by, allowed, check_after, now, is_look=request.checks > 0
+                check = rules.next_check(
+                    request.complete_by, allowed, check_after, checks=request.checks, now=now
                 )
-                if look.asks:
-                    messages.append(self._progress(request, look.until, note))
-                messages.append(self._again(request, look, called=True))
+                if check.asks:
+                    messages.append(self._progress(request, check.until, note))
+                messages.append(self._again(request, check, CallState.GOES_ON))
         await self._context.bus.send(messages)
         log.info(
-            "goes on: order %s step %s %s epoch %d, look %d",
+            "goes on: order %s step %s %s epoch %d, check %d",
             request.order_id, request.step_name, request.direction, request.epoch, request.checks,
         )  # fmt: skip
 
@@ -126,13 +125,13 @@ class ContinuedSteps:
         queue = lane(self._context.queues.replies, urgent=request.urgent)
         return Message(queue, own_id, internal.encode(internal.from_progress(progress, own_id)))
 
-    def _again(self, request: RequestMessage, look: LookAgain, *, called: bool) -> Message:
-        again = msgspec.structs.replace(request, complete_by=look.until, checks=request.checks + 1)
-        own_id = digest_id(request.id, "look", str(again.checks))
+    def _again(self, request: RequestMessage, check: CheckAgain, state: CallState) -> Message:
+        """Return a request as it comes again at its next check, in that state."""
+        again = msgspec.structs.replace(request, complete_by=check.until, checks=request.checks + 1)
         return Message(
             self._context.queues.agent(self._agent, urgent=request.urgent),
-            f"look/{own_id}",
+            f"check/{digest_id(request.id, 'check', str(again.checks))}",
             internal.encode(again),
-            scheduled_at=look.at,
-            properties={CALLED: "yes"} if called else {},
+            scheduled_at=check.at,
+            properties=carrying(state),
         )
