@@ -33,8 +33,8 @@ def go_on(project: Path) -> None:
         agents.write(f"\n\n{approver}")
     put(
         project / "orders" / "workflows.py",
-        ('Step("book-room", "hotel", TIME, after=(), undo=Undo())', room),
-        ('Step("confirm", "desk", TIME, after=("book-room", "book-flight"))', APPROVED),
+        ('Step("book-room", agent="hotel", time_allowed=TIME, after=(), undo=Undo())', room),
+        (CONFIRMED, APPROVED),
     )
     put(
         project / "orders" / "__init__.py",
@@ -45,8 +45,19 @@ def go_on(project: Path) -> None:
     )
 
 
-APPROVED = """Step("approve", "approver", TIME, after=("book-room", "book-flight")),
-                    Step("confirm", "desk", TIME)"""
+CONFIRMED = """Step(
+                        "confirm",
+                        agent="desk",
+                        time_allowed=TIME,
+                        after=("book-room", "book-flight"),
+                    )"""
+APPROVED = """Step(
+                        "approve",
+                        agent="approver",
+                        time_allowed=TIME,
+                        after=("book-room", "book-flight"),
+                    ),
+                    Step("confirm", agent="desk", time_allowed=TIME)"""
 AGENTS = """
         "hostel": BookingAgent(HttpService("hostel", address), "/rooms"),
         "approver": ApproverAgent(HttpService("approver", env["APPROVALS_URL"]), "/approvals"),

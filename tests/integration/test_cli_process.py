@@ -49,7 +49,9 @@ import sys, sas.cli.main
 from sas.cli import output
 from sas.cli.arguments import Verb
 run = lambda arguments: output.say("Zoë \\u4f60") or 0
-sas.cli.main.VERBS = [Verb("list", "", "", lambda parser: None, run)]
+no_arguments = lambda parser: None
+verb = Verb(name="list", summary="", description="", add_arguments=no_arguments, run=run)
+sas.cli.main.VERBS = [verb]
 sys.exit(sas.cli.main.main(["list"]))
 """
 
