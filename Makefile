@@ -1,5 +1,5 @@
 # Two commands: `make demo` and `make test`. Each does all the set-up it needs on a fresh machine.
-.PHONY: help setup demo up docs chaos soak test test-all test-unit test-infra test-sdk check lint types contracts format bench bench-peers weight dist clean
+.PHONY: help setup demo up docs chaos soak test test-all test-unit test-infra test-sdk check lint names types contracts format bench bench-peers weight dist clean
 SHELL := /bin/bash
 VENV := .venv
 # Tests start hundreds of processes. Without bytecode on disk each of them compiles every module.
@@ -79,11 +79,14 @@ test-sdk: setup ## Microsoft's own tests of azure-servicebus against our broker 
 dist: setup ## both packages as wheel and sdist, in build/dist
 	@$(PY) -m tools.dist
 
-check: lint types contracts ## lint, types and import contracts
+check: lint names types contracts ## lint, names, types and import contracts
 
 lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+
+names: setup
+	$(PY) -m tools.names
 
 types: setup
 	$(PY) -m mypy

@@ -21,31 +21,59 @@ _INTERRUPTED = 130
 
 def parser() -> argparse.ArgumentParser:
     """The arguments of `python -m devstack`."""
-    found = argparse.ArgumentParser(
+    command = argparse.ArgumentParser(
         prog="devstack",
         description="Azure on one machine: a Service Bus broker, Azurite and a Functions host.",
     )
-    verbs = found.add_subparsers(dest="verb", required=True)
+    verbs = command.add_subparsers(dest="verb", required=True)
     up = verbs.add_parser("up", help="start all three and show where they run")
-    says = "show what `up` with the same options lacks on this machine, and how to fix it"
-    for add in (up.add_argument, verbs.add_parser("doctor", help=says).add_argument):
-        add("app_dir", type=Path, nargs="?", default=Path(), metavar="APP_DIR",
-            help="the directory of function_app.py (default: here)")  # fmt: skip
-        add("--config", type=Path, metavar="FILE",
-            help="the emulator's Config.json with the queues")  # fmt: skip
+    doctor_help = "show what `up` with the same options lacks on this machine, and how to fix it"
+    for add in (up.add_argument, verbs.add_parser("doctor", help=doctor_help).add_argument):
+        add(
+            "app_dir",
+            type=Path,
+            nargs="?",
+            default=Path(),
+            metavar="APP_DIR",
+            help="the directory of function_app.py (default: here)",
+        )
+        add(
+            "--config", type=Path, metavar="FILE", help="the emulator's Config.json with the queues"
+        )
         add_app_options(add, only=[])
-        add("--processes", type=int, default=1, metavar="N",
-            help="host processes on the same queues")  # fmt: skip
-        add("--ports", choices=["fixed", "free"], default="fixed",
-            help="the usual ports (5672, 5300, 10002, 7071), or free ones")  # fmt: skip
+        add(
+            "--processes",
+            type=int,
+            default=1,
+            metavar="N",
+            help="host processes on the same queues",
+        )
+        add(
+            "--ports",
+            choices=["fixed", "free"],
+            default="fixed",
+            help="the usual ports (5672, 5300, 10002, 7071), or free ones",
+        )
         add("--data", type=Path, metavar="DIR", help="keep messages, tables and timer status here")
-        add("--with", dest="beside", action="append", default=[], metavar="COMMAND",
-            help="also run this command, with the host's settings in its environment")  # fmt: skip
-        add("--needs", type=needed_port, action="append", default=[], metavar="PORT=NAME",
-            help="a port that this command needs: it is checked before the start")  # fmt: skip
+        add(
+            "--with",
+            dest="beside",
+            action="append",
+            default=[],
+            metavar="COMMAND",
+            help="also run this command, with the host's settings in its environment",
+        )
+        add(
+            "--needs",
+            type=needed_port,
+            action="append",
+            default=[],
+            metavar="PORT=NAME",
+            help="a port that this command needs: it is checked before the start",
+        )
         add("-v", "--verbose", action="store_true", help="show all log lines, by component")
     verbs.add_parser("install", help="install Azurite with npm for this user (up does so too)")
-    return found
+    return command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,7 +132,7 @@ async def report(stack: Stack) -> int:
         except DevstackError as error:
             problems = str(error).splitlines()
     if problems:
-        _print("\n".join(f"- {one}" for one in problems))
+        _print("\n".join(f"- {problem}" for problem in problems))
         return 1
     if not has_azurite(stack.app_dir):
         _print("Azurite is not installed: `devstack up` installs it with npm (once).")
@@ -117,8 +145,10 @@ async def report(stack: Stack) -> int:
 async def _up(stack: Stack, *, verbose: bool) -> int:
     """Run the stack until a signal stops it (0) or a part ends (DevstackError)."""
     env_file = EnvFile(stack.app_dir)
-    stopped, running = stop_event().wait(), _run(stack, env_file, verbose=verbose)
-    tasks = [asyncio.create_task(stopped), asyncio.create_task(running)]
+    tasks = [
+        asyncio.create_task(stop_event().wait()),
+        asyncio.create_task(_run(stack, env_file, verbose=verbose)),
+    ]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -139,37 +169,40 @@ async def _run(stack: Stack, env_file: EnvFile, *, verbose: bool) -> None:
     await stack.start()
     try:
         env_file.write(stack.host_settings())
-        found = (
+        hint = (
             f"They are in {env_file.path}, where programs may look. Only other programs need "
             "these lines."
         )
     except DevstackError as error:
-        found = str(error)
-    _print(_screen(stack, found, verbose=verbose))
+        hint = str(error)
+    _print(_screen(stack, hint, verbose=verbose))
     await asyncio.gather(stack.watch(), _follow_logs(stack, verbose=verbose))
 
 
-def _screen(stack: Stack, found: str, *, verbose: bool) -> str:
-    """The processes with their addresses, and lines with the connections to paste."""
+def _screen(stack: Stack, hint: str, *, verbose: bool) -> str:
+    """The processes with their addresses, and lines with the connections to paste.
+
+    `hint` tells where else the connections are.
+    """
     endpoint = stack.servicebus_connection.removeprefix("Endpoint=sb://").split(";")[0]
     rows = [("broker", _pid(stack.broker), f"amqp://{endpoint}")]
     if stack.management_port:
         rows.append(("management", _pid(stack.broker), f"http://127.0.0.1:{stack.management_port}"))
     if stack.azurite is not None:
-        where = f"http://127.0.0.1:{stack.azurite.port}"
-        rows.append(("azurite table", _pid(stack.azurite.child), where))
+        address = f"http://127.0.0.1:{stack.azurite.port}"
+        rows.append(("azurite table", _pid(stack.azurite.child), address))
     for host in stack.processes:
-        where = f"http://127.0.0.1:{host.http_port}  " if host.http_port else ""
-        rows.append(("host", _pid(host), where + ", ".join(host.functions)))
+        address = f"http://127.0.0.1:{host.http_port}  " if host.http_port else ""
+        rows.append(("host", _pid(host), address + ", ".join(host.functions)))
     if ignored := {name: "" for host in stack.processes for name in host.ignores}:
         rows.append(("host.json", "", f"the host ignores {', '.join(ignored)}"))
-    rows += [("beside", _pid(one), one.argv[-1]) for one in stack.beside]
+    rows += [("beside", _pid(child), child.argv[-1]) for child in stack.beside]
     lines = [f"Azure on this machine, for {stack.app_dir}", ""]
-    lines += [f"  {name:<14} {pid:<12} {where}" for name, pid, where in rows]
+    lines += [f"  {name:<14} {pid:<12} {details}" for name, pid, details in rows]
     lines += ["", "The settings of the host, for another shell:", ""]
-    lines += [*export_lines(stack.host_settings()), "", found]
-    where = "below" if verbose else f"in {stack.logs}; errors are shown below (-v shows all)"
-    return "\n".join([*lines, f"Logs are {where}. Ctrl-C stops everything."])
+    lines += [*export_lines(stack.host_settings()), "", hint]
+    logs = "below" if verbose else f"in {stack.logs}; errors are shown below (-v shows all)"
+    return "\n".join([*lines, f"Logs are {logs}. Ctrl-C stops everything."])
 
 
 def _pid(child: Child | None) -> str:
@@ -178,11 +211,11 @@ def _pid(child: Child | None) -> str:
 
 async def _follow_logs(stack: Stack, *, verbose: bool) -> None:
     """Print new log lines after the name of their component: all lines, or errors only."""
-    read: dict[Path, int] = {}
+    offsets: dict[Path, int] = {}
     while True:
         for child in stack.children():
             for path in (child.log_path, child.out_path):
-                lines, read[path] = complete_lines(path, read.get(path, 0))
+                lines, offsets[path] = complete_lines(path, offsets.get(path, 0))
                 for line in lines:
                     if verbose or child in stack.beside or is_error(line):
                         _print(f"[{child.name}] {line if verbose else readable(line)}")

@@ -1,8 +1,8 @@
 """Azurite, Microsoft's storage emulator, as a child process.
 
-Azurite sends telemetry unless it is told not to. It saves its data every 5 seconds, and when it
-receives SIGINT. At SIGTERM it loses unsaved data. So `stop` sends SIGINT. If this process is
-killed, Azurite receives SIGINT too.
+Azurite sends telemetry unless an option turns it off. It saves its data every 5 seconds and when
+it receives SIGINT, but at SIGTERM it loses unsaved data. So `stop` sends SIGINT, and if this
+process is killed, the kernel sends SIGINT to Azurite too.
 """
 
 import json
@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from signal import SIGINT
 from typing import Self
@@ -24,14 +25,14 @@ KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr
 FIXED_PORT = 10002
 
 _PACKAGE = Path(__file__).parent / "azurite"
-"""Its package.json and package-lock.json pin Azurite. A working copy has node_modules here too."""
+"""package.json and package-lock.json here pin Azurite. A working copy has node_modules here too."""
 _MAIN = Path("azurite/dist/src/table/main.js")
 _COMMAND = "azurite-table"
 _INSTALL_S = 900
 _READY_S = 30.0
 _STOP_S = 4.0
 _SAVE_S = 60.0
-"""Time to stop if the data are on disk. If Azurite is killed before it has saved, data are lost."""
+"""Time to stop with data on disk: an Azurite that is killed before it has saved loses data."""
 _ATTEMPTS_MAX = 5
 
 
@@ -76,16 +77,16 @@ class Azurite:
         await wait_for_async(self._start_steps())
 
     def _start_steps(self) -> Steps[None]:
-        """Start; try another free port when another process takes it in the meantime."""
+        """Start; try another free port if another process has taken the first meanwhile."""
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             port = self._fixed_port or free_port()
             child = self.child = self._launch(port)
             try:
-                yield from child.until_steps(lambda c=child, p=port: _listens(c, p), _READY_S)  # type: ignore[misc]
+                yield from child.until_steps(partial(_listens, child, port), _READY_S)
             except BaseException as error:
-                taken = isinstance(error, ChildFailedError) and "EADDRINUSE" in child.tail()
+                is_busy = isinstance(error, ChildFailedError) and "EADDRINUSE" in child.tail()
                 self.stop()
-                if not taken:
+                if not is_busy:
                     raise
                 if self._fixed_port or attempt == _ATTEMPTS_MAX:
                     raise ChildFailedError(
@@ -112,9 +113,9 @@ class Azurite:
         return child
 
     def stop(self, *, timeout_s: float = _STOP_S) -> None:
-        """Stop Azurite (blocking); data on disk is kept, and a second call does nothing.
+        """Stop Azurite (blocking) and keep the data on disk; a second call does nothing.
 
-        After `timeout_s` seconds it is killed; with data on disk after a minute.
+        If it still runs after `timeout_s` seconds (with data on disk: a minute), it is killed.
         """
         wait_for(self._stop_steps(timeout_s))
 
@@ -147,7 +148,10 @@ class Azurite:
 
 
 def _listens(child: Child, port: int) -> bool | None:
-    """Read Azurite's own output: an open port could belong to another process."""
+    """Return True once Azurite has printed that it listens, and None before.
+
+    An open port proves nothing, because it could belong to another process.
+    """
     text = rf"successfully (listening at|started on) \S*:{port}\b"
     return True if re.search(text, "\n".join(child.out_lines())) else None
 
@@ -167,10 +171,10 @@ def _node() -> str:
 
 
 def _program(near: Path | None) -> Path:
-    """Return Azurite's table service from wherever npm put it.
+    """Return the program of Azurite's table service, or raise NotInstalledError.
 
-    It is looked for in this package's directory, in the node_modules of the project `near` and of
-    the directories above it, on PATH, and where `install` puts it.
+    These places may have it, in this order: this package's directory, the node_modules of the
+    project `near` and of the directories above it, PATH, and the directory that `install` fills.
     """
     project = (near or Path()).resolve()
     roots = [_PACKAGE, project, *project.parents, _cache()]
@@ -192,25 +196,26 @@ def install() -> Path:
     npm = shutil.which("npm")
     if npm is None:
         raise NotInstalledError("npm was not found on PATH: install Node 20 or newer with npm.")
-    to = make_directory(_cache())
+    target = make_directory(_cache())
     for name in ("package.json", "package-lock.json", ".npmrc"):
-        shutil.copy(_PACKAGE / name, to / name)
-    argv = [npm, "ci", "--prefix", str(to), "--no-fund", "--no-audit", "--loglevel=error"]
+        shutil.copy(_PACKAGE / name, target / name)
+    argv = [npm, "ci", "--prefix", str(target), "--no-fund", "--no-audit", "--loglevel=error"]
     try:
-        ran = subprocess.run(  # noqa: S603  # the npm that PATH names
-            argv, cwd=to, capture_output=True, text=True, timeout=_INSTALL_S, check=False
+        process = subprocess.run(  # noqa: S603  # the npm that PATH names
+            argv, cwd=target, capture_output=True, text=True, timeout=_INSTALL_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ChildFailedError(f"npm could not install Azurite: {error}.") from error
-    if ran.returncode:
+    if process.returncode:
+        output = process.stderr.strip()[-500:]
         raise ChildFailedError(
-            f"npm could not install Azurite (is its registry reached?): {ran.stderr.strip()[-500:]}"
+            f"npm could not install Azurite (is its registry reached?): {output}"
         )
-    return to / "node_modules" / _MAIN
+    return target / "node_modules" / _MAIN
 
 
 def _cache() -> Path:
-    """Return where `install` puts Azurite: each version has a place of its own."""
+    """Return the directory that `install` fills: one for each version of Azurite."""
     home = os.environ.get("XDG_CACHE_HOME")
     version = json.loads((_PACKAGE / "package.json").read_text())["dependencies"]["azurite"]
     return (Path(home) if home else Path.home() / ".cache") / "devstack" / f"azurite-{version}"

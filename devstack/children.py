@@ -1,8 +1,38 @@
 """Child processes and temporary directories that never outlive this process.
 
-The output of a child goes to files, not to pipes: a child never waits for a reader of its
-output. Every child ends with this process (see `die_with_parent`). On Linux this is bound to the
-*thread* that starts the child: start children on a thread that lives as long as they should.
+Theory of operation
+===================
+
+A test or `devstack up` can be killed with `kill -9`, and then none of its code runs any more. A
+broker that stayed behind would keep its port, and the next start would fail. So the end of a child
+must not depend on code in this process.
+
+1. **Start.** `Child.start` does not run the command itself. It runs `die_with_parent.py` with our
+   pid, a signal and the command. On Linux that program asks the kernel to send it the signal when
+   its parent dies, and then becomes the command (`exec`), which keeps the pid and the request. If
+   we die before it has asked, it sees another parent and ends without running the command. On
+   other systems the program stays as a watcher, looks for its parent every 0.2 s, and signals the
+   command when the parent has gone.
+2. **Threads.** For Linux "the parent" is the *thread* that starts the child. Start children on a
+   thread that lives as long as they should, such as the main thread.
+3. **Grandchildren** are not covered, because a fork clears the request. A command that a shell
+   runs begins with `exec`, so that the shell becomes the command.
+4. **A session of its own.** A Ctrl-C at the terminal reaches only this process, which then stops
+   its children in the right order. The child's own children are in its group, so a `kill` of a
+   child that runs ends them too.
+5. **Output goes to files**, not to pipes. A child never waits for a reader of its output, it can
+   still write when we are dead, and the last lines are there after a crash. A restart appends, so
+   `_out_from` keeps where the output of this start begins.
+6. **Ready.** A child prints a JSON line when it listens. `until` polls for that line and for the
+   exit code. It reads the exit code first: a child that printed its line and ended at once was
+   ready, and is not reported as failed.
+7. **Stop.** The child gets a signal and some time. If it still runs then, its whole group gets
+   SIGKILL. `stopping` is set before, so that nobody takes this end for a crash.
+8. **Two ways to wait.** Start and stop are written once, as generators that yield when they have
+   to wait (`Steps`). `wait_for` runs them with a blocking sleep, `wait_for_async` on the loop.
+9. **Temporary directories.** A directory cannot end with its process, so the next process removes
+   it. Its owner holds a lock (`flock`) on a file in it, and the kernel frees the lock when the
+   owner dies. `Scratch` removes each directory of its prefix whose lock is free.
 """
 
 import asyncio
@@ -27,15 +57,17 @@ from devstack.inputs import ChildFailedError
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
-"""Work on processes that yields whenever it has to wait, and returns a T."""
+"""Work on processes that yields whenever it has to wait, and returns a T at its end."""
 
 _POLL_S = 0.02
 _TAIL_LINES = 12
 _DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 _LOCK_FILE = ".held"
 _YOUNG_S = 60.0
+"""A directory younger than this may belong to a process that has not locked it yet."""
 
 
+# 8. Two ways to carry out the same steps.
 def wait_for(steps: Steps[T]) -> T:
     """Carry out the steps, blocking this thread."""
     while True:
@@ -101,18 +133,21 @@ class Child:
     def start(self) -> None:
         """Start the process and return at once, or raise ChildFailedError."""
         self.stopping = False
-        ends_with_us = [sys.executable, "-I", "-S", str(_DIE_WITH_PARENT), str(os.getpid())]
+        # 1. The program that runs the command, and binds its end to ours.
+        launcher = [sys.executable, "-I", "-S", str(_DIE_WITH_PARENT)]
+        launcher += [str(os.getpid()), str(int(self.dies_by))]
+        # 5. Output goes to files.
         with self.out_path.open("ab") as out, self.log_path.open("ab") as log:
             self._out_from = out.tell()
             try:
                 self._process = subprocess.Popen(  # noqa: S603  # our own commands, no shell
-                    [*ends_with_us, str(int(self.dies_by)), *self.argv],
+                    [*launcher, *self.argv],
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=log,
                     env=self.env,
                     cwd=self.cwd,
-                    start_new_session=True,  # a Ctrl-C at the terminal reaches the parent only
+                    start_new_session=True,  # 4. a Ctrl-C at the terminal reaches only us
                 )
             except OSError as error:
                 raise ChildFailedError(f"{self.name} cannot be started: {error}.") from error
@@ -122,12 +157,12 @@ class Child:
         return complete_lines(self.out_path, self._out_from)[0]
 
     def ready_line(self) -> dict[str, Any] | None:
-        """The JSON object that the child printed on a line of its own; None before that."""
+        """The JSON object that the child prints on one line when it is ready; None before."""
         for line in self.out_lines():
             if line.startswith("{"):
                 with contextlib.suppress(ValueError):
-                    found: dict[str, Any] = json.loads(line)
-                    return found
+                    ready: dict[str, Any] = json.loads(line)
+                    return ready
         return None
 
     def tail(self) -> str:
@@ -144,32 +179,35 @@ class Child:
         return self.exit_code in {-signal.SIGKILL, -signal.SIGTERM}
 
     def describe_end(self) -> str:
-        """How the process ended, and its last lines where they can explain it."""
-        how = f"{self.name} died with {describe_exit(self.exit_code or 0)}"
+        """How the process ended, and its last lines if they can explain it."""
+        end = f"{self.name} died with {describe_exit(self.exit_code or 0)}"
         if self.killed:
-            return f"{how}: a person, a program or a lack of memory killed it."
-        return f"{how}:\n{self.tail()}"
+            return f"{end}: a person, a program or a lack of memory killed it."
+        return f"{end}:\n{self.tail()}"
 
-    def until_steps(self, found: Callable[[], T | None], timeout_s: float) -> Steps[T]:
-        """Wait until `found` returns something other than None; see `until`."""
+    def until_steps(self, condition: Callable[[], T | None], timeout_s: float) -> Steps[T]:
+        """Wait until `condition` returns something other than None; see `until`."""
         end = time.monotonic() + timeout_s
         while True:
-            ended = self.exit_code
-            result = found()
+            exit_code = self.exit_code  # 6. before the condition
+            result = condition()
             if result is not None:
                 return result
-            if ended is not None:
-                how = f"ended with {describe_exit(ended)} before it was ready"
-                raise ChildFailedError(f"{self.name} {how}:\n{self.tail()}")
+            if exit_code is not None:
+                problem = f"ended with {describe_exit(exit_code)} before it was ready"
+                raise ChildFailedError(f"{self.name} {problem}:\n{self.tail()}")
             if time.monotonic() > end:
                 raise ChildFailedError(
                     f"{self.name} was not ready within {timeout_s:g} s:\n{self.tail()}"
                 )
             yield
 
-    async def until(self, found: Callable[[], T | None], *, timeout_s: float) -> T:
-        """Wait until `found` returns something; raise ChildFailedError if the child ends first."""
-        return await wait_for_async(self.until_steps(found, timeout_s))
+    async def until(self, condition: Callable[[], T | None], *, timeout_s: float) -> T:
+        """Return what `condition` returns once it is not None.
+
+        Raise ChildFailedError if the child ends before that, or after `timeout_s` seconds.
+        """
+        return await wait_for_async(self.until_steps(condition, timeout_s))
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the process, if it still runs."""
@@ -187,6 +225,7 @@ class Child:
 
     def stop_steps(self, number: int, timeout_s: float) -> Steps[int]:
         """Stop the process; see `stop`."""
+        # 7. A signal, some time, and SIGKILL if the child still runs.
         self.stopping = True
         if self._process is None:
             return 0
@@ -210,7 +249,7 @@ class Child:
 
 
 class Scratch:
-    """A temporary directory that is removed with its process, even after `kill -9`.
+    """A temporary directory that is removed with its process, even after `kill -9` (9).
 
     The process holds a lock on a file in the directory. The next `Scratch` with the same prefix
     removes every directory whose lock is free. A directory without that file stays.
@@ -220,6 +259,7 @@ class Scratch:
         for lock_file in Path(tempfile.gettempdir()).glob(f"{prefix}*/{_LOCK_FILE}"):
             _remove_if_unused(lock_file)
         self.path = Path(tempfile.mkdtemp(prefix=prefix))
+        # 9. From here on the directory is in use, until this process ends.
         self._lock = (self.path / _LOCK_FILE).open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
@@ -235,7 +275,7 @@ class Scratch:
 
 
 def _remove_if_unused(lock_file: Path) -> None:
-    # An OSError: it is in use, or it belongs to another user.
+    # An OSError means that the directory is in use, or belongs to another user.
     with contextlib.suppress(OSError), lock_file.open() as lock:
         if time.time() - os.fstat(lock.fileno()).st_mtime < _YOUNG_S:
             return  # its process may be about to lock it
@@ -244,9 +284,9 @@ def _remove_if_unused(lock_file: Path) -> None:
 
 
 def free_port() -> int:
-    """A TCP port that is free at this moment.
+    """Return a TCP port that is free at this moment.
 
-    It lies below the ports that a system gives to outgoing connections, which would take it.
+    It lies below the ports that a system gives to outgoing connections, so that none takes it.
     """
     while True:
         port = random.randrange(10_000, 32_000)  # noqa: S311  not a secret
@@ -256,7 +296,7 @@ def free_port() -> int:
 
 
 def complete_lines(path: Path, start: int) -> tuple[list[str], int]:
-    """The complete lines of a file from the byte `start`, and where they end."""
+    """The complete lines of a file from the byte `start`, and the byte where they end."""
     if not path.exists():
         return [], start
     with path.open("rb") as file:
@@ -268,10 +308,10 @@ def complete_lines(path: Path, start: int) -> tuple[list[str], int]:
 
 def _log_record(line: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        record = json.loads(line)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 def readable(line: str) -> str:
@@ -291,5 +331,5 @@ def describe_exit(code: int) -> str:
     """An exit code in words: `exit code 3` or `signal SIGKILL`."""
     if code >= 0:
         return f"exit code {code}"
-    names = {one.value: one.name for one in signal.Signals}
+    names = {number.value: number.name for number in signal.Signals}
     return f"signal {names.get(-code, -code)}"

@@ -2,10 +2,10 @@
 
     python -S die_with_parent.py PARENT_PID SIGNAL COMMAND [ARGUMENT...]
 
-On Linux the kernel sends SIGNAL: PR_SET_PDEATHSIG survives `exec`, so this process becomes the
-command and keeps its pid. On other systems this process stays as a watcher: it forwards signals,
-and sends SIGNAL to the command when the parent is gone. This program uses the standard library
-only, because it runs without the package's import path.
+On Linux the kernel sends SIGNAL (PR_SET_PDEATHSIG). The request survives `exec`, so this process
+becomes the command and keeps its pid. On other systems this process stays as a watcher: it
+forwards signals, and sends SIGNAL to the command when the parent has gone. This program uses only
+the standard library, because it runs without the package's import path.
 """
 
 import os
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
 
         if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0):
             sys.stderr.write("die_with_parent: the kernel refused prctl(PR_SET_PDEATHSIG)\n")
-        if os.getppid() != parent:  # the parent died before the kernel knew
+        if os.getppid() != parent:  # the parent died before we asked the kernel
             return _PARENT_GONE_CODE
         os.execvp(command[0], command)  # noqa: S606  # the caller's own command, no shell
     return _watch(parent, number, command)
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
 def _watch(parent: int, number: int, command: list[str]) -> int:
     child = subprocess.Popen(command)  # noqa: S603  # the caller's own command, no shell
     for forwarded in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(forwarded, lambda got, _frame: child.send_signal(got))
+        signal.signal(forwarded, lambda received, _frame: child.send_signal(received))
     while child.poll() is None:
         if os.getppid() != parent:
             child.send_signal(number)

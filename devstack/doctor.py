@@ -1,4 +1,7 @@
-"""Checks what this machine lacks for a stack: `devstack doctor` and `up` use these checks."""
+"""Check whether this machine has what a stack needs, for `devstack doctor` and `devstack up`.
+
+A check returns one sentence for each problem, or raises a DevstackError with it.
+"""
 
 import importlib.util
 import re
@@ -13,7 +16,7 @@ from devstack.azurite import require_node
 from devstack.functions.hostjson import load_host_json
 from devstack.functions.settings import Settings
 from devstack.inputs import DevstackError, NotInstalledError
-from devstack.listeners import Listener, listeners, output_of
+from devstack.listeners import ListeningProcess, listeners, output_of
 
 PORTS = {5672: "Service Bus", 5300: "its management API", 10002: "Azurite", 7071: "HTTP triggers"}
 _NODE_MIN = 20
@@ -23,12 +26,14 @@ _PACKAGES = ("azure.functions", "azure.servicebus", "aiohttp")
 def check_packages() -> list[str]:
     """Check that the SDKs can be imported."""
     missing = [name for name in _PACKAGES if not _importable(name)]
-    wanted = [name.replace(".", "-") for name in missing]
-    said = (
+    if not missing:
+        return []
+    packages = [name.replace(".", "-") for name in missing]
+    problem = (
         f"Python lacks {', '.join(missing)}: use the Python that has the app's packages, or run "
-        f"`{sys.executable} -m pip install {' '.join(wanted)}`."
+        f"`{sys.executable} -m pip install {' '.join(packages)}`."
     )
-    return [said] if missing else []
+    return [problem]
 
 
 def _importable(name: str) -> bool:
@@ -38,7 +43,7 @@ def _importable(name: str) -> bool:
 
 
 def check_node(app_dir: Path | None = None) -> list[str]:
-    """Check Node, and npm where `up` has to install Azurite with it."""
+    """Check Node, and also npm if `up` has to install Azurite with it."""
     try:
         require_node(app_dir)
     except NotInstalledError as error:
@@ -48,7 +53,7 @@ def check_node(app_dir: Path | None = None) -> list[str]:
 
 
 def has_azurite(app_dir: Path) -> bool:
-    """Whether Azurite is installed where an app finds it."""
+    """Whether Azurite is installed in a place where an app finds it."""
     with suppress(NotInstalledError):
         return bool(require_node(app_dir))
     return False
@@ -57,29 +62,31 @@ def has_azurite(app_dir: Path) -> bool:
 def check_node_version(output: str) -> list[str]:
     """Check the output of `node --version`."""
     major = re.match(r"v(\d+)", output)
-    said = f"Node is {output.strip() or 'broken'}: install Node {_NODE_MIN} or newer."
-    return [said] if major is None or int(major.group(1)) < _NODE_MIN else []
+    if major is not None and int(major.group(1)) >= _NODE_MIN:
+        return []
+    return [f"Node is {output.strip() or 'broken'}: install Node {_NODE_MIN} or newer."]
 
 
 def busy_ports(ports: Mapping[int, str], free: str = "say --ports free") -> list[str]:
-    """Check that these ports are free; one sentence for each process that holds some.
+    """Check that these ports are free; return one sentence for each process that holds some.
 
-    `ports` says what each one is for, and `free` how to take others.
+    `ports` says what each port is for, and `free` how the user takes other ports.
     """
     busy = [port for port in ports if _busy(port)]
-    known = listeners(busy)
-    held: dict[Listener | None, list[str]] = {}
+    holders = listeners(busy)
+    names_by_holder: dict[ListeningProcess | None, list[str]] = {}
     for port in busy:
-        held.setdefault(known.get(port), []).append(f"{port} ({ports[port]})")
-    return [_held(holder, names, free) for holder, names in held.items()]
+        names = names_by_holder.setdefault(holders.get(port), [])
+        names.append(f"{port} ({ports[port]})")
+    return [_port_problem(holder, names, free) for holder, names in names_by_holder.items()]
 
 
-def _held(holder: Listener | None, names: list[str], free: str) -> str:
-    what = f"Port {names[0]} is" if len(names) == 1 else f"Ports {', '.join(names)} are"
+def _port_problem(holder: ListeningProcess | None, names: list[str], free: str) -> str:
+    subject = f"Port {names[0]} is" if len(names) == 1 else f"Ports {', '.join(names)} are"
     if holder is None:
-        return f"{what} busy, by a process of another user: end that one, or {free}."
+        return f"{subject} busy, by a process of another user: end that one, or {free}."
     stop = f"stop it (`kill {holder.pid}`), or {free}"
-    return f"{what} held by {holder}: {stop}."
+    return f"{subject} held by {holder}: {stop}."
 
 
 def _busy(port: int) -> bool:
@@ -91,7 +98,7 @@ def _busy(port: int) -> bool:
 
 
 def check_app(app_dir: Path, settings: dict[str, str], *, allow_remote: bool) -> None:
-    """Check the app's files, without importing the app. Raises DevstackError for a wrong one."""
+    """Check the app's files without importing the app; raise DevstackError for a wrong file."""
     if not (app_dir / "function_app.py").exists():
         raise DevstackError(
             f"{app_dir} has no function_app.py: name the directory of a function app."

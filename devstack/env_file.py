@@ -1,7 +1,8 @@
 """`.devstack/env`: how other programs find the stack that runs for an app.
 
 The file has one `export NAME='value'` line for each setting. The stack holds a lock (`flock`) on
-it as long as it runs, so a file whose lock is free belongs to a stack that was killed.
+it as long as it runs, and the kernel frees the lock when the stack dies. So a file whose lock is
+free belongs to a stack that was killed.
 """
 
 import fcntl
@@ -16,11 +17,11 @@ from typing import TextIO
 from devstack.inputs import DevstackError
 
 _READERS_S = 0.5
-"""A reader that tries the lock holds it for a moment."""
+"""How long to try for the lock, because a reader that tests it holds it for a moment."""
 
 
 def export_lines(settings: Mapping[str, str]) -> list[str]:
-    """Return lines that a shell takes as they are."""
+    """Return one line for each setting, quoted for a shell."""
     return [f"export {name}={shlex.quote(value)}" for name, value in settings.items()]
 
 
@@ -32,7 +33,7 @@ class EnvFile:
         self._file: TextIO | None = None
 
     def write(self, settings: Mapping[str, str]) -> None:
-        """Write the settings, or raise DevstackError (another stack may have the file)."""
+        """Write the settings, or raise DevstackError, for example if another stack has the file."""
         try:
             self.path.parent.mkdir(exist_ok=True)
             self._file = self._locked()

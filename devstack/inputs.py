@@ -1,4 +1,7 @@
-"""Checks of what people give: each returns a value or raises a one-sentence error."""
+"""Read what people write: options, directories, JSON files.
+
+Each function returns a value, or raises an error whose one sentence says what to do.
+"""
 
 import argparse
 import json
@@ -52,8 +55,8 @@ def whole_number(text: str) -> int | None:
 
 def setting_pair(text: str) -> tuple[str, str]:
     """Split `NAME=VALUE`; a type for argparse."""
-    name, found, value = text.partition("=")
-    if not found or not name:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
         raise argparse.ArgumentTypeError(f"{text!r} must have the form NAME=VALUE")
     return name, value
 
@@ -79,26 +82,44 @@ def add_app_options(add: Callable[..., object], *, only: list[str] | None) -> No
     """Add the options that `devstack up` and the host share; `only` is the default of --only."""
     names, pair = "NAME[,NAME]", "NAME=VALUE"
     add("--only", type=name_list, default=only, metavar=names, help="run these functions only")
-    add("--except", type=name_list, dest="without", default=[], metavar=names,
-        help="do not run these functions")  # fmt: skip
-    add("--setting", type=setting_pair, action="append", default=[], metavar=pair,
-        help="an app setting; overrides the environment and local.settings.json")  # fmt: skip
-    add("--allow-remote", action="store_true",
-        help="allow connections to services that are not on this machine")  # fmt: skip
+    add(
+        "--except",
+        type=name_list,
+        dest="without",
+        default=[],
+        metavar=names,
+        help="do not run these functions",
+    )
+    add(
+        "--setting",
+        type=setting_pair,
+        action="append",
+        default=[],
+        metavar=pair,
+        help="an app setting; overrides the environment and local.settings.json",
+    )
+    add(
+        "--allow-remote",
+        action="store_true",
+        help="allow connections to services that are not on this machine",
+    )
 
 
 def load_object(source: Path | str, raises: type[DevstackError] = DevstackError) -> dict[str, Any]:
-    """Read a JSON object, comments and trailing commas included, of a file or text, or raise."""
+    """Read the JSON object of a file or text, or raise `raises`.
+
+    Comments and trailing commas are allowed, as in host.json and local.settings.json.
+    """
     path = source if isinstance(source, Path) else "the text"
     try:
         text = source.read_text(encoding="utf-8-sig") if isinstance(source, Path) else source
-        found = json.loads(without_comments(text))
+        content = json.loads(without_comments(text))
     except (OSError, ValueError, RecursionError) as error:
         raise raises(f"{path} {_problem(error)}.") from error
-    if not isinstance(found, dict):
-        kind = _KINDS.get(type(found), "a number or null")
+    if not isinstance(content, dict):
+        kind = _KINDS.get(type(content), "a number or null")
         raise raises(f"{path} must hold a JSON object ({{...}}), not {kind}.")
-    return found
+    return content
 
 
 def _problem(error: Exception) -> str:

@@ -26,7 +26,7 @@ class AsyncRunnable(ABC):
 
 
 def stop_event() -> asyncio.Event:
-    """Give an event that SIGTERM, Ctrl-C and the end of the terminal set."""
+    """Return an event that SIGTERM, Ctrl-C and the end of the terminal set."""
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP

@@ -1,4 +1,4 @@
-"""Which process listens on a port: its pid and its command."""
+"""Find the process that listens on a port: its pid and its command."""
 
 import re
 import shutil
@@ -14,8 +14,8 @@ _COMMAND_LENGTH_MAX = 100
 
 
 @dataclass(frozen=True)
-class Listener:
-    """A process that listens, or the `devstack up` that started it."""
+class ListeningProcess:
+    """A process that listens on a port, or the `devstack up` that started it."""
 
     pid: int
     command: str
@@ -24,23 +24,23 @@ class Listener:
         return f"pid {self.pid}: {self.command}"
 
 
-def listeners(ports: Iterable[int]) -> dict[int, Listener]:
-    """Find who listens on each port. A process of another user stays unknown."""
-    wanted = set(ports)
-    if not wanted:
+def listeners(ports: Iterable[int]) -> dict[int, ListeningProcess]:
+    """Find the process that listens on each port, except processes of other users."""
+    numbers = set(ports)
+    if not numbers:
         return {}
-    found = _by_proc(wanted) if (_PROC / "net" / "tcp").exists() else _by_lsof(wanted)
-    return {port: _starter(pid) for port, pid in found.items()}
+    pids = _by_proc(numbers) if (_PROC / "net" / "tcp").exists() else _by_lsof(numbers)
+    return {port: _starter(pid) for port, pid in pids.items()}
 
 
-def _by_proc(wanted: set[int]) -> dict[int, int]:
+def _by_proc(ports: set[int]) -> dict[int, int]:
     sockets: dict[str, int] = {}
     for name in ("tcp", "tcp6"):
         with suppress(OSError):
             for line in (_PROC / "net" / name).read_text().splitlines()[1:]:
                 fields = line.split()
                 port = int(fields[1].rpartition(":")[2], 16)
-                if fields[3] == _LISTENS and port in wanted:
+                if fields[3] == _LISTENS and port in ports:
                     sockets[f"socket:[{fields[9]}]"] = port
     return {sockets[link]: pid for pid, link in _open_sockets() if link in sockets}
 
@@ -53,19 +53,22 @@ def _open_sockets() -> Iterator[tuple[int, str]]:
                     yield int(process.name), str(descriptor.readlink())
 
 
-def _by_lsof(wanted: set[int]) -> dict[int, int]:
+def _by_lsof(ports: set[int]) -> dict[int, int]:
     options = ("-nP", "-sTCP:LISTEN", "-t")
-    pids = {port: output_of("lsof", f"-iTCP:{port}", *options).split() for port in wanted}
-    return {port: int(found[0]) for port, found in pids.items() if found}
+    outputs = {port: output_of("lsof", f"-iTCP:{port}", *options).split() for port in ports}
+    return {port: int(pids[0]) for port, pids in outputs.items() if pids}
 
 
-def _starter(pid: int) -> Listener:
-    """Name the `devstack up` that started a process: stopping that one ends all its parts."""
-    parent, own = _parent_and_command(pid)
-    command = _parent_and_command(parent)[1] if parent else ""
-    if re.search(r"(^|[\s/])devstack up\b", command):  # the module, or the console script
-        return Listener(parent, command[:_COMMAND_LENGTH_MAX])
-    return Listener(pid, own[:_COMMAND_LENGTH_MAX] or "its command is not known")
+def _starter(pid: int) -> ListeningProcess:
+    """Return the `devstack up` that started a process, because stopping that ends all its parts.
+
+    A process that no `devstack up` started is returned itself.
+    """
+    parent, command = _parent_and_command(pid)
+    starter = _parent_and_command(parent)[1] if parent else ""
+    if re.search(r"(^|[\s/])devstack up\b", starter):  # the module, or the console script
+        return ListeningProcess(parent, starter[:_COMMAND_LENGTH_MAX])
+    return ListeningProcess(pid, command[:_COMMAND_LENGTH_MAX] or "its command is not known")
 
 
 def _parent_and_command(pid: int) -> tuple[int, str]:
@@ -76,19 +79,19 @@ def _parent_and_command(pid: int) -> tuple[int, str]:
             words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
             return int(stat[1]), " ".join(word.decode(errors="replace") for word in words).strip()
         return 0, ""
-    told = output_of("ps", "-o", "ppid=,command=", "-p", str(pid))
-    parent, _, command = told.strip().partition(" ")
+    output = output_of("ps", "-o", "ppid=,command=", "-p", str(pid))
+    parent, _, command = output.strip().partition(" ")
     return (int(parent), command.strip()) if parent.isdigit() else (0, "")
 
 
 def output_of(program: str, *arguments: str) -> str:
-    """What a program on PATH prints within ten seconds; nothing if it cannot run."""
+    """Return what a program on PATH prints within ten seconds; "" if it cannot run."""
     path = shutil.which(program)
     if path is None:
         return ""
     with suppress(OSError, subprocess.TimeoutExpired):
-        ran = subprocess.run(  # noqa: S603  # the program that PATH names, no shell
+        process = subprocess.run(  # noqa: S603  # the program that PATH names, no shell
             [path, *arguments], capture_output=True, text=True, timeout=10, check=False
         )
-        return ran.stdout
+        return process.stdout
     return ""

@@ -1,12 +1,35 @@
-"""A broker, Azurite and host processes together; for demos, end-to-end tests and `up`.
+"""A broker, Azurite and host processes together, for demos, end-to-end tests and `devstack up`.
 
     async with Stack(app_dir, groups=[["submission"], ["agent_payment"]]) as stack:
         client = ServiceBusClient.from_connection_string(stack.servicebus_connection)
         stack.kill("agent_payment")                  # kill -9
         await stack.start_group(["agent_payment"])   # and again
 
-Each group is one or more host processes that run only its functions, as Azure Flex scales them
-apart. All processes are stopped at the end. If this process is killed, they end too.
+Each group is one or more host processes that run only its functions, as Azure Flex scales each
+group of functions by itself.
+
+Theory of operation
+===================
+
+1. **Start.** The broker and Azurite start side by side, because neither needs the other. If no
+   Config.json names the queues, a host process indexes the app first and prints those of its
+   bindings. Then all hosts start, each with the addresses of both in its environment. The commands
+   of `beside` come last. A part counts as started when it has printed that it listens. If one
+   fails, `start` stops all the others and raises the error with the last lines of that part.
+2. **Groups.** Of each group one process is the primary: it serves HTTP and runs the timers, which
+   would otherwise fire once in each process. The others only receive messages. After the primary
+   is killed, the next process that starts in its group is the primary.
+3. **Running.** `watch` looks at every child ten times a second and raises an error when one has
+   ended that this stack did not end. `devstack up` then stops everything. A caller that wants to
+   kill a host uses `kill`, which also takes the process out of the list. If another program kills
+   hosts, as in the demo, the caller asks `lost` for them and starts others.
+4. **A killed host** loses no message: whatever it had not settled is delivered again when the lock
+   ends, to another process of the group or to the next one. A killed broker loses none either if
+   `data` is set. A killed Azurite loses what it has not saved yet.
+5. **Stop.** Hosts and commands first, because the hosts settle their messages and write to the
+   table during the drain, and need both services for it. Then Azurite and the broker, at the same
+   time. A `stop` that is cancelled ends every process too, but without waiting for the drain.
+6. **If this process is killed**, all children end with it (see `children`).
 """
 
 import asyncio
@@ -24,12 +47,7 @@ from devstack import doctor
 from devstack.azurite import FIXED_PORT, Azurite
 from devstack.children import Child, Scratch
 from devstack.functions.settings import remote_host
-from devstack.inputs import (
-    ChildFailedError,
-    DevstackError,
-    load_object,
-    make_directory,
-)
+from devstack.inputs import ChildFailedError, DevstackError, load_object, make_directory
 from devstack.lifecycle import AsyncRunnable
 from devstack.servicebus import read_config
 
@@ -107,7 +125,9 @@ class Stack(AsyncRunnable):
         self.broker: Child | None = None
         self.azurite: Azurite | None = None
         self._groups: list[tuple[str | None, Sequence[str]]] = (
-            [*groups.items()] if isinstance(groups, Mapping) else [(None, one) for one in groups]
+            [*groups.items()]
+            if isinstance(groups, Mapping)
+            else [(None, names) for names in groups]
         )
         self.beside: list[Child] = []
         self._commands = beside
@@ -124,7 +144,7 @@ class Stack(AsyncRunnable):
         self._started_per_group: dict[str, int] = {}
 
     def problems(self) -> list[str]:
-        """What keeps this stack from starting, a sentence each: `up` and `doctor` ask this."""
+        """What keeps this stack from starting, a sentence each, for `up` and `doctor`."""
         checks: list[Callable[[], Iterable[str] | None]] = [
             doctor.check_packages,
             lambda: doctor.check_node(self.app_dir),
@@ -133,13 +153,13 @@ class Stack(AsyncRunnable):
             self._check_app,
             self._check_queues,
         ]
-        found: list[str] = []
+        problems: list[str] = []
         for check in checks:
             try:
-                found += check() or ()
+                problems += check() or ()
             except DevstackError as error:
-                found.append(str(error))
-        return found
+                problems.append(str(error))
+        return problems
 
     def _check_ports(self) -> list[str]:
         free = "say --ports free" + (" and change those of --needs" if self._needs else "")
@@ -157,18 +177,22 @@ class Stack(AsyncRunnable):
             read_config(config)
 
     async def index(self) -> dict[str, Any]:
-        """Import and index the app as a host does, in a process of its own; or DevstackError."""
-        chosen = [one for _, functions in self._groups for one in functions]
-        argv = self._host_argv(chosen if all(one for _, one in self._groups) else ())
+        """Import and index the app in a process of its own, as a host does, or raise DevstackError.
+
+        The answer has the app's `queues`, and the settings of host.json that a host `ignores`.
+        """
+        groups = [functions for _, functions in self._groups]
+        names = [name for functions in groups for name in functions] if all(groups) else []
+        argv = [*self._host_argv(names), "--check"]
         env = _environment() | self.host_settings()
-        ran = await asyncio.to_thread(
-            subprocess.run, [*argv, "--check"], env=env, capture_output=True, text=True
+        process = await asyncio.to_thread(
+            subprocess.run, argv, env=env, capture_output=True, text=True
         )
-        if ran.returncode:
-            said = [one for one in ran.stderr.splitlines() if not one.startswith("{")]
-            raise DevstackError("\n".join(said).removeprefix("devstack.functions: "))
-        found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-        return found
+        if process.returncode:
+            lines = [line for line in process.stderr.splitlines() if not line.startswith("{")]
+            raise DevstackError("\n".join(lines).removeprefix("devstack.functions: "))
+        index: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+        return index
 
     async def start(self) -> None:
         """Start everything and wait until it listens; if a part fails, stop all and raise."""
@@ -178,6 +202,7 @@ class Stack(AsyncRunnable):
                 self.logs = self._scratch.path
             for directory in filter(None, (self.logs, self._data)):
                 make_directory(directory)
+            # 1. Both services, then the hosts, then the commands.
             await asyncio.gather(self._start_broker(), self._start_azurite())
             await asyncio.gather(
                 *(self.start_group(functions, name=name) for name, functions in self._groups)
@@ -196,15 +221,16 @@ class Stack(AsyncRunnable):
 
         With `data`, Azurite has a minute to save.
         """
+        # 5. Hosts and commands first.
         end = time.monotonic() + self._drain_s + _STOP_S
         limit_s = self._drain_s + _EXIT_S
-        running = (*self.processes, *self.beside)
-        hosts = (one.stop_async(timeout_s=limit_s) for one in running)
+        users = (*self.processes, *self.beside)
+        stops = (child.stop_async(timeout_s=limit_s) for child in users)
         try:
-            await asyncio.shield(asyncio.gather(*hosts, return_exceptions=True))
+            await asyncio.shield(asyncio.gather(*stops, return_exceptions=True))
         finally:
-            for one in (*self.processes, *self.beside):
-                one.kill()
+            for child in (*self.processes, *self.beside):
+                child.kill()
             if self.broker is not None:
                 self.broker.stopping = True
                 self.broker.send_signal(signal.SIGTERM)  # it ends while Azurite ends
@@ -254,22 +280,24 @@ class Stack(AsyncRunnable):
         """Start processes that run only `functions` ([]: all), or raise ChildFailedError."""
         group = name or "+".join(functions) or "all"
         count = self._count if processes is None else processes
-        started = [self._describe(group, functions, number) for number in range(count)]
-        for one in started:
-            one.start()
-            self.processes.append(one)
-        for one in started:
-            ready = await one.until(one.ready_line, timeout_s=_READY_S)
-            one.functions, one.http_port = list(ready["functions"]), ready["http_port"]
-            one.ignores = ready.get("ignores", ())
-        return started
+        hosts = [self._describe(group, functions, number) for number in range(count)]
+        for host in hosts:
+            host.start()
+            self.processes.append(host)
+        for host in hosts:
+            ready = await host.until(host.ready_line, timeout_s=_READY_S)
+            host.functions, host.http_port = list(ready["functions"]), ready["http_port"]
+            host.ignores = ready.get("ignores", ())
+        return hosts
 
     def _describe(self, group: str, functions: Sequence[str], number: int) -> HostProcess:
-        made = self._started_per_group[group] = self._started_per_group.get(group, 0) + 1
+        """Describe the process `number` (from 0) of those that start now in a group."""
+        total = self._started_per_group[group] = self._started_per_group.get(group, 0) + 1
         file_name = "".join(c if c.isalnum() or c in "-_+" else "-" for c in group)[:80]
-        name = f"host-{file_name}" + (f"-{made}" if made > 1 else "")
+        name = f"host-{file_name}" + (f"-{total}" if total > 1 else "")
         env = _environment() | self.host_settings()
-        secondary = number > 0 or any(not one.secondary for one in self.group(group))
+        # 2. One process of a group is the primary.
+        secondary = number > 0 or any(not host.secondary for host in self.group(group))
         argv = [*self._host_argv(functions), "--drain", str(self._drain_s)]
         argv += ["--data", str(self._data / "functions")] if self._data else []
         argv += ["--secondary"] if secondary else []
@@ -286,42 +314,43 @@ class Stack(AsyncRunnable):
 
     def host_settings(self) -> dict[str, str]:
         """The app settings of every host process: connections of this stack, then `settings`."""
-        found = local_values(self.app_dir, self.servicebus_connection, self.storage_connection)
-        return found | self.settings
+        local = local_values(self.app_dir, self.servicebus_connection, self.storage_connection)
+        return local | self.settings
 
     def group(self, name: str) -> list[HostProcess]:
         """The running processes of a group, the oldest first."""
-        return [one for one in self.processes if one.group == name and one.alive]
+        return [host for host in self.processes if host.group == name and host.alive]
 
     def kill(self, which: str | int) -> list[int]:
         """`kill -9` a group or the process with a pid; return the pids, or raise DevstackError."""
-        hit = [one for one in self.processes if one.alive and which in {one.group, one.pid}]
-        if not hit:
+        hosts = [host for host in self.processes if host.alive and which in {host.group, host.pid}]
+        if not hosts:
             raise DevstackError(f"{which!r} is not a group or pid that runs now: check the name.")
-        for one in hit:
-            one.kill()
-            self.processes.remove(one)
-        return [one.pid for one in hit]
+        for host in hosts:
+            host.kill()
+            self.processes.remove(host)
+        return [host.pid for host in hosts]
 
     def lost(self) -> list[HostProcess]:
         """Host processes killed from outside since the last call; the caller may restart them."""
-        hit = [one for one in self.processes if one.killed and not one.stopping]
-        self.processes = [one for one in self.processes if one not in hit]
-        return hit
+        victims = [host for host in self.processes if host.killed and not host.stopping]
+        self.processes = [host for host in self.processes if host not in victims]
+        return victims
 
     @property
     def http_port(self) -> int | None:
         """The port of the first process that serves HTTP functions."""
-        return next((one.http_port for one in self.processes if one.http_port), None)
+        return next((host.http_port for host in self.processes if host.http_port), None)
 
     def children(self) -> list[Child]:
         """Every child process: the broker, Azurite and the hosts."""
         services = [self.broker, self.azurite.child if self.azurite else None]
-        return [*(one for one in services if one is not None), *self.processes, *self.beside]
+        return [*(child for child in services if child is not None), *self.processes, *self.beside]
 
     def check(self) -> None:
         """Raise ChildFailedError if a child ended and this stack did not end it."""
         for child in self.children():
+            # 3. An end that this stack did not cause.
             if not child.alive and not child.stopping:
                 if self._scratch is not None:
                     self._scratch.keep()  # its logs explain the failure
@@ -335,41 +364,43 @@ class Stack(AsyncRunnable):
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, in which any directory can import this package."""
+    """This process's environment, so that a child in any directory can import this package."""
     root = Path(__file__).resolve().parent.parent
     installed = root.name in {"site-packages", "dist-packages"}  # Python finds it by itself
-    own = [] if installed else [str(root)]
-    paths = [*own, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    paths = [] if installed else [str(root)]
+    paths += filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 
 def _config_of(queues: Mapping[str, bool]) -> dict[str, Any]:
-    """A Config.json of queues, each with whether it requires sessions."""
-    made = [
-        {"Name": one, "Properties": {"RequiresSession": needed}} for one, needed in queues.items()
+    """The content of a Config.json; `queues` says of each whether it requires sessions."""
+    entries = [
+        {"Name": name, "Properties": {"RequiresSession": requires_session}}
+        for name, requires_session in queues.items()
     ]
-    return {"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Queues": made}]}}
+    return {"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Queues": entries}]}}
 
 
 def local_values(app_dir: Path, servicebus: str, storage: str) -> dict[str, str]:
     """The settings that point the app's emulator connections at this stack.
 
-    An app's local.settings.json names the emulators at their usual ports; a stack on free ports
-    replaces these values. An app without them gets `ServiceBusConnection` and
-    `AzureWebJobsStorage`, unless its file names a real account there: that one is refused later.
+    An app's local.settings.json names the emulators at their usual ports, and a stack on free
+    ports replaces these values. An app without them gets `ServiceBusConnection` and
+    `AzureWebJobsStorage`, unless its file names a real account there: the host refuses that.
     """
     path = app_dir / "local.settings.json"
     content = load_object(path).get("Values", {}) if path.exists() else {}
     values = content if isinstance(content, dict) else {}
-    found: dict[str, str] = {}
+    replacements: dict[str, str] = {}
     for name, value in values.items():
         text = str(value).replace(" ", "").lower()
         if "usedevelopmentemulator=true" in text:
-            found[name] = servicebus
+            replacements[name] = servicebus
         elif "usedevelopmentstorage=true" in text:
-            found[name] = storage
-    own = {"AzureWebJobsStorage": storage}
-    if servicebus not in found.values():
-        own["ServiceBusConnection"] = servicebus
+            replacements[name] = storage
+    defaults = {"AzureWebJobsStorage": storage}
+    if servicebus not in replacements.values():
+        defaults["ServiceBusConnection"] = servicebus
     real = {name.lower() for name, value in values.items() if remote_host(name, str(value))}
-    return {name: value for name, value in own.items() if name.lower() not in real} | found
+    defaults = {name: value for name, value in defaults.items() if name.lower() not in real}
+    return defaults | replacements

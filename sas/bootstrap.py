@@ -46,7 +46,7 @@ STORE_RETRY_S = 10.0
 """
 
 SWEEP_TIME = timedelta(minutes=1)
-"""A sweep begins nothing new after this time: another one follows in seconds."""
+"""A sweep begins nothing new after this time, because the next sweep follows within seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +69,13 @@ class Application:
         await self.receiver.within_time(timer())
 
     async def close(self) -> None:
-        """Close every connection. A failure is ignored, and the others are still closed.
+        """Close every connection. A failure is ignored, and the other connections are still closed.
 
-        At the end of the event loop the SDK's own tasks are cancelled too, and its clients fail.
+        Failures are normal at the end of the event loop, because the SDK's tasks are cancelled too.
         """
-        closing = (one.close() for one in (self.context.store, self.context.bus))
         agents = (agent.close() for agent in self.business.agents.values())
-        await asyncio.gather(*closing, *agents, return_exceptions=True)
+        store, bus = self.context.store, self.context.bus
+        await asyncio.gather(store.close(), bus.close(), *agents, return_exceptions=True)
 
 
 def checked(business: Business, agents: Iterable[str]) -> Business:
@@ -87,14 +87,14 @@ def checked(business: Business, agents: Iterable[str]) -> Business:
         SettingError, WorkflowError: ``bootstrap`` would refuse it, or an agent has no function.
         TelemetryError: a package for SAS_TELEMETRY is missing, or its own settings are wrong.
     """
-    listened = set(agents)
-    lacking = sorted(business.workflows.agents() - listened)
-    if lacking:
+    names = set(agents)
+    missing = sorted(business.workflows.agents() - names)
+    if missing:
         raise WorkflowError(
-            f"AGENTS does not name {lacking[0]!r}, the agent of a step: add it, or no function "
+            f"AGENTS does not name {missing[0]!r}, the agent of a step: add it, or no function "
             "reads its requests"
         )
-    unknown = sorted(listened - set(business.agents))
+    unknown = sorted(names - set(business.agents))
     if unknown:
         raise WorkflowError(
             f"AGENTS names {unknown[0]!r}, and business() has no such agent: it has "
@@ -132,9 +132,9 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
 
 
 def load_ahead() -> None:
-    """Load in a thread what the first message needs. The host has other work before it comes.
+    """Import in a thread what the first message needs, while the host still starts.
 
-    The SDK of the store, and with it aiohttp, are a third of the import.
+    The SDK of the store and aiohttp, which it needs, are a third of the time of the import.
     """
 
     def load() -> None:
@@ -151,8 +151,8 @@ _open: set[asyncio.Task[None]] = set()
 def closed_with_loop(app: Application) -> Application:
     """Return the application; its connections are closed when the running event loop ends.
 
-    When the process ends in order, the tasks that are left on the loop are cancelled. In Azure,
-    SIGTERM ends the worker at once, and its connections with it.
+    When a process ends regularly, asyncio cancels the tasks that are left on the loop, and this one
+    then closes the connections. In Azure, SIGTERM ends the worker at once, and its connections too.
     """
 
     async def close_at_end() -> None:
@@ -170,15 +170,15 @@ def closed_with_loop(app: Application) -> Application:
 def assemble(
     store: StateStore,
     bus: MessageBus,
+    *,
     clock: Clock,
     business: Business,
     settings: Config,
-    *,
-    kept: KeptOrders | None = None,
+    kept_orders: KeptOrders | None = None,
 ) -> Application:
     """Return the application over the given ports. Deployments, tests and simulations call this.
 
-    ``kept`` is the memory of orders, if not the usual one.
+    ``kept_orders`` is the memory of orders, if not the usual one.
 
     Raises:
         SettingError: a limit names an unknown agent, a queue has two purposes, or there are two
@@ -186,20 +186,24 @@ def assemble(
     """
     _check_queues(settings.queues, business)
     business = replace(business, limits=_limits(business, settings))
-    to = Addresses(settings.queues, settings.source)
+    addresses = Addresses(settings.queues, settings.source)
     content = ClaimCheck(store)
     external = ExternalSender(store, bus, clock)
-    rejections = Rejections(bus, clock, to, external)
+    rejections = Rejections(bus, clock, addresses, external)
     circuits = OpenCircuits(store, clock)
-    incidents = IncidentBoard(store, external, clock=clock, to=to, checks=(circuits.incidents,))
+    incidents = IncidentBoard(
+        store, external, clock=clock, to=addresses, checks=(circuits.incidents,)
+    )
     context = Context(
         store=store,
         bus=bus,
         clock=clock,
-        to=to,
+        to=addresses,
         instance=settings.instance,
         external=external,
-        outbox=Outbox(store, bus, to=to, external=external, rejections=rejections, content=content),
+        outbox=Outbox(
+            store, bus, to=addresses, external=external, rejections=rejections, content=content
+        ),
         rejections=rejections,
         content=content,
         codec=_codec(business, settings),
@@ -207,7 +211,7 @@ def assemble(
         incidents=incidents,
         rules=Routing(business.workflows, circuits),
         sweep_tasks=(incidents.check_health,),
-        kept=kept or KeptOrders(),
+        kept=kept_orders or KeptOrders(),
     )
     return Application(
         context=context,

@@ -38,7 +38,7 @@ RESULT_BYTES_MAX = 1024 * 1024
 PAYLOAD_UNITS_MAX = 480_000
 """Largest payload in the order's own row, in UTF-16 units."""
 PAYLOAD_SENT_BYTES_MAX = 1_000_000
-"""The same in bytes of the ASCII JSON that is sent, up to 6 for one character.
+"""The same limit in bytes of the ASCII JSON that is sent. One character takes up to 6 of them.
 
 A JSON text of 256 KB in UTF-8 always fits both limits: each byte becomes at most one unit, and at
 most three bytes that are sent.
@@ -96,10 +96,10 @@ def check_payload(payload: Content) -> None:
     check_units("payload", payload, PAYLOAD_UNITS_MAX)
     if len(payload) * 6 <= PAYLOAD_SENT_BYTES_MAX:
         return
-    sent = len(json.dumps(payload))
-    if sent > PAYLOAD_SENT_BYTES_MAX:
+    size = len(json.dumps(payload))
+    if size > PAYLOAD_SENT_BYTES_MAX:
         raise TooLargeError(
-            f"the payload has {sent} bytes as ASCII JSON: at most {PAYLOAD_SENT_BYTES_MAX} can be "
+            f"the payload has {size} bytes as ASCII JSON: at most {PAYLOAD_SENT_BYTES_MAX} can be "
             "stored"
         )
 

@@ -21,7 +21,7 @@ from sas.actors.agent import RetryPolicy
 from sas.adapters.endpoints import Endpoint
 from sas.bounds import SHARDS_MAX
 from sas.codec.orders import (
-    MESSAGE_BYTES_MAX,
+    MESSAGE_BYTES_DEFAULT,
     ORDER_BYTES_LIMIT,
     PUT_BACK_BYTES,
 )
@@ -47,7 +47,7 @@ QUEUE_SETTINGS: Mapping[str, str] = {
 """The setting for each field of ``Queues``."""
 
 QUEUE_SETTING_LENGTH_MAX = 100
-"""Longest name or prefix of a queue. An agent's name and the suffix of a lane still fit behind."""
+"""Longest name or prefix of a queue. An agent's name and a lane's suffix still fit behind it."""
 CALLBACK_KEY_LENGTH_MIN = 32
 SOURCE_LENGTH_MAX = 500
 _URI_REFERENCE = re.compile(
@@ -66,8 +66,8 @@ _A_REFERENCE = re.compile(r"\s*@\s*" + _REFERENCE.pattern + r"\s*\(", re.IGNOREC
 _OUR_SETTINGS = ("SAS_", CONNECTION, f"AzureWebJobs{CONNECTION}", "AzureWebJobsStorage")
 
 CUT_OFF_S = 45
-"""A function that runs out of time has ended after so many more seconds: its handler is cut off,
-and its message is put back or held.
+"""A function that runs out of time ends at most so many seconds later: its handler is cut off, and
+its message is put back or held.
 """
 MESSAGE_BYTES_LIMIT = 100 * 1024 * 1024
 """Highest value of SAS_MESSAGE_BYTES_MAX: the largest message of Service Bus Premium."""
@@ -116,7 +116,7 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         service_bus=_service_bus(env),
         tables=_tables(env),
         table=read_table_name(env),
-        shards=_whole(env, "SAS_SHARDS", default=16, least=1, most=SHARDS_MAX),
+        shards=_whole_number(env, "SAS_SHARDS", default=16, minimum=1, maximum=SHARDS_MAX),
         queues=read_queues(env),
         source=_source(env),
         instance=_instance(env),
@@ -125,11 +125,13 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         order_bytes_max=read_order_bytes_max(env),
         function_time=_function_time(env),
         circuit=BreakerPolicy(
-            failures_max=_whole(env, "SAS_BREAKER_FAILURES", default=10, least=0, most=10_000)
+            failures_max=_whole_number(
+                env, "SAS_BREAKER_FAILURES", default=10, minimum=0, maximum=10_000
+            )
         ),
         agent_limits=_limits(env, "SAS_AGENT_LIMITS"),
         retention=timedelta(
-            days=_whole(env, "SAS_RETENTION_DAYS", default=30, least=1, most=36_500)
+            days=_whole_number(env, "SAS_RETENTION_DAYS", default=30, minimum=1, maximum=36_500)
         ),
         callback_keys=_callback_keys(env),
         payload_codec=read_payload_codec(env),
@@ -138,16 +140,16 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
 
 def read_queues(env: Mapping[str, str]) -> Queues:
     """Return the names of the queues, from their settings or by default."""
-    given = {field: env[name] for field, name in QUEUE_SETTINGS.items() if env.get(name)}
-    for field_name, text in given.items():
+    names = {field: env[name] for field, name in QUEUE_SETTINGS.items() if env.get(name)}
+    for field_name, text in names.items():
         _check_queue_name(field_name, text)
-    queues = Queues(**given, applications=read_applications(env))
-    twice = queues.twice(())
-    if twice is not None:
-        raise SettingError(f"the queue {twice!r} would have two purposes: give each its own name")
+    queues = Queues(**names, applications=read_applications(env))
+    shared = queues.twice(())
+    if shared is not None:
+        raise SettingError(f"the queue {shared!r} would have two purposes: give each its own name")
     prefix, agents = queues.response_prefix.lower(), queues.agent_prefix.lower()
-    ours = any(name.lower().startswith(prefix) for name in queues.own())
-    if ours or agents.startswith(prefix) or prefix.startswith(agents):
+    is_ours = any(name.lower().startswith(prefix) for name in queues.own())
+    if is_ours or agents.startswith(prefix) or prefix.startswith(agents):
         raise SettingError(
             f"SAS_QUEUE_RESPONSE_PREFIX={queues.response_prefix!r} is also the prefix of queues of "
             "this system, and an application could name one as its reply queue: choose another "
@@ -200,7 +202,7 @@ def queue_named(name: str, queues: Queues) -> str:
     """
     fields = {setting: field for field, setting in QUEUE_SETTINGS.items()}
     name = name.removesuffix(DEAD_LETTER_SUBQUEUE)
-    return re.sub(r"%(\w+)%", lambda found: str(getattr(queues, fields[found[1]])), name)
+    return re.sub(r"%(\w+)%", lambda match: str(getattr(queues, fields[match[1]])), name)
 
 
 def _service_bus(env: Mapping[str, str]) -> Endpoint:
@@ -272,11 +274,11 @@ def read_table_name(env: Mapping[str, str]) -> str:
 
 
 def _instance(env: Mapping[str, str]) -> str:
-    given = env.get("SAS_INSTANCE")
-    if given and not _INSTANCE.fullmatch(given):
-        raise SettingError(f"SAS_INSTANCE={given[:80]!r}: use letters, digits, . _ : and -")
-    found = given or env.get("WEBSITE_INSTANCE_ID") or socket.gethostname()
-    return f"{_NOT_OF_INSTANCE.sub('-', found)[:40]}:{os.getpid()}"
+    name = env.get("SAS_INSTANCE")
+    if name and not _INSTANCE.fullmatch(name):
+        raise SettingError(f"SAS_INSTANCE={name[:80]!r}: use letters, digits, . _ : and -")
+    name = name or env.get("WEBSITE_INSTANCE_ID") or socket.gethostname()
+    return f"{_NOT_OF_INSTANCE.sub('-', name)[:40]}:{os.getpid()}"
 
 
 def _source(env: Mapping[str, str]) -> str:
@@ -302,7 +304,7 @@ def _client_id(env: Mapping[str, str], name: str) -> str | None:
 
 
 def _check_address(name: str, text: str, example: str) -> None:
-    """Refuse what is not the address of an HTTP endpoint, to which a path can be added."""
+    """Refuse a text that is not the address of an HTTP endpoint, to which a path can be added."""
     try:
         parts = urlsplit(text)
         host, _ = parts.hostname, parts.port
@@ -323,14 +325,14 @@ def read_order_bytes_max(env: Mapping[str, str]) -> int:
     Raises:
         SettingError: SAS_MESSAGE_BYTES_MAX is no size that a message can have.
     """
-    largest = _whole(
+    message_bytes_max = _whole_number(
         env,
         "SAS_MESSAGE_BYTES_MAX",
-        default=MESSAGE_BYTES_MAX,
-        least=MESSAGE_BYTES_MAX,
-        most=MESSAGE_BYTES_LIMIT,
+        default=MESSAGE_BYTES_DEFAULT,
+        minimum=MESSAGE_BYTES_DEFAULT,
+        maximum=MESSAGE_BYTES_LIMIT,
     )
-    return min(largest - PUT_BACK_BYTES, ORDER_BYTES_LIMIT)
+    return min(message_bytes_max - PUT_BACK_BYTES, ORDER_BYTES_LIMIT)
 
 
 def read_payload_codec(env: Mapping[str, str]) -> PayloadCodec | None:
@@ -374,8 +376,8 @@ def _check_references(env: Mapping[str, str]) -> None:
     that text. Secret settings of the business are checked too, under any name.
     """
     for name, text in env.items():
-        ours = name.startswith(_OUR_SETTINGS)
-        if (ours and _REFERENCE.search(text)) or _A_REFERENCE.match(text):
+        is_ours = name.startswith(_OUR_SETTINGS)
+        if (is_ours and _REFERENCE.search(text)) or _A_REFERENCE.match(text):
             raise SettingError(
                 f"{name} is a Key Vault reference that was not resolved: let the app's identity "
                 "read that secret (role Key Vault Secrets User), and have Azure ask again "
@@ -397,10 +399,12 @@ def _share(env: Mapping[str, str], name: str) -> float:
     return share
 
 
-def _whole(env: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
+def _whole_number(
+    env: Mapping[str, str], name: str, *, default: int, minimum: int, maximum: int
+) -> int:
     text = env.get(name, str(default))
-    if not _is_number(text) or not least <= int(text) <= most:
-        raise SettingError(f"{name}={text!r}: give a whole number from {least:,} to {most:,}")
+    if not _is_number(text) or not minimum <= int(text) <= maximum:
+        raise SettingError(f"{name}={text!r}: give a whole number from {minimum:,} to {maximum:,}")
     return int(text)
 
 
@@ -411,26 +415,26 @@ def _is_number(text: str) -> bool:
 
 def _limits(env: Mapping[str, str], name: str) -> Mapping[str, int]:
     """Return the limits of agents from a text such as payment:4,shipping:2."""
-    found: dict[str, int] = {}
+    limits: dict[str, int] = {}
     for part in filter(None, (part.strip() for part in env.get(name, "").split(","))):
         agent, _, text = part.partition(":")
-        if not agent or not _is_number(text) or int(text) > LIMIT_MAX or agent in found:
+        if not agent or not _is_number(text) or int(text) > LIMIT_MAX or agent in limits:
             raise SettingError(
                 f"{name}={env[name]!r}: give each agent once with the number of calls that may be "
                 f"in flight, 0 to {LIMIT_MAX} (0: no limit), as in payment:4,shipping:2"
             )
-        found[agent] = int(text)
-    return found
+        limits[agent] = int(text)
+    return limits
 
 
 def _function_time(env: Mapping[str, str]) -> timedelta:
-    """Return after how long a function puts its message back. The host must not kill it before."""
+    """Return after how long a function puts its message back, before the host kills it."""
     seconds = _number(env, "SAS_FUNCTION_SECONDS", 540.0)
     timeout = env.get("AzureFunctionsJobHost__functionTimeout") or _function_timeout()
-    given = re.fullmatch(r"(?:(\d{1,6})\.)?(\d{1,6}):(\d{1,6}):(\d{1,6})", timeout or "")
-    if given is not None:
-        days, hours, minutes, rest = (int(part or 0) for part in given.groups())
-        limit = ((days * 24 + hours) * 60 + minutes) * 60 + rest
+    match = re.fullmatch(r"(?:(\d{1,6})\.)?(\d{1,6}):(\d{1,6}):(\d{1,6})", timeout or "")
+    if match is not None:
+        days, hours, minutes, final_s = (int(part or 0) for part in match.groups())
+        limit = ((days * 24 + hours) * 60 + minutes) * 60 + final_s
         if seconds > limit - CUT_OFF_S:
             raise SettingError(
                 f"SAS_FUNCTION_SECONDS={seconds:g}: functionTimeout in host.json is {limit} s, and "
@@ -444,10 +448,10 @@ def _function_time(env: Mapping[str, str]) -> timedelta:
 def _function_timeout() -> str | None:
     """Return functionTimeout of ``host.json``; None if the file or the value is not there."""
     try:
-        given = json.loads(Path("host.json").read_bytes()).get("functionTimeout")
+        timeout = json.loads(Path("host.json").read_bytes()).get("functionTimeout")
     except (OSError, ValueError, AttributeError, RecursionError):
         return None  # the host itself reports a wrong file
-    return given if isinstance(given, str) else None
+    return timeout if isinstance(timeout, str) else None
 
 
 def _number(env: Mapping[str, str], name: str, default: float) -> float:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 NAME = "scheduler-agent-supervisor"
-_OURS = (
-    *("aiohttp", "azure.data", "azure.functions", "azure.identity", "azure.monitor"),
-    *("cryptography", "jinja2", "opentelemetry"),
+_PACKAGES_OF_EXTRAS = (
+    "aiohttp",
+    "azure.data",
+    "azure.functions",
+    "azure.identity",
+    "azure.monitor",
+    "cryptography",
+    "jinja2",
+    "opentelemetry",
 )
 
 
@@ -26,6 +32,6 @@ def version() -> str:
 def lacking(missing: ImportError, extra: str) -> ImportError:
     """Return the error with what to install, if a package of ``extra`` is missing."""
     name = missing.name or getattr(missing.__cause__, "name", "") or ""
-    if not f"{name}.".startswith(tuple(f"{one}." for one in _OURS)):
+    if not f"{name}.".startswith(tuple(f"{package}." for package in _PACKAGES_OF_EXTRAS)):
         return missing
     return ImportError(f"{name} is not installed: run pip install '{NAME}[{extra}]'", name=name)

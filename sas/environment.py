@@ -5,7 +5,7 @@
 1. environment variables;
 2. ``.devstack/env`` in this directory or above it, which ``devstack up`` writes while it runs.
 
-One of them is used whole: commands never go to one system while the table is that of another.
+The two are never mixed. Otherwise commands could go to one system while the table is another's.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The triggers of a function app: decode, call an actor, return.
 
-Every queue that an order passes has a second one for urgent orders, with a function of its own. So
-urgent work never waits for other work.
+Every queue that an order passes has a second queue for urgent orders, with a function of its own.
+So urgent work never waits for other work.
 
-Success completes a message. An exception abandons it, and it is redelivered. The actors put aside
-messages that cannot be used, and put back messages that wait for a dependency. So the functions
-decide nothing.
+If a function returns, the host completes its message. If it raises, the host abandons the message,
+and Service Bus delivers it again. The actors put aside messages that cannot be used, and put back
+messages that wait for a dependency. So the functions decide nothing.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from sas.environment import CONNECTION
 from sas.ports import Business
 
 # The worker forwards every record from INFO on, and ignores host.json for its logger. The Azure
-# SDK writes some 40 an order, the app itself one at most.
+# SDK writes about 40 records for each order, the app itself at most one.
 logging.getLogger("azure").setLevel(logging.WARNING)
 
 Handler = Callable[[Delivery], Awaitable[object]]
 
 
 class FunctionApp(func.FunctionApp):
-    """The functions of one business. ``application`` makes this process's actors on its first call,
-    in the worker's loop.
+    """The functions of one business.
+
+    ``application`` returns this process's actors. Its first call makes them, in the worker's loop.
     """
 
     def __init__(self, business: Business) -> None:
         super().__init__()
-        made = functools.partial(_application, business)
-        self.application: Callable[[], Application] = functools.cache(made)
+        make_application = functools.partial(_application, business)
+        self.application: Callable[[], Application] = functools.cache(make_application)
 
     def on_queue(self, name: str, queue: str, handler: Callable[[Application], Handler]) -> None:
         """Register a queue's function, and the one of its urgent lane."""
@@ -132,7 +133,7 @@ def _add_agents(app: FunctionApp, agents: Iterable[str]) -> None:
 
 
 def _agent_handler(agent: str) -> Callable[[Application], Handler]:
-    """Return a function that finds the handler of one agent's requests."""
+    """Return a function that returns the handler of one agent's requests."""
     return lambda app: app.agents[agent].handle
 
 

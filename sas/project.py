@@ -21,20 +21,28 @@ from sas.distribution import version
 FILES = "project_files"
 TEMPLATE = "template/"
 SOURCES = (
-    *("infra/", "azure.yaml", "host.json", ".funcignore", ".github/workflows/deploy.yml"),
-    *("tools/__init__.py", "tools/azd_hooks.py", "tools/github_deploy.py"),
-    *("tools/infra_queues.py", "tools/queues.py", TEMPLATE),
+    "infra/",
+    "azure.yaml",
+    "host.json",
+    ".funcignore",
+    ".github/workflows/deploy.yml",
+    "tools/__init__.py",
+    "tools/azd_hooks.py",
+    "tools/github_deploy.py",
+    "tools/infra_queues.py",
+    "tools/queues.py",
+    TEMPLATE,
 )
-"""The files, and with a slash at the end whole folders. The template's lie at the project's top."""
+"""The files, and the folders (with a slash at the end). The template's files go to the top."""
 WHEELS = {
     "requirements.txt": "scheduler_agent_supervisor",
     "requirements-dev.txt": "scheduler_agent_supervisor_devstack",
 }
-"""Each wheel that a project can be given, by the file that names it."""
+"""The wheels that a project can get, each by the requirements file that names it."""
 _QUEUES = ("--agents", "stock", "payment", "--applications", "web")
 _SETTINGS = ("--settings", "STOCK_URL", "PAYMENT_URL")
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_AWAY = re.compile(r"\[([^\]]+)\]\(\.\./[^)]*\)")
+_OUTSIDE_LINK = re.compile(r"\[([^\]]+)\]\(\.\./[^)]*\)")
 """A link to a page of this repository that the project does not get."""
 _OF_THIS_REPOSITORY = "## What is checked without Azure"
 """The rest of infra/README.md is about tests that the project does not get."""
@@ -59,19 +67,21 @@ def create(project: Path, wheels: Path | None = None) -> None:
         )
     if project.exists() and any(project.iterdir()):
         raise ProjectError(f"{project} is not empty: name a new directory")
-    given = _wheels(wheels) if wheels else {}
+    wheel_of = _wheels(wheels) if wheels else {}
     root = _root()
     for source in sources(root):
         path = project / source.removeprefix(TEMPLATE)
         path.parent.mkdir(parents=True, exist_ok=True)
         text = (root / source).read_text(encoding="utf-8")
         path.write_text(_filled(source, text, name), encoding="utf-8")
-    for requirements, wheel in given.items():
+    for requirements, wheel in wheel_of.items():
         _pin(project / requirements, wheel)
     subprocess.run(  # noqa: S603  # a file that was written just now
         [sys.executable, "-B", "-m", "tools.queues", *_QUEUES, *_SETTINGS],
-        cwd=project, check=True, capture_output=True,
-    )  # fmt: skip
+        cwd=project,
+        check=True,
+        capture_output=True,
+    )
 
 
 def sources(root: Path) -> Iterator[str]:
@@ -94,7 +104,7 @@ def _filled(source: str, text: str, name: str) -> str:
     if source == "azure.yaml":
         return re.sub(r"^name: .*$", f"name: {name}", text, flags=re.MULTILINE)
     if source == "infra/README.md":
-        return _AWAY.sub(r"\1", text.partition(_OF_THIS_REPOSITORY)[0].rstrip() + "\n")
+        return _OUTSIDE_LINK.sub(r"\1", text.partition(_OF_THIS_REPOSITORY)[0].rstrip() + "\n")
     if source.startswith(TEMPLATE):
         return text.replace("@NAME@", name).replace("@VERSION@", version())
     return text
@@ -102,16 +112,16 @@ def _filled(source: str, text: str, name: str) -> str:
 
 def _wheels(directory: Path) -> dict[str, Path]:
     """Return the wheels of just this version, whatever else is in the directory."""
-    named = {
+    wheels = {
         requirements: directory / f"{package}-{version()}-py3-none-any.whl"
         for requirements, package in WHEELS.items()
     }
-    missing = [wheel.name for wheel in named.values() if not wheel.is_file()]
+    missing = [wheel.name for wheel in wheels.values() if not wheel.is_file()]
     if missing:
         raise ProjectError(
             f"{directory} has no {' and no '.join(missing)}: run `make dist`, or leave --wheels out"
         )
-    return named
+    return wheels
 
 
 def _pin(requirements: Path, wheel: Path) -> None:
@@ -120,9 +130,9 @@ def _pin(requirements: Path, wheel: Path) -> None:
     pip compares the hash of a file that is named by its URL, and then looks for this package
     nowhere else. A hash as an option of pip would demand one of each other package too.
     """
-    to = requirements.parent / "wheels" / wheel.name
-    to.parent.mkdir(exist_ok=True)
-    shutil.copyfile(wheel, to)
-    digest = hashlib.sha256(to.read_bytes()).hexdigest()
+    copy = requirements.parent / "wheels" / wheel.name
+    copy.parent.mkdir(exist_ok=True)
+    shutil.copyfile(wheel, copy)
+    digest = hashlib.sha256(copy.read_bytes()).hexdigest()
     text = requirements.read_text(encoding="utf-8")
     requirements.write_text(f"file:wheels/{wheel.name}#sha256={digest}\n{text}", encoding="utf-8")

@@ -107,8 +107,8 @@ def _trigger(name: str, binding: dict[str, Any], settings: Settings) -> Trigger:
                 auto_complete=_optional_bool(binding.get("autoCompleteMessages")),
             )
         case "timerTrigger":
-            where = f"The schedule of function {name}"
-            text = settings.resolve(str(binding["schedule"]), where=where)
+            place = f"The schedule of function {name}"
+            text = settings.resolve(str(binding["schedule"]), place=place)
             return TimerTrigger(
                 param=binding["name"],
                 schedule=_schedule(text),
@@ -117,9 +117,9 @@ def _trigger(name: str, binding: dict[str, Any], settings: Settings) -> Trigger:
                 use_monitor=_optional_bool(binding.get("useMonitor")) is not False,
             )
         case "httpTrigger":
-            where = f"The route of function {name}"
-            route = settings.resolve(str(binding.get("route") or name), where=where)
-            methods = tuple(str(one).upper() for one in binding.get("methods") or ())
+            place = f"The route of function {name}"
+            route = settings.resolve(str(binding.get("route") or name), place=place)
+            methods = tuple(str(method).upper() for method in binding.get("methods") or ())
             level = str(binding.get("authLevel", "FUNCTION")).lower()
             if level not in _AUTH_LEVELS:
                 raise ValueError(f"authorization level {level!r}: use {' or '.join(_AUTH_LEVELS)}.")
@@ -139,25 +139,25 @@ def _output(name: str, binding: dict[str, Any], settings: Settings) -> Output:
     if kind == "http":
         return HttpOutput(binding["name"])
     if kind == "serviceBus":
-        where = f"The output {binding['name']} of function {name}"
-        return ServiceBusOutput(binding["name"], *_queue(binding, settings, where))
+        place = f"The output {binding['name']} of function {name}"
+        return ServiceBusOutput(binding["name"], *_queue(binding, settings, place))
     raise _unsupported(f"the output binding {kind}")
 
 
-def _unsupported(what: str) -> ValueError:
+def _unsupported(feature: str) -> ValueError:
     return ValueError(
-        f"this host does not run {what}; it runs Service Bus queues, timers and HTTP. Leave the "
+        f"this host does not run {feature}; it runs Service Bus queues, timers and HTTP. Leave the "
         "function out with --except."
     )
 
 
-def _queue(binding: dict[str, Any], settings: Settings, where: str) -> tuple[str, str]:
+def _queue(binding: dict[str, Any], settings: Settings, place: str) -> tuple[str, str]:
     if "queueName" not in binding:
         raise _unsupported("topics")
-    queue = settings.resolve(binding["queueName"], where=where).strip()
+    queue = settings.resolve(binding["queueName"], place=place).strip()
     if not queue:
-        raise IndexingError(f"{where} names no queue: its queue_name is empty; name one.")
-    return settings.service_bus(binding["connection"], where=where), queue
+        raise IndexingError(f"{place} names no queue: its queue_name is empty; name one.")
+    return settings.service_bus(binding["connection"], place=place), queue
 
 
 def _schedule(text: str) -> Schedule | timedelta:

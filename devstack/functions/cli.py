@@ -1,4 +1,4 @@
-"""The command: one JSON line on standard output when it is ready, logs on standard error.
+"""The command: prints one JSON line when it is ready, and logs on standard error.
 
 It runs the host in this process. `devstack up` starts several with `--processes`.
 """
@@ -33,21 +33,26 @@ _ASK_EVERY_S = 1.0
 
 def parser() -> argparse.ArgumentParser:
     """The arguments of `python -m devstack.functions`."""
-    found = argparse.ArgumentParser(
+    options = argparse.ArgumentParser(
         prog="python -m devstack.functions",
         description="Run a Python v2 function app without the Functions Core Tools.",
     )
-    add = found.add_argument
+    add = options.add_argument
     add("app_dir", type=Path, metavar="APP_DIR", help="the directory of function_app.py")
     add("--http-port", type=int, default=0, metavar="N", help="port of HTTP triggers (0: free)")
     add_app_options(add, only=None)
     add("--data", type=Path, metavar="DIR", help="the directory of the timer status")
-    add("--drain", type=float, default=10.0, metavar="S",
-        help="seconds that running functions get after SIGTERM (default 10)")  # fmt: skip
+    add(
+        "--drain",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="seconds that running functions get after SIGTERM (default 10)",
+    )
     add("--check", action="store_true", help="read the app as at a start, and end")
     add("--secondary", action="store_true", help=argparse.SUPPRESS)
-    add("--listener", type=int, help=argparse.SUPPRESS)  # a descriptor, from `_again`
-    return found
+    add("--listener", type=int, help=argparse.SUPPRESS)  # a descriptor, from `_restarter`
+    return options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,9 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     configure_logs("Information")
     try:
         with socket.socket(fileno=arguments.listener) as listener:
-            again = _again(argv, listener)
-            code = asyncio.run(_run_here(arguments, listener, again))
-            return again() if code is None else _leave(code)
+            restart = _restarter(argv, listener)
+            code = asyncio.run(_run_here(arguments, listener, restart))
+            return restart() if code is None else _leave(code)
     except DevstackError as error:
         print(f"devstack.functions: {error}", file=sys.stderr)  # noqa: T201  # the command's answer
         return 1
@@ -76,7 +81,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 class _JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and the invocation if there is one."""
+    """Writes a JSON object a line: time, level, logger, message, and the invocation if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -94,7 +99,10 @@ class _JsonFormatter(logging.Formatter):
 
 
 def configure_logs(level: str) -> None:
-    """Log to standard error at the default level of host.json: every logger, as the worker does."""
+    """Log to standard error at the default level of host.json, with every logger of the process.
+
+    Microsoft's worker does not filter loggers either, so `azure` logs here what it logs in Azure.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter())
     logging.basicConfig(level=LOG_LEVELS[level], handlers=[handler], force=True)
@@ -104,32 +112,31 @@ def _print_ready(line: dict[str, Any]) -> None:
     print(json.dumps(line), flush=True)  # noqa: T201  # the ready line
 
 
-def _again(argv: Sequence[str], listener: socket.socket) -> Callable[[], NoReturn]:
-    """Return what starts the worker again, as the same process with the same HTTP socket.
+def _restarter(argv: Sequence[str], listener: socket.socket) -> Callable[[], NoReturn]:
+    """Return a function that starts the worker again: same process id, same HTTP socket.
 
-    Clients that connect meanwhile wait, and no other process can take the port.
+    The socket stays open meanwhile, so clients that connect wait, and no other process can take
+    the port.
     """
-    started_in, environ = Path.cwd(), dict(os.environ)
+    directory, environ = Path.cwd(), dict(os.environ)
     words = [sys.executable, "-m", "devstack.functions", *argv]
     if "--listener" not in argv:
         words += ["--listener", str(listener.fileno())]
     listener.set_inheritable(False)  # the app's child processes do not get it
 
-    def again() -> NoReturn:
-        os.chdir(started_in)
+    def restart() -> NoReturn:
+        os.chdir(directory)
         listener.set_inheritable(True)
         os.execve(sys.executable, words, environ)  # noqa: S606  # no shell
 
-    return again
+    return restart
 
 
-def _watch_loop(host: Host, stopping: asyncio.Event, again: Callable[[], NoReturn]) -> None:
+def _watch_loop(host: Host, stopping: asyncio.Event, restart: Callable[[], NoReturn]) -> None:
     """Start the worker again when a function blocks its event loop past functionTimeout.
 
-    A worker that is stopping ends instead.
-
-    Such a function also stops the clock of its own timeout. In Azure that clock is in another
-    process; here it is on a thread.
+    The invoker cannot do that, because its timeout runs on the blocked loop. In Azure the clock is
+    in another process; here it is on a thread. A worker that is stopping ends instead.
     """
     loop = asyncio.get_running_loop()
 
@@ -142,19 +149,19 @@ def _watch_loop(host: Host, stopping: asyncio.Event, again: Callable[[], NoRetur
                 loop.call_soon_threadsafe(answered.set)
                 if limit_s is None or answered.wait(limit_s + _GRACE_S):
                     continue
-                if names := [name for name, one in host.counts.items() if one.running]:
+                if names := [name for name, counts in host.counts.items() if counts.running]:
                     text = "The event loop was blocked past functionTimeout while %s ran: %s"
                     if stopping.is_set():
                         _log.error(text, ", ".join(names), "the process ends")
                         os._exit(int(host.failed.is_set()))
                     _log.error(text, ", ".join(names), "the process starts again, as in Azure")
-                    again()
+                    restart()
 
     threading.Thread(target=watch, name="watch-loop", daemon=True).start()
 
 
 async def _run_here(
-    arguments: argparse.Namespace, listener: socket.socket, again: Callable[[], NoReturn]
+    arguments: argparse.Namespace, listener: socket.socket, restart: Callable[[], NoReturn]
 ) -> int | None:
     """Return the exit code, or None to start again after a function's timeout."""
     app_dir = arguments.app_dir.resolve()
@@ -177,7 +184,7 @@ async def _run_here(
         await host.check()
         _print_ready({"queues": host.queues, "ignores": host.config.not_applied})
         return 0
-    _watch_loop(host, stopping, again)
+    _watch_loop(host, stopping, restart)
     starting = asyncio.ensure_future(host.start())
     await _first_of(asyncio.wait([starting]), stopping.wait())
     if not starting.done():
@@ -186,7 +193,7 @@ async def _run_here(
         return 0
     starting.result()
     configure_logs(host.config.log_level)
-    names = [one.name for one in host.functions]
+    names = [function.name for function in host.functions]
     pid = os.getpid()
     line = {"functions": names, "http_port": host.http_port, "pid": pid}
     _print_ready({"ready": True, **line, "ignores": host.config.not_applied})
@@ -204,7 +211,7 @@ async def _run_here(
 
 
 async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
-    tasks = [asyncio.ensure_future(one) for one in waits]
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
@@ -216,11 +223,12 @@ def _leave(code: int) -> int:
     The interpreter would wait for that thread.
     """
     end = time.monotonic() + _THREADS_S
-    own = threading.current_thread()
-    threads = [one for one in threading.enumerate() if one is not own and not one.daemon]
+    main_thread = threading.current_thread()
+    others = (thread for thread in threading.enumerate() if thread is not main_thread)
+    threads = [thread for thread in others if not thread.daemon]
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
-    if running := [one.name for one in threads if one.is_alive()]:
+    if running := [thread.name for thread in threads if thread.is_alive()]:
         _log.warning("Left running: %s; their messages are delivered again", ", ".join(running))
         logging.shutdown()
         os._exit(code)

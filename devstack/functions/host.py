@@ -5,6 +5,31 @@
 
 A process can run one host at a time, because the app uses the environment and the imports of the
 process.
+
+Theory of operation
+===================
+
+1. **Settings.** The host merges local.settings.json, the environment and its `settings`, and puts
+   them into `os.environ`, where the app reads them. `stop` restores the environment.
+2. **Index.** It imports function_app.py and reads the functions with their bindings, as Azure
+   does at a deployment. Whatever the host cannot run raises a HostError with one sentence for
+   each problem. Nothing has been received by then.
+3. **Listeners.** Each function with a Service Bus trigger gets a pump (see `pumps`), which is a
+   task. All share one `Clients` and one `Invoker`.
+4. **Opening.** `start` waits until the link of each queue is open. A queue that does not exist, or
+   a broker that does not answer, fails the start instead of leaving a function that never runs.
+5. **Timers and HTTP** start last, because their functions may send to the queues.
+6. **Running.** An exception of a function never ends a pump or a timer: the message is abandoned,
+   the request gets status 500, the timer waits for its next time. If a pump or timer itself ends
+   by an error, the host sets `failed`, and the command ends the process with exit code 1. If a
+   function exceeds functionTimeout, every function of the process fails, `timed_out` is set, and
+   the command starts the process again.
+7. **Stopping.** Pumps receive no more, the HTTP port closes, and running functions have `drain_s`
+   seconds to end. The host then cancels the rest. It has settled no message of those, so Service
+   Bus delivers them again. Senders and clients close last, because running functions use them.
+
+If a step of `start` fails, or if it is cancelled, `start` calls `stop`, which undoes what the
+steps before it did: `_scope` holds the undoing of each, and `_running` the tasks.
 """
 
 import asyncio
@@ -68,7 +93,7 @@ class Host(AsyncRunnable):
         self.config = HostConfig()
         self.failed: asyncio.Event = asyncio.Event()
         """Set when a listener or timer has ended by an error, which is in the log."""
-        self._wanted_port, self.http_port = self.http_port or 0, None
+        self._requested_port, self.http_port = self.http_port or 0, None
         self._scope = contextlib.AsyncExitStack()
         self._running: dict[asyncio.Task[None], Pump | Timer] = {}
         self._invoker: Invoker | None = None
@@ -82,25 +107,26 @@ class Host(AsyncRunnable):
     @property
     def queues(self) -> dict[str, bool]:
         """The queues that the bindings name, and whether each requires sessions."""
-        found: dict[str, bool] = {}
-        for one in (one for f in self.functions for one in (f.trigger, *f.outputs)):
-            if isinstance(one, ServiceBusTrigger | ServiceBusOutput):
-                name = _SUBQUEUE.sub("", one.queue.lower())
-                sessions = isinstance(one, ServiceBusTrigger) and one.sessions
-                found[name] = found.get(name, False) or sessions
-        return found
+        queues: dict[str, bool] = {}
+        bindings = (part for f in self.functions for part in (f.trigger, *f.outputs))
+        for binding in bindings:
+            if isinstance(binding, ServiceBusTrigger | ServiceBusOutput):
+                name = _SUBQUEUE.sub("", binding.queue.lower())
+                sessions = isinstance(binding, ServiceBusTrigger) and binding.sessions
+                queues[name] = queues.get(name, False) or sessions
+        return queues
 
     async def start(self) -> None:
         """Index the app and listen, or raise HostError; return when every queue's link is open."""
-        began = time.perf_counter()
+        start = time.perf_counter()
         try:
             settings = self._index()
             await self._listen(settings)
         except BaseException:
             await self.stop(drain_s=0)
             raise
-        names = ", ".join(one.name for one in self.functions)
-        _log.info("Host started in %.2f s: %s", time.perf_counter() - began, names)
+        names = ", ".join(function.name for function in self.functions)
+        _log.info("Host started in %.2f s: %s", time.perf_counter() - start, names)
 
     async def check(self) -> None:
         """Index the app as `start` does, or raise HostError; listen to nothing."""
@@ -110,22 +136,25 @@ class Host(AsyncRunnable):
             await self.stop()
 
     def _index(self) -> Settings:
+        # 1. Settings.
         settings = Settings.load(
             self.app_dir, overrides=self.settings, allow_remote=self.allow_remote
         )
         self.config = load_host_json(self.app_dir, settings)
         self._scope.enter_context(settings.in_environment())
-        found = find(self._scope.enter_context(imported(self.app_dir)))
+        # 2. Index.
+        functions = find(self._scope.enter_context(imported(self.app_dir)))
         only = self.only if self.only is not None else self.config.functions
-        chosen = select(found, only=only, without=self.without)
-        for name in [one.name for one in chosen if settings.disabled(one.name)]:
-            _log.info("Function %s is disabled by its setting", name)
-        bound = all_of(
-            lambda one: bind(one, self.app_dir, settings),
-            [one for one in chosen if not settings.disabled(one.name)],
-        )
+        enabled = []
+        for function in select(functions, only=only, without=self.without):
+            if settings.disabled(function.name):
+                _log.info("Function %s is disabled by its setting", function.name)
+            else:
+                enabled.append(function)
         self.functions = [
-            one for one in bound if not self.secondary or isinstance(one.trigger, ServiceBusTrigger)
+            function
+            for function in all_of(lambda each: bind(each, self.app_dir, settings), enabled)
+            if not self.secondary or isinstance(function.trigger, ServiceBusTrigger)
         ]
         if self.config.not_applied:
             _log.info("host.json: this host ignores %s", ", ".join(self.config.not_applied))
@@ -138,35 +167,37 @@ class Host(AsyncRunnable):
         options = self.config.service_bus
         clients = Clients(options)
         self._scope.push_async_callback(clients.close)
+        # 3. Listeners.
         opening: dict[str, Awaitable[None]] = {}
         timers: list[Timer] = []
         for function in self.functions:
             trigger, name = function.trigger, function.name
             if isinstance(trigger, ServiceBusTrigger):
-                pump = Listener(
+                listener = Listener(
                     function=function,
                     trigger=trigger,
                     invoker=invoker,
                     clients=clients,
                     options=options,
-                ).pump()
+                )
+                pump = listener.pump()
                 opening[f"{name}: the queue {trigger.queue}"] = pump.opened
                 self._run(pump, name)
             elif isinstance(trigger, TimerTrigger):
-                finish, status_dir = clients.send_outputs, self.status_dir
-                timers.append(
-                    Timer(
-                        function=function,
-                        trigger=trigger,
-                        invoker=invoker,
-                        finish=finish,
-                        status_dir=status_dir,
-                    )
+                timer = Timer(
+                    function=function,
+                    trigger=trigger,
+                    invoker=invoker,
+                    finish=clients.send_outputs,
+                    status_dir=self.status_dir,
                 )
+                timers.append(timer)
+        # 4. Wait until every link is open, so that a wrong queue fails the start.
         await _wait_until_open(opening)
+        # 5. Timers and HTTP start last, because their functions may send to the queues.
         for timer in timers:
             self._run(timer, timer.function.name)
-        if any(isinstance(one.trigger, HttpTrigger) for one in self.functions):
+        if any(isinstance(function.trigger, HttpTrigger) for function in self.functions):
             self._http = HttpServer(
                 functions=self.functions,
                 invoker=invoker,
@@ -174,13 +205,13 @@ class Host(AsyncRunnable):
                 route_prefix=self.config.route_prefix,
             )
             self._scope.push_async_callback(self._http.stop)
-            listener = self.listener.dup() if self.listener else socket.socket()
+            tcp_socket = self.listener.dup() if self.listener else socket.socket()
             try:
-                self.http_port = await self._http.start(self._wanted_port, listener)
+                self.http_port = await self._http.start(self._requested_port, tcp_socket)
             except OSError as error:
                 raise HostError(
-                    f"The host cannot listen on port {self._wanted_port} ({error.strerror}): stop "
-                    "the process that uses it, or take a free one: --http-port 0, or for `up` "
+                    f"The host cannot listen on port {self._requested_port} ({error.strerror}): "
+                    "stop the process that uses it, or take a free one: --http-port 0, or for `up` "
                     "--ports free."
                 ) from error
 
@@ -192,6 +223,7 @@ class Host(AsyncRunnable):
         try:
             await runner.run()
         except Exception:  # noqa: BLE001  # `failed` reports any error
+            # 6. A pump or timer ended; an exception of a function does not come here.
             _log.exception("Function %s has no listener any more", name)
             self.failed.set()
 
@@ -200,19 +232,20 @@ class Host(AsyncRunnable):
 
         A message whose function still runs then is delivered again when its lock ends.
         """
+        # 7. Drain. Whatever is not settled in time is delivered again.
         limit_s = self.drain_s if drain_s is None else drain_s
         for runner in self._running.values():
             runner.stop()
-        answering = asyncio.ensure_future(self._http.drain(limit_s)) if self._http else None
+        drain = asyncio.ensure_future(self._http.drain(limit_s)) if self._http else None
         if self._running:
-            _, late = await asyncio.wait(self._running, timeout=limit_s)
-            for task in late:
+            _, pending = await asyncio.wait(self._running, timeout=limit_s)
+            for task in pending:
                 task.cancel()
-            if late:
-                _log.warning("%d listeners were cancelled after %g s", len(late), limit_s)
-                await asyncio.wait(late)
-        if answering is not None:
-            await answering
+            if pending:
+                _log.warning("%d listeners were cancelled after %g s", len(pending), limit_s)
+                await asyncio.wait(pending)
+        if drain is not None:
+            await drain
         self._running, self._http, self.http_port = {}, None, None
         await self._scope.aclose()
 
@@ -227,8 +260,8 @@ async def _wait_until_open(opening: Mapping[str, Awaitable[None]]) -> None:
             f"Service Bus did not open {', '.join(opening)} within {_OPEN_S:g} s: does it run?"
         ) from error
     problems = [
-        f"{where} cannot be received from ({type(error).__name__}: {str(error).splitlines()[0]})"
-        for where, error in zip(opening, results, strict=True)
+        f"{place} cannot be received from ({type(error).__name__}: {str(error).splitlines()[0]})"
+        for place, error in zip(opening, results, strict=True)
         if isinstance(error, BaseException)
     ]
     if problems:

@@ -1,7 +1,7 @@
 """host.json: its options with the defaults of the Azure extensions, read and checked.
 
-A key that the Functions host does not know is refused with the nearest known key; Azure would
-ignore a misspelt `maxConcurrentCalls` silently. A setting
+A key that the Functions host does not know is refused, and the error names the nearest key that
+it knows, because Azure would silently ignore a misspelt `maxConcurrentCalls`. A setting
 `AzureFunctionsJobHost__extensions__serviceBus__...` overrides a value, as in Azure.
 """
 
@@ -21,12 +21,16 @@ from devstack.inputs import load_object
 FILE = "host.json"
 _OVERRIDE = "azurefunctionsjobhost:"
 _BATCH_WAIT_S_MAX = 150.0  # half of the longest message lock
-#: The levels of host.json, and those of Python. "None" is above every level of Python.
+# The level of Python for each level of host.json. "None" is above every level of Python.
 LOG_LEVELS = {
-    "Trace": logging.DEBUG, "Debug": logging.DEBUG, "Information": logging.INFO,
-    "Warning": logging.WARNING, "Error": logging.ERROR, "Critical": logging.CRITICAL,
+    "Trace": logging.DEBUG,
+    "Debug": logging.DEBUG,
+    "Information": logging.INFO,
+    "Warning": logging.WARNING,
+    "Error": logging.ERROR,
+    "Critical": logging.CRITICAL,
     "None": logging.CRITICAL + 1,
-}  # fmt: skip
+}
 # All top-level sections of the Functions host; some concern only Azure or other bindings.
 _APPLIED = {"$schema", "version", "extensions", "functions", "functionTimeout", "logging"}
 _TOP = _APPLIED | {
@@ -67,11 +71,11 @@ def _seconds(value: Any) -> float:
     return parse_timespan(value).total_seconds()
 
 
-def _some_seconds(value: Any) -> float:
-    found = _seconds(value)
-    if not found:
+def _positive_seconds(value: Any) -> float:
+    seconds = _seconds(value)
+    if not seconds:
         raise ValueError("must be more than zero")
-    return found
+    return seconds
 
 
 def _truth(value: Any) -> bool:
@@ -80,16 +84,16 @@ def _truth(value: Any) -> bool:
 
 def _one_of(*allowed: str) -> _Reader:
     def read(value: Any) -> str:
-        for one in allowed:
-            if str(value).lower() == one.lower():
-                return one
+        for choice in allowed:
+            if str(value).lower() == choice.lower():
+                return choice
         raise ValueError(f"must be {' or '.join(allowed)}")
 
     return read
 
 
 def _key(read: _Reader, default: Any) -> Any:
-    """A field that host.json sets: its key is the field's name in camel case, without `_s`."""
+    """A field that host.json sets: `max_delay_s` has the key `maxDelay`."""
     return field(default=default, metadata={"read": read})
 
 
@@ -98,7 +102,7 @@ class RetryOptions:
     """`clientRetryOptions`: how the Service Bus client retries."""
 
     mode: str = _key(_one_of("exponential", "fixed"), "exponential")
-    try_timeout_s: float = _key(_some_seconds, 60.0)
+    try_timeout_s: float = _key(_positive_seconds, 60.0)
     delay_s: float = _key(_seconds, 0.8)
     max_delay_s: float = _key(_seconds, 60.0)
     max_retries: int = _key(_whole(0), 3)
@@ -132,7 +136,7 @@ class HostConfig:
     functions: tuple[str, ...] | None = None
     log_level: str = "Information"
     not_applied: tuple[str, ...] = ()
-    """What the file contains and this host ignores."""
+    """Keys of the file that this host ignores."""
 
 
 def load_host_json(app_dir: Path, settings: Settings) -> HostConfig:
@@ -154,7 +158,7 @@ def parse_host_json(content: Mapping[str, Any]) -> HostConfig:
     _check_keys(extensions, _EXTENSIONS, "extensions")
     functions = content.get("functions")
     if functions is not None and not (
-        isinstance(functions, list) and all(isinstance(one, str) for one in functions)
+        isinstance(functions, list) and all(isinstance(name, str) for name in functions)
     ):
         raise HostJsonError("host.json: functions must be a list of function names.")
     service_bus = _service_bus(_section(extensions, "serviceBus", "extensions"))
@@ -171,16 +175,16 @@ def parse_host_json(content: Mapping[str, Any]) -> HostConfig:
 
 
 def _service_bus(section: Mapping[str, Any]) -> ServiceBusOptions:
-    where = "extensions.serviceBus"
-    retry = _section(section, "clientRetryOptions", where)
-    own = _read(RetryOptions, retry, f"{where}.clientRetryOptions")
-    options = _read(ServiceBusOptions, section, where, "clientRetryOptions", retry=own)
+    place = "extensions.serviceBus"
+    retry_section = _section(section, "clientRetryOptions", place)
+    retry = _read(RetryOptions, retry_section, f"{place}.clientRetryOptions")
+    options = _read(ServiceBusOptions, section, place, "clientRetryOptions", retry=retry)
     if options.min_message_batch_size > options.max_message_batch_size:
         raise HostJsonError(
-            f"host.json: {where}.minMessageBatchSize exceeds maxMessageBatchSize: make it smaller."
+            f"host.json: {place}.minMessageBatchSize exceeds maxMessageBatchSize: make it smaller."
         )
     if options.max_batch_wait_time_s > _BATCH_WAIT_S_MAX:
-        raise HostJsonError(f"host.json: {where}.maxBatchWaitTime may be at most 00:02:30.")
+        raise HostJsonError(f"host.json: {place}.maxBatchWaitTime may be at most 00:02:30.")
     return options
 
 
@@ -203,41 +207,42 @@ def _not_applied(content: Mapping[str, Any], bus: ServiceBusOptions) -> set[str]
 
 def _keys(options: type[Any]) -> dict[str, Field[Any]]:
     """The fields of an options class by their keys in host.json."""
-    found = {}
-    for one in fields(options):
-        if one.metadata:
-            first, *rest = one.name.removesuffix("_s").split("_")
-            found[first + "".join(word.capitalize() for word in rest)] = one
-    return found
+    fields_by_key = {}
+    for option in fields(options):
+        if option.metadata:
+            first, *rest = option.name.removesuffix("_s").split("_")
+            fields_by_key[first + "".join(word.capitalize() for word in rest)] = option
+    return fields_by_key
 
 
 def _read(
-    options: type[T], section: Mapping[str, Any], where: str, *other_keys: str, **more: Any
+    options: type[T], section: Mapping[str, Any], place: str, *other_keys: str, **nested: Any
 ) -> T:
+    """Read the options of a section; it may also have `other_keys`, whose values are `nested`."""
     keys = _keys(options)
-    _check_keys(section, {*keys, *other_keys}, where)
+    _check_keys(section, {*keys, *other_keys}, place)
     values: dict[str, Any] = {}
     for key in section.keys() & keys.keys():
         try:
             values[keys[key].name] = keys[key].metadata["read"](section[key])
         except (ValueError, TypeError) as error:
             reason = str(error).rstrip(".")
-            raise HostJsonError(f"host.json: {where}.{key} {reason}.") from error
-    return options(**values, **more)
+            raise HostJsonError(f"host.json: {place}.{key} {reason}.") from error
+    return options(**values, **nested)
 
 
-def _section(content: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+def _section(content: Mapping[str, Any], name: str, place: str) -> dict[str, Any]:
     section = content.get(name, {})
     if not isinstance(section, dict):
-        raise HostJsonError(f"{where}: {name} must be an object ({{...}}).")
+        raise HostJsonError(f"{place}: {name} must be an object ({{...}}).")
     return section
 
 
-def _check_keys(section: Mapping[str, Any], allowed: set[str], where: str) -> None:
+def _check_keys(section: Mapping[str, Any], allowed: set[str], place: str) -> None:
     for key in (key for key in section if key not in allowed):
         near = get_close_matches(key, allowed, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(allowed))}."
-        raise HostJsonError(f"host.json: {where} has no key {key!r}; {hint}")
+        raise HostJsonError(f"host.json: {place} has no key {key!r}; {hint}")
 
 
 def _function_timeout(value: Any) -> float | None:
@@ -278,9 +283,9 @@ def _override(content: dict[str, Any], settings: Settings) -> None:
         *sections, key = (
             spelling.get(part.lower(), part) for part in path[len(_OVERRIDE) :].split(":")
         )
-        place = content
+        level = content
         for section in sections:
-            place = place.setdefault(section, {})
-            if not isinstance(place, dict):
+            level = level.setdefault(section, {})
+            if not isinstance(level, dict):
                 raise HostJsonError(f"The setting {name} does not fit host.json: {section} is set.")
-        place[key] = value
+        level[key] = value

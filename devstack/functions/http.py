@@ -54,11 +54,11 @@ class HttpServer:
 
     def __post_init__(self) -> None:
         """Raise IndexingError when a route is wrong."""
-        routes = [
-            (compile_route(one.name, self.route_prefix, one.trigger.route), one.trigger, one)
-            for one in self.functions
-            if isinstance(one.trigger, HttpTrigger)
-        ]
+        routes = []
+        for function in self.functions:
+            if isinstance(trigger := function.trigger, HttpTrigger):
+                route = compile_route(function.name, self.route_prefix, trigger.route)
+                routes.append((route, trigger, function))
         self._routes = sorted(routes, key=lambda route: (route[0].rank, route[2].name))
         self._runner: web.AppRunner | None = None
         self._stopping = False
@@ -68,7 +68,7 @@ class HttpServer:
     async def start(self, port: int, listener: socket.socket) -> int:
         """Serve on `listener` and close it at the end, or raise OSError if the port is taken.
 
-        Bind it to `port` of 127.0.0.1 (0: a free one), unless it is bound already.
+        A socket that is not bound yet is bound to `port` of 127.0.0.1 (0: a free one).
         """
         app = web.Application(client_max_size=_BODY_BYTES_MAX)
         app.router.add_route("*", "/{path:.*}", self._serve)
@@ -85,7 +85,7 @@ class HttpServer:
         return int(listener.getsockname()[1])
 
     async def drain(self, limit_s: float) -> None:
-        """Close the port and wait up to `limit_s` seconds for the requests in work."""
+        """Close the port and wait up to `limit_s` seconds for the requests that are served now."""
         self._stopping = True
         for site in list(self._runner.sites) if self._runner else ():
             await site.stop()
@@ -102,7 +102,7 @@ class HttpServer:
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         # As in ASP.NET: an encoded slash stays encoded and does not end a segment.
         parts = _ENCODED_SLASH.split(request.rel_url.raw_path.strip("/"))
-        path = "".join(one if n % 2 else unquote(one) for n, one in enumerate(parts))
+        path = "".join(part if n % 2 else unquote(part) for n, part in enumerate(parts))
         if path == "admin/host/ping" or not path:
             return web.Response(text="")
         for route, trigger, function in self._routes:  # noqa: B007  # used below
@@ -153,8 +153,9 @@ class HttpServer:
             text = "Function %s answers with the status %d, which clients refuse: use %d to %d"
             _log.error(text, function.name, status, _STATUS_MIN, _STATUS_MAX)
             return web.Response(status=500)
-        given = {name: one.value for name, one in value["headers"].items()}
-        headers.extend({k: text for k, text in given.items() if k.lower() not in _SERVER_HEADERS})
+        for name, header in value["headers"].items():
+            if name.lower() not in _SERVER_HEADERS:
+                headers.add(name, header.value)
         for jar in value.get("cookies") or []:
             for morsel in jar.values():
                 headers.add("Set-Cookie", morsel.OutputString())
@@ -162,7 +163,7 @@ class HttpServer:
 
 
 async def request_datum(request: web.Request, values: Mapping[str, str]) -> Datum:
-    """A request as in the host's gRPC message: lower-case headers, the body as bytes.
+    """The datum of a request as in the host's gRPC message: lower-case headers, a body of bytes.
 
     Headers and query parameters without a value are left out, as in the Functions host.
     """
@@ -180,13 +181,13 @@ async def request_datum(request: web.Request, values: Mapping[str, str]) -> Datu
 
 
 def _strings(values: Iterable[tuple[str, str]]) -> dict[str, Datum]:
-    found: dict[str, Datum] = {}
+    strings: dict[str, Datum] = {}
     for name, value in values:
-        if name in found:  # joined, as .NET's StringValues are
-            found[name] = Datum(f"{found[name].value},{value}", "string")
+        if name in strings:  # joined, as .NET's StringValues are
+            strings[name] = Datum(f"{strings[name].value},{value}", "string")
         elif value:
-            found[name] = Datum(value, "string")
-    return found
+            strings[name] = Datum(value, "string")
+    return strings
 
 
 @dataclass(frozen=True)
@@ -200,10 +201,10 @@ class Route:
 
     def match(self, path: str) -> dict[str, str] | None:
         """The route's values in `path` (without outer slashes), or None."""
-        found = self.pattern.fullmatch(path)
-        if found is None:
+        match = self.pattern.fullmatch(path)
+        if match is None:
             return None
-        return self.defaults | {k: v for k, v in found.groupdict().items() if v is not None}
+        return self.defaults | {k: v for k, v in match.groupdict().items() if v is not None}
 
 
 def compile_route(function: str, prefix: str, template: str) -> Route:
@@ -250,17 +251,17 @@ def _segment(segment: str, defaults: dict[str, str], names: set[str]) -> tuple[s
 
 def _constraint(constraints: str) -> str:
     inner = "[^/]+"
-    for one in filter(None, constraints.split(":")):
-        length = _LENGTH.fullmatch(one)
+    for constraint in filter(None, constraints.split(":")):
+        length = _LENGTH.fullmatch(constraint)
         if length is not None and int(length["low"]) <= int(length["high"] or length["low"]):
             low, high = length["low"], length["high"] or length["low"]
             bounds = {"length": f"{low},{high}", "minlength": f"{low},", "maxlength": f"1,{low}"}
             inner = f"[^/]{{{bounds[length['kind']]}}}"
-        elif one.lower() in _CONSTRAINTS:
-            inner = _CONSTRAINTS[one.lower()]
+        elif constraint.lower() in _CONSTRAINTS:
+            inner = _CONSTRAINTS[constraint.lower()]
         else:
             raise ValueError(
-                f"uses the constraint {one!r}, which this host does not know; it knows "
+                f"uses the constraint {constraint!r}, which this host does not know; it knows "
                 f"{', '.join(sorted(_CONSTRAINTS))} and lengths"
             )
     return inner

@@ -1,4 +1,4 @@
-"""Import function_app.py once and read its functions, or refuse them with one sentence.
+"""Import function_app.py once and read its functions; refuse each wrong one with a sentence.
 
 The checks of names and annotations follow `azure_functions_runtime.functions` 1.3: this host
 indexes the apps that Microsoft's Python worker indexes, and refuses the others.
@@ -28,7 +28,7 @@ from devstack.functions.settings import HostError, Settings
 
 _log = logging.getLogger("devstack.functions")
 Item = TypeVar("Item")
-Done = TypeVar("Done")
+Outcome = TypeVar("Outcome")
 SCRIPT = "function_app.py"
 _RETRIED = "a timer waits for its schedule, a message comes again up to MaxDeliveryCount"
 GENERIC = "generic"
@@ -79,7 +79,7 @@ def imported(app_dir: Path) -> Iterator[ModuleType]:
     script = app_dir / SCRIPT
     if not script.exists():
         raise IndexingError(f"{script} does not exist: name the directory of a function app.")
-    root, before = app_dir.resolve(), set(sys.modules)
+    root, modules = app_dir.resolve(), set(sys.modules)
     previous = sys.modules.pop(script.stem, None)
     on_path = str(app_dir) in sys.path
     if not on_path:
@@ -91,7 +91,7 @@ def imported(app_dir: Path) -> Iterator[ModuleType]:
             sys.path.remove(str(app_dir))
             for name, module in list(sys.modules.items()):
                 file = getattr(module, "__file__", None)
-                if name not in before and file and Path(file).resolve().is_relative_to(root):
+                if name not in modules and file and Path(file).resolve().is_relative_to(root):
                     del sys.modules[name]
         sys.modules.pop(script.stem, None)
         if previous is not None:
@@ -103,30 +103,30 @@ def _import(script: Path) -> ModuleType:
     try:
         module = importlib.import_module(script.stem)
     except (Exception, SystemExit) as error:
-        what, kind = str(error).rstrip("."), type(error).__name__
-        said = f"{kind}: {what}{_place(error, script.parent)}"
+        text, kind = str(error).rstrip("."), type(error).__name__
+        reason = f"{kind}: {text}{_place(error, script.parent)}"
         file = getattr(sys.modules.get(type(error).__module__), "__file__", None)
-        if file and _is_own(Path(file), script.parent.resolve()):  # it says what to do
-            said = f"{what} ({kind})"
-        raise IndexingError(f"{script.name} cannot be imported: {said}.") from error
-    found = Path(module.__file__ or "").resolve()
-    if found != script.resolve():
-        raise IndexingError(f"import function_app found {found}, not {script}: correct PYTHONPATH.")
+        if file and _is_of_app(Path(file), script.parent.resolve()):
+            reason = f"{text} ({kind})"  # the app's own error says what to do: no line number
+        raise IndexingError(f"{script.name} cannot be imported: {reason}.") from error
+    path = Path(module.__file__ or "").resolve()
+    if path != script.resolve():
+        raise IndexingError(f"import function_app found {path}, not {script}: correct PYTHONPATH.")
     return module
 
 
 def _place(error: BaseException, app_dir: Path) -> str:
     """The last line of the app in the traceback of an error."""
     root = app_dir.resolve()
-    own = [
+    places = [
         f" at {path.relative_to(root)}:{frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)
-        if _is_own(path := Path(frame.filename).resolve(), root)
+        if _is_of_app(path := Path(frame.filename).resolve(), root)
     ]
-    return own[-1] if own else ""
+    return places[-1] if places else ""
 
 
-def _is_own(path: Path, root: Path) -> bool:
+def _is_of_app(path: Path, root: Path) -> bool:
     """Whether a file is the app's, and not an installed package's."""
     return path.is_relative_to(root) and "site-packages" not in path.parts
 
@@ -140,33 +140,33 @@ def find(module: ModuleType) -> list[FoundFunction]:
     functions = all_of(_read, built)
     if not functions:
         raise IndexingError(f"{SCRIPT} registers no function: decorate one with a trigger.")
-    seen: dict[str, str] = {}
-    for one in functions:
-        other = seen.setdefault(one.name.lower(), one.name)
-        if other is not one.name:
+    names: dict[str, str] = {}
+    for function in functions:
+        earlier = names.setdefault(function.name.lower(), function.name)
+        if earlier is not function.name:
             raise IndexingError(
-                f"The functions {other} and {one.name} differ in case only: rename one."
+                f"The functions {earlier} and {function.name} differ in case only: rename one."
             )
     return functions
 
 
-def all_of(work: Callable[[Item], Done], items: Iterable[Item]) -> list[Done]:
+def all_of(work: Callable[[Item], Outcome], items: Iterable[Item]) -> list[Outcome]:
     """Do the work for each item; raise one IndexingError with the problems of all."""
-    done: list[Done] = []
+    results: list[Outcome] = []
     problems: list[str] = []
-    for one in items:
+    for item in items:
         try:
-            done.append(work(one))
+            results.append(work(item))
         except HostError as error:
             problems.append(str(error))
     if problems:
         raise IndexingError("\n".join(problems))
-    return done
+    return results
 
 
 def _app(module: ModuleType) -> func.FunctionRegister:
-    named = vars(module).items()
-    apps = {name: value for name, value in named if isinstance(value, func.FunctionRegister)}
+    members = vars(module).items()
+    apps = {name: value for name, value in members if isinstance(value, func.FunctionRegister)}
     if not apps:
         raise IndexingError(
             f"{SCRIPT} has no azure.functions.FunctionApp at its top level: add one."
@@ -210,22 +210,22 @@ def select(
 ) -> list[FoundFunction]:
     """Keep the functions in `only` (None: all) and not in `without`, or raise IndexingError."""
     functions = list(functions)
-    names = {one.name.lower() for one in functions}
-    for wanted in (*(only or ()), *(without or ())):
-        if wanted.lower() not in names:
-            known = ", ".join(sorted(one.name for one in functions))
-            raise IndexingError(f"There is no function {wanted!r} in this app; it has {known}.")
+    names = {function.name.lower() for function in functions}
+    for name in (*(only or ()), *(without or ())):
+        if name.lower() not in names:
+            existing = ", ".join(sorted(function.name for function in functions))
+            raise IndexingError(f"There is no function {name!r} in this app; it has {existing}.")
     keep = names if only is None else {name.lower() for name in only}
     keep = keep - {name.lower() for name in without or ()}
     if not keep:
         raise IndexingError("No function is left to run: name at least one.")
-    return [one for one in functions if one.name.lower() in keep]
+    return [function for function in functions if function.name.lower() in keep]
 
 
-def bind(found: FoundFunction, app_dir: Path, settings: Settings) -> IndexedFunction:
+def bind(function: FoundFunction, app_dir: Path, settings: Settings) -> IndexedFunction:
     """Resolve the settings of a function that will run, or raise IndexingError or SettingsError."""
-    trigger, outputs = read_bindings(found.name, found.bindings, settings)
-    return IndexedFunction(**vars(found), trigger=trigger, outputs=outputs, directory=app_dir)
+    trigger, outputs = read_bindings(function.name, function.bindings, settings)
+    return IndexedFunction(**vars(function), trigger=trigger, outputs=outputs, directory=app_dir)
 
 
 def converter_for(binding: str) -> Any:
@@ -241,25 +241,25 @@ def _signature(function: Callable[..., Any], bindings: list[dict[str, Any]]) -> 
     except NameError as error:
         raise ValueError(f"an annotation names something that is not defined: {error}.") from error
     names = set(inspect.signature(function).parameters)
-    bound = {str(b["name"]): b for b in bindings}
-    returned = bound.pop("$return", None)
-    wants_context = "context" in names and "context" not in bound
+    by_name = {str(binding["name"]): binding for binding in bindings}
+    returned = by_name.pop("$return", None)
+    wants_context = "context" in names and "context" not in by_name
     if wants_context:
         names.remove("context")
         annotation = annotations.get("context", func.Context)
         if not isinstance(annotation, type) or annotation.__name__ != "Context":
             raise ValueError("the parameter context must be an azure.functions.Context.")
-    if unbound := sorted(names - bound.keys()):
+    if unbound := sorted(names - by_name.keys()):
         raise ValueError(
             f"it has the parameter {', '.join(unbound)}, which no binding names: rename it to the "
-            f"binding's arg_name ({', '.join(sorted(bound)) or 'none'})."
+            f"binding's arg_name ({', '.join(sorted(by_name)) or 'none'})."
         )
-    if missing := ", ".join(sorted(bound.keys() - names)):
+    if missing := ", ".join(sorted(by_name.keys() - names)):
         raise ValueError(f"it has a binding named {missing} but no such parameter: add it.")
-    found = {name: _parameter(binding, annotations) for name, binding in bound.items()}
+    parameters = {name: _parameter(binding, annotations) for name, binding in by_name.items()}
     return Signature(
-        inputs={name: one for name, one in found.items() if not _is_out(bound[name])},
-        outputs={name: one for name, one in found.items() if _is_out(bound[name])},
+        inputs={name: part for name, part in parameters.items() if not _is_out(by_name[name])},
+        outputs={name: part for name, part in parameters.items() if _is_out(by_name[name])},
         wants_context=wants_context,
         is_async=inspect.iscoroutinefunction(function),
         returns=_returned(returned, annotations) if returned else None,
@@ -276,8 +276,8 @@ def _parameter(binding: dict[str, Any], annotations: dict[str, Any]) -> BoundPar
         return BoundParameter(kind)
     annotation = annotations[name]
     if is_out != ((typing.get_origin(annotation) or annotation) is func.Out):
-        wanted = "azure.functions.Out[...]" if is_out else "something other than Out"
-        raise ValueError(f"the annotation of {name} must be {wanted}, as the binding says.")
+        kinds = "azure.functions.Out[...]" if is_out else "something other than Out"
+        raise ValueError(f"the annotation of {name} must be {kinds}, as the binding says.")
     if is_out:
         arguments = typing.get_args(annotation)
         if len(arguments) != 1:
@@ -305,17 +305,17 @@ def _check_annotation(annotation: Any, converter: str, kind: str, *, is_out: boo
         hint = "write typing.List[...]" if builtin else "name one class"
         raise ValueError(f"the Python worker refuses the annotation {annotation!r}; {hint}.")
     if not _accepts(converter, annotation, is_out=is_out):
-        named = getattr(annotation, "__name__", None) or repr(annotation)
-        raise ValueError(f"the annotation {named} does not fit a {kind} binding.")
+        name = getattr(annotation, "__name__", None) or repr(annotation)
+        raise ValueError(f"the annotation {name} does not fit a {kind} binding.")
 
 
 def _accepts(converter: str, annotation: Any, *, is_out: bool) -> bool:
     if converter == GENERIC:
         return True
-    found = converter_for(converter)
+    rules = converter_for(converter)
     try:
         if is_out:
-            return bool(found.check_output_type_annotation(annotation))
-        return bool(found.check_input_type_annotation(annotation))
+            return bool(rules.check_output_type_annotation(annotation))
+        return bool(rules.check_input_type_annotation(annotation))
     except (TypeError, AttributeError):  # issubclass() of something that is not a class
         return False

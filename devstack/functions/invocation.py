@@ -35,14 +35,19 @@ _THREADS = "PYTHON_THREADPOOL_THREAD_COUNT"
 _THREADS_MAX = 1000
 _CANCEL_S = 1.0
 _GENERIC_KINDS: dict[type, str] = {
-    str: "string", bytes: "bytes", bytearray: "bytes", dict: "dict", list: "list",
-}  # fmt: skip
+    str: "string",
+    bytes: "bytes",
+    bytearray: "bytes",
+    dict: "dict",
+    list: "list",
+}
 
 CURRENT: contextvars.ContextVar[tuple[str, str] | None] = contextvars.ContextVar(
     "devstack_invocation", default=None
 )
 """(invocation id, function name) of the code that runs now; None outside an invocation."""
 
+_NO_PROPERTIES = Datum("{}", "json")
 _NO_RETRY = SimpleNamespace(retry_count=0, max_retry_count=0, exception=None)
 _THREAD_LOCAL = threading.local()
 _TRACE = re.compile(r"00-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})")
@@ -90,13 +95,17 @@ class Counts:
 
 
 class Invoker:
-    """Calls the functions of one host process. One past functionTimeout fails all, as in Azure."""
+    """Calls the functions of one host process.
+
+    If one function exceeds functionTimeout, all that run fail, because in Azure the host then ends
+    the worker process with everything in it.
+    """
 
     def __init__(self, settings: Settings, *, timeout_s: float | None) -> None:
         """`timeout_s` is host.json's functionTimeout; None means no limit."""
         self._timeout_s = timeout_s
         self.timed_out = asyncio.Event()
-        self._worker_ends: asyncio.Future[str] | None = None
+        self._worker_end: asyncio.Future[str] | None = None
         self._new_threads = partial(
             ThreadPoolExecutor, _thread_count(settings), thread_name_prefix="function"
         )
@@ -106,32 +115,43 @@ class Invoker:
     async def invoke(
         self, function: IndexedFunction, datum: Datum, metadata: Mapping[str, Datum], *, reason: str
     ) -> Result:
-        """Call `function` with its trigger's datum; its exceptions pass. `reason` is logged."""
+        """Call `function` with its trigger's datum, and raise what it raises; log `reason`."""
         invocation_id = str(uuid.uuid4())
         counts = self.counts.setdefault(function.name, Counts())
         token = CURRENT.set((invocation_id, function.name))
-        began = time.perf_counter()
+        start = time.perf_counter()
         counts.running += 1
         _log.info("Executing 'Functions.%s' (%s)", function.name, reason)
         try:
-            result = await self._call(function, datum, metadata, invocation_id)
+            result = await self._call(function, datum, metadata, invocation_id=invocation_id)
         except BaseException as error:
             counts.failed += 1
             text = "Executed 'Functions.%s' (Failed, %.0f ms): %s: %s"
-            facts = (function.name, _ms_since(began), type(error).__name__, error)
-            _log.error(text, *facts, exc_info=error if isinstance(error, Exception) else None)
+            _log.error(
+                text,
+                function.name,
+                _ms_since(start),
+                type(error).__name__,
+                error,
+                exc_info=error if isinstance(error, Exception) else None,
+            )
             raise
         else:
             counts.succeeded += 1
             text = "Executed 'Functions.%s' (Succeeded, %.0f ms)"
-            _log.info(text, function.name, _ms_since(began))
+            _log.info(text, function.name, _ms_since(start))
             return result
         finally:
             counts.running -= 1
             CURRENT.reset(token)
 
     async def _call(
-        self, function: IndexedFunction, datum: Datum, metadata: Mapping[str, Datum], own_id: str
+        self,
+        function: IndexedFunction,
+        datum: Datum,
+        metadata: Mapping[str, Datum],
+        *,
+        invocation_id: str,
     ) -> Result:
         signature = function.signature
         arguments: dict[str, Any] = {
@@ -142,7 +162,7 @@ class Invoker:
         arguments |= outs
         if signature.wants_context:
             arguments["context"] = _Context(
-                invocation_id=own_id,
+                invocation_id=invocation_id,
                 function_name=function.name,
                 function_directory=str(function.directory),
                 trace_context=_trace(datum, metadata),
@@ -151,28 +171,36 @@ class Invoker:
         return _result(function, await self._in_worker(function, arguments), outs)
 
     async def _in_worker(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
-        """Run the code until it ends, or until this or another function ends the worker."""
-        ends = self._worker_ends = self._worker_ends or asyncio.get_running_loop().create_future()
+        """Run the code until it ends, or until a function that exceeds its time ends the worker.
+
+        All calls that run now share the future `_worker_end`. The first call that exceeds its time
+        sets the reason as its result, and every one of them raises an InvocationError with it.
+        Later calls share a new future.
+        """
+        loop = asyncio.get_running_loop()
+        end = self._worker_end = self._worker_end or loop.create_future()
         work = asyncio.ensure_future(self._run(function, arguments))
         try:
-            await asyncio.wait({work, ends}, timeout=self._timeout_s, return_when="FIRST_COMPLETED")
+            await asyncio.wait(
+                {work, end}, timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
             if work.done():
                 return work.result()
-            if not ends.done():
+            if not end.done():
                 limit = f"functionTimeout of host.json ({self._timeout_s:g} s)"
-                ends.set_result(f"Function {function.name} exceeded the {limit}: its worker ends.")
-                self._worker_ends = None
+                end.set_result(f"Function {function.name} exceeded the {limit}: its worker ends.")
+                self._worker_end = None
                 self.timed_out.set()
                 self.close()  # a sync function keeps its thread; the next one gets another
                 self._threads = self._new_threads()
-            raise InvocationError(ends.result())
+            raise InvocationError(end.result())
         finally:
             if not work.done():
                 work.cancel()
                 await asyncio.wait({work}, timeout=_CANCEL_S)
 
     async def _run(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
-        """Run the code; SystemExit or a cancellation from the code becomes an exception.
+        """Run the code; turn a SystemExit or a cancellation that it raises into an exception.
 
         Otherwise one function could end the event loop that all functions share, or leave its
         message unsettled.
@@ -210,19 +238,19 @@ def _run_on_thread(code: Callable[..., Any], arguments: dict[str, Any]) -> Any:
 def _trace(datum: Datum, metadata: Mapping[str, Datum]) -> SimpleNamespace:
     """The trace context of an invocation: a new span, in the trace of its message or request."""
     if datum.type == "http":
-        given = {name: one.value for name, one in datum.value["headers"].items()}
+        carrier = {name: header.value for name, header in datum.value["headers"].items()}
     else:
-        found = metadata.get("ApplicationProperties")
-        given = json.loads(found.value) if found is not None and found.type == "json" else {}
-    parent = _TRACE.fullmatch(str(given.get("traceparent") or given.get("Diagnostic-Id")))
+        properties = metadata.get("ApplicationProperties", _NO_PROPERTIES)
+        carrier = json.loads(properties.value) if properties.type == "json" else {}
+    parent = _TRACE.fullmatch(str(carrier.get("traceparent") or carrier.get("Diagnostic-Id")))
     trace_id, flags = parent.groups() if parent else (secrets.token_hex(16), "01")
-    state = str(given.get("tracestate", "")) if parent else ""
+    state = str(carrier.get("tracestate", "")) if parent else ""
     trace_parent = f"00-{trace_id}-{secrets.token_hex(8)}-{flags}"
     return SimpleNamespace(trace_parent=trace_parent, trace_state=state, attributes={})
 
 
-def _ms_since(began: float) -> float:
-    return (time.perf_counter() - began) * 1000
+def _ms_since(start: float) -> float:
+    return (time.perf_counter() - start) * 1000
 
 
 def _decode(parameter: BoundParameter, datum: Datum, metadata: Mapping[str, Datum]) -> Any:
@@ -239,24 +267,24 @@ def _decode(parameter: BoundParameter, datum: Datum, metadata: Mapping[str, Datu
         ) from error
 
 
-def _encode(parameter: BoundParameter, value: Any, where: str) -> Datum | None:
+def _encode(parameter: BoundParameter, value: Any, place: str) -> Datum | None:
     """Convert an output value to a datum; None when there is nothing to send."""
     if parameter.converter == GENERIC:
         if value is None:
             return None
         if type(value) not in _GENERIC_KINDS:
-            raise InvocationError(f"{where}: a {type(value).__name__} cannot be sent.")
+            raise InvocationError(f"{place}: a {type(value).__name__} cannot be sent.")
         return Datum(value, _GENERIC_KINDS[type(value)])
     try:
-        found: Datum | None = converter_for(parameter.converter).encode(
+        datum: Datum | None = converter_for(parameter.converter).encode(
             value, expected_type=parameter.annotation
         )
     except NotImplementedError as error:
         raise InvocationError(
-            f"{where}: a {parameter.converter} binding does not take a {type(value).__name__}; "
+            f"{place}: a {parameter.converter} binding does not take a {type(value).__name__}; "
             "give it str or bytes."
         ) from error
-    return found
+    return datum
 
 
 def _result(function: IndexedFunction, value: Any, outs: Mapping[str, _Out]) -> Result:

@@ -40,31 +40,34 @@ _NEVER = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 
 
 class MessageMetadata(UserDict[str, Datum]):
-    """The metadata of one message, made on first use."""
+    """The metadata of one message, made on first use, because most functions read none of it."""
 
     def __init__(self, message: ServiceBusReceivedMessage) -> None:  # `data` comes later
         self._message = message
 
     @cached_property
     def data(self) -> Metadata:  # type: ignore[override]  # UserDict sets it at once
-        """All of it."""
+        """Every datum by its name."""
         message = self._message
-        found: Metadata = {
+        metadata: Metadata = {
             name: Datum(value, "string")
             for name, get in _STRINGS.items()
             if (value := _text(get(message))) is not None
         }
         for name, get in _TIMES.items():
             utc, offset = _times(get(message))
-            found[f"{name}Utc"], found[name] = _json(utc), _json(offset)
-        found["DeliveryCount"] = _json(delivery_count(message))
-        found["SequenceNumber"] = _json(message.sequence_number or 0)
+            metadata[f"{name}Utc"], metadata[name] = _json(utc), _json(offset)
+        metadata["DeliveryCount"] = _json(delivery_count(message))
+        metadata["SequenceNumber"] = _json(message.sequence_number or 0)
         properties = _json(_application_properties(message))
-        found["ApplicationProperties"] = found["UserProperties"] = properties
-        return found
+        metadata["ApplicationProperties"] = metadata["UserProperties"] = properties
+        return metadata
 
     def decoded(self, body: bytes) -> FunctionMessage:
-        """What the azure-functions converter makes of it, without JSON and 26 tries of strptime."""
+        """The message that the azure-functions converter would make of this metadata and `body`.
+
+        It is made of the message at once. The converter parses JSON and calls strptime 26 times.
+        """
         message = self._message
         texts: Any = {name: _text(get(message)) for name, get in _GET.items()}
         return FunctionMessage(
@@ -82,12 +85,12 @@ class MessageMetadata(UserDict[str, Datum]):
 
 def single(message: ServiceBusReceivedMessage, *, binary: bool) -> Input:
     """The datum and metadata of one message (cardinality one)."""
-    body, found = body_bytes(message), MessageMetadata(message)
+    body, metadata = body_bytes(message), MessageMetadata(message)
     if binary:
-        return Datum(body, "bytes"), found
-    text, metadata = decode_text(body), dict(found)
-    override(metadata, text)
-    return Datum(text, "string"), metadata
+        return Datum(body, "bytes"), metadata
+    text, overridden = decode_text(body), dict(metadata)
+    override(overridden, text)
+    return Datum(text, "string"), overridden
 
 
 def batch(messages: Sequence[ServiceBusReceivedMessage], *, binary: bool) -> Input:
@@ -177,8 +180,8 @@ def _message(body: str | bytes) -> ServiceBusMessage:
 
 
 def _application_properties(message: ServiceBusReceivedMessage) -> dict[str, Any]:
-    found: Mapping[Any, Any] = message.application_properties or {}
-    return {_text(key) or "": _plain(value) for key, value in found.items()}
+    properties: Mapping[Any, Any] = message.application_properties or {}
+    return {_text(key) or "": _plain(value) for key, value in properties.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -1,9 +1,62 @@
 """Receive from Service Bus queues and settle: single messages, batches, or sessions.
 
-The async SDK guards its socket with one lock and holds it while it waits for a frame, up to
-0.2 s. A settlement beside a waiting receive would wait for this lock, and each step of a workflow
-would take 0.2 to 0.4 s longer (measured). So one task owns a receiver and uses it for one
-operation at a time.
+Theory of operation
+===================
+
+Service Bus gives a message to one receiver, under a lock, and keeps it until that receiver
+completes it. A message that is not completed is delivered again: at once if it is abandoned, and
+otherwise when its lock ends or the session closes. Each delivery is counted, and after
+MaxDeliveryCount of them the message goes to the dead letters. So a pump loses nothing as long as
+it keeps one rule: **complete a message only after its function has returned and its outputs are
+sent**. Every failure below leaves the message uncompleted. The price is that a function may see a
+message twice, as in Azure.
+
+A pump is one task. It alone uses its receiver, for one operation at a time, because the async SDK
+guards its socket with one lock and holds it up to 0.2 s while it waits for a frame. A settlement
+beside a waiting receive would wait for that lock, and each step of a workflow would take 0.2 to
+0.4 s longer (measured). The functions run in tasks of their own and only leave notes for the pump.
+
+A `MessagePump` repeats a cycle:
+
+1. **Settle.** It carries out the notes in `_due`: complete, abandon, or renew a lock. If one
+   fails, because the connection broke or the lock is lost, the pump logs it and goes on. The
+   message comes again when its lock ends.
+2. **Wait for a slot** while `maxConcurrentCalls` functions run. Messages stay in the queue
+   meanwhile, where other processes can take them.
+3. **Receive** one message. A note that arrives meanwhile cancels the receive. If a message was
+   just arriving, it stays in the receiver's buffer, and the next receive returns it.
+4. **Start** the function in a task, and plan the first renewal of its lock.
+5. **The function ends.** Its task notes "complete" if the handler returned True, and "abandon" if
+   the function raised an exception or its outputs were not sent. (With `autoCompleteMessages`
+   off it notes nothing after a success.) It frees its slot and wakes the pump.
+6. **A slow function** keeps its message: at half of the remaining lock time a timer notes
+   "renew". After `maxAutoLockRenewalDuration`, or when a renewal fails, no other is planned. Then
+   the lock ends, and another receiver may get the message while the function still runs here.
+   The settlement in step 1 fails with a lost lock, and the second delivery decides.
+7. **A broken connection** raises an error in step 1 or 3. The pump logs it, pauses (longer after
+   each failure in a row) and begins the next cycle; the SDK opens the link again. Functions that
+   run go on, and their notes wait in `_due`. If the error cut off a settlement, that message
+   either was settled, or comes again when its lock ends.
+8. **A drain** (`stop`) cancels the receive. From then on the pump takes no message, carries out
+   notes as functions end, and returns when none runs and no note is left.
+9. **The end of the drain, or a crash.** After `drain_s` the host cancels the pump. It cancels
+   async functions; sync functions go on, but nobody waits for them. No message of them is settled.
+   After `kill -9` none is settled either. In both cases the locks end, and the messages are
+   delivered again: to this host after its restart, or to another.
+
+`BatchPump` has the same cycle, but waits for the function within it: receive a batch, call, settle
+the whole batch.
+
+`SessionPump` runs `maxConcurrentSessions` tasks. Each accepts the next free session (10), and then
+receives, calls and settles in turn (11), so that the messages of a session are handled in order.
+It renews the session's lock while it waits, and while a function works on one message (12). Any
+error of Service Bus ends the session (13): closing the receiver frees it, and the next receiver of
+this session gets the unsettled message first. So no error can change the order. A drain ends each
+session after the messages that its function works on.
+
+Who writes and who reads what the tasks share: function tasks and timers add to `_due`, the pump
+empties it. The pump adds to `_running`, a function's task removes itself. `_wake` is set by
+whoever leaves a note, and cleared by the pump. `_waits` holds the receive that is waiting now.
 """
 
 import asyncio
@@ -26,13 +79,22 @@ T = TypeVar("T")
 _log = logging.getLogger("devstack.functions")
 _RECEIVE_S = 60.0
 _BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""The pauses after failures in a row; the last one stays."""
 _GRACE_S = 0.002
+"""Time for a receive to end by itself before a settlement cancels it."""
 _RENEWAL_S_MIN = 0.5
 _BATCH_BUFFER_S = 0.05
+"""Time for the rest of a batch to come out of the buffer of `prefetchCount`."""
 _SESSION_BACKOFF_S = 1.0
 _SESSION_LOCK_S = 30.0
+"""The lock time that is assumed when the broker names none."""
 _NEEDS_SESSIONS = "requires sessions"
-_ACTIONS = {n: f"{n}_message" for n in ("complete", "abandon")} | {"renew": "renew_message_lock"}
+_OPERATIONS = {
+    "complete": "complete_message",
+    "abandon": "abandon_message",
+    "renew": "renew_message_lock",
+}
+"""The notes that a task can leave for the pump, and the method of the SDK's receiver for each."""
 
 Messages = list[ServiceBusReceivedMessage]
 Handler = Callable[[Sequence[ServiceBusReceivedMessage]], Awaitable[bool]]
@@ -41,7 +103,7 @@ Handler = Callable[[Sequence[ServiceBusReceivedMessage]], Awaitable[bool]]
 
 @dataclass(eq=False, kw_only=True)
 class Pump(ABC):
-    """Receives from one queue until `stop`; connection errors are logged and retried."""
+    """Receives from one queue until `stop`; logs connection errors and tries again."""
 
     name: str
     """The name in log lines."""
@@ -58,10 +120,10 @@ class Pump(ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """Receive until `stop`; then settle the messages in work and close the receivers."""
+        """Receive until `stop`; then wait for running functions, settle and close."""
 
     def stop(self) -> None:
-        """Receive no more messages; `run` returns when those in work are settled."""
+        """Receive no more messages; `run` returns when those received before are settled."""
         self._stopping.set()
         self._interrupt()
 
@@ -85,38 +147,42 @@ class Pump(ABC):
                 await asyncio.wait([task])
         return None if task.cancelled() else task.result()
 
-    async def _receive(self, receiver: ServiceBusReceiver, most: int, wait_s: float) -> Messages:
-        work = receiver.receive_messages(most, max_wait_time=wait_s)
+    async def _receive(
+        self, receiver: ServiceBusReceiver, count_max: int, wait_s: float
+    ) -> Messages:
+        work = receiver.receive_messages(count_max, max_wait_time=wait_s)
         return await self._unless_interrupted(work) or []
 
     async def _receive_batch(self, receiver: ServiceBusReceiver, wait_s: float) -> Messages:
         """Wait for a message, then for the rest of its batch as long as host.json allows.
 
-        With a buffer (`prefetchCount`) the first message is received alone: when the buffer has
-        fewer messages than requested, the SDK waits its whole time before it returns any.
+        With a buffer (`prefetchCount`) the first message is received alone, because the SDK waits
+        its whole time when the buffer has fewer messages than requested.
         """
-        most, now = self.options.max_message_batch_size, asyncio.get_running_loop().time
+        size_max, clock = self.options.max_message_batch_size, asyncio.get_running_loop().time
         buffered = self.options.prefetch_count > 0
-        batch = await self._receive(receiver, 1 if buffered else most, wait_s)
-        if batch and buffered and most > 1:
-            batch += await self._receive(receiver, most - 1, _BATCH_BUFFER_S)
-        end = now() + self.options.max_batch_wait_time_s
-        while batch and len(batch) < self.options.min_message_batch_size and now() < end:
-            more = await self._receive(receiver, most - len(batch), end - now())
-            if not more:
+        batch = await self._receive(receiver, 1 if buffered else size_max, wait_s)
+        if batch and buffered and size_max > 1:
+            batch += await self._receive(receiver, size_max - 1, _BATCH_BUFFER_S)
+        end = clock() + self.options.max_batch_wait_time_s
+        while batch and len(batch) < self.options.min_message_batch_size and clock() < end:
+            rest = await self._receive(receiver, size_max - len(batch), end - clock())
+            if not rest:
                 break
-            batch += more
+            batch += rest
         return batch
 
 
 @dataclass(eq=False, kw_only=True)
-class _Locked:
-    """A message in work; its lock is renewed until `renew_until` (loop time)."""
+class _Delivery:
+    """A message that this process received; its lock is renewed until `renew_until` (loop time)."""
 
     message: ServiceBusReceivedMessage
     renew_until: float
     timer: asyncio.TimerHandle | None = None
+    """Fires when the next renewal is due."""
     done: bool = False
+    """Whether the function has ended: from then on the lock is not renewed."""
 
 
 @dataclass(eq=False)
@@ -128,9 +194,9 @@ class _QueuePump(Pump):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._wake = asyncio.Event()
-        self._due: deque[tuple[str, _Locked]] = deque()
+        self._due: deque[tuple[str, _Delivery]] = deque()
         self._running: set[asyncio.Task[None]] = set()
-        self._interrupt_soon: asyncio.TimerHandle | None = None
+        self._interruption: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         failures = 0
@@ -140,17 +206,19 @@ class _QueuePump(Pump):
                     if not self.opened.done():
                         await self.receiver.__aenter__()
                         self.opened.set_result(None)
-                    await self._turn()
+                    await self._cycle()
                     failures = 0
                 except Exception as error:  # noqa: BLE001  # retried as long as the host runs
+                    # 7. The connection broke, or could not be opened at the start.
                     if not self.opened.done():
                         self.opened.set_exception(error)
                         return
                     failures += 1
                     await self._pause(error, _BACKOFF_S[min(failures, len(_BACKOFF_S)) - 1])
         finally:
-            if self._interrupt_soon is not None:
-                self._interrupt_soon.cancel()
+            if self._interruption is not None:
+                self._interruption.cancel()
+            # 9. Only a cancelled pump leaves running functions. Their messages stay unsettled.
             for task in self._running:
                 task.cancel()
             if not self.opened.done():
@@ -159,16 +227,18 @@ class _QueuePump(Pump):
                 await self.receiver.close()
 
     @abstractmethod
-    async def _turn(self) -> None:
-        """Settle what is due and receive once."""
+    async def _cycle(self) -> None:
+        """Receive once and settle what is due."""
 
     def _finished(self) -> bool:
+        # 8. A drain is over when no function runs and no note is left.
         return self._stopping.is_set() and not self._running and not self._due
 
     def _interrupt(self) -> None:
-        if self._interrupt_soon is not None:
-            self._interrupt_soon.cancel()
-            self._interrupt_soon = None
+        """Wake the pump, and cancel its receive if there is a note or the host stops."""
+        if self._interruption is not None:
+            self._interruption.cancel()
+            self._interruption = None
         self._wake.set()
         if self._due or self._stopping.is_set():
             super()._interrupt()
@@ -183,7 +253,7 @@ class _QueuePump(Pump):
     async def _settle(self, action: str, message: ServiceBusReceivedMessage) -> bool:
         """Return whether it succeeded; Service Bus redelivers a message that was not settled."""
         try:
-            await getattr(self.receiver, _ACTIONS[action])(message)
+            await getattr(self.receiver, _OPERATIONS[action])(message)
         except (ServiceBusError, ValueError) as error:
             text = "%s: %s failed for message %s (%r); it is redelivered when its lock ends"
             _log.warning(text, self.name, action, message.message_id, error)
@@ -194,11 +264,11 @@ class _QueuePump(Pump):
 class BatchPump(_QueuePump):
     """Receives batches, one at a time, and settles each as a whole (cardinality many).
 
-    As in the Azure extension: one batch per process, and no lock renewal. A slow batch can lose
-    its locks here as in Azure.
+    As in the Azure extension, a process has one batch at a time and renews no lock. So a slow
+    batch can lose its locks, and is delivered again while its function still runs.
     """
 
-    async def _turn(self) -> None:
+    async def _cycle(self) -> None:
         batch = await self._receive_batch(self.receiver, _RECEIVE_S)
         if not batch:
             return
@@ -212,61 +282,67 @@ class BatchPump(_QueuePump):
 class MessagePump(_QueuePump):
     """Receives single messages and handles up to `maxConcurrentCalls` at a time.
 
-    A waiting receive is cancelled when there is something to settle. The SDK does the same every
-    0.2 s, so this is safe: one credit is outstanding, so at most one message is handed back, and
-    its delivery is not counted. A settlement first waits `_GRACE_S` for the receive to end by
-    itself; under load it does, and no receive is cancelled.
+    To cancel a waiting receive is safe. The SDK gives up its own wait every 0.2 s in the same way,
+    and one credit is outstanding, so at most one message can arrive meanwhile. If the pump stops
+    then, that message goes back to the queue without a count. A settlement first waits `_GRACE_S`
+    for the receive to end by itself. Under load it does, and no receive is cancelled.
     """
 
-    async def _turn(self) -> None:
+    async def _cycle(self) -> None:
+        # 1. Settle. `_wake` is cleared first, so that a note from now on ends the wait of step 2.
         self._wake.clear()
         while self._due:
-            action, locked = self._due.popleft()
-            if action == "renew" and locked.done:
+            action, delivery = self._due.popleft()
+            if action == "renew" and delivery.done:
                 continue
-            if await self._settle(action, locked.message) and action == "renew":
-                self._plan_renewal(locked)
+            if await self._settle(action, delivery.message) and action == "renew":
+                self._plan_renewal(delivery)
         if self._finished():
             return
+        # 2. Wait for a free slot; during a drain (8) wait for the next function that ends.
         if self._stopping.is_set() or len(self._running) >= self.options.max_concurrent_calls:
             await self._wake.wait()
             return
+        # 3. Receive.
         loop = asyncio.get_running_loop()
         for message in await self._receive(self.receiver, 1, _RECEIVE_S):
+            # 4. Start the function.
             end = loop.time() + self.options.max_auto_lock_renewal_duration_s
-            locked = _Locked(message=message, renew_until=end)
-            self._plan_renewal(locked)
-            task = loop.create_task(self._handle(locked))
+            delivery = _Delivery(message=message, renew_until=end)
+            self._plan_renewal(delivery)
+            task = loop.create_task(self._handle(delivery))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
-    async def _handle(self, locked: _Locked) -> None:
-        success = await self.handler([locked.message])
-        locked.done = True
-        if locked.timer is not None:
-            locked.timer.cancel()
+    async def _handle(self, delivery: _Delivery) -> None:
+        success = await self.handler([delivery.message])
+        # 5. The function has ended: note what to do with its message.
+        delivery.done = True
+        if delivery.timer is not None:
+            delivery.timer.cancel()
         if not success or self.auto_complete:
-            self._due.append(("complete" if success else "abandon", locked))
+            self._due.append(("complete" if success else "abandon", delivery))
         # Free the slot before the pump wakes.
         if (task := asyncio.current_task()) is not None:
             self._running.discard(task)
         self._wake.set()
-        if self._interrupt_soon is None:
+        if self._interruption is None:
             loop = asyncio.get_running_loop()
-            self._interrupt_soon = loop.call_later(_GRACE_S, self._interrupt)
+            self._interruption = loop.call_later(_GRACE_S, self._interrupt)
 
-    def _plan_renewal(self, locked: _Locked) -> None:
-        until = locked.message.locked_until_utc
+    def _plan_renewal(self, delivery: _Delivery) -> None:
+        # 6. At half of the remaining time, so that one slow renewal does not lose the lock.
+        until = delivery.message.locked_until_utc
         if until is None or not self.options.max_auto_lock_renewal_duration_s:
             return
         loop = asyncio.get_running_loop()
         delay_s = max(_RENEWAL_S_MIN, (until - datetime.now(UTC)).total_seconds() / 2)
-        if loop.time() + delay_s < locked.renew_until:
-            locked.timer = loop.call_later(delay_s, self._renew, locked)
+        if loop.time() + delay_s < delivery.renew_until:
+            delivery.timer = loop.call_later(delay_s, self._renew, delivery)
 
-    def _renew(self, locked: _Locked) -> None:
-        if not locked.done:
-            self._due.append(("renew", locked))
+    def _renew(self, delivery: _Delivery) -> None:
+        if not delivery.done:
+            self._due.append(("renew", delivery))
             self._interrupt()
 
 
@@ -275,9 +351,9 @@ class SessionPump(Pump):
     """Receives from a queue with sessions: several sessions at a time, each in its order.
 
     Up to `maxConcurrentSessions` receivers hold one session each. A session without a message for
-    `sessionIdleTimeout` is released. Its lock is renewed while the receiver waits and while a
-    function works on one message, up to `maxAutoLockRenewalDuration`; not for a batch, as in
-    Azure.
+    `sessionIdleTimeout` is released. Its lock is renewed while the receiver waits, and while a
+    function works on one message, up to `maxAutoLockRenewalDuration`. While a function works on a
+    batch the lock is not renewed, as in Azure.
     """
 
     accept: Callable[[], ServiceBusReceiver]
@@ -320,11 +396,13 @@ class SessionPump(Pump):
         while not self._stopping.is_set():
             receiver = self.accept()
             try:
+                # 10. Accept the next free session.
                 if await self._unless_interrupted(receiver.__aenter__()) is not None:
                     await self._serve(receiver)
             except OperationTimeoutError:
                 continue  # no session is free: ask again
             except ServiceBusError as error:
+                # 13. Close the session; its unsettled messages come again, in order.
                 _log.warning("%s: a session failed: %r", self.name, error)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), _SESSION_BACKOFF_S)
@@ -333,13 +411,15 @@ class SessionPump(Pump):
                     await receiver.close()
 
     async def _serve(self, receiver: ServiceBusReceiver) -> None:
+        """Handle the messages of one session until it is idle or the pump stops."""
         loop = asyncio.get_running_loop()
         idle_since = loop.time()
         while not self._stopping.is_set():
-            left_s = self.options.session_idle_timeout_s - (loop.time() - idle_since)
-            if left_s <= 0:
+            idle_s = self.options.session_idle_timeout_s - (loop.time() - idle_since)
+            if idle_s <= 0:
                 return
-            wait_s = max(_RENEWAL_S_MIN, min(left_s, _lock_left_s(receiver) / 2))
+            # 11. Receive, call, settle. The wait is short enough to renew the lock after it.
+            wait_s = max(_RENEWAL_S_MIN, min(idle_s, _remaining_lock_s(receiver) / 2))
             if self.batch:
                 messages = await self._receive_batch(receiver, wait_s)
             else:
@@ -347,11 +427,12 @@ class SessionPump(Pump):
             if messages:
                 await self._handle(receiver, messages)
                 idle_since = loop.time()
-            if _lock_left_s(receiver) < wait_s * 2:
+            # 12. Renew between two waits; `_renew` does it while a function runs.
+            if _remaining_lock_s(receiver) < wait_s * 2:
                 await receiver.session.renew_lock()
 
     async def _handle(self, receiver: ServiceBusReceiver, messages: Messages) -> None:
-        """An error here ends the session, so that its order is kept."""
+        """Call the function and settle. An error ends the session (13), to keep its order."""
         renewing = asyncio.ensure_future(self._renew(receiver))
         try:
             success = await self.handler(messages)
@@ -368,15 +449,15 @@ class SessionPump(Pump):
         """Renew the lock while the function runs; nothing else uses the receiver then."""
         if self.batch:
             return
-        now = asyncio.get_running_loop().time
-        end = now() + self.options.max_auto_lock_renewal_duration_s
+        clock = asyncio.get_running_loop().time
+        end = clock() + self.options.max_auto_lock_renewal_duration_s
         while True:
-            await asyncio.sleep(max(_RENEWAL_S_MIN, _lock_left_s(receiver) / 2))
-            if now() >= end:
+            await asyncio.sleep(max(_RENEWAL_S_MIN, _remaining_lock_s(receiver) / 2))
+            if clock() >= end:
                 return
             await receiver.session.renew_lock()
 
 
-def _lock_left_s(receiver: ServiceBusReceiver) -> float:
+def _remaining_lock_s(receiver: ServiceBusReceiver) -> float:
     until = receiver.session.locked_until_utc
     return (until - datetime.now(UTC)).total_seconds() if until else _SESSION_LOCK_S

@@ -50,7 +50,10 @@ class Schedule:
                 f"{text!r} is not an NCRONTAB schedule: it needs six fields, "
                 "{second} {minute} {hour} {day} {month} {day of week}."
             )
-        sets = (_field(word, *spec) for word, spec in zip(words, _FIELDS, strict=True))
+        sets = [
+            _field(word, name, low=low, high=high, names=names)
+            for word, (name, low, high, names) in zip(words, _FIELDS, strict=True)
+        ]
         schedule = cls(text, tuple(sets))
         if schedule.next_after(datetime(2024, 1, 1)) is None:  # noqa: DTZ001  # calendar only
             raise ValueError(f"{text!r} never occurs: no month has such a day.")
@@ -78,8 +81,8 @@ class Schedule:
         return None
 
 
-def _field(word: str, name: str, low: int, high: int, names: list[str]) -> frozenset[int]:
-    found: set[int] = set()
+def _field(word: str, name: str, *, low: int, high: int, names: list[str]) -> frozenset[int]:
+    values: set[int] = set()
     for part in word.split(","):
         match = _PART.fullmatch(part)
         if match is None:
@@ -98,11 +101,11 @@ def _field(word: str, name: str, low: int, high: int, names: list[str]) -> froze
                 last = _number(match["high"], name, low=low, high=high, names=names)
         if last < first:
             raise ValueError(f"The {name} {part!r} ends before it begins: write it as two parts.")
-        found |= set(range(first, last + 1, step))
-    return frozenset(found)
+        values |= set(range(first, last + 1, step))
+    return frozenset(values)
 
 
-def _number(word: str, name: str, low: int, high: int, names: list[str]) -> int:
+def _number(word: str, name: str, *, low: int, high: int, names: list[str]) -> int:
     if word.lower()[:3] in names and word.isalpha():
         return names.index(word.lower()[:3]) + (1 if names is _MONTHS else 0)
     number = whole_number(word)

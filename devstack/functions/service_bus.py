@@ -76,16 +76,16 @@ class Clients:
 
     async def close(self) -> None:
         """Close every sender and client."""
-        closing = [sender.close() for sender, _ in self._senders.values()]
-        await asyncio.gather(*closing, return_exceptions=True)
-        for opened in self._clients.values():
-            await opened.close()
+        closes = [sender.close() for sender, _ in self._senders.values()]
+        await asyncio.gather(*closes, return_exceptions=True)
+        for client in self._clients.values():
+            await client.close()
         self._senders, self._clients = {}, {}
 
 
 @functools.cache
 def _tls() -> ssl.SSLContext:
-    """The TLS settings of all links, as the SDK makes them anew for each in 20 ms of CPU."""
+    """The TLS settings of all links. The SDK would make them for each link, in 20 ms of CPU."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(certifi.where())
     return context
@@ -93,7 +93,10 @@ def _tls() -> ssl.SSLContext:
 
 @dataclass(kw_only=True)
 class Listener:
-    """Runs one function for the messages of its queue: invoke, send outputs, settle."""
+    """Runs one function for the messages of its queue: invokes it and sends its outputs.
+
+    Its pump settles the messages.
+    """
 
     function: IndexedFunction
     trigger: ServiceBusTrigger
@@ -121,12 +124,13 @@ class Listener:
             auto_complete=self.options.auto_complete_messages if auto is None else auto,
         )
 
-    def _receiver(self, **more: Any) -> ServiceBusReceiver:
+    def _receiver(self, **options: Any) -> ServiceBusReceiver:
         client = self.clients.client(self.trigger.connection)
         prefetch = self.options.prefetch_count
-        return client.get_queue_receiver(self.trigger.queue, prefetch_count=prefetch, **more)
+        return client.get_queue_receiver(self.trigger.queue, prefetch_count=prefetch, **options)
 
     async def _handle(self, messages: Sequence[ServiceBusReceivedMessage]) -> bool:
+        """Call the function; return whether it succeeded and its outputs are sent."""
         trigger, first = self.trigger, messages[0]
         if trigger.batch:
             reason = f"{len(messages)} messages of {trigger.queue}"
@@ -135,10 +139,10 @@ class Listener:
             reason = f"Message {first.message_id} of {trigger.queue}, delivery {count}"
         try:
             if trigger.batch:
-                datum, found = metadata.batch(messages, binary=trigger.binary)
+                datum, facts = metadata.batch(messages, binary=trigger.binary)
             else:
-                datum, found = metadata.single(first, binary=trigger.binary)
-            result = await self.invoker.invoke(self.function, datum, found, reason=reason)
+                datum, facts = metadata.single(first, binary=trigger.binary)
+            result = await self.invoker.invoke(self.function, datum, facts, reason=reason)
             await self.clients.send_outputs(self.function, result)
         except Exception as error:  # noqa: BLE001  # any failure abandons
             _log.warning("%s is abandoned: %r", reason, error)

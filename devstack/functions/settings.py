@@ -86,18 +86,18 @@ class Settings:
         """The value of a setting, or None."""
         return self.values.get(name, self._by_key.get(_key(name)))
 
-    def resolve(self, text: str, *, where: str) -> str:
+    def resolve(self, text: str, *, place: str) -> str:
         """Replace every `%NAME%` by the value of that setting, or raise SettingsError.
 
-        `where` names the place of `text` for the error.
+        `place` says where `text` stands, for the error.
         """
 
         def value(match: re.Match[str]) -> str:
-            found = self.get(match.group(1))
-            if found is None:
-                name = match.group(1)
-                raise SettingsError(f"{where} needs the setting {name!r}: {self._set(name)}")
-            return found
+            name = match.group(1)
+            setting = self.get(name)
+            if setting is None:
+                raise SettingsError(f"{place} needs the setting {name!r}: {self._advice(name)}")
+            return setting
 
         return _PERCENT.sub(value, text)
 
@@ -113,7 +113,7 @@ class Settings:
             raise SettingsError(f"The setting {name} must be true or false, not {value!r}.")
         return value in _TRUE
 
-    def service_bus(self, name: str, *, where: str) -> str:
+    def service_bus(self, name: str, *, place: str) -> str:
         """Return the connection string that a binding names, or raise SettingsError.
 
         It is the setting `NAME` or `AzureWebJobsNAME`, as in the Functions host.
@@ -125,25 +125,28 @@ class Settings:
                 return value
             if value:
                 raise SettingsError(
-                    f"{where}: the setting {candidate} is not a Service Bus connection string; it "
+                    f"{place}: the setting {candidate} is not a Service Bus connection string; it "
                     "must look like Endpoint=sb://...;SharedAccessKeyName=...;SharedAccessKey=...."
                 )
         raise SettingsError(
-            f"{where} uses the connection {name!r}, a Service Bus connection string: "
-            f"{self._set(name)}"
+            f"{place} uses the connection {name!r}, a Service Bus connection string: "
+            f"{self._advice(name)}"
         )
 
-    def _set(self, name: str) -> str:
+    def _advice(self, name: str) -> str:
         near = get_close_matches(name, self.values, n=2, cutoff=0.75)
         hint = f"; did you mean {' or '.join(near)}?" if near else "."
         return f"set it in {FILE} or the environment{hint}"
 
     @contextmanager
     def in_environment(self) -> Iterator[None]:
-        """Put every setting into `os.environ`, or raise HostError; restore it afterwards."""
+        """Put every setting into `os.environ`; restore it afterwards.
+
+        A second host in the same process is a HostError, because both would share `os.environ`.
+        """
         if _active:
             raise HostError("A host already runs in this process: stop it, or use another process.")
-        before = dict(os.environ)
+        environ = dict(os.environ)
         _active.append(self)
         os.environ.update(self.values)
         os.environ.setdefault("FUNCTIONS_WORKER_RUNTIME", "python")
@@ -152,7 +155,7 @@ class Settings:
             yield
         finally:
             os.environ.clear()
-            os.environ.update(before)
+            os.environ.update(environ)
             _active.clear()
 
 
@@ -188,9 +191,9 @@ def remote_host(name: str, value: str) -> str | None:
     if not _SECRETS & parts.keys() or parts.get("usedevelopmentemulator", "").lower() == "true":
         account = _ACCOUNT.search(value)
         return account.group() if account else None
-    hosts = [one for part, one in parts.items() if part.endswith("endpoint")]
-    hosts = hosts or [f"{parts.get('accountname', 'storage')}.core.windows.net"]
-    return next((one for one in hosts if not _is_local(one)), None)
+    addresses = [address for part, address in parts.items() if part.endswith("endpoint")]
+    addresses = addresses or [f"{parts.get('accountname', 'storage')}.core.windows.net"]
+    return next((address for address in addresses if not _is_local(address)), None)
 
 
 def _is_local(address: str) -> bool:

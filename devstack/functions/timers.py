@@ -1,8 +1,8 @@
-"""Timer triggers: runs never overlap, and the next occurrence counts from the end of a run.
+"""Timer triggers: runs never overlap, because the next occurrence counts from the end of a run.
 
-With `use_monitor` (the default) a file keeps the status. If runs were missed, a restart runs the
-timer once (`past_due`), not once for each. An exception does not stop the schedule. Schedules are
-in UTC, as in Azure without WEBSITE_TIME_ZONE.
+With `use_monitor` (the default) a file keeps the status over a restart. If runs were missed
+meanwhile, the timer then runs once (`past_due`), not once for each. An exception does not stop the
+schedule. Schedules are in UTC, as in Azure without WEBSITE_TIME_ZONE.
 
 In Azure a blob lease makes a timer a singleton over all instances. Here each host process runs
 its own timers, so put a timer in one group of a stack only.
@@ -34,7 +34,7 @@ _NO_LAST_RUN = datetime(1, 1, 1, tzinfo=UTC)
 
 
 class _Status(NamedTuple):
-    """The last and the next run of a timer, and the time of this status."""
+    """The times of a timer's last and next run, and when this was written."""
 
     last: datetime
     next: datetime
@@ -55,7 +55,7 @@ class Timer:
     finish: Callable[[IndexedFunction, Result], Awaitable[None]]
     """Sends the outputs of a run."""
     status_dir: Path | None
-    """Keeps the status; None means that a restart forgets the last run."""
+    """The directory of the status file; None means that a restart forgets the last run."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     pace: float = 1.0
     """How many seconds `clock` advances in one real second."""
@@ -87,33 +87,34 @@ class Timer:
                 return
             status = await self._fire(status, due, past_due=self.clock() - due > _LATE)
 
-    def _next(self, after: datetime) -> datetime:
+    def _next(self, moment: datetime) -> datetime:
+        """The first occurrence after `moment`."""
         schedule = self.trigger.schedule
         if isinstance(schedule, timedelta):
-            return after + schedule
-        return schedule.next_after(after) or datetime.max.replace(tzinfo=UTC)
+            return moment + schedule
+        return schedule.next_after(moment) or datetime.max.replace(tzinfo=UTC)
 
     async def _sleep_until(self, due: datetime) -> bool:
-        """Return False when the timer is stopped."""
-        while not self._stopping.is_set() and (left := due - self.clock()) > _EARLY:
-            left_s = min(left.total_seconds(), _SLEEP_S_MAX) / self.pace
+        """Sleep until `due`, and return True; return False as soon as the timer is stopped."""
+        while not self._stopping.is_set() and (wait := due - self.clock()) > _EARLY:
+            wait_s = min(wait.total_seconds(), _SLEEP_S_MAX) / self.pace
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), left_s)
+                await asyncio.wait_for(self._stopping.wait(), wait_s)
         return not self._stopping.is_set()
 
-    async def _fire(self, before: _Status | None, due: datetime, *, past_due: bool) -> _Status:
+    async def _fire(self, last_status: _Status | None, due: datetime, *, past_due: bool) -> _Status:
         started = self.clock()
-        shown = before or _Status(_NO_LAST_RUN, self._next(started), started)
+        known_status = last_status or _Status(_NO_LAST_RUN, self._next(started), started)
         content: dict[str, Any] = {
             "Schedule": {"AdjustForDST": True},
-            "ScheduleStatus": shown.to_json() if self._monitored else None,
+            "ScheduleStatus": known_status.to_json() if self._monitored else None,
             "IsPastDue": past_due,
         }
         datum = Datum(json.dumps(content), "json")
         await self._run_once(datum, f"Timer fired at {started.isoformat()}")
-        # Never before `due`: an early wake-up must not run the same occurrence twice.
-        after = max(self.clock(), due)
-        status = _Status(started, self._next(after), self.clock())
+        # Never before `due`: after an early wake-up the same occurrence would run twice.
+        end = max(self.clock(), due)
+        status = _Status(started, self._next(end), self.clock())
         self._write(status)
         return status
 
@@ -143,10 +144,10 @@ class Timer:
     def _write(self, status: _Status) -> None:
         if self._file is None:
             return
-        fresh = self._file.with_suffix(".new")
+        new_file = self._file.with_suffix(".new")
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            fresh.write_text(json.dumps({**status.to_json(), "Schedule": self.trigger.text}))
-            fresh.replace(self._file)
+            new_file.write_text(json.dumps({**status.to_json(), "Schedule": self.trigger.text}))
+            new_file.replace(self._file)
         except OSError as error:
             _log.warning("%s cannot be written (%s): the timer continues", self._file, error)

@@ -1,4 +1,4 @@
-"""A small function app and what tests of a whole stack share: processes asked, logs read."""
+"""A small function app, and what tests of a whole stack share to watch its processes and logs."""
 
 import asyncio
 import json
@@ -74,7 +74,7 @@ CONFIG: dict[str, Any] = {
 
 
 def make_app(tmp_path: Path) -> Path:
-    """Write the app into a directory; give the directory."""
+    """Write the app into a directory; return the directory."""
     (tmp_path / "function_app.py").write_text(APP)
     (tmp_path / "host.json").write_text('{"version": "2.0"}')
     (tmp_path / "local.settings.json").write_text(LOCAL)
@@ -114,7 +114,7 @@ async def make_table(stack: Stack | str) -> None:
 
 
 async def until(condition: Callable[[], bool], child: Child | None = None) -> None:
-    """Wait; a failure shows the last lines of the child that was waited for."""
+    """Wait until a condition holds; if it never does, fail with the last lines of `child`."""
     try:
         async with asyncio.timeout(120):
             while not condition():  # noqa: ASYNC110  # processes are asked
@@ -134,7 +134,7 @@ def is_running(pid: int) -> bool:
 def up_of(app_dir: Path, *arguments: str, verb: str = "up") -> Child:
     (app_dir / "Config.json").write_text(json.dumps(CONFIG))
     argv = [sys.executable, "-m", "devstack", verb, str(app_dir), "--setting", "NEXT=next"]
-    # Logs that are kept after a failure are kept where pytest cleans up.
+    # After a failure `up` keeps its logs; here pytest removes them later.
     env = {**os.environ, "TMPDIR": str(app_dir)}
     return Child("up", [*argv, *arguments], logs=app_dir, env=env)
 
@@ -146,14 +146,14 @@ def ended(child: Child) -> None:
         time.sleep(0.02)
 
 
-def said(child: Child) -> str:
+def stdout_of(child: Child) -> str:
     return "\n".join(child.out_lines())
 
 
 async def screen_of(up: Child) -> str:
-    """What `up` says once everything runs."""
-    await until(lambda: "Ctrl-C stops everything" in said(up), up)
-    return said(up)
+    """Return what `up` prints once everything runs."""
+    await until(lambda: "Ctrl-C stops everything" in stdout_of(up), up)
+    return stdout_of(up)
 
 
 def pids_in(screen: str) -> list[int]:

@@ -60,8 +60,8 @@ EDGE = (
     Mutant(
         name="the row of the cause is not in the transaction",
         path=_TRANSACTION,
-        old="    if entry.cause is not None:\n        made.append",
-        new="    if False:\n        made.append",
+        old="    if entry.cause is not None:  # 5.\n        batch.append",
+        new="    if False:\n        batch.append",
         tests=(_CONTRACT,),
     ),
     Mutant(
@@ -74,7 +74,7 @@ EDGE = (
     Mutant(
         name="new due rows are not in the transaction",
         path=_TRANSACTION,
-        old='    made += [Operation("upsert", due_row(added)) for added in '
+        old='    batch += [Operation("upsert", due_row(due)) for due in '
         "_by_key(change.due_added())]\n",
         new="",
         tests=(_INDEXES,),
@@ -82,30 +82,30 @@ EDGE = (
     Mutant(
         name="old due rows are not deleted",
         path=_TRANSACTION,
-        old="    made += [deletion(keys.due(gone)) for gone in _by_key(change.due_removed())]\n",
+        old="    batch += [deletion(keys.due(due)) for due in _by_key(change.due_removed())]\n",
         new="",
         tests=(_INDEXES,),
     ),
     Mutant(
         name="a due row is deleted under another key than it was written with",
         path=_TRANSACTION,
-        old="deletion(keys.due(gone)) for gone",
-        new='deletion(keys.due(gone) + "0") for gone',
+        old="deletion(keys.due(due)) for due in _by_key(change.due_removed())",
+        new='deletion(keys.due(due) + "0") for due in _by_key(change.due_removed())',
         tests=(_INDEXES,),
     ),
     Mutant(
         name="the out row is not in the transaction",
         path=_TRANSACTION,
-        old="    if change.out_at is not None:\n",
+        old="    if change.out_at is not None:  # 7.\n",
         new="    if False:\n",
         tests=(_INDEXES,),
     ),
     Mutant(
         name="the rows of a transition are written in two transactions",
         path=_TABLE_STORE,
-        old="                    etags = await self.table.transact(partition, left)\n",
-        new="                    etags = await self.table.transact(partition, left[:-1])\n"
-        "                    await self.table.transact(partition, left[-1:])\n",
+        old="                    etags = await self.table.transact(partition, batch)\n",
+        new="                    etags = await self.table.transact(partition, batch[:-1])\n"
+        "                    await self.table.transact(partition, batch[-1:])\n",
         tests=(_OUTCOMES,),
     ),
     Mutant(
@@ -120,26 +120,28 @@ EDGE = (
         path=_TABLE_STORE,
         old="is_index_delete:\n                        raise ConflictError(",
         new="is_index_delete:\n"
-        "                        return replace(change.after, token=OVERTAKEN)\n"
+        "                        return replace(change.after, token=OVERTAKEN_ETAG)\n"
         "                        raise ConflictError(",
         tests=(_CONTRACT,),
     ),
     Mutant(
         name="a refusal of our own repeated transaction counts as a rival's",
         path=_TABLE_STORE,
-        old="RefusedTransactionError as refused:\n"
+        old="RefusedTransactionError as refusal:\n"
+        "                    # 5. and 6. Refused, perhaps because our first attempt is written.\n"
         "                    if (token := await self._our_token(partition, change)) is not None:\n"
         "                        return replace(change.after, token=token)\n",
-        new="RefusedTransactionError as refused:\n",
+        new="RefusedTransactionError as refusal:\n",
         tests=(_CONTRACT, _OUTCOMES),
     ),
     Mutant(
         name="a commit without an answer counts as written",
         path=_TABLE_STORE,
-        old="UnknownOutcomeError as unknown:\n"
+        old="UnknownOutcomeError as error:\n"
+        "                    # 5. and 6. The answer is lost, but the transaction may be written.\n"
         "                    if (token := await self._our_token(partition, change)) is not None:\n",
-        new="UnknownOutcomeError as unknown:\n"
-        "                    token = OVERTAKEN\n"
+        new="UnknownOutcomeError as error:\n"
+        "                    token = OVERTAKEN_ETAG\n"
         "                    if token:\n",
         tests=(_OUTCOMES,),
     ),
@@ -197,7 +199,7 @@ EDGE = (
     Mutant(
         name="an answer that was cut off counts as written",
         path=_GROUP,
-        old="    if len(answers) != count:\n",
+        old="    if len(answers) != count:  # 4.\n",
         new="    if False:\n",
         tests=("tests/unit/test_group_transaction.py", f"{_STORE}transactions.py"),
     ),
@@ -225,14 +227,14 @@ EDGE = (
     Mutant(
         name="messages that do not fit the batch are dropped",
         path=_SERVICE_BUS,
-        old="        del pending[: taken or 1]\n",
+        old="        del pending[:size]  # 3. The broker has them.\n",
         new="        del pending[:]\n",
         tests=(f"{_BUS}contract.py",),
     ),
     Mutant(
         name="a send without an acknowledgement counts as sent",
         path=_SERVICE_BUS,
-        old="            except ServiceBusError:\n"
+        old="            except ServiceBusError:  # 4. The acknowledgement is lost.\n"
         "                await self._try_to_send(queue, pending)\n",
         new="            except ServiceBusError:\n                pass\n",
         tests=(f"{_BUS}troubles.py",),
@@ -240,14 +242,15 @@ EDGE = (
     Mutant(
         name="a bus that is away counts as sent",
         path=_SERVICE_BUS,
-        old="            raise BusUnavailableError(why(queue, error)) from error\n        finally:",
+        old="            raise BusUnavailableError(explain(queue, error)) from error\n"
+        "        finally:",
         new="            return\n        finally:",
         tests=(f"{_BUS}contract.py", f"{_BUS}errors.py"),
     ),
     Mutant(
         name="a full or disabled queue counts as one that never takes the message",
         path=_SERVICE_BUS,
-        old="        except NEVER as error:\n",
+        old="        except NEVER as error:  # 6.\n",
         new="        except (*NEVER, *LATER) as error:\n",
         tests=(f"{_BUS}errors.py", f"{_BUS}troubles.py"),
     ),

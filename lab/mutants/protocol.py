@@ -6,6 +6,7 @@ from lab.mutants.mutant import Mutant
 
 _RUNNER = "sas/engine/transition.py"
 _OUTBOX = "sas/engine/outbox.py"
+_CHANGE = "sas/domain/change.py"
 _CLAIM = "sas/domain/claim.py"
 _UNDO = "sas/domain/undo.py"
 _EXPIRE = "sas/domain/expire.py"
@@ -15,7 +16,6 @@ _AGENT = "sas/actors/agent.py"
 _DEAD = "sas/actors/dead_letters.py"
 _RECEIVER = "sas/engine/receiver.py"
 _CALLBACKS = "sas/features/callbacks/endpoint.py"
-
 MUTANTS = (
     Mutant(
         name="no ETag",
@@ -52,15 +52,15 @@ MUTANTS = (
     ),
     Mutant(
         name="a timer leaves no out row",
-        path=_RUNNER,
-        old="out_at = at + OUT_AGAIN_AFTER if self.cause is None else None",
-        new="out_at = None",
+        path=_CHANGE,
+        old="out_at=at + OUT_AGAIN_AFTER if leaves_out_row else None,",
+        new="out_at=None,",
     ),
     Mutant(
         name="a repeated message is not sent again",
         path=_RUNNER,
-        old="        if entry.messages:\n            fresh",
-        new="        if False:\n            fresh",
+        old="        if entry.messages:\n            newest",
+        new="        if False:\n            newest",
     ),
     Mutant(
         name="a refused commit counts as done",
@@ -86,7 +86,7 @@ MUTANTS = (
     Mutant(
         name="alerts and notifications are not sent",
         path=_OUTBOX,
-        old="        if outside:\n",
+        old="        if external:\n",
         new="        if False:\n",
     ),
     Mutant(
@@ -116,14 +116,14 @@ MUTANTS = (
     Mutant(
         name="forget the due row of a change",
         path=_STORE,
-        old="rows.update((_due_key(added), added) for added in change.due_added())",
+        old="rows.update((_due_key(due), due) for due in change.due_added())",
         new="_ = change.due_added()",
     ),
     Mutant(
         name="delete due rows early",
         path=_STORE,
-        old="for gone in change.due_removed():",
-        new="for gone in [row for row in rows.values() if row.order_id == change.after.order_id]:",
+        old="for due in change.due_removed():",
+        new="for due in [row for row in rows.values() if row.order_id == change.after.order_id]:",
     ),
     Mutant(
         name="undo only what is Processed",
@@ -225,20 +225,20 @@ MUTANTS = (
         name="a cancelled order undoes steps that are out at once, as if never begun",
         path=_COMMAND,
         old="return replace(step, undo=UndoStatus.TO_BE_UNDONE)",
-        new="return turn_to_undo(replace(step, epoch=0), rules, now)",
+        new="return begin_step_undo(replace(step, epoch=0), rules, now)",
     ),
     Mutant(
         name="dead letters skip the fence",
         path=_DEAD,
-        old="result = await self._runner.run(order_id, source, _fence_or_reject(source, None))",
-        new="result = ApplyResult.COMMITTED",
+        old="await self._runner.run(order_id, self._trigger(cause), _fence_or_reject(None))",
+        new="ApplyResult.COMMITTED",
     ),
     Mutant(
         name="dead letters are dropped",
         path=_DEAD,
         old="        if await self._finished(order_id, cause):\n            return\n"
-        "        source = self._source(cause)\n",
-        new="        return\n        source = self._source(cause)\n",
+        "        result = await",
+        new="        return\n        result = await",
     ),
     Mutant(
         name="a message that is put back keeps its id",
@@ -279,17 +279,17 @@ MUTANTS = (
     Mutant(
         name="decide in the dead-letter function",
         path=_DEAD,
-        old="result = await self._runner.run(order_id, source, _fence_or_reject(source, None))\n",
+        old="result = await self._runner.run(order_id, self._trigger(cause), "
+        "_fence_or_reject(None))\n",
         new="from sas.domain.claim import claim\n"
-        "        known = self._runner._workflow_of\n"
-        "        result = await self._runner.apply(\n"
-        "            order_id, source,\n"
-        "            lambda order, now:\n"
-        "            claim(order, known(order).rules, now=now, instance='dead'),\n"
+        "        workflow_of, trigger = self._runner._workflow_of, self._trigger(cause)\n"
+        "        result = await self._runner.run(\n"
+        "            order_id, trigger,\n"
+        "            lambda order, now: order and\n"
+        "            claim(order, workflow_of(order).rules, now=now, instance='dead'),\n"
         "        )\n"
         "        if result is ApplyResult.NOTHING:\n"
-        "            propose = _fence_or_reject(source, None)\n"
-        "            result = await self._runner.run(order_id, source, propose)\n",
+        "            result = await self._runner.run(order_id, trigger, _fence_or_reject(None))\n",
     ),
     Mutant(
         name="believe a dead letter of unknown source",
@@ -309,7 +309,7 @@ MUTANTS = (
     Mutant(
         name="a reply that a rival overtook is dropped",
         path=_RUNNER,
-        old="            if order is not None and await self._repeated(order, source):\n"
+        old="            if order is not None and await self._repeated(order, trigger):\n"
         "                return ApplyResult.REPEATED\n",
         new="            if order is not None:\n                return ApplyResult.REPEATED\n",
     ),
@@ -328,14 +328,14 @@ MUTANTS = (
     Mutant(
         name="a redriven message keeps its MessageId",
         path="sas/operate/redriving.py",
-        old='f"redrive/{digest_id(path, str(first.sequence), key_time(first.enqueued_at))}"',
-        new="first.message_id",
+        old='f"redrive/{digest_id(path, str(message.sequence), key_time(message.enqueued_at))}"',
+        new="message.message_id",
     ),
     Mutant(
         name="a redriven message is put back under ids that it had before",
         path="sas/operate/redriving.py",
-        old="dropped, source = {FIRST_AT, SOURCE, WHY, WHY_TEXT}, one.source",
-        new='dropped, source = {"sas_put_back", FIRST_AT, SOURCE, WHY, WHY_TEXT}, one.source',
+        old="{FIRST_AT, SOURCE, DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION}",
+        new='{"sas_put_back", FIRST_AT, SOURCE, DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION}',
     ),
     Mutant(
         name="a callback that is answered 202 is not sent",
@@ -358,9 +358,8 @@ MUTANTS = (
     Mutant(
         name="a callback of a step that is out is dropped",
         path=_CALLBACKS,
-        old="            return decisions.decide(order, said, rules, now=now, "
-        "instance=self._context.instance)",
-        new="            return None",
+        old="            return decisions.decide(\n",
+        new="            return None and decisions.decide(\n",
     ),
     Mutant(
         name="a callback that is too late is dropped",

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
-from uuid import uuid4
 
 from sas.actors.submission import details_of, read_order, sender_of
 from sas.bounds import TooLargeError
@@ -29,7 +28,7 @@ from sas.codec.internal import (
 )
 from sas.codec.orders import salvage
 from sas.codec.strict import MalformedError, Reason, parse
-from sas.domain.change import Change, Origin, fence, rejection
+from sas.domain.change import Decision, Trigger, fence, rejection
 from sas.domain.claim import is_out
 from sas.domain.ids import URGENT_SUFFIX, cause_of
 from sas.domain.messages import AlertKind, JournalEntry
@@ -37,7 +36,7 @@ from sas.domain.order import Details, Direction, Order
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.receiver import GivenUpError
-from sas.engine.transition import ApplyResult, Propose, Source, TransitionRunner
+from sas.engine.transition import ApplyResult, Decide, TransitionRunner
 from sas.ports import Business, UnavailableError
 from sas.telemetry import tracing
 from sas.telemetry.tracing import logger
@@ -151,10 +150,13 @@ class DeadLetters:
         cause = cause_of(self._context.queues.orders, submission.submission_id)
         if await self._finished(submission.order_id, cause):
             return
-        by = self._source(cause)
-        propose = _fence_or_reject(by, details)
         large = self._context.content.is_large(details)
-        result = await self._runner.run(details.order_id, by, propose, expect_new=not large)
+        result = await self._runner.run(
+            details.order_id,
+            self._trigger(cause),
+            _fence_or_reject(details),
+            expect_new=not large,
+        )
         if result is ApplyResult.REPEATED and not await self._is_fenced(details.order_id, cause):
             return
         order = await self._context.load(submission.order_id)
@@ -171,8 +173,7 @@ class DeadLetters:
         """Send the messages of a cause. Without any, fence it and put the letter aside."""
         if await self._finished(order_id, cause):
             return
-        source = self._source(cause)
-        result = await self._runner.run(order_id, source, _fence_or_reject(source, None))
+        result = await self._runner.run(order_id, self._trigger(cause), _fence_or_reject(None))
         if result is not ApplyResult.REPEATED or await self._is_fenced(order_id, cause):
             await self._put_aside(delivery, order_id)
 
@@ -190,8 +191,8 @@ class DeadLetters:
         entry = await self._context.store.recorded(order_id, cause)
         return entry is not None and _is_fence(entry)
 
-    def _source(self, cause: str) -> Source:
-        return Source(cause, f"dead letters {self._context.instance}")
+    def _trigger(self, cause: str) -> Trigger:
+        return Trigger(by=f"dead letters {self._context.instance}", cause=cause)
 
     async def _put_aside(self, delivery: Delivery, order_id: str | None) -> None:
         rejected = self._rejection(delivery, order_id)
@@ -228,14 +229,12 @@ def _is_fence(entry: JournalEntry) -> bool:
     return not entry.what.acts
 
 
-def _fence_or_reject(source: Source, details: Details | None) -> Propose:
+def _fence_or_reject(details: Details | None) -> Decide:
     """Return what fences a cause. If there is no order yet, a Rejected one is written."""
 
-    def propose(order: Order | None, now: datetime) -> Change | None:
-        at = now if order is not None or details is None else details.submitted_at
-        origin = Origin(by=str(source.by), commit_id=uuid4().hex, cause=source.cause, at=at)
+    def decide(order: Order | None, _now: datetime) -> Decision | None:
         if order is not None:
-            return fence(order, origin)
-        return rejection(details, origin) if details is not None else None
+            return fence(order)
+        return rejection(details) if details is not None else None
 
-    return propose
+    return decide

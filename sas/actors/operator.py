@@ -15,7 +15,7 @@ from sas.bounds import EDITED_UNITS_MAX, check_units
 from sas.codec.external import AlertMessage
 from sas.codec.payloads import decode_content, encode_content
 from sas.codec.strict import CONTENT_DEPTH_MAX, check_depth, parse
-from sas.domain.change import Decision
+from sas.domain.change import Decision, Trigger
 from sas.domain.command import decide as decide_command
 from sas.domain.command import takes_input, why_not
 from sas.domain.ids import digest_id, key_time
@@ -26,7 +26,7 @@ from sas.engine.command_answers import CommandAnswers
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.messages import alert
-from sas.engine.transition import ApplyResult, Source, TransitionRunner
+from sas.engine.transition import ApplyResult, TransitionRunner
 from sas.ports import Business, DecodingError
 
 
@@ -44,41 +44,46 @@ class Operator:
         self._deploy_wait = deploy_wait
         self._business = business
         self._runner = runner
-        self._refusals = CommandAnswers(context.store)
+        self._answers = CommandAnswers(context.store)
 
     async def carry_out(self, command: Command, cause: str, delivery: Delivery) -> ApplyResult:
-        """Carry out a command, or refuse it with an alert; raises as ``TransitionRunner.apply``."""
+        """Carry out a command, or refuse it with an alert; raises as ``TransitionRunner.run``."""
         refusal = ""
 
-        def decide(order: Order, now: datetime) -> Decision | None:
+        def decide(order: Order | None, now: datetime) -> Decision | None:
             nonlocal refusal
+            if order is None:
+                refusal = "there is no such order: check its id"
+                return None
             refusal = _stale(order, command) or _unfit(order, command)
             if refusal:
                 return None
             try:
                 rules = self._business.workflow_of(order).rules
-            except UnknownWorkflowError as unknown:
-                delivery.leave_to_others(unknown, now, self._deploy_wait)
-                refusal = f"{unknown}; deploy it again as it was, beside the newer versions"
+            except UnknownWorkflowError as error:
+                delivery.leave_to_others(error, now, self._deploy_wait)
+                refusal = f"{error}; deploy it again as it was, beside the newer versions"
                 return None
             refusal = _unfit_step(order, command, rules)
             if refusal:
                 return None
             try:
                 accepted = self._encoded(order, command)
-            except ValueError as wrong:
-                refusal = f"its input is not accepted: {wrong}"
+            except ValueError as error:
+                refusal = f"its input is not accepted: {error}"
                 return None
             decision = decide_command(order, accepted, rules, now=now)
             if decision is None:
                 refusal = why_not(order, command.verb)
             return decision
 
-        by, external_sent = f"operator {command.by}", delivery.external_sent
-        source = Source(cause, by, external_sent=external_sent, reason=command.reason)
-        result = await self._runner.apply(command.order_id, source, decide)
-        if result is ApplyResult.UNKNOWN_ORDER:
-            refusal = "there is no such order: check its id"
+        trigger = Trigger(
+            by=f"operator {command.by}",
+            cause=cause,
+            reason=command.reason,
+            external_sent=delivery.external_sent,
+        )
+        result = await self._runner.run(command.order_id, trigger, decide)
         if result in {ApplyResult.NOTHING, ApplyResult.UNKNOWN_ORDER}:
             await self._refuse(command, refusal)
         return result
@@ -96,8 +101,8 @@ class Operator:
         codec = self._context.codec
         try:
             text = decode_content(command.input, codec)
-        except DecodingError as wrong:
-            raise ValueError(str(wrong)) from None
+        except DecodingError as error:
+            raise ValueError(str(error)) from None
         parse(text.encode())
         check_depth(text, CONTENT_DEPTH_MAX)
         check = self._business.checks.get(order.details.workflow)
@@ -109,16 +114,16 @@ class Operator:
 
     async def _refuse(self, command: Command, why: str) -> None:
         """Report a refusal: to the CLI that waits, and by an alert to the operators."""
-        own_id = command.command_id
-        await self._refusals.record(own_id, why)
-        if len(own_id) > 100:  # a MessageId has 128 characters at most
-            own_id = digest_id(own_id)
+        message_id = command.command_id
+        await self._answers.record(message_id, why)
+        if len(message_id) > 100:  # a MessageId has 128 characters at most
+            message_id = digest_id(message_id)
         text = f"{command.verb.value} of order {command.order_id} was refused: {why}."
         body = AlertMessage(
             kind=AlertKind.COMMAND_REFUSED.value,
             at=key_time(self._context.clock.now()),
             text=text,
-            id=f"refused/{own_id}",
+            id=f"refused/{message_id}",
             order_id=command.order_id,
         )
         await self._context.external.send([alert(body, self._context.to)], command.order_id)

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from sas.domain.change import DeferredDue, OtherDue, OutDue
+from sas.domain.change import OUT_AGAIN_AFTER, DeferredDue, OtherDue, OutDue
 from sas.domain.order import FINISHED, Order
 from sas.engine.context import Context
-from sas.engine.outbox import OUT_AGAIN_AFTER
 from sas.ports import OtherVersionError, StoreUnavailableError, Summary
 from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger

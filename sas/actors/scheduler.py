@@ -8,7 +8,7 @@ from sas.actors.operator import Operator
 from sas.codec import internal
 from sas.codec.internal import CommandMessage, Internal, ProgressMessage, ReplyMessage, WakeMessage
 from sas.codec.strict import MalformedError, Reason
-from sas.domain.change import Decision
+from sas.domain.change import Decision, Trigger
 from sas.domain.claim import claim
 from sas.domain.ids import cause_of
 from sas.domain.messages import AlertKind, Progress, Reply
@@ -17,7 +17,7 @@ from sas.domain.reply import answer, progressed
 from sas.domain.workflow import Rules
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
-from sas.engine.transition import ApplyResult, Source, TransitionRunner
+from sas.engine.transition import ApplyResult, TransitionRunner
 from sas.ports import Business
 from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
@@ -46,74 +46,78 @@ class Scheduler:
         with tracing.received("scheduler", "scheduler", delivery.properties):
             try:
                 message = internal.decode(delivery.body, _FOR_SCHEDULER)
-                asked = (
-                    internal.to_command(message) if isinstance(message, CommandMessage) else message
-                )
-            except MalformedError as wrong:
-                return await self._put_aside(delivery, wrong)
-            cause = cause_of(self._context.queues.scheduler, message.id)
-            if isinstance(asked, WakeMessage):
-                return await self._wake(asked, cause, delivery)
+                cause = cause_of(self._context.queues.scheduler, message.id)
+                if isinstance(message, WakeMessage):
+                    return await self._wake(message, cause, delivery)
+                command = internal.to_command(message)
+            except MalformedError as error:
+                return await self._put_aside(delivery, error)
             tracing.about("scheduler command", order_id=message.order_id)
-            return await self._operator.carry_out(asked, cause, delivery)
+            return await self._operator.carry_out(command, cause, delivery)
 
     async def handle_reply(self, delivery: Delivery) -> ApplyResult:
         """Handle one message of the ``agent-replies`` queue; raises as ``handle`` does."""
         with tracing.received("scheduler reply", "scheduler", delivery.properties):
             try:
                 message = internal.decode(delivery.body, _FROM_AGENTS)
-                said = (
+                reply = (
                     internal.to_progress(message)
                     if isinstance(message, ProgressMessage)
                     else internal.to_reply(message)
                 )
-            except MalformedError as wrong:
-                return await self._put_aside(delivery, wrong)
-            return await self._reply(message, said, delivery)
+            except MalformedError as error:
+                return await self._put_aside(delivery, error)
+            return await self._reply(message, reply, delivery)
 
     async def _wake(self, message: WakeMessage, cause: str, delivery: Delivery) -> ApplyResult:
         tracing.about("scheduler claim", order_id=message.order_id)
 
-        def decide(order: Order, now: datetime) -> Decision | None:
-            if _is_over(order):
+        def decide(order: Order | None, now: datetime) -> Decision | None:
+            if order is None or _is_over(order):
                 return None
             return claim(order, self._rules(order, now), now=now, instance=self._context.instance)
 
-        source = Source(
-            cause, self._context.instance, external_sent=delivery.external_sent, seq=message.seq
+        trigger = Trigger(
+            by=self._context.instance,
+            cause=cause,
+            seq=message.seq,
+            external_sent=delivery.external_sent,
         )
         await self._context.rules.refresh()
-        result = await self._runner.apply(message.order_id, source, decide)
+        result = await self._runner.run(message.order_id, trigger, decide)
         return await self._known(result, message, delivery)
 
     async def _reply(
-        self, message: ReplyMessage | ProgressMessage, said: Reply | Progress, delivery: Delivery
+        self, message: ReplyMessage | ProgressMessage, reply: Reply | Progress, delivery: Delivery
     ) -> ApplyResult:
         tracing.about(order_id=message.order_id, epoch=message.epoch)
         name = "unknown"
 
-        def decide(order: Order, now: datetime) -> Decision | None:
+        def decide(order: Order | None, now: datetime) -> Decision | None:
             nonlocal name
-            if _is_over(order):
+            if order is None or _is_over(order):
                 return None
-            if 0 <= said.step < len(order.steps):
-                name = order.steps[said.step].name
+            if 0 <= reply.step < len(order.steps):
+                name = order.steps[reply.step].name
                 tracing.about(step=name)
-            if isinstance(said, Progress):
-                return progressed(order, said, now=now)
+            if isinstance(reply, Progress):
+                return progressed(order, reply, now=now)
             instance = self._context.instance
-            return answer(order, said, self._rules(order, now), now=now, instance=instance)
+            return answer(order, reply, self._rules(order, now), now=now, instance=instance)
 
         def by(order: Order) -> str:
-            agents = self._business.workflow_of(order).steps[said.step].agents
-            return f"agent {agents[order.steps[said.step].call.route]}"
+            agents = self._business.workflow_of(order).steps[reply.step].agents
+            return f"agent {agents[order.steps[reply.step].call.route]}"
 
-        cause = cause_of(self._context.queues.replies, message.id)
-        seq = message.seq if isinstance(message, ReplyMessage) else None
-        source = Source(cause, by, external_sent=delivery.external_sent, seq=seq)
+        trigger = Trigger(
+            by=by,
+            cause=cause_of(self._context.queues.replies, message.id),
+            seq=message.seq if isinstance(message, ReplyMessage) else None,
+            external_sent=delivery.external_sent,
+        )
         await self._context.rules.refresh()
-        result = await self._runner.apply(message.order_id, source, decide)
-        if result is ApplyResult.NOTHING and isinstance(said, Reply):
+        result = await self._runner.run(message.order_id, trigger, decide)
+        if result is ApplyResult.NOTHING and isinstance(reply, Reply):
             metrics.late_reply(name)
             log.info("late reply: order %s step %s", message.order_id, name)
         return await self._known(result, message, delivery)
@@ -126,12 +130,12 @@ class Scheduler:
     ) -> ApplyResult:
         """Put a message aside if its order does not exist."""
         if result is ApplyResult.UNKNOWN_ORDER:
-            wrong = MalformedError(Reason.UNKNOWN_ORDER, f"there is no order {message.order_id!r}")
-            await self._put_aside(delivery, wrong)
+            error = MalformedError(Reason.UNKNOWN_ORDER, f"there is no order {message.order_id!r}")
+            await self._put_aside(delivery, error)
         return result
 
-    async def _put_aside(self, delivery: Delivery, wrong: MalformedError) -> ApplyResult:
-        await self._context.rejections.put_aside(delivery.rejected(wrong), AlertKind.REJECTED)
+    async def _put_aside(self, delivery: Delivery, error: MalformedError) -> ApplyResult:
+        await self._context.rejections.put_aside(delivery.rejected(error), AlertKind.REJECTED)
         return ApplyResult.NOTHING
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from uuid import uuid4
 
 from sas.bounds import PAYLOAD_BYTES_MAX, TooLargeError, check_bytes
 from sas.codec import external
 from sas.codec.orders import Salvage, Submission, parse_order, salvage
 from sas.codec.payloads import encode_content
 from sas.codec.strict import MalformedError, Reason
-from sas.domain.change import Change, Origin, first_change, revival
+from sas.domain.change import Decision, Trigger
 from sas.domain.ids import InvalidIdError, cause_of, digest_id
 from sas.domain.messages import Notice
 from sas.domain.order import Details, Order
@@ -21,7 +20,7 @@ from sas.domain.workflow import UnknownWorkflowError, Workflow
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.messages import notification
-from sas.engine.transition import ApplyResult, Source, TransitionRunner
+from sas.engine.transition import ApplyResult, TransitionRunner
 from sas.ports import Business
 from sas.telemetry import tracing
 from sas.telemetry.tracing import logger
@@ -58,9 +57,9 @@ class Submitter:
                 workflow, details = self._checked(submission, delivery)
                 tracing.about(order_id=submission.order_id, workflow=workflow.name)
                 await self._store(submission, details, workflow, delivery)
-            except MalformedError as wrong:
+            except MalformedError as error:
                 sender = sender_of(delivery, delivery.queue, self._context)
-                rejection = delivery.rejected(wrong, sender.order_id, sender.correlation_id)
+                rejection = delivery.rejected(error, sender.order_id, sender.correlation_id)
                 await self._context.rejections.order(rejection, sender)
 
     def _checked(self, submission: Submission, delivery: Delivery) -> tuple[Workflow, Details]:
@@ -74,11 +73,11 @@ class Submitter:
                 version=workflow.version,
                 urgent=delivery.urgent,
             )
-        except UnknownWorkflowError as wrong:
-            delivery.leave_to_others(wrong, self._context.clock.now(), self._deploy_wait)
-            raise MalformedError(Reason.UNKNOWN_WORKFLOW, str(wrong)) from None
-        except TooLargeError as wrong:
-            raise MalformedError(Reason.TOO_LARGE, str(wrong)) from None
+        except UnknownWorkflowError as error:
+            delivery.leave_to_others(error, self._context.clock.now(), self._deploy_wait)
+            raise MalformedError(Reason.UNKNOWN_WORKFLOW, str(error)) from None
+        except TooLargeError as error:
+            raise MalformedError(Reason.TOO_LARGE, str(error)) from None
         return workflow, details
 
     def _check(self, workflow: str, payload: str) -> None:
@@ -87,25 +86,20 @@ class Submitter:
             check = self._business.checks.get(workflow)
             if check is not None:
                 check(payload.encode())
-        except ValueError as wrong:
-            raise MalformedError(Reason.INVALID_ORDER, str(wrong)) from None
+        except ValueError as error:
+            raise MalformedError(Reason.INVALID_ORDER, str(error)) from None
 
     async def _store(
         self, submission: Submission, details: Details, workflow: Workflow, delivery: Delivery
     ) -> None:
         """Write the order, or compare it with the one that is stored under its id."""
-        found: Order | None = None
+        stored: Order | None = None
 
-        cause = cause_of(self._context.queues.orders, submission.submission_id)
-        source = Source(cause, self._context.instance, external_sent=delivery.external_sent)
-
-        def propose(order: Order | None, _now: datetime) -> Change | None:
-            nonlocal found
-            found = order
+        def decide(order: Order | None, _now: datetime) -> Decision | None:
+            nonlocal stored
+            stored = order
             if order is None or order.rejected:
-                return _written(
-                    order, details, workflow=workflow, cause=cause, instance=self._context.instance
-                )
+                return submit(details, workflow.rules)
             if order.details.content_hash != details.content_hash:
                 raise MalformedError(
                     Reason.ORDER_ID_TAKEN,
@@ -114,18 +108,25 @@ class Submitter:
                 )
             return None
 
+        trigger = Trigger(
+            by=self._context.instance,
+            cause=cause_of(self._context.queues.orders, submission.submission_id),
+            external_sent=delivery.external_sent,
+        )
         large = self._context.content.is_large(details)
-        result = await self._runner.run(details.order_id, source, propose, expect_new=not large)
-        if result is ApplyResult.NOTHING and found is not None:
-            await self._notify_duplicate(found, submission, cause)
+        result = await self._runner.run(details.order_id, trigger, decide, expect_new=not large)
+        if result is ApplyResult.NOTHING and stored is not None:
+            await self._notify_duplicate(stored, submission)
         if result is not ApplyResult.COMMITTED:
             # The dead-letter handler gave this submission up. This is its slow handler, or a replay
             # that needs a new submission_id (docs/operating.md). They look the same from here.
-            given_up = " (it was given up before)" if found is not None and found.rejected else ""
-            log.info("order %s: %s%s", details.order_id, result.value, given_up)
+            is_rejected = stored is not None and stored.rejected
+            note = " (it was given up before)" if is_rejected else ""
+            log.info("order %s: %s%s", details.order_id, result.value, note)
 
-    async def _notify_duplicate(self, order: Order, submission: Submission, cause: str) -> None:
+    async def _notify_duplicate(self, order: Order, submission: Submission) -> None:
         """Notify the application that the order is already stored. Nothing changes."""
+        cause = cause_of(self._context.queues.orders, submission.submission_id)
         data = external.NotificationData(
             order_id=order.order_id,
             state=order.process_state.value,
@@ -157,10 +158,10 @@ def read_order(delivery: Delivery, queue: str, context: Context, bytes_max: int)
     try:
         context.queues.check_reply_queue(submission.reply_queue, queue)
         context.queues.check_order_id(submission.order_id, queue)
-    except ForbiddenReplyQueueError as wrong:
-        raise MalformedError(Reason.FORBIDDEN_REPLY_QUEUE, str(wrong)) from None
-    except InvalidIdError as wrong:
-        raise MalformedError(Reason.INVALID_ORDER_ID, str(wrong)) from None
+    except ForbiddenReplyQueueError as error:
+        raise MalformedError(Reason.FORBIDDEN_REPLY_QUEUE, str(error)) from None
+    except InvalidIdError as error:
+        raise MalformedError(Reason.INVALID_ORDER_ID, str(error)) from None
     return submission
 
 
@@ -170,11 +171,11 @@ def sender_of(delivery: Delivery, queue: str, context: Context) -> Salvage:
     The sender on a bound queue is notified on its own response queue, even if the message names
     another one.
     """
-    found = salvage(delivery.body)
+    sender = salvage(delivery.body)
     application = context.queues.application_of(queue)
     if application is None:
-        return found
-    return replace(found, reply_queue=context.queues.response_of(application))
+        return sender
+    return replace(sender, reply_queue=context.queues.response_of(application))
 
 
 def details_of(
@@ -200,15 +201,3 @@ def details_of(
         traceparent=tracing.traceparent(),
         urgent=urgent,
     )
-
-
-def _written(
-    order: Order | None, details: Details, workflow: Workflow, cause: str, instance: str
-) -> Change:
-    """Return the change that writes an order, or replaces a Rejected one."""
-    at = details.submitted_at
-    decision = submit(workflow.rules, now=at)
-    origin = Origin(by=instance, commit_id=uuid4().hex, cause=cause, at=at)
-    if order is None:
-        return first_change(details, decision, origin)
-    return revival(order, details, decision, origin)

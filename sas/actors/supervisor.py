@@ -28,6 +28,7 @@ from sas.domain.change import (
     OtherDue,
     OutDue,
     StepDue,
+    Trigger,
 )
 from sas.domain.claim import is_cancelled
 from sas.domain.expire import (
@@ -44,7 +45,7 @@ from sas.domain.order import Order
 from sas.domain.workflow import Rules, UnknownWorkflowError
 from sas.engine.context import Context
 from sas.engine.hooks import Excuses
-from sas.engine.transition import ContentionError, Source, TransitionRunner
+from sas.engine.transition import ContentionError, TransitionRunner
 from sas.ports import (
     BusUnavailableError,
     OtherVersionError,
@@ -292,9 +293,9 @@ class Supervisor:
         word: str | None = None
         excuse = await self._excuse(row) if isinstance(row, StepDue) else None
 
-        def decide(order: Order, now: datetime) -> Decision | None:
+        def decide(order: Order | None, now: datetime) -> Decision | None:
             nonlocal word
-            decision = self._decide(order, row, now, excuse)
+            decision = None if order is None else self._decide(order, row, now, excuse)
             word = decision.what if decision is not None else None
             return decision
 
@@ -302,8 +303,8 @@ class Supervisor:
             step = order.steps[row.step].name if isinstance(row, StepDue) else None
             return _span(order, "supervisor expire", step)
 
-        source = Source(None, f"supervisor {self._context.instance}")
-        await TransitionRunner(self._context, None, span).apply(row.order_id, source, decide)
+        trigger = Trigger(by=f"supervisor {self._context.instance}")
+        await TransitionRunner(self._context, None, span).run(row.order_id, trigger, decide)
         return word
 
     async def _excuse(self, row: StepDue) -> Excuse | None:

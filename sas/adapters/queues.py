@@ -15,13 +15,15 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from sas.adapters.servicebus import ServiceBus, peek_all, why
-from sas.ports import BusUnavailableError, Message, Move, Peeked, UndeliverableError
+from sas.adapters.servicebus import ServiceBus, explain, peek_all
+from sas.ports import BusUnavailableError, Message, MessageMove, Peeked, UndeliverableError
 
-LOOK_S = 30.0
-TAKE_MAX = 50
-"""Messages locked at once: they are sent within their lock of a minute."""
-TAKE_S = 3.0
+PEEK_S = 30.0
+"""Longest time to read a queue, or to open a link to it, in seconds."""
+RECEIVE_MAX = 50
+"""Most messages that are locked at once. They are sent within their lock of a minute."""
+RECEIVE_S = 3.0
+"""How long one receive waits for messages, in seconds."""
 
 
 class OperatorServiceBus(ServiceBus):
@@ -29,34 +31,40 @@ class OperatorServiceBus(ServiceBus):
 
     async def peek(self, queue: str, limit: int) -> list[Peeked]:
         """See ``MessageBus.peek``. Each call has a connection of its own, and closes it."""
-        async with self._reading(queue) as receiver, asyncio.timeout(LOOK_S):
+        async with self._reading(queue) as receiver, asyncio.timeout(PEEK_S):
             return await peek_all(receiver, limit, self.meter)
 
-    async def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
-        """See ``OperatorBus.move``."""
-        left = list(moves)
-        last = max((sequence for move in moves for sequence in move.sequences), default=0)
-        held: dict[int, ServiceBusReceivedMessage] = {}
+    async def move(self, path: str, moves: Sequence[MessageMove]) -> AsyncGenerator[bool]:
+        """See ``OperatorBus.move``.
+
+        A message can only be removed while this receiver holds its lock. So messages are received
+        until all those of a move are locked. Then the new message is sent, and they are completed.
+        It ends when no move is left, when no message comes, when the last sequence number of any
+        move has passed, or when a message comes again, because then the queue was read once around.
+        """
+        pending = list(moves)
+        last_sequence = max((sequence for move in moves for sequence in move.sequences), default=0)
+        locked: dict[int, ServiceBusReceivedMessage] = {}
         async with self._reading(path) as receiver:
-            # This opens the link with the SDK's own time limit; receive_messages waits TAKE_S only.
+            # Opens the link with the SDK's own time limit; receive_messages waits RECEIVE_S only.
             await receiver.peek_messages(1)
             self.meter.peeks += 1
             try:
-                while left:
-                    got = await receiver.receive_messages(TAKE_MAX, max_wait_time=TAKE_S)
-                    self.meter.receives += len(got)
-                    numbers = [message.sequence_number or 0 for message in got]
-                    again = not held.keys().isdisjoint(numbers)
-                    held.update(zip(numbers, got, strict=True))
-                    for move in [one for one in left if one.sequences <= held.keys()]:
+                while pending:
+                    page = await receiver.receive_messages(RECEIVE_MAX, max_wait_time=RECEIVE_S)
+                    self.meter.receives += len(page)
+                    numbers = [message.sequence_number or 0 for message in page]
+                    repeated = not locked.keys().isdisjoint(numbers)
+                    locked.update(zip(numbers, page, strict=True))
+                    for move in [move for move in pending if move.sequences <= locked.keys()]:
                         if move.message is not None:
                             await self.send([move.message])
-                        left.remove(move)
-                        yield await _complete(receiver, [held.pop(n) for n in move.sequences])
-                    if again or max(numbers, default=last) >= last:
+                        pending.remove(move)
+                        yield await _complete(receiver, [locked.pop(n) for n in move.sequences])
+                    if repeated or max(numbers, default=last_sequence) >= last_sequence:
                         break
             finally:
-                for message in held.values():
+                for message in locked.values():
                     with suppress(AzureError, OSError):
                         await receiver.abandon_message(message)
 
@@ -69,12 +77,12 @@ class OperatorServiceBus(ServiceBus):
         """
         sender = self._client.get_queue_sender(queue)
         try:
-            async with asyncio.timeout(LOOK_S):
+            async with asyncio.timeout(PEEK_S):
                 await sender.create_message_batch()  # opens the link, to learn its limit
         except (ServiceBusAuthorizationError, MessagingEntityNotFoundError) as error:
-            raise UndeliverableError(why(queue, error), Message(queue, "", b"")) from error
+            raise UndeliverableError(explain(queue, error), Message(queue, "", b"")) from error
         except ServiceBusError as error:
-            raise BusUnavailableError(why(queue, error)) from error
+            raise BusUnavailableError(explain(queue, error)) from error
         except AzureError as error:
             raise BusUnavailableError(f"{error} Sign in with az login.") from error
         except TimeoutError as error:
@@ -93,7 +101,7 @@ class OperatorServiceBus(ServiceBus):
                 "(a key's policy: Listen)."
             ) from error
         except ServiceBusError as error:
-            raise BusUnavailableError(why(path, error)) from error
+            raise BusUnavailableError(explain(path, error)) from error
         except AzureError as error:
             raise BusUnavailableError(f"{error} Sign in with az login.") from error
         except TimeoutError as error:
@@ -105,7 +113,7 @@ class OperatorServiceBus(ServiceBus):
 async def _complete(
     receiver: ServiceBusReceiver, messages: Iterable[ServiceBusReceivedMessage]
 ) -> bool:
-    """Remove messages; False if one may still be there: its lock was lost, for instance."""
+    """Remove messages; False if a message may still be there: its lock was lost, for instance."""
     removed = True
     for message in messages:
         try:

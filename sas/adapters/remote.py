@@ -1,8 +1,21 @@
 """HTTP calls to a remote service: one attempt each, and what its answer means.
 
-A definite refusal (4xx) had no effect and is not retried. Everything else (5xx, 429, a broken or
-slow connection) may have had an effect, and may be retried with the same key. A DELETE that finds
-nothing has nothing left to undo: it is done. docs/your-own-workflow.md has the table.
+``HttpService.call`` makes one attempt. ``sas.actors.agent`` retries it with the same idempotency
+key until the step's CompleteBy. So each outcome must say whether the call may have had an effect:
+
+1. **2xx with JSON, or without a body**: done. The JSON is the step's result. With a body that is no
+   JSON the effect is certain and the result is not known, so the call is retried with the same
+   key: the service answers again.
+2. **A definite refusal** (a 4xx that is not about the service): it had no effect, and a retry would
+   be refused again. RefusedError, with the type of the problem (RFC 9457) as its code.
+3. **Everything else may have had an effect**: 5xx, 429, a slow or broken connection, an answer with
+   Retry-After. TransientError. A retry is safe, because the service recognises the key.
+4. **404 or 410 to a DELETE**: nothing is left to undo, so it is done. Every step that was ever
+   dispatched is undone, also one whose call never arrived.
+
+TransientError also tells the circuit breaker about the service: ``answered`` if it works and only
+this call must wait, ``error_answer`` if it answered with an error, perhaps because of this one
+order. docs/your-own-workflow.md has the table.
 """
 
 from __future__ import annotations
@@ -26,9 +39,9 @@ if TYPE_CHECKING:
 ANSWER_BYTES_MAX = 1024 * 1024
 _TRANSIENT = frozenset({408, 425, 429})
 _NOTHING_THERE = frozenset({404, 410})
-"""The answers to a DELETE of what does not exist. Every step is undone, also a refused one."""
+"""The answers to a DELETE of something that does not exist."""
 _UNWELL = frozenset({408, 429, 502, 503, 504})
-"""The status codes that are about the service. Any other may be about this one call."""
+"""The status codes that are about the service. Any other code may be about this one call."""
 
 
 class HttpService:
@@ -73,19 +86,19 @@ class HttpService:
         import aiohttp  # noqa: PLC0415  # 0.1 s that a cold start need not wait for
 
         try:
-            signed = await self.sign_in()
+            sign_in = await self.sign_in()
             async with self._session().request(
                 method,
                 self._base_url + path,
                 json=body,
-                headers={"Idempotency-Key": key, **carried(), **signed},
+                headers={"Idempotency-Key": key, **carried(), **sign_in},
                 allow_redirects=False,
             ) as answer:
                 return self._outcome(answer, await _read(answer))
-        except (aiohttp.ClientError, TimeoutError, OSError) as broken:
-            what = str(broken) or type(broken).__name__
-            kind = "timeout" if isinstance(broken, TimeoutError) else "unreachable"
-            text = f"{self._name} could not be reached: {what}"[:500]
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:  # 3.
+            reason = str(error) or type(error).__name__
+            kind = "timeout" if isinstance(error, TimeoutError) else "unreachable"
+            text = f"{self._name} could not be reached: {reason}"[:500]
             raise TransientError(text, kind=kind) from None
 
     async def sign_in(self) -> Mapping[str, str]:
@@ -121,6 +134,7 @@ class HttpService:
         return session
 
     def _outcome(self, answer: aiohttp.ClientResponse, data: bytes) -> Any:
+        # 1. Done.
         if 200 <= answer.status < 300:
             try:
                 return _json(data) if data else None
@@ -129,21 +143,24 @@ class HttpService:
                 raise TransientError(text, kind="no-json", error_answer=True) from None
         problem = _problem(data)
         text = str(problem.get("detail") or problem.get("title") or answer.reason)[:500]
-        asked = _retry_after(answer.headers.get("Retry-After"))
+        # 3. It may pass, and may have had an effect.
+        retry_after = _retry_after(answer.headers.get("Retry-After"))
         # A 401 is about the key that was given, not about this call.
         unsigned = answer.status == 401 and bool(self._headers or self._tls)
         unwell = answer.status in _UNWELL or unsigned
-        if answer.status >= 500 or answer.status in _TRANSIENT or unwell or asked is not None:
+        if answer.status >= 500 or answer.status in _TRANSIENT or unwell or retry_after is not None:
             text = f"{self._name} answered {answer.status}: {text}"
             raise TransientError(
                 text,
-                asked,
+                retry_after,
                 f"http-{answer.status}",
                 answered=answer.status < 500 and not unwell,
                 error_answer=answer.status >= 500 and not unwell,
             )
+        # 4. Nothing is left to undo.
         if answer.method == "DELETE" and answer.status in _NOTHING_THERE:
             return None
+        # 2. Refused.
         code = str(problem.get("type") or "about:blank").rpartition(":")[2]
         code = f"http-{answer.status}" if code == "blank" else code
         raise RefusedError(code, f"{self._name} refused: {text}")

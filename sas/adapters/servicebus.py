@@ -1,6 +1,26 @@
-"""The message bus on Azure Service Bus: sending with a time limit, and what errors mean.
+"""The message bus on Azure Service Bus: sending within a time limit, and what errors mean.
 
-The Functions host receives messages and calls the functions with them.
+The Functions host receives messages and calls the functions. This module only sends and peeks.
+
+1. ``send`` groups the messages by queue and keeps their order. Messages to one queue go in batches
+   as large as the link allows, because each send costs a round trip and an operation on the bill.
+2. Each queue has one sender (``Senders``), because opening a link takes nine round trips. Its link
+   must not be used by two tasks at once, so a lock lends it to one of them.
+3. A message is removed from ``pending`` when the broker has acknowledged it. So after an error it
+   is known what is left.
+4. If the acknowledgement is lost, the broker may have taken the batch or not. The link is closed,
+   because its state is unknown, and what is pending is sent **once more** over a new one. If that
+   fails too: BusUnavailableError. The caller's own message is put back and redelivered, or its out
+   row comes due, and everything is sent again.
+5. So a message may be sent twice. That is harmless. Its MessageId is derived from the order and the
+   seq (``sas.domain.ids``) and stays the same, so a queue with duplicate detection drops the second
+   one. Where the queue has none, or its window has passed, the receiver finds that the cause is
+   recorded, or the order has gone on, and nothing changes.
+6. Errors are sorted by what helps. ``NEVER``: no retry helps, UndeliverableError with the message.
+   ``LATER``: the broker refuses for now over a link that works, so the link is kept. Any other
+   error closes it, and may pass.
+7. One call of ``send`` takes ``send_s`` seconds at most. A function that hangs would lose the lock
+   of the message that it handles.
 """
 
 from __future__ import annotations
@@ -50,10 +70,10 @@ from sas.telemetry.tracing import carried
 from sas.telemetry.usage import Usage
 
 NEVER = (MessagingEntityNotFoundError, MessageSizeExceededError, ServiceBusAuthorizationError)
-"""Errors that no retry can repair: no such queue, message too large, no right to send.
+"""Errors that no retry repairs: no such queue, message too large, no right to send.
 
-Others can pass: the reader of a full queue makes room, an operator enables a disabled queue, and
-after a failed authentication a token may be issued.
+Other errors can pass: the reader of a full queue makes room, an operator enables a disabled queue,
+and after a failed authentication a token may be issued.
 """
 
 LATER = (ServiceBusServerBusyError, ServiceBusQuotaExceededError, MessagingEntityDisabledError)
@@ -62,16 +82,16 @@ LATER = (ServiceBusServerBusyError, ServiceBusQuotaExceededError, MessagingEntit
 TIME_TO_LIVE_MS_MAX = 2**32 - 1
 
 PEEK_PAGE = 100
-"""Most messages that are read at once."""
+"""Most messages that one peek asks for."""
 
-CLOSE_S = 5.0
-"""Longest wait for one sender to close, in seconds: a dead connection may not answer."""
+LINK_CLOSE_S = 5.0
+"""Longest wait for one link to close, in seconds: a dead connection may not answer."""
 
 
 class ServiceBus:
     """Sends messages; one per process and event loop. See ``sas.ports.MessageBus``.
 
-    ``meter`` counts what was asked of the broker. ``send_s`` limits one call of ``send``, in
+    ``meter`` counts the operations at the broker. ``send_s`` limits one call of ``send``, in
     seconds: a function that hangs would lose the lock of its own message.
     """
 
@@ -81,13 +101,13 @@ class ServiceBus:
         *,
         send_s: float = 10.0,
         senders_max: int = 100,
-        owned: Sequence[Any] = (),
+        credentials: Sequence[Any] = (),
     ) -> None:
         self.meter = Usage()
         self.senders = Senders(client.get_queue_sender, senders_max)
         self._client = client
         self._send_s = send_s
-        self._owned = owned
+        self._credentials = credentials
         self._receivers: dict[str, ServiceBusReceiver] = {}
         self._peeking = asyncio.Lock()
 
@@ -116,24 +136,25 @@ class ServiceBus:
             **options,
         }
         text = endpoint if isinstance(endpoint, str) else endpoint.connection_string
-        owned: list[Any] = []
+        credentials: list[Any] = []
         if text:
             client = ServiceBusClient.from_connection_string(text, **settings)
         elif not isinstance(endpoint, str) and endpoint.address:
             credential = token_credential(endpoint.client_id)
-            owned.append(credential)
+            credentials.append(credential)
             client = ServiceBusClient(endpoint.address, credential, **settings)
         else:
             raise ValueError("the bus needs a connection string or an address")
-        return cls(client, send_s=send_s, senders_max=senders_max, owned=owned)
+        return cls(client, send_s=send_s, senders_max=senders_max, credentials=credentials)
 
     async def send(self, messages: Sequence[Message]) -> None:
-        """See ``MessageBus.send``."""
+        """See ``MessageBus.send``. The numbers are those of the module."""
+        # 1. By queue, in the order that they have.
         by_queue: dict[str, list[Message]] = {}
         for message in messages:
             by_queue.setdefault(message.queue, []).append(message)
         try:
-            async with asyncio.timeout(self._send_s):
+            async with asyncio.timeout(self._send_s):  # 7.
                 for queue, group in by_queue.items():
                     await self._send_to(queue, group)
         except TimeoutError as error:
@@ -150,31 +171,31 @@ class ServiceBus:
                 await self._try_to_send(queue, pending)
             except (*NEVER, *LATER, ServiceBusAuthenticationError):
                 raise
-            except ServiceBusError:
+            except ServiceBusError:  # 4. The acknowledgement is lost.
                 await self._try_to_send(queue, pending)
-        except NEVER as error:
-            raise UndeliverableError(why(queue, error), pending[0]) from error
+        except NEVER as error:  # 6.
+            raise UndeliverableError(explain(queue, error), pending[0]) from error
         except ServiceBusError as error:
             if _no_such_queue(error):
-                raise UndeliverableError(why(queue, error), pending[0]) from error
-            raise BusUnavailableError(why(queue, error)) from error
+                raise UndeliverableError(explain(queue, error), pending[0]) from error
+            raise BusUnavailableError(explain(queue, error)) from error
         finally:
-            sent = messages[: len(messages) - len(pending)]
-            size = sum(len(message.body) for message in sent)
-            self.meter.messages += len(sent)
+            acknowledged = messages[: len(messages) - len(pending)]
+            size = sum(len(message.body) for message in acknowledged)
+            self.meter.messages += len(acknowledged)
             self.meter.message_bytes += size
-            metrics.sent(len(sent), size)
+            metrics.sent(len(acknowledged), size)
 
     async def _try_to_send(self, queue: str, pending: list[Message]) -> None:
-        """Send what is pending. Errors of ``LATER`` keep the sender, any other closes it."""
+        """Send what is pending. A refusal over a working link keeps the sender, others close it."""
         async with self.senders.use(queue) as sender:
-            refused: ServiceBusError | None = None
+            refusal: ServiceBusError | None = None
             try:
                 await _send_by(sender, pending, self.meter)
             except (*LATER, MessageSizeExceededError) as error:
-                refused = error  # raised after the block that would close the sender
-        if refused is not None:
-            raise refused
+                refusal = error  # 6. Raised after the block that would close the sender.
+        if refusal is not None:
+            raise refusal
 
     async def peek(self, queue: str, limit: int) -> list[Peeked]:
         """See ``MessageBus.peek``."""
@@ -184,25 +205,25 @@ class ServiceBus:
         except TimeoutError as error:
             raise BusUnavailableError(f"queue {queue} could not be read in time") from error
         except ServiceBusError as error:
-            raise BusUnavailableError(why(queue, error)) from error
+            raise BusUnavailableError(explain(queue, error)) from error
 
     async def _peeked(self, queue: str, limit: int) -> list[Peeked]:
-        """Read a queue. A link that was kept may be detached meanwhile: then a new one is used."""
-        kept = self._receivers.pop(queue, None)
-        if kept is not None:
+        """Read a queue. The broker may have detached the link of the last peek: open a new one."""
+        receiver = self._receivers.pop(queue, None)
+        if receiver is not None:
             with suppress(ServiceBusError):
-                return await self._read(kept, queue, limit)
+                return await self._read(receiver, queue, limit)
         return await self._read(self._client.get_queue_receiver(queue), queue, limit)
 
     async def _read(self, receiver: ServiceBusReceiver, queue: str, limit: int) -> list[Peeked]:
         """Read pages until there are enough messages. After an error the receiver is closed."""
         try:
-            found = await peek_all(receiver, limit, self.meter, PEEK_BYTES_MAX)
+            messages = await peek_all(receiver, limit, self.meter, PEEK_BYTES_MAX)
         except BaseException:
             self.senders.close_later(receiver)
             raise
         self._receivers[queue] = receiver
-        return found
+        return messages
 
     async def close(self) -> None:
         """Close every sender, the client, and the credential if the bus made it."""
@@ -211,13 +232,13 @@ class ServiceBus:
         self._receivers.clear()
         await self.senders.close()
         await self._client.close()
-        for owned in self._owned:
-            await owned.close()
+        for credential in self._credentials:
+            await credential.close()
 
 
 @dataclass(slots=True)
 class _Entry:
-    """One queue's sender, if it is open, and how many tasks use it or wait for it."""
+    """The sender of one queue, if it is open, and how many tasks use it or wait for it."""
 
     sender: ServiceBusSender | None = None
     users: int = 0
@@ -227,9 +248,9 @@ class _Entry:
 class Senders:
     """The senders of one Service Bus client: one for each queue, opened on first use and kept.
 
-    Opening a sender takes nine round trips, closing one up to a second, and each holds a link. Two
-    tasks must not use one sender at once. So each has a lock, their number is limited, the least
-    recently used is closed first, and closing happens in the background.
+    Opening a sender takes nine round trips, closing it up to a second, and each sender holds a
+    link. Two tasks must not use one sender at once. So each sender has a lock, their number is
+    limited, the least recently used one is closed first, and closing happens in the background.
     """
 
     def __init__(self, open_sender: Callable[[str], ServiceBusSender], senders_max: int) -> None:
@@ -253,7 +274,7 @@ class Senders:
         self._entries.move_to_end(queue)
         entry.users += 1
         try:
-            async with entry.lock:
+            async with entry.lock:  # 2.
                 if entry.sender is None:
                     entry.sender = self._open(queue)
                 try:
@@ -304,30 +325,30 @@ def tls() -> ssl.SSLContext:
 async def _close(link: ServiceBusSender | ServiceBusReceiver) -> None:
     """Close a sender or a receiver; failures are ignored, because nothing is lost by them."""
     with suppress(AzureError, OSError, TimeoutError, ValueError, AttributeError):
-        async with asyncio.timeout(CLOSE_S):
+        async with asyncio.timeout(LINK_CLOSE_S):
             await link.close()
 
 
 async def _send_by(sender: ServiceBusSender, pending: list[Message], meter: Usage) -> None:
-    """Send messages in batches as large as the link allows; remove those that were sent."""
+    """Send messages in batches as large as the link allows; remove what is acknowledged."""
     while pending:
-        batch, taken = await _batch(sender, pending) if len(pending) > 1 else (None, 0)
+        batch, size = await _batch(sender, pending) if len(pending) > 1 else (None, 1)
         meter.sends += 1
         metrics.bus_operation("sends")
         await sender.send_messages(to_sdk(pending[0]) if batch is None else batch)
-        del pending[: taken or 1]
+        del pending[:size]  # 3. The broker has them.
 
 
 async def _batch(
     sender: ServiceBusSender, messages: Sequence[Message]
 ) -> tuple[ServiceBusMessageBatch | None, int]:
-    """Return the first messages as one batch, and how many; None and 0 if only one fits."""
-    batch, taken = await sender.create_message_batch(), 0
+    """Return the first messages as a batch, and their number; None and 1 if only one fits."""
+    batch, size = await sender.create_message_batch(), 0
     with suppress(MessageSizeExceededError):
         for message in messages:
             batch.add_message(to_sdk(message))
-            taken += 1
-    return (batch, taken) if taken > 1 else (None, 0)
+            size += 1
+    return (batch, size) if size > 1 else (None, 1)
 
 
 def to_sdk(message: Message) -> ServiceBusMessage:
@@ -339,7 +360,7 @@ def to_sdk(message: Message) -> ServiceBusMessage:
     properties: dict[str | bytes, Any] = {}
     properties.update(message.properties.items())
     properties.update(carried().items())
-    made = ServiceBusMessage(
+    sdk_message = ServiceBusMessage(
         message.body,
         message_id=message.message_id,
         content_type=message.content_type,
@@ -350,27 +371,27 @@ def to_sdk(message: Message) -> ServiceBusMessage:
     if message.time_to_live is not None:
         milliseconds = int(message.time_to_live.total_seconds() * 1000)
         bounded = min(max(milliseconds, 1), TIME_TO_LIVE_MS_MAX)
-        made.raw_amqp_message.header = AmqpMessageHeader(time_to_live=bounded)
-    return made
+        sdk_message.raw_amqp_message.header = AmqpMessageHeader(time_to_live=bounded)
+    return sdk_message
 
 
 async def peek_all(
     receiver: ServiceBusReceiver, limit: int, meter: Usage, bytes_max: float = math.inf
 ) -> list[Peeked]:
     """Read pages until there are ``limit`` messages, or bodies of ``bytes_max`` bytes."""
-    found: list[Peeked] = []
+    messages: list[Peeked] = []
     size = 0
-    while len(found) < limit and size < bytes_max:
-        first = found[-1].sequence + 1 if found else 1
-        most = min(limit - len(found), PEEK_PAGE)
+    while len(messages) < limit and size < bytes_max:
+        first = messages[-1].sequence + 1 if messages else 1
+        count = min(limit - len(messages), PEEK_PAGE)
         meter.peeks += 1
         metrics.bus_operation("peeks")
-        page = await receiver.peek_messages(most, sequence_number=first)
+        page = await receiver.peek_messages(count, sequence_number=first)
         if not page:
             break
-        found += [_as_peeked(message) for message in page]
-        size = sum(len(one.body) for one in found)
-    return found
+        messages += [_as_peeked(message) for message in page]
+        size = sum(len(message.body) for message in messages)
+    return messages
 
 
 def _as_peeked(message: ServiceBusReceivedMessage) -> Peeked:
@@ -394,16 +415,17 @@ def _text(value: object) -> str:
 
 
 def _no_such_queue(error: ServiceBusError) -> bool:
-    """Whether the queue is missing.
+    """Return whether the queue is missing.
 
-    Azure answers the token for a missing queue with 404, and the SDK reports failed authentication.
+    Azure answers the token for a missing queue with 404, and the SDK reports that authentication
+    failed.
     """
-    refused = isinstance(error, ServiceBusAuthenticationError)
-    by_token = refused and "Status code: 404" in str(error.inner_exception)
-    return by_token or isinstance(error, MessagingEntityNotFoundError)
+    unauthenticated = isinstance(error, ServiceBusAuthenticationError)
+    token_refused = unauthenticated and "Status code: 404" in str(error.inner_exception)
+    return token_refused or isinstance(error, MessagingEntityNotFoundError)
 
 
-def why(queue: str, error: ServiceBusError) -> str:
+def explain(queue: str, error: ServiceBusError) -> str:
     """Say what is wrong with a queue, and what to do."""
     match error:
         case _ if _no_such_queue(error):

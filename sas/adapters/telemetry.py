@@ -25,7 +25,7 @@ _PACKAGES = {
     "azuremonitor": "azure-monitor-opentelemetry-exporter",
 }
 METRICS_EVERY_MS = 10_000.0
-"""Pause between two exports of metrics. SIGTERM in Azure loses what was measured since the last."""
+"""Pause between two exports of metrics. SIGTERM in Azure loses what was measured after the last."""
 _configured: set[str] = set()
 
 
@@ -45,13 +45,13 @@ def configure(mode: str, instance: str, share: float = 1.0) -> None:
         return
     try:
         exporters = _exporters(mode)
-    except ImportError as missing:
+    except ImportError as error:
         raise TelemetryError(
-            f"SAS_TELEMETRY={mode} needs the package {_PACKAGES[mode]} ({missing.name} is "
+            f"SAS_TELEMETRY={mode} needs the package {_PACKAGES[mode]} ({error.name} is "
             "missing): install it with the app, or set SAS_TELEMETRY=off"
         ) from None
-    except ValueError as wrong:
-        raise TelemetryError(f"SAS_TELEMETRY={mode}: {wrong}") from None
+    except ValueError as error:
+        raise TelemetryError(f"SAS_TELEMETRY={mode}: {error}") from None
     _configured.add(mode)
     _install(exporters, instance, share)
 
@@ -110,17 +110,17 @@ def _install(exporters: tuple[Any, Any, Any], instance: str, share: float) -> No
     sampler = None if os.environ.get("OTEL_TRACES_SAMPLER") else ALWAYS_ON
     tracers = TracerProvider(resource=resource, sampler=sampler)
     tracers.add_span_processor(keeping_failures(BatchSpanProcessor(spans), share))
-    every_ms = None if os.environ.get("OTEL_METRIC_EXPORT_INTERVAL") else METRICS_EVERY_MS
-    reader = PeriodicExportingMetricReader(numbers, export_interval_millis=every_ms)
+    interval_ms = None if os.environ.get("OTEL_METRIC_EXPORT_INTERVAL") else METRICS_EVERY_MS
+    reader = PeriodicExportingMetricReader(numbers, export_interval_millis=interval_ms)
     meters = MeterProvider([reader], resource=resource)
     loggers = LoggerProvider(resource)
     loggers.add_log_record_processor(BatchLogRecordProcessor(lines))
     tracing.use(tracers)
     metrics.use(meters)
-    ours = logging.getLogger("sas")
-    ours.addHandler(LogHandler(loggers.get_logger("sas")))
-    if ours.getEffectiveLevel() > logging.INFO:
-        ours.setLevel(logging.INFO)
+    package = logging.getLogger("sas")
+    package.addHandler(LogHandler(loggers.get_logger("sas")))
+    if package.getEffectiveLevel() > logging.INFO:
+        package.setLevel(logging.INFO)
 
 
 def keeping_failures(processor: SpanProcessor, share: float) -> SpanProcessor:
@@ -136,16 +136,16 @@ def keeping_failures(processor: SpanProcessor, share: float) -> SpanProcessor:
             if low < share * 2**64 or not span.status.is_ok:
                 super().on_end(span)
 
-    made = KeepingFailures()  # type: ignore[no-untyped-call]  # the SDK's own is untyped
-    made.add_span_processor(processor)
-    return made
+    keeping = KeepingFailures()  # type: ignore[no-untyped-call]  # the SDK's own is untyped
+    keeping.add_span_processor(processor)
+    return keeping
 
 
 class LogHandler(logging.Handler):
     """Exports log records: the text and our three attributes, and nothing else.
 
-    Of an exception the type and the traceback are exported, without its text, which may quote
-    an order.
+    The type and the traceback of an exception are exported, but not its text, because the text may
+    quote an order.
     """
 
     def __init__(self, logger: Logger) -> None:
@@ -156,7 +156,7 @@ class LogHandler(logging.Handler):
         """Export one record, with the span that it was written in."""
         from opentelemetry._logs import SeverityNumber  # noqa: PLC0415  only where there is an SDK
 
-        attributes = {n: record.__dict__[n] for n in ATTRIBUTES if n in record.__dict__}
+        attributes = {name: record.__dict__[name] for name in ATTRIBUTES if name in record.__dict__}
         if record.exc_info and record.exc_info[0] is not None:
             attributes["exception.type"] = record.exc_info[0].__name__
             attributes["exception.stacktrace"] = "".join(traceback.format_tb(record.exc_info[2]))

@@ -171,8 +171,8 @@ def rejected_parts(rejection: Rejection, *, at: datetime, id_base: str) -> list[
     # Escaped in JSON, one character may take six bytes.
     size = PART_BYTES_MAX // 6 if len(body) > PART_BYTES_MAX // 6 else max(len(text), 1)
     pieces = [text[start : start + size] for start in range(0, len(text), size)] or [""]
-    every = asdict(rejection) | {"at": key_time(at), "encoding": encoding, "parts": len(pieces)}
+    common = asdict(rejection) | {"at": key_time(at), "encoding": encoding, "parts": len(pieces)}
     return [
-        RejectedMessage(**every | {"id": f"{id_base}/{number}", "body": piece, "part": number})
+        RejectedMessage(**common | {"id": f"{id_base}/{number}", "body": piece, "part": number})
         for number, piece in enumerate(pieces, 1)
     ]

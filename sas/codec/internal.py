@@ -177,7 +177,7 @@ class ProgressMessage(
 class CallbackMessage(
     Envelope, tag=Kind.CALLBACK.value, frozen=True, kw_only=True, omit_defaults=True
 ):
-    """From the callback endpoint: how a step ended, as an event outside says.
+    """From the callback endpoint: how a step ended, as an event from outside says.
 
     The endpoint has checked the token; these are its claims. ``submission`` differs from that of a
     later order with the same id. ``generation`` names the key of the step, as in a request.
@@ -198,10 +198,10 @@ class CallbackMessage(
 Internal = (
     WakeMessage | CommandMessage | RequestMessage | ReplyMessage | ProgressMessage | CallbackMessage
 )
-M = TypeVar("M", bound=Envelope)
+EnvelopeT = TypeVar("EnvelopeT", bound=Envelope)
 
 
-def decode(body: bytes, kind: type[M]) -> M:
+def decode(body: bytes, kind: type[EnvelopeT]) -> EnvelopeT:
     """Return an internal message of this kind, or of one kind of a union.
 
     Raises:
@@ -212,21 +212,21 @@ def decode(body: bytes, kind: type[M]) -> M:
     message = convert(body, kind)
     try:
         check_order_id(message.order_id)
-    except ValueError as wrong:
-        raise MalformedError(Reason.INVALID_ORDER_ID, str(wrong)) from None
+    except ValueError as error:
+        raise MalformedError(Reason.INVALID_ORDER_ID, str(error)) from None
     if not 0 < len(message.id) <= 200:
         raise MalformedError(Reason.INVALID, "the member 'id' is empty or has over 200 characters")
     return message
 
 
 def _check_format(value: object) -> None:
-    """Check the format number first, because nothing else is known of a newer message."""
+    """Check the format number first, because a newer message may differ in everything else."""
     if not isinstance(value, dict):
         return
     try:
         check_format(value.get("format"), "an internal message")
-    except ValueError as wrong:
-        raise MalformedError(Reason.INVALID, str(wrong)) from None
+    except ValueError as error:
+        raise MalformedError(Reason.INVALID, str(error)) from None
 
 
 def encode(message: Internal) -> bytes:
@@ -274,10 +274,10 @@ def to_progress(message: ProgressMessage) -> Progress:
     return msgspec.convert(message, Progress, from_attributes=True)
 
 
-def from_progress(progress: Progress, own_id: str) -> ProgressMessage:
+def from_progress(progress: Progress, message_id: str) -> ProgressMessage:
     """Return the message of an agent's progress report."""
     members = asdict(progress) | {"direction": progress.direction.value}
-    return ProgressMessage(id=own_id, **members)
+    return ProgressMessage(id=message_id, **members)
 
 
 def to_command(message: CommandMessage) -> Command:
@@ -334,12 +334,12 @@ def content_of(part: Part, ref: PayloadRefBody | None) -> Content | None:
 def check_result(result: Content | None, inline_bytes_max: int = RESULT_INLINE_BYTES_MAX) -> None:
     """Raise MalformedError for a result that is too large for a reply or a callback."""
     if isinstance(result, PayloadRef):
-        size, most = result.size, RESULT_BYTES_MAX
+        size, bytes_max = result.size, RESULT_BYTES_MAX
     else:
-        size, most = len((result or "").encode()), inline_bytes_max
-    if size > most:
+        size, bytes_max = len((result or "").encode()), inline_bytes_max
+    if size > bytes_max:
         raise MalformedError(
-            Reason.RESULT_TOO_LARGE, f"a step's result is at most {most:,} bytes of JSON here"
+            Reason.RESULT_TOO_LARGE, f"a step's result is at most {bytes_max:,} bytes of JSON here"
         )
 
 

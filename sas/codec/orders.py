@@ -27,18 +27,19 @@ from sas.codec.strict import (
 )
 from sas.domain.ids import InvalidIdError, check_order_id
 
-MESSAGE_BYTES_MAX = 256 * 1024
+MESSAGE_BYTES_DEFAULT = 256 * 1024
 """Default of SAS_MESSAGE_BYTES_MAX: the largest message of Service Bus Standard, with its headers
 and properties.
 """
 PUT_BACK_BYTES = 4 * 1024
 """Room for headers and properties. A message that is put back carries more than its sender gave it:
-its first MessageId, when it came, why it waits, its trace, and as a dead letter why it is one.
+its first MessageId, when it came, why it waits and its trace. A dead letter also carries why it is
+one.
 """
-ORDER_BYTES_MAX = MESSAGE_BYTES_MAX - PUT_BACK_BYTES
+ORDER_BYTES_MAX = MESSAGE_BYTES_DEFAULT - PUT_BACK_BYTES
 """The largest body of an order message, by default: a message that is put back must fit."""
 ORDER_BYTES_LIMIT = PAYLOAD_BYTES_MAX
-"""The largest body of an order message with Premium: the store takes no larger content."""
+"""The largest body of an order message with Premium, because the store takes no larger content."""
 ID_LENGTH_MAX = 128
 # CloudEvents and AMQP carry these ids as attributes, which allow no control characters.
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_LENGTH_MAX, pattern=PLAIN)]
@@ -109,8 +110,8 @@ def parse_order(
         raise MalformedError(Reason.INVALID, "Expected `object` - at `$.order`")
     try:
         check_order_id(message.order_id)
-    except InvalidIdError as wrong:
-        raise MalformedError(Reason.INVALID_ORDER_ID, str(wrong)) from None
+    except InvalidIdError as error:
+        raise MalformedError(Reason.INVALID_ORDER_ID, str(error)) from None
     digest = content_hash(message.workflow, message.reply_queue, value["order"])
     return Submission(
         order_id=message.order_id,

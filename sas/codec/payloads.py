@@ -1,8 +1,8 @@
 """Encoded content: what a payload codec makes of an order's content, as JSON.
 
 With a codec, ``{"$encoded": "<text of the codec>"}`` stands wherever content is stored, sent or
-held: a payload, an edited input, a result. It is encoded once, where it enters the system, and
-decoded in the agent that is called. All between handles it as opaque JSON.
+held: a payload, an edited input, a result. Content is encoded once, where it enters the system, and
+decoded in the agent that is called. Everything in between handles it as opaque JSON.
 
 Content without that object was stored before there was a codec, and is used as it is.
 """

@@ -71,8 +71,8 @@ def _step(step: StepRecord, *, content: bool) -> dict[str, Any]:
         "Note": step.note,
         "Route": step.call.route,
     }
-    inside = {"Result": _json(step.result), "Edited": _json(step.call.edited)}
-    return members | (inside if content else {})
+    contents = {"Result": _json(step.result), "Edited": _json(step.call.edited)}
+    return members | (contents if content else {})
 
 
 def _last_error(error: AttemptError | None) -> dict[str, Any] | None:
@@ -97,12 +97,12 @@ def _entry(entry: JournalEntry) -> dict[str, Any]:
         "Reason": entry.reason or None,
         "Changes": [
             {
-                "Step": one.step,
-                "Before": one.before.value,
-                "After": one.after.value,
-                "Edited": one.edited,
+                "Step": change.step,
+                "Before": change.before.value,
+                "After": change.after.value,
+                "Edited": change.edited,
             }
-            for one in entry.changes
+            for change in entry.changes
         ],
         "Sent": [_sent(message) for message in entry.messages],
     }

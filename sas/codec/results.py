@@ -25,16 +25,16 @@ def encode_result(value: Any, agent: str, codec: PayloadCodec | None = None) -> 
             f"agent {agent} returned JSON that nests deeper than {CONTENT_DEPTH_MAX} "
             "levels, and no queue would carry it: flatten it",
         )
-    except (TypeError, ValueError) as wrong:  # the errors name types and quote no value
+    except (TypeError, ValueError) as error:  # the errors name types and quote no value
         return Fault(
             FaultCode.RESULT_NO_JSON,
-            f"agent {agent} returned what JSON cannot hold ({wrong}): return text, numbers, "
+            f"agent {agent} returned what JSON cannot hold ({error}): return text, numbers, "
             "true, false, null, lists, and mappings whose keys are text",
         )
     try:
         stored = encode_content(text, codec)
-    except MalformedError as wrong:
-        return Fault(FaultCode.RESULT_NOT_PLAIN, f"agent {agent} returned what is refused: {wrong}")
+    except MalformedError as error:
+        return Fault(FaultCode.RESULT_NOT_PLAIN, f"agent {agent} returned what is refused: {error}")
     size = len(stored.encode())
     if size > RESULT_BYTES_MAX:
         return Fault(
@@ -46,7 +46,7 @@ def encode_result(value: Any, agent: str, codec: PayloadCodec | None = None) -> 
 
 
 def whole_text(text: str) -> str:
-    """Return text that UTF-8 can carry: a remote's JSON may have held half a character."""
+    """Return text that UTF-8 can encode. The JSON of a service may hold half a character."""
     return text.encode("utf-8", "replace").decode()
 
 

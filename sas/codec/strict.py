@@ -1,6 +1,6 @@
 """JSON as this system accepts it: UTF-8, no duplicate members, no NaN, no deep nesting.
 
-Text of a sender appears in errors, so every error text is cut to ``DESCRIPTION_LENGTH_MAX``
+Errors quote the text of a sender, so every error text is cut to ``DESCRIPTION_LENGTH_MAX``
 characters.
 """
 
@@ -21,7 +21,7 @@ DEPTH_MAX = 32
 CONTENT_DEPTH_MAX = DEPTH_MAX - 2
 """Deepest nesting of a result or of an operator's input. Messages carry both two levels down."""
 SALVAGE_DEPTH_MAX = 200
-"""Deepest nesting of a refused message whose sender is looked up in it."""
+"""Deepest nesting of a refused message in which the sender is looked up."""
 PLAIN = r"^[^\x00-\x1f\x7f-\x9f]*\Z"
 """Pattern of a text without control characters."""
 DESCRIPTION_LENGTH_MAX = 500
@@ -76,9 +76,9 @@ def parse(body: bytes) -> Any:
     """
     try:
         text = body.decode("utf-8")
-    except UnicodeDecodeError as wrong:
+    except UnicodeDecodeError as error:
         raise MalformedError(
-            Reason.NOT_UTF8, f"the body is not UTF-8 (byte {wrong.start}): encode it as UTF-8"
+            Reason.NOT_UTF8, f"the body is not UTF-8 (byte {error.start}): encode it as UTF-8"
         ) from None
     check_depth(text)
     try:
@@ -87,8 +87,8 @@ def parse(body: bytes) -> Any:
         )
     except MalformedError:
         raise
-    except json.JSONDecodeError as wrong:
-        raise MalformedError(Reason.NOT_JSON, f"the body is not JSON: {str(wrong)[:200]}") from None
+    except json.JSONDecodeError as error:
+        raise MalformedError(Reason.NOT_JSON, f"the body is not JSON: {str(error)[:200]}") from None
     except ValueError:  # Python's own limit: reading such a number takes quadratic time
         raise MalformedError(
             Reason.NOT_FINITE,
@@ -106,10 +106,10 @@ def convert(body: bytes, shape: type[T]) -> T:
     """
     try:
         return msgspec.json.decode(body, type=shape)
-    except msgspec.ValidationError as wrong:
-        raise MalformedError(Reason.INVALID, str(wrong)) from None
-    except msgspec.DecodeError as wrong:
-        raise MalformedError(Reason.NOT_JSON, f"the body is not JSON: {wrong}") from None
+    except msgspec.ValidationError as error:
+        raise MalformedError(Reason.INVALID, str(error)) from None
+    except msgspec.DecodeError as error:
+        raise MalformedError(Reason.NOT_JSON, f"the body is not JSON: {error}") from None
     except UnicodeDecodeError:
         raise MalformedError(Reason.NOT_UTF8, "the body is not UTF-8: encode it so") from None
     except RecursionError:
@@ -157,9 +157,9 @@ def _check_surrogates(text: str, value: Any) -> None:
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
+    members = dict(pairs)
+    if len(members) == len(pairs):
+        return members
     keys: set[str] = set()
     for key, _ in pairs:
         if key in keys:

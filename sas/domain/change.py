@@ -1,13 +1,16 @@
 """A decision, and the change that commits it.
 
-Every decision is one transition: the order before and after, a journal row, and the messages to
-send after the commit. All of it is committed in one transaction, or nothing is.
+A transition has two forms. A pure function returns a ``Decision``: what is to be done, the steps as
+they become, and the messages to send. ``change_of`` makes a ``Change`` of it: the order before and
+after, and the journal row. The change is committed in one transaction, or nothing is. A
+``Trigger`` says why it happens and who makes it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sas.domain.messages import (
     AlertKind,
@@ -21,6 +24,8 @@ from sas.domain.moves import IllegalMoveError, check_moves
 from sas.domain.order import FINISHED, Details, Direction, Order, OrderState, StepRecord, StepState
 
 UNDONE_BECAUSE_LENGTH_MAX = 300
+OUT_AGAIN_AFTER = timedelta(seconds=30)
+"""Pause before the messages of an out row are sent again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +50,38 @@ class Incident:
 class Decision:
     """What to commit: the journal word, the changed steps, and the messages to send.
 
-    ``deadline`` is set for a new order only. ``overdue`` says that the deadline has been handled.
-    ``acknowledged_by`` names the operator who has seen the order in Error.
+    ``details`` and ``deadline`` are set for a new order only, and for one that takes the place of a
+    Rejected one. ``overdue`` says that the deadline has been handled. ``acknowledged_by`` names the
+    operator who has seen the order in Error. ``incident`` is reported before the commit.
     """
 
     what: JournalWord
     steps: tuple[StepRecord, ...]
     messages: tuple[Outgoing, ...]
+    details: Details | None = None
     deadline: datetime | None = None
     overdue: bool = False
     acknowledged_by: str | None = None
     incident: Incident | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    """Why a transition happens and who makes it, for its journal row.
+
+    ``cause`` is the message that led to it; None for a timer. ``by`` names the actor, or says how
+    its name follows from the order. ``reason`` is given by an operator.
+
+    Two members are for the runner alone. ``seq`` is the journal seq at which the message was sent:
+    an order that this process kept since then needs no read. None: the order is always read.
+    ``external_sent`` says that the alerts and notifications of the transition were sent before.
+    """
+
+    by: str | Callable[[Order], str]
+    cause: str | None = None
+    reason: str = ""
+    seq: int | None = None
+    external_sent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +137,7 @@ Due = StepDue | OutDue | DeferredDue | DeadlineDue | OtherDue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One transition, committed as a whole or not at all.
+    """One transition, committed as a whole or not at all. ``change_of`` makes it.
 
     ``before`` is None for an order that must not exist yet. ``out_at`` asks for an out row in the
     same transaction: a timer has no message that would be redelivered.
@@ -130,32 +156,6 @@ class Change:
     def due_removed(self) -> frozenset[StepDue | DeadlineDue]:
         """Return the due rows to delete."""
         return due_rows(self.before) - due_rows(self.after)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """Where a change comes from, as its journal row keeps it: see ``JournalEntry``."""
-
-    by: str
-    commit_id: str
-    cause: str | None
-    at: datetime
-    reason: str = ""
-
-    def entry(
-        self, seq: int, what: JournalWord, messages: tuple[Outgoing, ...] = ()
-    ) -> JournalEntry:
-        """Return a journal row of this origin."""
-        return JournalEntry(
-            seq=seq,
-            at=self.at,
-            what=what,
-            by=self.by,
-            commit_id=self.commit_id,
-            cause=self.cause,
-            messages=messages,
-            reason=self.reason,
-        )
 
 
 def due_rows(order: Order | None) -> frozenset[StepDue | DeadlineDue]:
@@ -181,58 +181,75 @@ def check_finished(order: Order) -> None:
         )
 
 
-def first_change(details: Details, decision: Decision, origin: Origin) -> Change:
-    """Return the change that writes an order for the first time."""
-    order = Order(details=details, steps=decision.steps, seq=1, deadline=decision.deadline)
-    return Change(before=None, after=order, entry=origin.entry(1, decision.what, decision.messages))
-
-
-def next_change(
-    order: Order, decision: Decision, origin: Origin, out_at: datetime | None = None
+def change_of(
+    order: Order | None, decision: Decision, trigger: Trigger, *, commit_id: str, now: datetime
 ) -> Change:
-    """Return the change that commits a decision about a stored order.
+    """Return the change that commits a decision. There is no other way to make one.
+
+    ``order`` is None if it is not stored yet: then the decision brings its details. A timer has no
+    message that would be redelivered, so the change of a timer leaves an out row.
 
     Raises:
-        IllegalMoveError: the decision makes a move that ``moves.py`` does not allow.
+        IllegalMoveError: the decision makes a move that ``moves.py`` does not allow, or brings
+            details for an order that exists and was not rejected.
     """
-    after = _after(order, decision, origin)
-    check_moves(order, after)
-    entry = origin.entry(after.seq, decision.what, decision.messages)
-    entry = replace(entry, changes=_changes(order, after))
-    out_at = out_at if decision.messages else None
-    return Change(before=order, after=after, entry=entry, out_at=out_at, incident=decision.incident)
-
-
-def fence(order: Order, origin: Origin, what: JournalWord = JournalWord.FENCED) -> Change:
-    """Return the change that only records a cause, so that no handler acts on it any more."""
-    after = replace(order, seq=order.seq + 1)
-    return Change(before=order, after=after, entry=origin.entry(after.seq, what))
-
-
-def rejection(details: Details, origin: Origin) -> Change:
-    """Return the change that records a Rejected order under an id that does not exist yet."""
-    order = Order(details=details, steps=(), seq=1, stopped_at=origin.at, rejected=True)
-    return Change(before=None, after=order, entry=origin.entry(1, JournalWord.REJECTED))
-
-
-def revival(rejected: Order, details: Details, decision: Decision, origin: Origin) -> Change:
-    """Return the change that submits an order again in place of a Rejected one.
-
-    Raises:
-        IllegalMoveError: the stored order is not Rejected.
-    """
-    if not rejected.rejected:
-        raise IllegalMoveError(
-            f"order {rejected.order_id} is not Rejected: it cannot be submitted again"
-        )
-    after = Order(
-        details=details, steps=decision.steps, seq=rejected.seq + 1, deadline=decision.deadline
+    by = trigger.by(order) if order is not None and callable(trigger.by) else str(trigger.by)
+    if decision.details is not None:
+        at = decision.details.submitted_at
+        after = _written(order, decision, decision.details)
+    elif order is not None:
+        at = now
+        because = f"{by}: {trigger.reason}" if trigger.reason else by
+        after = _after(order, decision, because, now)
+    else:
+        raise IllegalMoveError("there is no order to decide about, and no details of a new one")
+    if order is not None:
+        check_moves(order, after)
+    entry = JournalEntry(
+        seq=after.seq,
+        at=at,
+        what=decision.what,
+        by=by,
+        commit_id=commit_id,
+        cause=trigger.cause,
+        messages=decision.messages,
+        reason=trigger.reason,
+        changes=_changes(order, after) if order is not None else (),
     )
-    check_moves(rejected, after)
+    leaves_out_row = trigger.cause is None and decision.messages
     return Change(
-        before=rejected,
+        before=order,
         after=after,
-        entry=origin.entry(after.seq, decision.what, decision.messages),
+        entry=entry,
+        out_at=at + OUT_AGAIN_AFTER if leaves_out_row else None,
+        incident=decision.incident,
+    )
+
+
+def fence(order: Order, what: JournalWord = JournalWord.FENCED) -> Decision:
+    """Decide only to record the cause, so that no handler acts on it any more."""
+    return Decision(what=what, steps=order.steps, messages=())
+
+
+def rejection(details: Details) -> Decision:
+    """Decide to record a Rejected order under an id that does not exist yet."""
+    return Decision(what=JournalWord.REJECTED, steps=(), messages=(), details=details)
+
+
+def _written(order: Order | None, decision: Decision, details: Details) -> Order:
+    """Return an order as it is written first, or in place of a Rejected one."""
+    if order is not None and not order.rejected:
+        raise IllegalMoveError(
+            f"order {order.order_id} is not Rejected: it cannot be submitted again"
+        )
+    rejected = decision.what is JournalWord.REJECTED
+    return Order(
+        details=details,
+        steps=decision.steps,
+        seq=1 if order is None else order.seq + 1,
+        deadline=decision.deadline,
+        rejected=rejected,
+        stopped_at=details.submitted_at if rejected else None,
     )
 
 
@@ -254,23 +271,29 @@ def _is_edited(old: StepRecord, new: StepRecord) -> bool:
     return old.call.generation != new.call.generation
 
 
-def _undone_because(decision: Decision, origin: Origin) -> str:
-    """Return why an undo is decided, for people."""
+def _undone_because(decision: Decision, because: str) -> str:
+    """Return why an undo is decided, for people. ``because`` names the operator, if one did it."""
     match decision.what:
         case JournalWord.UNDO_DECIDED | JournalWord.CANCELLED:
-            why = f"{origin.by}: {origin.reason}" if origin.reason else origin.by
+            why = because
         case JournalWord.OVERDUE_UNDO:
             why = "it was past its deadline"
         case _:
-            notes = (one for one in decision.messages if isinstance(one, Notify) and one.fault)
-            first = next(notes, None)
-            fault = first.fault if first else None
-            name = decision.steps[first.step].name if first and first.step is not None else "a step"
-            why = f"{name} failed: {fault.code}: {fault.message}" if fault else decision.what.value
+            notices = (
+                message
+                for message in decision.messages
+                if isinstance(message, Notify) and message.fault
+            )
+            notice = next(notices, None)
+            if notice is None or notice.fault is None:
+                why = decision.what.value
+            else:
+                name = "a step" if notice.step is None else decision.steps[notice.step].name
+                why = f"{name} failed: {notice.fault.code}: {notice.fault.message}"
     return why[:UNDONE_BECAUSE_LENGTH_MAX]
 
 
-def _after(order: Order, decision: Decision, origin: Origin) -> Order:
+def _after(order: Order, decision: Decision, because: str, now: datetime) -> Order:
     """Return the order after a decision.
 
     A deadline is kept until the order is processed or its undo is decided. An acknowledgement is
@@ -279,17 +302,17 @@ def _after(order: Order, decision: Decision, origin: Origin) -> Order:
     after = replace(order, steps=decision.steps, seq=order.seq + 1)
     state = after.process_state
     same = state is order.process_state
-    stopped = state in FINISHED or state is OrderState.ERROR
+    stopped = order.rejected or state in FINISHED or state is OrderState.ERROR
     over = decision.overdue or state in FINISHED or after.direction is Direction.UNDO
     new_errors = _in_error(after) - _in_error(order)
-    kept = order.acknowledged_by if same and not new_errors else None
+    acknowledged_by = order.acknowledged_by if same and not new_errors else None
     begins_undo = order.direction is Direction.DO and after.direction is Direction.UNDO
     return replace(
         after,
-        stopped_at=(order.stopped_at if same else origin.at) if stopped else None,
+        stopped_at=(order.stopped_at if same else now) if stopped else None,
         deadline=None if over else order.deadline,
-        acknowledged_by=decision.acknowledged_by or kept,
-        undone_because=_undone_because(decision, origin) if begins_undo else order.undone_because,
+        acknowledged_by=decision.acknowledged_by or acknowledged_by,
+        undone_because=_undone_because(decision, because) if begins_undo else order.undone_because,
     )
 
 

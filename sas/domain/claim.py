@@ -9,11 +9,11 @@ epoch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sas.domain.change import Decision
-from sas.domain.messages import JournalWord, Request
+from sas.domain.messages import JournalWord, Request, Wake
 from sas.domain.order import (
     Direction,
     Dispatched,
@@ -25,6 +25,18 @@ from sas.domain.order import (
     UndoStatus,
 )
 from sas.domain.workflow import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class ByScheduler:
+    """A scheduler decides. It claims at once what becomes ready, for its ``instance``."""
+
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class BySupervisor:
+    """The supervisor decides. It knows no agents, so it sends no request: it wakes a scheduler."""
 
 
 def claim(order: Order, rules: Rules, *, now: datetime, instance: str) -> Decision | None:
@@ -59,22 +71,22 @@ def is_ready(step: StepRecord, steps: Sequence[StepRecord], rules: Rules) -> boo
 def update_readiness(
     steps: Sequence[StepRecord], rules: Rules, now: datetime
 ) -> tuple[StepRecord, ...]:
-    """Give the turn Ready to each step that became ready, and remove that of each blocked step.
+    """Make each step Ready that became ready, and no longer Ready each that is blocked.
 
     So a step has a CompleteBy and a due row only while an agent or a scheduler must act. The age of
     a step counts from the moment it became ready.
     """
-    made: list[StepRecord] = []
+    after: list[StepRecord] = []
     for step in steps:
         if isinstance(step.turn, Dispatched | Resting):
-            made.append(step)
+            after.append(step)
         elif not is_ready(step, steps, rules):
-            made.append(step if step.turn is None else replace(step, turn=None))
+            after.append(step if step.turn is None else replace(step, turn=None))
         elif step.turn is None:
-            made.append(replace(step, turn=Ready(now + rules.pickup), since=now))
+            after.append(replace(step, turn=Ready(now + rules.pickup), since=now))
         else:
-            made.append(step)
-    return tuple(made)
+            after.append(step)
+    return tuple(after)
 
 
 def dispatch(
@@ -90,13 +102,26 @@ def dispatch(
     return update_readiness(after, rules, now), tuple(requests)
 
 
+def carry_on(
+    steps: Sequence[StepRecord],
+    rules: Rules,
+    now: datetime,
+    decided_by: ByScheduler | BySupervisor,
+) -> tuple[tuple[StepRecord, ...], Sequence[Wake | Request]]:
+    """Have the ready steps begin: return all steps, and the messages to send."""
+    match decided_by:
+        case ByScheduler(instance):
+            return dispatch(steps, rules, now, instance)
+        case BySupervisor():
+            return update_readiness(steps, rules, now), (Wake(),)
+
+
 def _claimed(
     step: StepRecord, rules: Rules, now: datetime, instance: str
 ) -> tuple[StepRecord, Request]:
-    own = rules.steps[step.number]
+    rule = rules.steps[step.number]
     doing = step.process_state is StepState.PENDING
-    allowed = own.time_allowed if doing else own.undo_time
-    until = now + allowed
+    until = now + (rule.time_allowed if doing else rule.undo_time)
     state, since, call = step.process_state, step.since, step.call
     if doing:
         state, since = StepState.PROCESSING, now
@@ -125,7 +150,7 @@ def _route(step: StepRecord, rules: Rules) -> int:
     if step.epoch:
         return step.call.route
     routes = range(len(rules.steps[step.number].agents))
-    return next((one for one in routes if (step.number, one) not in rules.unavailable), 0)
+    return next((route for route in routes if (step.number, route) not in rules.unavailable), 0)
 
 
 def is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:

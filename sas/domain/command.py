@@ -13,10 +13,10 @@ from sas.domain.change import Decision
 from sas.domain.claim import update_readiness
 from sas.domain.messages import Command, JournalWord, Verb, Wake
 from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState, UndoStatus
+from sas.domain.reply import completed_notice
 from sas.domain.undo import (
+    begin_step_undo,
     begin_undo,
-    completed_notice,
-    turn_to_undo,
     undone_by_hand,
     undone_notice,
 )
@@ -78,8 +78,8 @@ def resubmit(
     if not failed:
         return None
     steps = list(order.steps)
-    for one in failed:
-        steps[one.number] = _again(one, now, edited)
+    for record in failed:
+        steps[record.number] = _again(record, now, edited)
     return Decision(
         what=JournalWord.RESUBMITTED, steps=update_readiness(steps, rules, now), messages=(Wake(),)
     )
@@ -102,8 +102,8 @@ def takes_input(step: StepRecord, rules: Rules) -> bool:
 
     It must have an undo that can run at once, without waiting for calls that may still arrive.
     """
-    own = rules.steps[step.number]
-    return own.undo_time_allowed is not None and own.drain_time is None and not step.undo_failed
+    rule = rules.steps[step.number]
+    return rule.undo_time_allowed is not None and rule.drain_time is None and not step.undo_failed
 
 
 def skip(
@@ -118,13 +118,13 @@ def skip(
     failed = _failed(order, step)
     if not failed:
         return None
-    undoing = [one.number for one in failed if one.direction is Direction.UNDO]
+    undoing = [record.number for record in failed if record.direction is Direction.UNDO]
     if undoing:
         return undone_by_hand(order, undoing, rules, now)
     steps = list(order.steps)
-    for one in failed:
-        done = replace(one, result=result or "null").moved(StepState.PROCESSED, now)
-        steps[one.number] = done.without_failures()
+    for record in failed:
+        done = replace(record, result=result or "null").moved(StepState.PROCESSED, now)
+        steps[record.number] = done.without_failures()
     after = update_readiness(steps, rules, now)
     return Decision(
         what=JournalWord.SKIPPED, steps=after, messages=completed_notice(after) or (Wake(),)
@@ -182,7 +182,7 @@ def _cancelled(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
     """Return a step of a cancelled order: one that is out goes on until it replies or times out."""
     if step.process_state is StepState.PROCESSING:
         return replace(step, undo=UndoStatus.TO_BE_UNDONE)
-    return turn_to_undo(step, rules, now)
+    return begin_step_undo(step, rules, now)
 
 
 def _failed(order: Order, name: str | None) -> list[StepRecord]:

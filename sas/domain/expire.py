@@ -9,14 +9,15 @@ a scheduler.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum
 
 from sas.domain.change import Decision, Incident
 from sas.domain.claim import (
-    dispatch,
+    ByScheduler,
+    BySupervisor,
+    carry_on,
     is_cancelled,
     is_ready,
     replace_step,
@@ -37,7 +38,7 @@ from sas.domain.order import (
     StepRecord,
     StepState,
 )
-from sas.domain.undo import begin_undo, turn_to_undo, undo_failed, undone_notice
+from sas.domain.undo import begin_step_undo, begin_undo, undo_failed, undone_notice
 from sas.domain.workflow import OnFailure, Rules
 
 REWAKE_MAX = timedelta(minutes=15)
@@ -82,7 +83,7 @@ def expire(
             after = replace_step(order, replace(step, turn=None), rules, now)
             return Decision(what=JournalWord.RELEASED, steps=after, messages=(Wake(),))
         case Dispatched() if is_cancelled(step):
-            return end_cancelled(order, step, rules=rules, now=now, instance=None)
+            return end_cancelled(order, step, rules=rules, now=now, decided_by=BySupervisor())
         case Dispatched() as turn:
             return _late(order, step, turn=turn, rules=rules, now=now, excuse=excuse)
         case _:
@@ -159,13 +160,9 @@ def fail(
     rules: Rules,
     *,
     now: datetime,
-    instance: str | None,
+    decided_by: ByScheduler | BySupervisor,
 ) -> Decision:
-    """Decide what a failed step means: Error and an alert, or the undo of the whole order.
-
-    A scheduler passes its ``instance`` and sends the undo requests at once. The supervisor passes
-    None and wakes a scheduler.
-    """
+    """Decide what a failed step means: Error and an alert, or the undo of the whole order."""
     failed = step.moved(StepState.ERROR, now, error=fault)
     steps = with_step(order.steps, failed)
     undo_all = rules.on_failure is OnFailure.UNDO
@@ -175,32 +172,28 @@ def fail(
         alert = Alert(AlertKind.STEP_FAILED, step.number, text)
         after = update_readiness(steps, rules, now)
         return Decision(what=JournalWord.STEP_FAILED, steps=after, messages=(notice, alert))
-    after, sent = _going_on(begin_undo(steps, rules, now=now), rules, now, instance)
+    after, messages = carry_on(begin_undo(steps, rules, now=now), rules, now, decided_by)
     return Decision(
         what=JournalWord.STEP_FAILED_UNDO,
         steps=after,
-        messages=(*sent, notice, *undone_notice(after)),
+        messages=(*messages, notice, *undone_notice(after)),
     )
 
 
 def end_cancelled(
-    order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str | None
+    order: Order,
+    step: StepRecord,
+    rules: Rules,
+    *,
+    now: datetime,
+    decided_by: ByScheduler | BySupervisor,
 ) -> Decision:
     """Decide about a step of a cancelled order that replied or timed out: it is undone."""
-    turned = with_step(order.steps, turn_to_undo(step, rules, now))
-    after, sent = _going_on(turned, rules, now, instance)
+    steps = with_step(order.steps, begin_step_undo(step, rules, now))
+    after, messages = carry_on(steps, rules, now, decided_by)
     return Decision(
-        what=JournalWord.CANCELLED_STEP, steps=after, messages=(*sent, *undone_notice(after))
+        what=JournalWord.CANCELLED_STEP, steps=after, messages=(*messages, *undone_notice(after))
     )
-
-
-def _going_on(
-    steps: Sequence[StepRecord], rules: Rules, now: datetime, instance: str | None
-) -> tuple[tuple[StepRecord, ...], Sequence[Outgoing]]:
-    """Dispatch the ready steps. Without an instance, wake a scheduler that does so."""
-    if instance is None:
-        return update_readiness(steps, rules, now), (Wake(),)
-    return dispatch(steps, rules, now, instance)
 
 
 def _late(
@@ -219,16 +212,17 @@ def _late(
     """
     if excuse is None or (excuse is Excuse.STUCK and turn.excused >= EXCUSES_MAX):
         return _timed_out(order, step, rules, now)
-    own = rules.steps[step.number]
+    rule = rules.steps[step.number]
     doing = step.process_state is StepState.PROCESSING
-    more = own.time_allowed if doing else own.undo_time
+    extension = rule.time_allowed if doing else rule.undo_time
     if excuse is Excuse.STUCK:
         turn = replace(turn, excused=turn.excused + 1)
     else:
-        more = max(more, min(now - step.since, REWAKE_MAX))
+        extension = max(extension, min(now - step.since, REWAKE_MAX))
+    until = now + extension
     calls = doing and step.call.called_until == turn.complete_by  # no callback is awaited
-    call = replace(step.call, called_until=now + more) if calls else step.call
-    waits = replace(step, turn=replace(turn, complete_by=now + more), call=call)
+    call = replace(step.call, called_until=until) if calls else step.call
+    waits = replace(step, turn=replace(turn, complete_by=until), call=call)
     word = JournalWord.QUEUE_AWAY if excuse is Excuse.AWAY else JournalWord.WAITS_IN_QUEUE
     return Decision(what=word, steps=with_step(order.steps, waits), messages=())
 
@@ -241,18 +235,16 @@ def _timed_out(order: Order, step: StepRecord, rules: Rules, now: datetime) -> D
     again = _again(order, counted, rules, now)
     if again is not None:
         return again
-    said, cause = _cause(step)
+    missing, cause = _missing(step)
     if not doing:
-        text = f"no {said} to the undo within CompleteBy, {times} times{cause}"
-        return undo_failed(
-            order, counted, fault=Fault(FaultCode.TIMED_OUT, text), rules=rules, now=now
-        )
-    text = f"no {said} within CompleteBy, {times} times; its outcome is unknown{cause}"
+        text = f"no {missing} to the undo within CompleteBy, {times} times{cause}"
+        return undo_failed(order, counted, Fault(FaultCode.TIMED_OUT, text), rules, now=now)
+    text = f"no {missing} within CompleteBy, {times} times; its outcome is unknown{cause}"
     fault = Fault(FaultCode.TIMED_OUT, text)
-    return fail(order, counted, fault, rules, now=now, instance=None)
+    return fail(order, counted, fault, rules, now=now, decided_by=BySupervisor())
 
 
-def _cause(step: StepRecord) -> tuple[str, str]:
+def _missing(step: StepRecord) -> tuple[str, str]:
     """Return what was missing, and the last error of this dispatch as the end of a sentence."""
     error = step.last_error
     if error is None or error.epoch != step.epoch:
@@ -266,16 +258,16 @@ def _again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decis
     Past the threshold a step may first have extended waits, "in the expectation that the fault is
     resolved".
     """
-    own = rules.steps[step.number]
+    rule = rules.steps[step.number]
     doing = step.process_state is StepState.PROCESSING
     free = step.moved(StepState.PENDING, now) if doing else replace(step, turn=None)
-    if step.failure_count <= own.failures_max:
-        rest = own.backoff.delay(step.failure_count)
+    if step.failure_count <= rule.failures_max:
+        rest = rule.backoff.delay(step.failure_count)
         reset = replace(free, turn=Resting(now + rest) if rest else None)
         after = replace_step(order, reset, rules, now)
         word = JournalWord.STEP_RESET if doing else JournalWord.UNDO_RESET
         return Decision(what=word, steps=after, messages=() if rest else (Wake(),))
-    wait = own.extended_wait
+    wait = rule.extended_wait
     waits = step.failures.extended_waits
     if wait is None or waits >= wait.times:
         return None
@@ -330,14 +322,13 @@ def resting_incident(
     name = name if doing else f"the undo of {name}"
     agent = rules.steps[step.number].agents[step.call.route]
     text = f"In {workflow} {name} {text}"
-    scope, own = f"{workflow}, {name}", order.details.workflow
     return Incident(
         kind=AlertKind.WAITING,
-        scope=scope,
+        scope=f"{workflow}, {name}",
         text=text,
         since=now,
         until=until,
-        workflow=own,
+        workflow=order.details.workflow,
         agent=agent,
     )
 

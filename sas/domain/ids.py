@@ -31,10 +31,10 @@ def check_order_id(value: str) -> str:
         raise InvalidIdError(
             f"order_id has {length} characters: at most {ORDER_ID_LENGTH_MAX} are allowed"
         )
-    found = _FORBIDDEN.search(value)
-    if found:
+    match = _FORBIDDEN.search(value)
+    if match:
         raise InvalidIdError(
-            f"order_id contains {found.group()!r} at position {found.start()}: "
+            f"order_id contains {match.group()!r} at position {match.start()}: "
             "/ \\ # ? | and control characters are not allowed"
         )
     if value != value.strip():
@@ -110,7 +110,7 @@ def reply_id(order_id: str, step: int, direction: str, epoch: int) -> str:
 
 
 def progress_id(order_id: str, step: int, direction: str, epoch: int, check: int) -> str:
-    """Return the MessageId of the progress that an agent reports at its check-th look."""
+    """Return the MessageId of the progress that an agent reports at its check of this number."""
     return f"{reply_id(order_id, step, direction, epoch)}/{check}"
 
 

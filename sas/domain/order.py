@@ -228,10 +228,10 @@ class StepRecord:
         state, turn = self.process_state, self.turn
         turns, undos = STEP_FORMS[state]
         if type(turn) not in turns or self.undo not in undos:
-            held = "neither" if turn is None else type(turn).__name__
+            form = "neither" if turn is None else type(turn).__name__
             raise ValueError(
                 f"ProcessState {state.value} of step {self.name} does not fit LockedBy and "
-                f"CompleteBy ({held}), or Undo ({self.undo.value})"
+                f"CompleteBy ({form}), or Undo ({self.undo.value})"
             )
         if not self.epoch and state not in _NEVER_DISPATCHED:
             raise ValueError(f"step {self.name} is {state.value}, but Epoch is 0")

@@ -65,8 +65,8 @@ class Queues:
 
     def on_the_way(self, agents: Iterable[str]) -> tuple[str, ...]:
         """Return the queues that orders pass with these agents, in both lanes."""
-        own = (self.orders_of(application) for application in self.applications)
-        fixed = (self.orders, *own, self.scheduler, self.replies, self.callbacks)
+        bound = (self.orders_of(application) for application in self.applications)
+        fixed = (self.orders, *bound, self.scheduler, self.replies, self.callbacks)
         ordinary = (*fixed, *map(self.agent, agents))
         return (*ordinary, *(lane(queue, urgent=True) for queue in ordinary))
 
@@ -77,8 +77,8 @@ class Queues:
 
     def own(self, agents: Iterable[str] = ()) -> tuple[str, ...]:
         """Return every queue of the system with these agents; applications' are not among them."""
-        kept = (self.alerts, self.rejected, self.dead_letters)
-        return (*self.on_the_way(agents), *kept)
+        for_operators = (self.alerts, self.rejected, self.dead_letters)
+        return (*self.on_the_way(agents), *for_operators)
 
     def orders_of(self, application: str) -> str:
         """Return the queue to which only this application sends its orders."""
@@ -96,8 +96,8 @@ class Queues:
     def application_of(self, queue: str) -> str | None:
         """Return the application to which a queue of orders is bound; None for a shared one."""
         ordinary = queue.removesuffix(URGENT_SUFFIX)
-        own = (name for name in self.applications if self.orders_of(name) == ordinary)
-        return next(own, None)
+        bound = (name for name in self.applications if self.orders_of(name) == ordinary)
+        return next(bound, None)
 
     def check_order_id(self, order_id: str, queue: str) -> None:
         """Check that an order that came by ``queue`` may have this id.

@@ -1,17 +1,28 @@
 """Reply: what the scheduler decides when an agent answers.
 
 "The Scheduler typically communicates with an Agent using asynchronous request/response messaging."
-A reply counts only for the dispatch that is out now: a late or repeated one, or one of an older
-epoch, changes nothing.
+
+**Why a late reply changes nothing.** A request carries the step, the direction and the epoch of its
+dispatch, and so does its reply. A reply counts only for the dispatch that is out right now
+(``is_out``). For example, a step timed out and its reply comes a minute later. By then one of three
+things happened, and in none of them is that dispatch out:
+
+1. The supervisor reset the step: it is Pending, and no request is out.
+2. A scheduler claimed it again: a request is out, but of the next epoch.
+3. The undo was decided: the step is Compensating, and only the reply to an undo counts.
+
+A repeated reply finds that the first one ended its dispatch. What the late call did at the remote
+service is not lost: the next attempt has the same idempotency key, and an undo undoes it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from sas.domain.change import Decision
-from sas.domain.claim import dispatch, is_cancelled, is_out, replace_step, with_step
+from sas.domain.claim import ByScheduler, dispatch, is_cancelled, is_out, replace_step, with_step
 from sas.domain.expire import end_cancelled, fail, resting_incident
 from sas.domain.messages import JournalWord, Notice, Notify, Outcome, Progress, Reply
 from sas.domain.order import (
@@ -20,11 +31,13 @@ from sas.domain.order import (
     Fault,
     FaultCode,
     Order,
+    OrderState,
     Resting,
     StepRecord,
     StepState,
+    roll_up,
 )
-from sas.domain.undo import completed_notice, undo_failed, undone
+from sas.domain.undo import undo_failed, undone
 from sas.domain.workflow import TIME_ALLOWED_MAX, Rules
 
 
@@ -37,20 +50,22 @@ def answer(
     step = order.steps[reply.step]
     if reply.outcome is Outcome.WAITED and not is_cancelled(step):
         return _waited(order, step, rules, now)
+    if reply.direction is Direction.DO and is_cancelled(step):
+        ended = replace(step, result=reply.result) if reply.result is not None else step
+        return end_cancelled(order, ended, rules, now=now, decided_by=ByScheduler(instance))
     fault = reply.fault or Fault(FaultCode.REFUSED, "the agent gave no reason")
-    if reply.direction is Direction.UNDO:
-        done = reply.outcome is Outcome.DONE
-        return (
-            undone(order, step, rules=rules, now=now, instance=instance)
-            if done
-            else undo_failed(order, step, fault=fault, rules=rules, now=now)
-        )
-    if is_cancelled(step):
-        back = replace(step, result=reply.result) if reply.result is not None else step
-        return end_cancelled(order, back, rules=rules, now=now, instance=instance)
-    if reply.outcome is Outcome.REFUSED:
-        return fail(order, step, fault, rules, now=now, instance=instance)
-    return _done(order, replace(step, result=reply.result), rules=rules, now=now, instance=instance)
+    match reply.direction, reply.outcome:
+        case Direction.DO, Outcome.DONE:
+            step = replace(step, result=reply.result)
+            decision = _done(order, step, rules, now=now, instance=instance)
+        case Direction.UNDO, Outcome.DONE:
+            decision = undone(order, step, rules, now=now, instance=instance)
+        case Direction.UNDO, _:
+            decision = undo_failed(order, step, fault, rules, now=now)
+        case _:
+            by = ByScheduler(instance)
+            decision = fail(order, step, fault, rules, now=now, decided_by=by)
+    return decision
 
 
 def counts(order: Order, reply: Reply) -> bool:
@@ -80,7 +95,14 @@ def progressed(order: Order, progress: Progress, *, now: datetime) -> Decision |
     return Decision(what=JournalWord.PROGRESS, steps=goes_on, messages=())
 
 
-def _done(order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str) -> Decision:
+def completed_notice(steps: Sequence[StepRecord]) -> tuple[Notify, ...]:
+    """Return the notification that an order is completed, if it is."""
+    return (Notify(Notice.COMPLETED),) if roll_up(steps) is OrderState.PROCESSED else ()
+
+
+def _done(
+    order: Order, step: StepRecord, rules: Rules, *, now: datetime, instance: str
+) -> Decision:
     done = step.moved(StepState.PROCESSED, now).without_failures()
     steps, requests = dispatch(with_step(order.steps, done), rules, now, instance)
     notice = (Notify(Notice.STEP_COMPLETED, step=step.number),) if rules.notify_steps else ()

@@ -6,17 +6,19 @@ operation."
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from sas.domain.change import Decision
 from sas.domain.claim import update_readiness
 from sas.domain.messages import JournalWord, Notice, Notify, Wake
-from sas.domain.order import StepRecord, StepState
+from sas.domain.order import Details, StepRecord, StepState
 from sas.domain.workflow import Rules
 
 
-def submit(rules: Rules, *, now: datetime) -> Decision:
-    """Decide a new order: every step is Pending; wake a scheduler and notify the application."""
+def submit(details: Details, rules: Rules) -> Decision:
+    """Decide a new order: every step is Pending; wake a scheduler and notify the application.
+
+    The order begins at ``details.submitted_at``.
+    """
+    now = details.submitted_at
     steps = [
         StepRecord(number=number, name=step.name, process_state=StepState.PENDING, since=now)
         for number, step in enumerate(rules.steps)
@@ -25,5 +27,6 @@ def submit(rules: Rules, *, now: datetime) -> Decision:
         what=JournalWord.SUBMITTED,
         steps=update_readiness(steps, rules, now),
         messages=(Wake(), Notify(Notice.RECEIVED)),
+        details=details,
         deadline=now + rules.deadline if rules.deadline else None,
     )

@@ -31,10 +31,10 @@ from sas.domain.workflow import Rules
 
 def begin_undo(steps: Sequence[StepRecord], rules: Rules, *, now: datetime) -> list[StepRecord]:
     """Turn every step to its undo. This is final."""
-    return [turn_to_undo(step, rules, now) for step in steps]
+    return [begin_step_undo(step, rules, now) for step in steps]
 
 
-def turn_to_undo(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
+def begin_step_undo(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
     """Return a step turned to its undo: Compensating, or Compensated at once."""
     if step.epoch == 0 or rules.steps[step.number].undo_time_allowed is None:
         turned = step.moved(StepState.COMPENSATED, now, undo=UndoStatus.NOT_NEEDED)
@@ -52,7 +52,9 @@ def _wait_out_calls(step: StepRecord, rules: Rules, now: datetime) -> StepRecord
     return replace(step, turn=Resting(until)) if until > now else step
 
 
-def undone(order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str) -> Decision:
+def undone(
+    order: Order, step: StepRecord, rules: Rules, *, now: datetime, instance: str
+) -> Decision:
     """Decide about a confirmed undo: the undo of the steps before it, or the end."""
     done = with_step(order.steps, _compensated(step, now, UndoStatus.UNDONE))
     after, requests = dispatch(done, rules, now, instance)
@@ -73,7 +75,7 @@ def undone_by_hand(order: Order, numbers: Sequence[int], rules: Rules, now: date
 
 
 def undo_failed(
-    order: Order, step: StepRecord, fault: Fault, rules: Rules, now: datetime
+    order: Order, step: StepRecord, fault: Fault, rules: Rules, *, now: datetime
 ) -> Decision:
     """Decide about an undo that failed: Error, and an alert with the state of every undo."""
     failed = step.moved(StepState.ERROR, now, undo=UndoStatus.FAILED, error=fault)
@@ -98,11 +100,6 @@ def ledger(steps: Sequence[StepRecord]) -> str:
         for s in steps
     )
     return ", ".join(lines)
-
-
-def completed_notice(steps: Sequence[StepRecord]) -> tuple[Notify, ...]:
-    """Return the notification that an order is completed, if it is."""
-    return (Notify(Notice.COMPLETED),) if roll_up(steps) is OrderState.PROCESSED else ()
 
 
 def undone_notice(steps: Sequence[StepRecord]) -> tuple[Notify, ...]:

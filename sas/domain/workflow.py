@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
 from datetime import timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, get_type_hints
 
 from sas.domain.ids import check_agent, check_name
 
@@ -122,19 +122,19 @@ class Rules:
 
     def predecessors(self, number: int) -> tuple[int, ...]:
         """Return every step that comes before step ``number``, directly or through others."""
-        found = set(self.steps[number].after)
+        numbers = set(self.steps[number].after)
         for earlier in range(number - 1, -1, -1):
-            if earlier in found:
-                found.update(self.steps[earlier].after)
-        return tuple(sorted(found))
+            if earlier in numbers:
+                numbers.update(self.steps[earlier].after)
+        return tuple(sorted(numbers))
 
     def dependents(self, number: int) -> tuple[int, ...]:
         """Return every step that comes after step ``number``, directly or through others."""
-        found = {number}
+        numbers = {number}
         for later in range(number + 1, len(self.steps)):
-            if found.intersection(self.steps[later].after):
-                found.add(later)
-        return tuple(sorted(found - {number}))
+            if numbers.intersection(self.steps[later].after):
+                numbers.add(later)
+        return tuple(sorted(numbers - {number}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,17 +216,17 @@ class Workflow:
                 check_name(step.name, "step")
                 for agent in step.agents:
                     check_agent(agent)
-        except ValueError as wrong:
-            raise WorkflowError(f"{where}: {wrong}") from None
+        except ValueError as error:
+            raise WorkflowError(f"{where}: {error}") from None
 
     def _make_rules(self) -> Rules:
         numbers: dict[str, int] = {}
-        made: list[StepRules] = []
+        rules: list[StepRules] = []
         for number, step in enumerate(self.steps):
-            made.append(self._step_rules(number, step, numbers))
+            rules.append(self._step_rules(number, step, numbers))
             numbers[step.name] = number
         return Rules(
-            steps=tuple(made),
+            steps=tuple(rules),
             on_failure=self.on_failure,
             notify_steps=self.notify_steps,
             pickup=self.pickup,
@@ -290,15 +290,15 @@ class Workflows:
         """
         versions = sorted(v for n, v in self._by_key if n == name)
         if not versions:
-            known = ", ".join(sorted({n for n, _ in self._by_key}))
-            raise UnknownWorkflowError(f"unknown workflow {name!r}: known are {known}")
-        wanted = versions[-1] if version is None else version
-        if wanted not in versions:
-            there = ", ".join(map(str, versions))
+            names = ", ".join(sorted({n for n, _ in self._by_key}))
+            raise UnknownWorkflowError(f"unknown workflow {name!r}: known are {names}")
+        number = versions[-1] if version is None else version
+        if number not in versions:
+            numbers = ", ".join(map(str, versions))
             raise UnknownWorkflowError(
-                f"workflow {name!r} has no version {wanted}: known are {there}"
+                f"workflow {name!r} has no version {number}: known are {numbers}"
             )
-        return self._by_key[name, wanted]
+        return self._by_key[name, number]
 
     def rules(self, name: str, version: int) -> Rules:
         """Return the rules of a workflow. The supervisor knows nothing else of it."""
@@ -312,33 +312,34 @@ class Workflows:
 
 
 _SPAN = "a timedelta, as in timedelta(seconds=30)"
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "str": ((str,), "a text"),
-    "int": ((int,), "a whole number"),
-    "float": ((int, float), "a number"),
-    "bool": ((bool,), "True or False"),
-    "timedelta": ((timedelta,), _SPAN),
-    "timedelta | None": ((timedelta, type(None)), f"{_SPAN}, or None"),
-    "tuple[str, ...]": ((tuple, list), 'names in a tuple, as in ("paypal",)'),
-    "tuple[str, ...] | None": ((tuple, list, type(None)), 'names in a tuple, as in ("paypal",)'),
-    "tuple[Step, ...]": ((tuple, list), "a tuple; of one step, with its comma: steps=(Step(...),)"),
-    "OnFailure": ((OnFailure,), "OnFailure.HOLD or OnFailure.UNDO"),
-    "Undo | None": ((Undo, type(None)), "Undo() or None"),
-    "Backoff": ((Backoff,), "a Backoff(...)"),
-    "ExtendedWait | None": ((ExtendedWait, type(None)), "an ExtendedWait(...) or None"),
+_FIELD_KINDS: dict[object, tuple[tuple[type, ...], str]] = {
+    str: ((str,), "a text"),
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    bool: ((bool,), "True or False"),
+    timedelta: ((timedelta,), _SPAN),
+    timedelta | None: ((timedelta, type(None)), f"{_SPAN}, or None"),
+    tuple[str, ...]: ((tuple, list), 'names in a tuple, as in ("paypal",)'),
+    tuple[str, ...] | None: ((tuple, list, type(None)), 'names in a tuple, as in ("paypal",)'),
+    tuple[Step, ...]: ((tuple, list), "a tuple; of one step, with its comma: steps=(Step(...),)"),
+    OnFailure: ((OnFailure,), "OnFailure.HOLD or OnFailure.UNDO"),
+    Undo | None: ((Undo, type(None)), "Undo() or None"),
+    Backoff: ((Backoff,), "a Backoff(...)"),
+    ExtendedWait | None: ((ExtendedWait, type(None)), "an ExtendedWait(...) or None"),
 }
-"""The types that a field may have, and the same in words, by the annotation of the field."""
+"""By the type of a field: the types that its value may have, and the same in words."""
 
 
 def _check_kinds(where: str, definition: Any) -> None:
     """Refuse a value of the wrong type now, and not when an order first needs it."""
+    types = get_type_hints(type(definition))
     for member in fields(definition):
         if member.init:
-            kinds, wanted = _KINDS[str(member.type)]
+            kinds, advice = _FIELD_KINDS[types[member.name]]
             value = getattr(definition, member.name)
             if not isinstance(value, kinds):
                 shown = repr(value)[:_SHOWN_MAX]
-                raise WorkflowError(f"{where}: {member.name}={shown}: give {wanted}")
+                raise WorkflowError(f"{where}: {member.name}={shown}: give {advice}")
 
 
 def _check_span(

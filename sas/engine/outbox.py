@@ -8,7 +8,6 @@ An alert or a notification that cannot be sent is held (``sas.engine.external``)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from itertools import groupby
 
 from sas.domain.change import DeferredDue, OutDue
@@ -35,8 +34,6 @@ from sas.telemetry import tracing
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-OUT_AGAIN_AFTER = timedelta(seconds=30)
-"""Pause before the messages of an out row are sent again."""
 
 
 class Outbox:
@@ -65,12 +62,12 @@ class Outbox:
         workflow: Workflow | None,
         out: OutDue | None = None,
         *,
-        outside: bool = True,
+        external: bool = True,
     ) -> None:
         """Send the messages of a journal row. Its out row, if it has one, is removed afterwards.
 
         If an internal message cannot be sent, alerts and notifications are still sent: their
-        readers need not wait for an internal queue. ``outside`` is False if they were sent before.
+        readers need not wait for an internal queue. ``external`` is False if they were sent before.
         With an out row they wait, because that row sends all of them again.
 
         Raises:
@@ -89,7 +86,7 @@ class Outbox:
             failed = away
         if failed is not None and out is not None:
             raise failed
-        if outside:
+        if external:
             await self.send_external(others, order)
         if failed is not None:
             failed.put_back_with[EXTERNAL_SENT] = "yes"

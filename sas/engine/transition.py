@@ -1,13 +1,66 @@
 """The one loop behind every transition: load, decide, commit, send.
 
-The transaction itself guards the cause: it creates the cause row, so a rival that acted on the same
-message makes the commit fail. The loop looks for a recorded cause only if there was nothing to
-decide or the commit failed, and only *after* it loaded the order. If the cause is absent then, it
-was also absent from the loaded order.
+Every actor that changes an order does it here: submission, scheduler, supervisor, operator, dead
+letters, callbacks. The actor gives a function that decides; the loop does the rest.
 
-The other way round would lose messages. Handler A looks for the cause, and it is absent. Handler B
-of the same message commits, and dies before it sends. A loads the order, finds nothing to decide,
-and completes the message: nobody sends what B recorded.
+1. **The kept order.** If this process committed the order last, it still has it, and decides about
+   that one without a read. This is how most messages go. The kept order may be old, because another
+   instance may have changed the stored one. Then the commit is refused by the ETag, and the loop
+   goes on at 2. It goes on at 2, too, if there is nothing to decide: an old order must never be the
+   reason to do nothing.
+2. **Load.** The order is read from the store, with its ETag.
+3. **Decide.** A pure function returns a ``Decision``: new steps, messages to send, a word for the
+   journal. Or it returns None, because the message is late, repeated, or of no meaning now.
+4. **Commit.** One transaction writes the steps, the journal row, the due rows, and the cause row.
+   The ETag of the state row guards it, so of two instances that decide at the same time one wins.
+   The loser begins again at 2.
+5. **Send.** The messages that the journal row names are sent. Only then does the actor return, and
+   the host completes the message that was the cause.
+6. **Nothing to decide, or the commit was refused: was this cause recorded before?** If so, an
+   earlier delivery of the same message committed, and perhaps died before it sent. Its recorded
+   messages are sent now, with the same ids. There is no second decision.
+
+What can go wrong at each point, and why nothing is lost:
+
+* A crash before 4 changes nothing. The message is redelivered, and all begins anew.
+* A crash in 4 leaves all of the transaction or nothing of it.
+* A crash between 4 and 5 leaves a journal row whose messages were not sent. The message that was
+  the cause was not completed, so it is redelivered. The redelivery gets to 6 and sends them.
+* A crash in or after 5 sends some of them again, with the same ids. Each receiver is guarded
+  against that: internal queues by cause rows, the others by duplicate detection or by the id.
+* A timer is never redelivered. So a change of the supervisor also writes an out row (``OutDue``),
+  and removes it after 5. The next sweep finds an out row that stayed, and sends.
+
+**Why 6 comes after 2, and never before it.** Suppose that it came first. Two handlers have the same
+message, because its lock ran out::
+
+    handler A                          handler B, of the same message
+    ---------                          ------------------------------
+    the cause is not recorded
+                                       commits the transition, with the cause
+                                       dies before it sends
+    loads the order: B's change
+    is in it, nothing is to be decided
+    completes the message              <- nobody sends what B recorded
+
+In the order used here, A loads first and looks for the cause last::
+
+    handler A                          handler B, of the same message
+    ---------                          ------------------------------
+    loads the order
+                                       commits the transition, with the cause
+                                       dies before it sends
+    decides: nothing, or is refused
+    the cause *is* recorded            <- A sends what B recorded
+
+The argument in one sentence: **if the cause is absent when A looks, it was also absent from the
+order that A loaded before**, because a cause is never removed while its order lives. So A decided
+about an order on which this message had not acted yet. If there was nothing to decide then, the
+message truly has no meaning. If the cause is present, somebody acted on it already, and only the
+sending may be missing.
+
+No look for the cause is needed before a commit: the transaction *creates* the cause row. If a rival
+acted on the same message, that row exists, and the commit is refused.
 """
 
 from __future__ import annotations
@@ -15,16 +68,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 from uuid import uuid4
 
-from sas.domain.change import Change, Decision, Origin, OutDue, next_change
+from sas.domain.change import Change, Decision, OutDue, Trigger, change_of
 from sas.domain.order import Order
 from sas.domain.workflow import UnknownWorkflowError, Workflow
 from sas.engine.context import Context
-from sas.engine.outbox import OUT_AGAIN_AFTER
 from sas.ports import ConflictError, OtherVersionError, UnavailableError
 from sas.telemetry.tracing import logger
 
@@ -47,38 +99,12 @@ class ContentionError(UnavailableError):
     """Other instances won every attempt. The message is put back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where a transition comes from and who makes it, for the journal.
-
-    ``cause`` is the message; None for a timer. A timer has no redelivery, so each of its
-    transitions leaves an out row until its messages are sent. ``external_sent``: see ``Delivery``.
-    ``seq`` is the journal seq at which the message was sent: an order that this process kept since
-    then needs no read. None: the order is always read. ``reason`` is given by an operator.
-    """
-
-    cause: str | None
-    by: str | Callable[[Order], str]
-    external_sent: bool = field(default=False, kw_only=True)
-    seq: int | None = field(default=None, kw_only=True)
-    reason: str = field(default="", kw_only=True)
-
-    def change(self, order: Order, decision: Decision, at: datetime) -> Change:
-        """Return the change that commits a decision."""
-        by = self.by(order) if callable(self.by) else self.by
-        out_at = at + OUT_AGAIN_AFTER if self.cause is None else None
-        origin = Origin(by=by, commit_id=uuid4().hex, cause=self.cause, at=at, reason=self.reason)
-        return next_change(order, decision, origin, out_at)
-
-
-Decide = Callable[[Order, datetime], Decision | None]
-"""Given a loaded order and the time: the decision; None if there is nothing to do."""
-Propose = Callable[[Order | None, datetime], Change | None]
-"""The same, but returns the change itself. The order is None if it does not exist."""
+Decide = Callable[[Order | None, datetime], Decision | None]
+"""Given an order (None if it does not exist) and the time: the decision, or None for nothing."""
 
 
 class TransitionRunner:
-    """Commits decisions about stored orders and sends their messages.
+    """Commits decisions about orders and sends their messages.
 
     ``workflow_of`` is None for actors that know no workflow: they send no requests. ``span`` opens
     a trace span for the commit and the sends of one order.
@@ -94,67 +120,69 @@ class TransitionRunner:
         self._workflow_of = workflow_of
         self._span = span
 
-    async def apply(self, order_id: str, source: Source, decide: Decide) -> ApplyResult:
+    async def run(
+        self, order_id: str, trigger: Trigger, decide: Decide, *, expect_new: bool = False
+    ) -> ApplyResult:
         """Let ``decide`` decide about an order. Each cause is acted on once.
+
+        ``expect_new``: the first attempt reads nothing and assumes that no order exists.
 
         Raises:
             ContentionError, StoreUnavailableError, BusUnavailableError: put the message back.
             OtherVersionError: this instance does not have the order's workflow.
+            Exception: what ``decide`` raises.
         """
-
-        def propose(order: Order | None, now: datetime) -> Change | None:
-            decision = decide(order, now) if order is not None else None
-            return source.change(order, decision, now) if order and decision else None
-
-        return await self.run(order_id, source, propose)
-
-    async def run(
-        self, order_id: str, source: Source, propose: Propose, *, expect_new: bool = False
-    ) -> ApplyResult:
-        """Load, decide, commit, send. Start again if a rival committed first.
-
-        If this process committed the order last, the first attempt uses the order that it kept. A
-        refused commit, or nothing to decide, shows that the kept order is old: then it is loaded.
-
-        ``expect_new``: the first attempt reads nothing and assumes that no order exists. Raises
-        as ``apply``, and what ``propose`` raises.
-        """
-        if await self._decided_by_kept(order_id, source, propose):
+        # 1. The kept order.
+        if await self._decided_by_kept(order_id, trigger, decide):
             return ApplyResult.COMMITTED
         for attempt in range(CONFLICTS_MAX):
+            # 2. Load.
             blind = expect_new and attempt == 0
             order = None if blind else await self._context.load(order_id)
+            # 3. Decide.
             try:
-                change = propose(order, self._context.clock.now())
-            except UnknownWorkflowError as lacks:
-                raise OtherVersionError(f"order {order_id} waits for a deploy: {lacks}") from None
-            if change is None:
-                if order is None:
-                    return ApplyResult.UNKNOWN_ORDER
-                repeated = await self._repeated(order, source)
-                return ApplyResult.REPEATED if repeated else ApplyResult.NOTHING
-            with self._span(change.after):
-                if change.incident is not None:
-                    await self._context.incidents.report(change.incident, order_id)
-                if await self._committed(change):
-                    return ApplyResult.COMMITTED
-            if order is not None and await self._repeated(order, source):
+                change = self._change(order, trigger, decide)
+            except UnknownWorkflowError as error:
+                raise OtherVersionError(f"order {order_id} waits for a deploy: {error}") from None
+            if change is None and order is None:
+                return ApplyResult.UNKNOWN_ORDER
+            # 4 and 5. Commit and send.
+            if change is not None and await self._reported_and_committed(change):
+                return ApplyResult.COMMITTED
+            # 6. Was this cause recorded before?
+            if order is not None and await self._repeated(order, trigger):
                 return ApplyResult.REPEATED
+            if change is None:
+                return ApplyResult.NOTHING
             if not blind:
                 await self._context.clock.sleep(backoff(attempt))
         raise ContentionError(
             f"order {order_id}: other instances won {CONFLICTS_MAX} attempts; put its message back"
         )
 
-    async def _decided_by_kept(self, order_id: str, source: Source, propose: Propose) -> bool:
-        """Decide about the order that this process kept; False if it must be loaded."""
-        if source.seq is None:
+    async def repeat(self, order: Order, cause: str, *, external: bool = True) -> bool:
+        """Send the messages of a recorded cause again; False if the cause is not recorded.
+
+        ``external``: alerts and notifications too.
+        """
+        entry = await self._context.store.recorded(order.order_id, cause)
+        if entry is None:
             return False
-        order = self._context.kept.find(order_id, source.seq)
+        if entry.messages:
+            newest = await self._context.load(order.order_id) or order
+            workflow = self._known_workflow(newest)
+            await self._context.outbox.send(newest, entry, workflow, external=external)
+        return True
+
+    async def _decided_by_kept(self, order_id: str, trigger: Trigger, decide: Decide) -> bool:
+        """Decide about the order that this process kept; False if it must be loaded."""
+        if trigger.seq is None:
+            return False
+        order = self._context.kept.find(order_id, trigger.seq)
         if order is None:
             return False
         try:
-            change = propose(order, self._context.clock.now())
+            change = self._change(order, trigger, decide)
         except UnknownWorkflowError:
             return False
         if change is None or change.incident is not None:  # an old order must report nothing
@@ -162,24 +190,17 @@ class TransitionRunner:
         with self._span(change.after):
             return await self._committed(change)
 
-    async def repeat(self, order: Order, cause: str, *, outside: bool = True) -> bool:
-        """Send the messages of a recorded cause again; False if the cause is not recorded.
+    def _change(self, order: Order | None, trigger: Trigger, decide: Decide) -> Change | None:
+        now = self._context.clock.now()
+        decision = decide(order, now)
+        if decision is None:
+            return None
+        return change_of(order, decision, trigger, commit_id=uuid4().hex, now=now)
 
-        ``outside``: alerts and notifications too.
-        """
-        entry = await self._context.store.recorded(order.order_id, cause)
-        if entry is None:
+    async def _repeated(self, order: Order, trigger: Trigger) -> bool:
+        if trigger.cause is None:
             return False
-        if entry.messages:
-            fresh = await self._context.load(order.order_id) or order
-            workflow = self._known_workflow(fresh)
-            await self._context.outbox.send(fresh, entry, workflow, outside=outside)
-        return True
-
-    async def _repeated(self, order: Order, source: Source) -> bool:
-        if source.cause is None:
-            return False
-        return await self.repeat(order, source.cause, outside=not source.external_sent)
+        return await self.repeat(order, trigger.cause, external=not trigger.external_sent)
 
     def _known_workflow(self, order: Order) -> Workflow | None:
         """Return an order's workflow; None if this deployment no longer has it.
@@ -191,9 +212,16 @@ class TransitionRunner:
             return None
         try:
             return self._workflow_of(order)
-        except UnknownWorkflowError as unknown:
-            log.warning("order %s: sent again without its requests: %s", order.order_id, unknown)
+        except UnknownWorkflowError as error:
+            log.warning("order %s: sent again without its requests: %s", order.order_id, error)
             return None
+
+    async def _reported_and_committed(self, change: Change) -> bool:
+        """Report the incident of a change, if it has one, and commit it as ``_committed`` does."""
+        with self._span(change.after):
+            if change.incident is not None:
+                await self._context.incidents.report(change.incident, change.after.order_id)
+            return await self._committed(change)
 
     async def _committed(self, change: Change) -> bool:
         """Commit and send; False if a rival committed first."""

@@ -232,10 +232,10 @@ class Blocking:
         await self._in_thread(self._agent.close)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _in_thread(self, work: Any, *given: object) -> Any:
+    async def _in_thread(self, work: Any, *arguments: object) -> Any:
         context = contextvars.copy_context()  # carries the current trace into the thread
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, context.run, work, *given)
+        return await loop.run_in_executor(self._threads, context.run, work, *arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,8 +269,8 @@ class Business:
             )
         for name, agent in self.agents.items():
             _check_agent(name, agent)
-        known = sorted({workflow.name for workflow in self.workflows})
-        _check_names("checks", self.checks, "workflow", known)
+        names = sorted({workflow.name for workflow in self.workflows})
+        _check_names("checks", self.checks, "workflow", names)
         _check_names("limits", self.limits, "agent", sorted(self.agents))
         if self.codec is not None and not {"encode", "decode"} <= set(dir(self.codec)):
             raise WorkflowError(
@@ -291,40 +291,41 @@ class Business:
                 Then a step's record could be taken for another step's.
         """
         details = order.details
-        found = self.workflows.find(details.workflow, details.version)
-        begun, defined = [one.name for one in order.steps], [one.name for one in found.steps]
+        workflow = self.workflows.find(details.workflow, details.version)
+        begun = [step.name for step in order.steps]
+        defined = [step.name for step in workflow.steps]
         if not order.rejected and begun != defined:
             raise UnknownWorkflowError(
                 f"workflow {details.workflow!r} version {details.version} has the steps "
                 f"{', '.join(defined)}, but the order began with {', '.join(begun)}"
             )
-        return found
+        return workflow
 
 
-def _check_names(what: str, named: Iterable[str], kind: str, known: Sequence[str]) -> None:
-    unknown = sorted(set(named) - set(known))
+def _check_names(what: str, named: Iterable[str], kind: str, names: Sequence[str]) -> None:
+    unknown = sorted(set(named) - set(names))
     if unknown:
-        raise WorkflowError(f"{what} names the {kind} {unknown[0]!r}: there is {', '.join(known)}")
+        raise WorkflowError(f"{what} names the {kind} {unknown[0]!r}: there is {', '.join(names)}")
 
 
 def _check_agent(name: str, agent: object) -> None:
     """Refuse an agent that cannot be called. Otherwise the first order would fail on it."""
     try:
         check_agent(name)
-    except InvalidIdError as wrong:
-        raise WorkflowError(f"agents: {wrong}") from None
+    except InvalidIdError as error:
+        raise WorkflowError(f"agents: {error}") from None
     if isinstance(agent, type):
         raise WorkflowError(
             f"agent {name!r} is the class {agent.__name__}: give an instance, {agent.__name__}(...)"
         )
     for method in ("do", "undo", "close"):
-        found = getattr(agent, method, None)
-        if not callable(found):
+        function = getattr(agent, method, None)
+        if not callable(function):
             raise WorkflowError(
                 f"agent {name!r} has no {method}: an agent has the methods do, undo and close "
                 "(class Agent in sas.ports)"
             )
-        if not inspect.iscoroutinefunction(found):
+        if not inspect.iscoroutinefunction(function):
             raise WorkflowError(
                 f"agent {name!r}: its {method} is not `async def`: make it so, or give "
                 f"Blocking(...) of it, from sas.ports, which runs each call in a thread"

@@ -306,7 +306,7 @@ class Peeked:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class MessageMove:
     """A message to send, and the sequence numbers of the messages to remove once it is sent.
 
     Without a message to send, they are only removed.
@@ -372,7 +372,7 @@ class OperatorBus(MessageBus, Protocol):
             BusUnavailableError: no answer.
         """
 
-    def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
+    def move(self, path: str, moves: Sequence[MessageMove]) -> AsyncGenerator[bool]:
         """Send each message, then remove the messages that it replaces.
 
         Yields for each move whether all of those were removed. A message that was not removed

@@ -20,8 +20,8 @@ _NOT_A_CODE = re.compile(r"[^A-Za-z0-9_.-]+")
 _ENDS = frozenset({StepState.PROCESSED, StepState.COMPENSATED})
 CODE_LENGTH_MAX = 60
 FAULTS_MAX = 30
-"""Most codes of faults that one process records for one agent. Further ones are ``other``: a remote
-service chooses its codes, and each one is a time series.
+"""Most codes of faults that one process records for one agent. Further codes are ``other``, because
+a remote service chooses its codes and each code is a time series.
 """
 _OWN_FAULT = re.compile(
     "|agent-bug|complete-by|no-json|refused|sign-in|timeout|transient|unreachable|http-5[0-9]{2}"
@@ -120,7 +120,7 @@ def conflict() -> None:
     _instruments.conflicts.add(1, _actor())
 
 
-def attempt(agent: str, step: str, direction: str, outcome: str, fault: str = "") -> None:
+def attempt(agent: str, step: str, *, direction: str, outcome: str, fault: str = "") -> None:
     """Record one call of a remote service."""
     _instruments.attempts.add(
         1,
@@ -140,7 +140,7 @@ def swept(age_s: float) -> None:
 
 
 def purged(lag_s: float) -> None:
-    """Record by how many seconds the oldest order that a purge left is over its retention."""
+    """Record how many seconds the oldest order that a purge left is past its retention."""
     _instruments.purge_lag.record(max(lag_s, 0.0))
 
 
@@ -190,7 +190,7 @@ def rejected(reason: str) -> None:
 
 
 def put_back(queue: str) -> None:
-    """Record a message that was put back, because something it needs is away."""
+    """Record a message that was put back, because something that it needs is unavailable."""
     _instruments.put_back.add(1, {"sas.queue": queue})
 
 
@@ -201,12 +201,12 @@ def code(text: str) -> str:
 
 def _bounded(agent: str, fault: str) -> str:
     """Return the code of a fault, or ``other`` if this agent has had too many."""
-    known = _instruments.faults.setdefault(agent, set())
-    if fault in known or _OWN_FAULT.fullmatch(fault):
+    faults = _instruments.faults.setdefault(agent, set())
+    if fault in faults or _OWN_FAULT.fullmatch(fault):
         return fault
-    if len(known) >= FAULTS_MAX:
+    if len(faults) >= FAULTS_MAX:
         return "other"
-    known.add(fault)
+    faults.add(fault)
     return fault
 
 

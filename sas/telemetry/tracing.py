@@ -41,19 +41,19 @@ def use(provider: TracerProvider | None) -> None:
 
 
 @contextmanager
-def scope(given: Mapping[str, str | int], actor: str | None = None) -> Iterator[None]:
+def scope(added: Mapping[str, str | int], actor: str | None = None) -> Iterator[None]:
     """Add facts for as long as the block, and the tasks that it starts, run."""
-    before = _facts.set({**facts(), **given})
-    acting = _actor.set(actor or _actor.get())
+    facts_before = _facts.set({**facts(), **added})
+    actor_before = _actor.set(actor or _actor.get())
     try:
         yield
     finally:
-        _facts.reset(before)
-        _actor.reset(acting)
+        _facts.reset(facts_before)
+        _actor.reset(actor_before)
 
 
 def facts() -> Facts:
-    """Return the known facts: attributes by their names."""
+    """Return the facts of the running task: attributes by their names."""
     return _facts.get() or {}
 
 
@@ -62,26 +62,29 @@ def actor() -> str | None:
     return _actor.get()
 
 
-def _named(**given: str | int | None) -> Facts:
+def _named(**values: str | int | None) -> Facts:
     """Return facts under the names that spans and log lines carry (``sas.order_id``).
 
     Raises:
         ValueError: an unknown name.
     """
-    unknown = set(given) - set(_NAMES)
+    unknown = set(values) - set(_NAMES)
     if unknown:
         raise ValueError(f"{', '.join(sorted(unknown))}: the names are {', '.join(_NAMES)}")
-    return {f"sas.{name}": value for name, value in given.items() if value is not None}
+    return {f"sas.{name}": value for name, value in values.items() if value is not None}
 
 
-def about(name: str | None = None, **known: str | int | None) -> None:
-    """Add facts to the current span and its log lines, until the innermost ``scope`` ends."""
-    given = _named(**known)
-    within = _facts.get()
-    if within is not None:
-        within.update(given)
+def about(name: str | None = None, **values: str | int | None) -> None:
+    """Add facts to the current span and its log lines, until the innermost ``scope`` ends.
+
+    ``name`` becomes the name of the span.
+    """
+    added = _named(**values)
+    task_facts = _facts.get()
+    if task_facts is not None:
+        task_facts.update(added)
     current = trace.get_current_span()
-    current.set_attributes(given)
+    current.set_attributes(added)
     if name is not None:
         current.update_name(name)
 
@@ -93,8 +96,8 @@ class ScopedLogger(logging.LoggerAdapter[logging.Logger]):
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
         """Add the attributes to ``extra``. Those that the caller gives win."""
-        known = facts()
-        ours = {name: known[name] for name in ATTRIBUTES if name in known}
+        task_facts = facts()
+        ours = {name: task_facts[name] for name in ATTRIBUTES if name in task_facts}
         kwargs["extra"] = {**ours, **(kwargs.get("extra") or {})}
         return msg, kwargs
 
@@ -113,73 +116,73 @@ def span(
     kind: SpanKind = SpanKind.INTERNAL,
     parent: Context | None = None,
     actor: str | None = None,
-    **about: str | int | None,
+    **values: str | int | None,
 ) -> AbstractContextManager[Span]:
     """Run a block as a span, with a link to the current one if it has another ``parent``.
 
     An exception marks the span with its type alone: its text may quote an order or a remote
     service.
     """
-    given = _named(**about)
-    if not _listened_to():
-        return _Within(given, actor, parent)
-    return _span(name, kind, parent=parent, actor=actor, given=given)
+    added = _named(**values)
+    if not _has_listener():
+        return _Unrecorded(added, actor, parent)
+    return _span(name, kind, parent=parent, actor=actor, added=added)
 
 
 @contextmanager
 def _span(
-    name: str, kind: SpanKind, parent: Context | None, actor: str | None, given: Facts
+    name: str, kind: SpanKind, *, parent: Context | None, actor: str | None, added: Facts
 ) -> Iterator[Span]:
-    now = trace.get_current_span().get_span_context()
+    current = trace.get_current_span().get_span_context()
     tracer = trace.get_tracer("sas", tracer_provider=_provider)
     with (
-        scope(given, actor),
+        scope(added, actor),
         tracer.start_as_current_span(
             name,
             context=parent,
             kind=kind,
-            attributes=given,
-            links=[Link(now)] if parent is not None and now.is_valid else None,
+            attributes=added,
+            links=[Link(current)] if parent is not None and current.is_valid else None,
             record_exception=False,
             set_status_on_exception=False,
-        ) as made,
+        ) as span,
     ):
         try:
-            yield made
+            yield span
         except Exception as error:
             failed(error)
             raise
 
 
-def _listened_to() -> bool:
-    """Whether anybody creates real spans: this module's provider, or the process's own."""
+def _has_listener() -> bool:
+    """Return whether anybody creates real spans: this module's provider, or the process's own."""
     return _provider is not None or not isinstance(
         trace.get_tracer_provider(), trace.ProxyTracerProvider
     )
 
 
-class _Within:
-    """Runs a block in the context of ``parent``. The trace is passed on, recorded or not.
+class _Unrecorded:
+    """Runs a block in the context of ``parent``. The trace is passed on, but not recorded here.
 
     A class and not a generator, because it runs for each message, call and due row.
     """
 
-    __slots__ = ("_acting", "_actor", "_before", "_given", "_parent", "_token")
+    __slots__ = ("_actor", "_actor_before", "_added", "_facts_before", "_parent", "_token")
 
-    def __init__(self, given: Facts, actor: str | None, parent: Context | None) -> None:
-        self._given, self._actor, self._parent = given, actor, parent
+    def __init__(self, added: Facts, actor: str | None, parent: Context | None) -> None:
+        self._added, self._actor, self._parent = added, actor, parent
 
     def __enter__(self) -> Span:
-        self._before = _facts.set({**facts(), **self._given})
-        self._acting = _actor.set(self._actor or _actor.get())
+        self._facts_before = _facts.set({**facts(), **self._added})
+        self._actor_before = _actor.set(self._actor or _actor.get())
         self._token = None if self._parent is None else attach(self._parent)
         return trace.get_current_span()
 
     def __exit__(self, *_error: object) -> None:
         if self._token is not None:
             detach(self._token)
-        _facts.reset(self._before)
-        _actor.reset(self._acting)
+        _facts.reset(self._facts_before)
+        _actor.reset(self._actor_before)
 
 
 def received(
@@ -221,14 +224,14 @@ def traceparent() -> str | None:
 
 def context_of(properties: Mapping[str, object]) -> Context | None:
     """Return the context that a message carries; None if it is missing or invalid."""
-    found: dict[str, str] = {}
-    for name, most in _CARRIED.items():
+    carrier: dict[str, str] = {}
+    for name, length_max in _CARRIED.items():
         value = properties.get(name)
         if isinstance(value, bytes):
             value = value.decode("ascii", "replace")
-        if isinstance(value, str) and len(value) <= most:
-            found[name] = value
-    if "traceparent" not in found:
+        if isinstance(value, str) and len(value) <= length_max:
+            carrier[name] = value
+    if "traceparent" not in carrier:
         return None
-    context = _W3C.extract(found, context=Context())
+    context = _W3C.extract(carrier, context=Context())
     return context if trace.get_current_span(context).get_span_context().is_valid else None

@@ -1,4 +1,4 @@
-"""What was asked of the state store and of the bus, in the units that a bill counts.
+"""Counts of the requests to the state store and to the bus, in the units of a bill.
 
 The adapters and their twins in memory count in the same way, so a figure that a test asserts in
 memory holds over Azure too.
@@ -56,4 +56,4 @@ class Usage:
         return Usage(**{name: getattr(self, name) - getattr(other, name) for name in _NAMES})
 
 
-_NAMES = tuple(one.name for one in fields(Usage))
+_NAMES = tuple(field.name for field in fields(Usage))

@@ -18,12 +18,12 @@ ORDER = {"product": "tea", "quantity": 2, "card": "4000-1"}
 
 @pytest.fixture
 async def shop() -> AsyncIterator[Business]:
-    """Return the business, wired to services of the test's own."""
+    """Return the business, wired to services that only this test uses."""
     async with TestServer(Services().app()) as server:
         address = str(server.make_url("/"))
-        shop = business({"STOCK_URL": address, "PAYMENT_URL": address})
-        yield shop
-        for agent in shop.agents.values():
+        wired = business({"STOCK_URL": address, "PAYMENT_URL": address})
+        yield wired
+        for agent in wired.agents.values():
             await agent.close()
 
 

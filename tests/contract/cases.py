@@ -7,17 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sas.domain.change import (
-    Change,
-    Decision,
-    Origin,
-    fence,
-    first_change,
-    next_change,
-    rejection,
-    revival,
-)
-from sas.domain.claim import claim
+from sas.domain.change import Change, Decision, Trigger, change_of, fence, rejection
+from sas.domain.claim import ByScheduler, claim
 from sas.domain.command import resubmit, undo
 from sas.domain.content import Content
 from sas.domain.expire import fail
@@ -69,7 +60,7 @@ def rules_of(steps: int = 3, *, parallel: bool = False) -> Rules:
 ROW = rules_of()
 
 
-def details_of(order_id: str, *, payload: str = '{"lines":[]}') -> Details:
+def details_of(order_id: str, *, payload: str = '{"lines":[]}', at: datetime = NOW) -> Details:
     return Details(
         order_id=order_id,
         workflow="order",
@@ -78,7 +69,7 @@ def details_of(order_id: str, *, payload: str = '{"lines":[]}') -> Details:
         content_hash="hash-1",
         reply_queue="responses-shop",
         correlation_id="corr-1",
-        submitted_at=NOW,
+        submitted_at=at,
     )
 
 
@@ -90,12 +81,15 @@ def submitted(
     cause: str | None = None,
     at: datetime = NOW,
 ) -> Change:
-    decision = submit(rules, now=at)
-    cause = cause or fresh("orders:envelope")
-    details = details_of(order_id, payload=payload)
-    return first_change(
-        details, decision, Origin(by=BY, commit_id=fresh("commit"), cause=cause, at=at)
-    )
+    details = details_of(order_id, payload=payload, at=at)
+    return changed(None, submit(details, rules), cause or fresh("orders:envelope"))
+
+
+def changed(
+    order: Order | None, decision: Decision, cause: str | None, *, at: datetime = NOW
+) -> Change:
+    trigger = Trigger(by=BY, cause=cause)
+    return change_of(order, decision, trigger, commit_id=fresh("commit"), now=at)
 
 
 def upon(
@@ -107,11 +101,8 @@ def upon(
     out_at: datetime | None = None,
 ) -> Change:
     assert decision is not None
-    cause = cause or fresh("scheduler:envelope")
-    commit_id = fresh("commit")
-    return next_change(
-        order, decision, Origin(by=BY, commit_id=commit_id, cause=cause, at=at), out_at=out_at
-    )
+    change = changed(order, decision, cause or fresh("scheduler:envelope"), at=at)
+    return replace(change, out_at=out_at if decision.messages else None)
 
 
 def claimed(order: Order, rules: Rules = ROW, *, cause: str | None = None) -> Change:
@@ -142,7 +133,9 @@ def answered(
 
 def refused(order: Order, step: int, rules: Rules = ROW, *, at: datetime = NOW) -> Change:
     fault = Fault("out-of-stock", "none left of article 11")
-    decision = fail(order, order.steps[step], fault, rules, now=at, instance="scheduler-1")
+    decision = fail(
+        order, order.steps[step], fault, rules, now=at, decided_by=ByScheduler("scheduler-1")
+    )
     return upon(order, decision, at=at)
 
 
@@ -186,22 +179,17 @@ def with_result(order: Order, number: int, result: Content | None) -> Change:
 
 
 def fenced(order: Order, cause: str) -> Change:
-    return fence(order, Origin(by=BY, commit_id=fresh("commit"), cause=cause, at=NOW))
+    return changed(order, fence(order), cause)
 
 
 def rejected(order_id: str, *, at: datetime = NOW) -> Change:
-    details = details_of(order_id, payload="what came")
-    cause = fresh("dead-letters:envelope")
-    return rejection(details, Origin(by=BY, commit_id=fresh("commit"), cause=cause, at=at))
+    details = details_of(order_id, payload="what came", at=at)
+    return changed(None, rejection(details), fresh("dead-letters:envelope"))
 
 
 def revived(order: Order, rules: Rules = ROW) -> Change:
-    decision = submit(rules, now=NOW)
     details = details_of(order.order_id, payload="submitted anew")
-    cause = fresh("orders:envelope")
-    return revival(
-        order, details, decision, Origin(by=BY, commit_id=fresh("commit"), cause=cause, at=NOW)
-    )
+    return changed(order, submit(details, rules), fresh("orders:envelope"))
 
 
 def every_field_set(order: Order) -> Order:

@@ -65,7 +65,7 @@ async def test_a_table_of_a_newer_format_is_not_worked_on(azurite: Azurite) -> N
     await first.commit(cases.submitted("o"))
     await first.close()
     async with TableClient.from_connection_string(azurite.connection_string, table) as client:
-        meta = await client.get_entity(keys.META_PARTITION, keys.META)
+        meta = await client.get_entity(keys.META_PARTITION, keys.META_ROW)
         await client.update_entity({**meta, "Format": FORMAT + 1})
     store = TableStore.connect(azurite.connection_string, table)
     with pytest.raises(StoreMismatchError, match="format 2, and this version knows up to 1"):

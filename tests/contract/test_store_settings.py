@@ -66,7 +66,7 @@ async def test_rows_keep_the_names_of_the_pattern(azurite: Azurite) -> None:
         state = await client.get_entity(shard, keys.state("order-1"))
         step = await client.get_entity(shard, keys.step("order-1", 0))
         blocked = await client.get_entity(shard, keys.step("order-1", 1))
-        meta = await client.get_entity(keys.META_PARTITION, keys.META)
+        meta = await client.get_entity(keys.META_PARTITION, keys.META_ROW)
         names = [row["RowKey"] async for row in client.list_entities()]
     complete_by = key_time(NOW + 60 * cases.SECOND)
     five = {

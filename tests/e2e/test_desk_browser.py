@@ -30,7 +30,7 @@ from sas.desk.server import Desk, Office, serving
 from sas.domain import messages
 from sas.domain.queues import Queues
 from sas.operate import commands
-from sas.operate.commands import Asked, Intent
+from sas.operate.commands import Intent, OrderCommand
 from tests import business
 from tests.contract import cases
 from tests.functions_rig import EVERY_SECOND, ROOT, Rig, rig, until
@@ -308,7 +308,7 @@ async def _somebody_was_faster(system: Rig, desk: Desk, page: Page) -> None:
     await field.press_sequentially(" ")
     typed = await field.input_value()
     order = await system.order(order_id)
-    bob = Asked(order_id=order_id, seq=order.seq)
+    bob = OrderCommand(order_id=order_id, seq=order.seq)
     intent = Intent(verb=messages.Verb.ACKNOWLEDGE, by="bob")
     await commands.send(desk.office.bus, [bob], intent, desk.office.queues)
     await expect(page.locator("#stale")).to_be_visible()  # told before the form is sent
@@ -320,7 +320,10 @@ async def _somebody_was_faster(system: Rig, desk: Desk, page: Page) -> None:
     order = await system.order(order_id)
     async with page.expect_response(lambda answer: "x-live" in answer.request.headers):
         await commands.send(
-            desk.office.bus, [Asked(order_id=order_id, seq=order.seq)], intent, desk.office.queues
+            desk.office.bus,
+            [OrderCommand(order_id=order_id, seq=order.seq)],
+            intent,
+            desk.office.queues,
         )
     await expect(page.locator("#head h1 .chip")).to_have_text("Error")
     assert json.loads(await field.input_value()) == json.loads(typed)

@@ -34,7 +34,8 @@ def go_on(project: Path) -> None:
     put(
         project / "orders" / "workflows.py",
         ('Step("book-room", agent="hotel", time_allowed=TIME, after=(), undo=Undo())', room),
-        (CONFIRMED, APPROVED),
+        (AFTER_BOTH, f"{INDENT}),\n"),
+        (f'{INDENT}Step(\n{INDENT}    "confirm",\n', APPROVED),
     )
     put(
         project / "orders" / "__init__.py",
@@ -45,19 +46,15 @@ def go_on(project: Path) -> None:
     )
 
 
-CONFIRMED = """Step(
-                        "confirm",
-                        agent="desk",
-                        time_allowed=TIME,
-                        after=("book-room", "book-flight"),
-                    )"""
-APPROVED = """Step(
-                        "approve",
-                        agent="approver",
-                        time_allowed=TIME,
-                        after=("book-room", "book-flight"),
-                    ),
-                    Step("confirm", agent="desk", time_allowed=TIME)"""
+INDENT = " " * 20
+AFTER_BOTH = f'{INDENT}    after=("book-room", "book-flight"),\n{INDENT}),\n'
+APPROVED = f"""{INDENT}Step(
+{INDENT}    "approve",
+{INDENT}    agent="approver",
+{INDENT}    time_allowed=TIME,
+{AFTER_BOTH}{INDENT}Step(
+{INDENT}    "confirm",
+"""
 AGENTS = """
         "hostel": BookingAgent(HttpService("hostel", address), "/rooms"),
         "approver": ApproverAgent(HttpService("approver", env["APPROVALS_URL"]), "/approvals"),

@@ -15,7 +15,7 @@ import pytest
 
 from tests.infra.fake_commands import Commands
 from tests.infra.kit import INFRA, ROOT
-from tools.azd_hooks import asked
+from tools.azd_hooks import parameter_variables
 from tools.github_deploy import ISSUER, condition, settings, subject
 
 yaml: Any = importlib.import_module("yaml")
@@ -127,7 +127,7 @@ def test_the_workflow_has_the_values_of_azd_and_no_older_ones(tmp_path: Path) ->
 def test_the_workflow_hands_over_every_variable_that_the_parameters_ask_for(
     tmp_path: Path,
 ) -> None:
-    variables = {name: f"value of {name}" for name in asked()} | {"PATH": "/theirs"}
+    variables = {name: f"value of {name}" for name in parameter_variables()} | {"PATH": "/theirs"}
     done = subprocess.run(
         [sys.executable, "-m", "tools.github_deploy", "settings"],
         cwd=ROOT,
@@ -137,7 +137,7 @@ def test_the_workflow_hands_over_every_variable_that_the_parameters_ask_for(
         check=True,
     )
     lines = dict(line.split("=", 1) for line in done.stdout.splitlines())
-    assert lines == {name: f"value of {name}" for name in asked()}
+    assert lines == {name: f"value of {name}" for name in parameter_variables()}
 
 
 def test_a_variable_cannot_define_another_one() -> None:

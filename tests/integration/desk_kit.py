@@ -11,7 +11,7 @@ from html import unescape
 import aiohttp
 
 from sas.desk.server import Desk, Office, serving
-from sas.ports import BusUnavailableError, Message, Move, PayloadCodec, Peeked
+from sas.ports import BusUnavailableError, Message, MessageMove, PayloadCodec, Peeked
 from tests.unit.actors_kit import QUEUES, Kit
 
 
@@ -44,7 +44,7 @@ class Line:
     async def check_sending(self, queue: str) -> None:
         pass
 
-    async def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
+    async def move(self, path: str, moves: Sequence[MessageMove]) -> AsyncGenerator[bool]:
         """Move messages that ``put`` put there. Another reader may have taken them."""
         for move in moves:
             rest = [peeked for peeked in self.lying[path] if peeked.sequence not in move.sequences]

@@ -47,11 +47,13 @@ def test_help_does_not_wait_for_the_azure_sdk() -> None:
 PRINTS = """
 import sys, sas.cli.main
 from sas.cli import output
-from sas.cli.arguments import Verb
+from sas.cli.arguments import Subcommand
 run = lambda arguments: output.say("Zoë \\u4f60") or 0
-no_arguments = lambda parser: None
-verb = Verb(name="list", summary="", description="", add_arguments=no_arguments, run=run)
-sas.cli.main.VERBS = [verb]
+sas.cli.main.VERBS = [
+    Subcommand(
+        name="list", summary="", description="", add_arguments=lambda parser: None, run=run
+    )
+]
 sys.exit(sas.cli.main.main(["list"]))
 """
 

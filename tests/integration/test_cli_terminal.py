@@ -235,13 +235,13 @@ def asked(verb: str, *arguments: str, outlook: str, done: str) -> Callable[[At],
         assert await running == 1
         assert at.screen.last[0].startswith(f"order A is Error (seq 3); {verb} would {outlook}")
         assert at.screen.last[-1] == "nothing was sent"
-        assert at.scheduler.got == []
+        assert at.scheduler.commands == []
 
         running = asyncio.ensure_future(at.sas(verb, "B", *arguments))
         await at.screen.answer(f"{verb} order B? [y/N] ", "y\n")
         assert await running == 0
         assert at.screen.last[-1] == done
-        assert [(command.verb.value, command.order_id) for command in at.scheduler.got] == [
+        assert [(command.verb.value, command.order_id) for command in at.scheduler.commands] == [
             (verb, "B")
         ]
 

@@ -23,12 +23,12 @@ from devstack.servicebus.wire.links import QueueSenderLink
 from sas.adapters.endpoints import Endpoint
 from sas.cli import submission
 from sas.cli.arguments import Connection
-from sas.cli.reading import Item
-from sas.cli.submission import Plan, submit_and_follow
+from sas.cli.reading import InputItem
+from sas.cli.submission import SubmitOptions, submit_and_follow
 from sas.client import NewOrder, OrdersClient, links
 from sas.codec.orders import ORDER_BYTES_MAX
 from sas.domain.queues import Queues
-from sas.operate.errors import UnavailableError
+from sas.operate.errors import ServiceUnavailableError
 from tests.forked import sas_said
 from tests.functions_rig import until
 from tests.integration.client_cases import REPLIES, notification
@@ -262,11 +262,11 @@ async def test_a_bus_that_does_not_answer_is_reported_soon_and_once(
         queues=Queues(),
         order_bytes_max=ORDER_BYTES_MAX,
     )
-    orders = iter([Item(1, NewOrder(order_id="A", order={}))])
+    orders = iter([InputItem(1, NewOrder(order_id="A", order={}))])
     await broker.stop_listening()
-    with pytest.raises(UnavailableError, match=r"the broker\) is up\..* Nothing was sent\."):
+    with pytest.raises(ServiceUnavailableError, match=r"the broker\) is up\..* Nothing was sent\."):
         await submit_and_follow(
-            Plan(
+            SubmitOptions(
                 connection=where, items=orders, follow=True, json=False, quiet_s=300.0, urgent=False
             )
         )

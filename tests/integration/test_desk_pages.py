@@ -279,7 +279,7 @@ async def test_while_the_store_is_away_the_last_picture_stays_and_each_page_repo
     system = await night()
     async with desk_of(system) as browser:
         await browser.look("/")
-        system.store.away = system.store.partitions
+        system.store.partitions_away = system.store.partitions
         system.store.plan = lambda _operation, _key: StoreFault.UNAVAILABLE
         async with asyncio.timeout(60):
             while not browser.desk.watch.picture.problem:

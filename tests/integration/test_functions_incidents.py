@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import pytest_asyncio
 
-from sas.domain.change import Origin, first_change
 from sas.domain.submit import submit
 from sas.features.incidents.board import active_incidents
 from sas.features.incidents.rules import ActiveIncident
@@ -37,13 +36,8 @@ async def waiting(system: Rig, order_id: str, version: int, since: datetime) -> 
     rules = workflows().rules("order", 1)
     details = cases.details_of(order_id, payload=json.dumps(northwind()))
     details = replace(details, version=version, reply_queue=SHOP, submitted_at=since)
-    decision = submit(rules, now=since)
-    cause, commit_id = cases.fresh("orders:envelope"), cases.fresh("commit")
-    await system.store.commit(
-        first_change(
-            details, decision, Origin(by="test", commit_id=commit_id, cause=cause, at=since)
-        )
-    )
+    decision = submit(details, rules)
+    await system.store.commit(cases.changed(None, decision, cases.fresh("orders:envelope")))
 
 
 async def all_have(system: Rig, word: str, *order_ids: str) -> None:

@@ -65,25 +65,25 @@ def operator(night: Night) -> Night:
     night.fail("STUCK", DECLINED)
     night.submit("DONE")
     night.submit("UNDONE")
-    night.play(bob_undoes(night.made, "UNDONE"))
+    night.play(bob_undoes(night.system, "UNDONE"))
     return night
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_command_for_an_order_in_the_wrong_state(operator: Night, verb: str) -> None:
-    before = words(operator.made)
+    before = words(operator.system)
     order_id = WRONG[verb]
-    state = operator.made.state(order_id)
+    state = operator.system.state(order_id)
     output = operator.sas(verb, order_id, "--yes")
     output.refused(1, f"{verb} of order {order_id} is not possible", state)
-    assert (words(operator.made), operator.sent, output.out) == (before, [], "")
+    assert (words(operator.system), operator.sent_messages, output.out) == (before, [], "")
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_command_for_an_order_that_is_gone(operator: Night, verb: str) -> None:
     output = operator.sas(verb, "GONE", "--yes")
     output.refused(1, "there is no order 'GONE' here: check the id")
-    assert operator.sent == []
+    assert operator.sent_messages == []
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -94,9 +94,9 @@ def test_a_command_without_the_right_to_send(
         raise UndeliverableError(f"queue scheduler: {RIGHT}.", messages[0])
 
     monkeypatch.setattr(operator, "send", refused)
-    before = words(operator.made)
+    before = words(operator.system)
     operator.sas(verb, "STUCK", "--yes").refused(UNAVAILABLE, RIGHT)
-    assert words(operator.made) == before
+    assert words(operator.system) == before
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -105,12 +105,12 @@ def test_a_command_without_the_right_to_read(
 ) -> None:
     store_away(monkeypatch)
     operator.sas(verb, "STUCK", "--yes").refused(UNAVAILABLE, "you have no right")
-    assert operator.sent == []
+    assert operator.sent_messages == []
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_command_that_lost_a_race(operator: Night, verb: str) -> None:
-    system = operator.made
+    system = operator.system
     operator.before_send = lambda: FASTER[verb](system, "STUCK")
     output = operator.sas(verb, "STUCK", "--yes", "--wait", "5")
     output.refused(1, "not carried out: ")
@@ -119,12 +119,12 @@ def test_a_command_that_lost_a_race(operator: Night, verb: str) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_command_with_a_seq_that_is_old(operator: Night, verb: str) -> None:
-    seq = operator.made.order("STUCK").seq
-    operator.play(bob_looks(operator.made, "STUCK"))
-    before = words(operator.made)
+    seq = operator.system.order("STUCK").seq
+    operator.play(bob_looks(operator.system, "STUCK"))
+    before = words(operator.system)
     output = operator.sas(verb, "STUCK", "--yes", "--seq", str(seq))
     output.refused(1, f"nothing was sent: you saw seq {seq}, but the order is at seq {seq + 1}")
-    assert (words(operator.made), operator.sent) == (before, [])
+    assert (words(operator.system), operator.sent_messages) == (before, [])
 
 
 # -- The desk ---------------------------------------------------------------------------------

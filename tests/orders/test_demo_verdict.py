@@ -12,7 +12,7 @@ from samples.demo.tally import Tally
 from samples.demo.verdict import Verdict, judge
 from samples.services.faults import FaultKind
 from samples.services.ledger import EffectView, LedgerView
-from sas.domain.change import Decision, Origin, first_change, next_change
+from sas.domain.change import Decision, Trigger, change_of
 from sas.domain.claim import claim
 from sas.domain.ids import idempotency_key, message_id
 from sas.domain.messages import Notify, Outcome, Reply
@@ -38,10 +38,9 @@ async def processed(store: MemoryStore, order_id: str, steps: int = 3) -> None:
         correlation_id=None,
         submitted_at=NOW,
     )
-    submission = submit(WORKFLOW.rules, now=NOW)
-    order = await store.commit(
-        first_change(details, submission, Origin(by="t", commit_id="0", cause="orders:1", at=NOW))
-    )
+    submission = submit(details, WORKFLOW.rules)
+    trigger = Trigger(by="t", cause="orders:1")
+    order = await store.commit(change_of(None, submission, trigger, commit_id="0", now=NOW))
     order = await _next(store, order, claim(order, WORKFLOW.rules, now=NOW, instance="i"), "c")
     for number in range(steps):
         reply = Reply(
@@ -52,13 +51,13 @@ async def processed(store: MemoryStore, order_id: str, steps: int = 3) -> None:
             outcome=Outcome.DONE,
             result="{}",
         )
-        decision = answer(order, reply, WORKFLOW.rules, now=NOW, instance="i")
-        order = await _next(store, order, decision, f"r{number}")
+        done = answer(order, reply, WORKFLOW.rules, now=NOW, instance="i")
+        order = await _next(store, order, done, f"r{number}")
 
 
 async def _next(store: MemoryStore, order: Order, decision: Decision | None, cause: str) -> Order:
     assert decision is not None
-    change = next_change(order, decision, Origin(by="t", commit_id=cause, cause=cause, at=NOW))
+    change = change_of(order, decision, Trigger(by="t", cause=cause), commit_id=cause, now=NOW)
     return await store.commit(change)
 
 
@@ -67,7 +66,7 @@ async def all_notified(store: MemoryStore, order_id: str) -> Tally:
     for entry in await store.journal(order_id):
         for index, message in enumerate(entry.messages):
             if isinstance(message, Notify):
-                tally.seen.add(message_id(order_id, entry.seq, index))
+                tally.notification_ids.add(message_id(order_id, entry.seq, index))
     return tally
 
 
@@ -99,8 +98,8 @@ async def verdict_of(
     store = MemoryStore()
     await processed(store, "O-1", steps)
     tally = await all_notified(store, "O-1")
-    for notification_id in sorted(tally.seen)[:forget]:
-        tally.seen.discard(notification_id)
+    for notification_id in sorted(tally.notification_ids)[:forget]:
+        tally.notification_ids.discard(notification_id)
     ledgers = ledger("O-1", *effects, doubled=("O-1",) if doubled else ())
     return await judge(store, ["O-1"], tally, ledgers)
 

@@ -23,5 +23,5 @@ def test_the_agents_of_the_sample_run_by_the_command(capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("seed", [*range(14, 18), *long(range(18, 120))])
 def test_the_agents_of_the_sample_hold_every_invariant(seed: int) -> None:
-    sample = project_of("orders", ROOT, own=True)
+    sample = project_of("orders", ROOT, own_agents=True)
     assert play(sample, drawn(seed, sample.workflows)).violations == []

@@ -16,7 +16,7 @@ from itertools import product
 from typing import TypeVar
 
 from sas.domain import command
-from sas.domain.change import Change, Decision, Incident, Origin, next_change
+from sas.domain.change import Change, Decision, Incident, Trigger, change_of
 from sas.domain.claim import claim
 from sas.domain.command import resubmit, undo
 from sas.domain.expire import Excuse, expire, expire_deadline
@@ -396,12 +396,7 @@ def _follow(graph: Graph, order: Order, source: Key, event: Event) -> Edge | Non
     if decision is None:
         return None
     try:
-        change = next_change(
-            order,
-            decision,
-            Origin(by="test", commit_id="c", cause=None, at=event.at),
-            out_at=LATE,
-        )
+        change = change_of(order, decision, Trigger(by="test"), commit_id="c", now=event.at)
     except IllegalMoveError as error:
         graph.illegal.append(f"{event}: {error}")
         return None

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from sas.domain import command
-from sas.domain.change import Decision, Origin, next_change
+from sas.domain.change import Decision, Trigger, change_of
 from sas.domain.claim import claim
 from sas.domain.command import resubmit, undo
 from sas.domain.expire import Excuse, expire
@@ -360,7 +360,7 @@ class Protocol:
         decision = self.decision(order, event, replace(self.rules, unavailable=shut))
         if decision is None:
             return None
-        change = next_change(order, decision, Origin(by="test", commit_id="c", cause=None, at=LATE))
+        change = change_of(order, decision, Trigger(by="test"), commit_id="c", now=LATE)
         messages = []
         for message in decision.messages:
             if isinstance(message, Wake):

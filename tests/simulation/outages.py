@@ -87,7 +87,7 @@ Action = Callable[[System], None]
 
 def _turn(dependency: str) -> tuple[Action, Action]:
     """Return how something goes away and comes back."""
-    return (lambda s: s.turn(dependency, away=True), lambda s: s.turn(dependency, away=False))
+    return (lambda s: s.turn(dependency, is_away=True), lambda s: s.turn(dependency, is_away=False))
 
 
 QUEUES_HIT = (

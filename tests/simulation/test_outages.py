@@ -88,7 +88,7 @@ async def test_the_outages_that_were_seen_to_cost_orders_cost_none(
 
 def _no_table(system: System, *, outage: bool = False) -> None:
     _all_sends(system, refused=outage)
-    system.store.away = system.store.partitions if outage else frozenset()
+    system.store.partitions_away = system.store.partitions if outage else frozenset()
 
 
 def _all_sends(system: System, *, refused: bool = False, forbidden: bool = False) -> None:

@@ -284,19 +284,19 @@ async def test_what_a_function_handles_is_shown_by_peek() -> None:
 async def test_a_store_that_is_away_is_waited_for_as_long_as_the_adapter_waits() -> None:
     rig = Rig()
     store, clock = rig.world.store, rig.clock
-    store.away = store.partitions
+    store.partitions_away = store.partitions
     began = clock.now()
     with pytest.raises(StoreUnavailableError):
         await clock.run(store.load("O-1"))
     assert clock.now() - began == timedelta(seconds=10)
-    clock.call_later(5, lambda: setattr(store, "away", frozenset()))
+    clock.call_later(5, lambda: setattr(store, "partitions_away", frozenset()))
     assert await clock.run(store.load("O-1")) is None
 
 
 async def test_one_shard_that_is_away_leaves_the_others_and_the_leases() -> None:
     rig = Rig()
     store, clock = rig.world.store, rig.clock
-    store.away = frozenset({"00"})
+    store.partitions_away = frozenset({"00"})
     with pytest.raises(StoreUnavailableError):
         await clock.run(store.due("00", clock.now(), 1))
     assert await clock.run(store.due("01", clock.now(), 1)) == []

@@ -40,7 +40,7 @@ from sas.testing.plan import (
     dependencies,
     drawn,
 )
-from sas.testing.platform import ProjectError, host_rules, queue_rules
+from sas.testing.platform import PlatformFileError, host_rules, queue_rules
 from sas.testing.play import Played, play
 from sas.testing.remote import ModelService
 from sas.testing.shrink import shrunk
@@ -315,7 +315,7 @@ def test_the_deployed_rules_of_queues_and_host_are_played() -> None:
 def test_a_list_of_queues_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "infra").mkdir()
     (tmp_path / "infra/queues.json").write_text(text)
-    with pytest.raises(ProjectError, match=r"queues\.json is not a list of queues"):
+    with pytest.raises(PlatformFileError, match=r"queues\.json is not a list of queues"):
         queue_rules(tmp_path, ["payment"])
 
 

@@ -16,7 +16,7 @@ from sas.cli.sim import project_of
 from sas.domain.messages import Verb
 from sas.domain.workflow import OnFailure, Workflows
 from sas.ports import Business
-from sas.testing.own_agents import Given
+from sas.testing.own_agents import OwnApplication
 from sas.testing.plan import Chance, Kill, Plan, Press, Submit, drawn
 from sas.testing.play import Played, Project, play
 from sas.testing.tally import Tally
@@ -32,7 +32,7 @@ def project(agent: type[own.Careful], first: str = "stock") -> Project:
     def make() -> Business:
         return own.business(agent(), first)
 
-    inputs = Given(make=make, orders={"order": [{"amount": 1}, {"amount": 2}]}, answers={})
+    inputs = OwnApplication(make=make, orders={"order": [{"amount": 1}, {"amount": 2}]}, answers={})
     return Project.of(make().workflows, ROOT, inputs)
 
 
@@ -111,7 +111,9 @@ def test_a_step_that_an_operator_skipped_owes_no_effect() -> None:
         )
         return replace(standard, workflows=Workflows(workflows))
 
-    inputs = Given(make=make, orders={"order": [{"amount": 1}]}, answers={"*": [{"number": 1}]})
+    inputs = OwnApplication(
+        make=make, orders={"order": [{"amount": 1}]}, answers={"*": [{"number": 1}]}
+    )
     own_project = Project.of(make().workflows, ROOT, inputs)
     skips = [
         Press(
@@ -211,7 +213,7 @@ def test_the_command_names_the_step_that_is_not_idempotent_and_the_seed_that_sho
     seed, command = again.split(", ")
     where = f"--project {directory} --agents own --seed {seed}"
     assert command == f"sas sim --app {app} {where}"
-    shown = project_of(app, directory, own=True)
+    shown = project_of(app, directory, own_agents=True)
     story = play(shown, drawn(int(seed), shown.workflows), tell=True).story
     assert any(line.endswith(sentence) and "BROKEN: invariant 7" in line for line in story)
 
@@ -223,11 +225,11 @@ def test_local_settings_reach_the_business_and_its_agents_and_stay_out_of_the_en
     (directory / "local.settings.json").write_text(json.dumps({"Values": values}))
     monkeypatch.setenv("MY_OWN", "of the machine")
     before = dict(os.environ)
-    own_project = project_of("tests.own_businesses:configured", directory, own=True)
+    own_project = project_of("tests.own_businesses:configured", directory, own_agents=True)
     story = play(own_project, Plan(1, 1, (ORDER,)), tell=True).story
     assert any("POST /of-the-file" in line for line in story)
-    assert own_project.given is not None
-    with own_project.given.environment():
+    assert own_project.application is not None
+    with own_project.application.environment():
         assert os.environ["MY_OWN"] == "of the machine"
     assert dict(os.environ) == before
 

@@ -80,8 +80,8 @@ class ScriptedAgent:
     script: deque[Any] = field(default_factory=deque)
     calls: list[tuple[str, Call]] = field(default_factory=list)
 
-    def then(self, *what: Any) -> None:
-        self.script.extend(what)
+    def then(self, *behaviours: Any) -> None:
+        self.script.extend(behaviours)
 
     async def do(self, call: Call) -> Any:
         return await self._next("do", call)
@@ -94,10 +94,10 @@ class ScriptedAgent:
 
     async def _next(self, verb: str, call: Call) -> Any:
         self.calls.append((verb, call))
-        what = self.script.popleft() if self.script else {"by": call.key}
-        if isinstance(what, BaseException):
-            raise what
-        return await what(call) if callable(what) else what
+        behaviour = self.script.popleft() if self.script else {"by": call.key}
+        if isinstance(behaviour, BaseException):
+            raise behaviour
+        return await behaviour(call) if callable(behaviour) else behaviour
 
 
 @dataclass(kw_only=True)
@@ -183,7 +183,7 @@ class Kit:
     def state(self, order_id: str = "O-1") -> str:
         return self.order(order_id).process_state.value
 
-    def told(self, queue: str = SHOP) -> list[str]:
+    def notices(self, queue: str = SHOP) -> list[str]:
         """Return the kinds of the notifications that an application was sent."""
         return [external.notice_of(event.type) for event in self.events(queue)]
 
@@ -221,7 +221,7 @@ def kit(
     codec: PayloadCodec | None = None,
     queues: Queues = QUEUES,
     deploy_wait: timedelta = NO_TIME,
-    kept: KeptOrders | None = None,
+    kept_orders: KeptOrders | None = None,
     **checks: Callable[[bytes], object],
 ) -> Kit:
     """Return actors of one instance; ``beside`` another one they share store, bus and clock."""
@@ -248,7 +248,9 @@ def kit(
         payload_codec=codec,
         deploy_wait=deploy_wait,
     )
-    app = assemble(store, bus, clock=clock, business=business, settings=config, kept=kept)
+    app = assemble(
+        store, bus, clock=clock, business=business, settings=config, kept_orders=kept_orders
+    )
     return Kit(
         clock=clock,
         store=store,
@@ -298,8 +300,8 @@ def agent_actor(
 
 async def breaker_of(store: StateStore, agent: str = "stock") -> Breaker:
     """Return the state of an agent's circuit that all instances share."""
-    found = await breakers(store).read(agent)
-    return found.value if found else Breaker()
+    entry = await breakers(store).read(agent)
+    return entry.value if entry else Breaker()
 
 
 async def keep_breaker(store: StateStore, breaker: Breaker, agent: str = "stock") -> None:
@@ -310,7 +312,7 @@ async def keep_breaker(store: StateStore, breaker: Breaker, agent: str = "stock"
 
 def delivery(message: Message, **changes: Any) -> Delivery:
     """Return a message as a function receives it for the first time."""
-    told: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "body": message.body,
         "message_id": message.message_id,
         "queue": message.queue,
@@ -318,7 +320,7 @@ def delivery(message: Message, **changes: Any) -> Delivery:
         "properties": message.properties,
         "count": 1,
     }
-    return Delivery(**(told | changes))
+    return Delivery(**(defaults | changes))
 
 
 def received(queue: str, message_id: str, body: bytes, **changes: Any) -> Delivery:
@@ -390,27 +392,29 @@ def letter(
 DECLINED = "payment refused: the customer's card was declined"
 
 
-async def fail(made: Kit, order_id: str, agent: str, code: str, message: str) -> None:
+async def fail(system: Kit, order_id: str, agent: str, code: str, message: str) -> None:
     """Submit an order that one of its agents refuses."""
-    made.agents[agent].then(RefusedError(code, message))
-    await submit(made, order_id)
+    system.agents[agent].then(RefusedError(code, message))
+    await submit(system, order_id)
 
 
-async def submit(made: Kit, order_id: str, workflow: str = "care") -> None:
+async def submit(system: Kit, order_id: str, workflow: str = "care") -> None:
     """Submit an order, and let it go as far as it can."""
-    await made.submit(order(order_id, workflow=workflow, order={"amount": 12.50}), f"m-{order_id}")
-    await made.drain()
-    await made.later(1)
+    await system.submit(
+        order(order_id, workflow=workflow, order={"amount": 12.50}), f"m-{order_id}"
+    )
+    await system.drain()
+    await system.later(1)
 
 
 async def night() -> Kit:
     """Three orders failed in two ways, one is complete."""
-    made = kit(CARE)
+    system = kit(CARE)
     for order_id in ("10248", "10249"):
-        await fail(made, order_id, agent="payment", code="card-declined", message=DECLINED)
+        await fail(system, order_id, agent="payment", code="card-declined", message=DECLINED)
     await fail(
-        made, "10250", agent="stock", code="sold-out", message="nothing is left of product 11"
+        system, "10250", agent="stock", code="sold-out", message="nothing is left of product 11"
     )
-    await submit(made, "10251")
-    await made.later(60)
-    return made
+    await submit(system, "10251")
+    await system.later(60)
+    return system

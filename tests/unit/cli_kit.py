@@ -15,12 +15,12 @@ import pytest
 from sas.cli import arguments as args
 from sas.cli import output
 from sas.cli.main import main
-from sas.operate.errors import UnavailableError
+from sas.operate.errors import ServiceUnavailableError
 from sas.ports import (
     BusUnavailableError,
     Message,
     MessageBus,
-    Move,
+    MessageMove,
     Peeked,
     StateStore,
     StoreUnavailableError,
@@ -34,19 +34,19 @@ NO_RIGHT = "queue {}: to read it you need the role Azure Service Bus Data Receiv
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    made = MemoryStore()
+    memory = MemoryStore()
 
     @asynccontextmanager
     async def opened(where: args.Storage) -> AsyncIterator[StateStore]:
-        yield made
+        yield memory
 
     monkeypatch.setattr(args, "open_store", opened)
     monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
-    return made
+    return memory
 
 
 @dataclass
-class Said:
+class CommandResult:
     """What a command printed, and its exit code."""
 
     code: int
@@ -74,24 +74,24 @@ class Said:
 class Night:
     """All actors in memory, and an operator who types commands."""
 
-    made: Kit
+    system: Kit
     capsys: pytest.CaptureFixture[str]
     runs: bool = True
-    away: str = ""
+    outage: str = ""
     forbidden: set[str] = field(default_factory=set)
-    sent: list[Message] = field(default_factory=list)
+    sent_messages: list[Message] = field(default_factory=list)
     lying: dict[str, list[Peeked]] = field(default_factory=dict)
     before_send: Callable[[], Awaitable[None]] | None = None
 
-    def sas(self, *arguments: str) -> Said:
+    def sas(self, *arguments: str) -> CommandResult:
         """Run a command as it is typed."""
         self.capsys.readouterr()
         try:
             code = main(arguments)
         except SystemExit as ended:
             code = int(ended.code or 0)
-        said = self.capsys.readouterr()
-        return Said(code, said.out, said.err)
+        streams = self.capsys.readouterr()
+        return CommandResult(code, streams.out, streams.err)
 
     def play(self, work: Awaitable[Any]) -> None:
         """Let something happen to the system."""
@@ -106,62 +106,66 @@ class Night:
 
         async def run() -> None:
             body = order(order_id, workflow=workflow, order={"amount": 12.50})
-            await self.made.submit(body, f"m-{order_id}")
-            await self.made.drain()
-            await self.made.later(1)
+            await self.system.submit(body, f"m-{order_id}")
+            await self.system.drain()
+            await self.system.later(1)
 
         self.play(run())
 
     def fail(self, order_id: str, error: Exception, agent: str = "payment") -> None:
         """Submit an order that one of its agents refuses."""
-        self.made.agents[agent].then(error)
+        self.system.agents[agent].then(error)
         self.submit(order_id)
 
     def later(self, seconds: float) -> None:
-        self.play(self.made.later(seconds))
+        self.play(self.system.later(seconds))
 
     def put(self, path: str, body: bytes, **members: Any) -> None:
         """Put a message into a queue, as the bus shows it."""
-        lying = self.lying.setdefault(path, [])
-        number = len(lying) + 1
-        said: dict[str, Any] = {
+        messages = self.lying.setdefault(path, [])
+        number = len(messages) + 1
+        fields: dict[str, Any] = {
             "message_id": f"m-{number}",
-            "enqueued_at": self.made.clock.now(),
+            "enqueued_at": self.system.clock.now(),
         } | members
-        lying.append(Peeked(body=body, sequence=number, **said))
+        messages.append(Peeked(body=body, sequence=number, **fields))
 
     # -- The operator's bus: see sas.ports.OperatorBus ----------------------------------------
 
     async def send(self, messages: Sequence[Message]) -> None:
-        if self.away:
-            raise BusUnavailableError(self.away)
+        if self.outage:
+            raise BusUnavailableError(self.outage)
         if self.before_send is not None:
             happens, self.before_send = self.before_send, None
             await happens()
-        self.sent += messages
+        self.sent_messages += messages
         for message in messages if self.runs else ():
-            await self.made.hand(message)
-        await self.made.drain()
+            await self.system.hand(message)
+        await self.system.drain()
 
     async def peek(self, queue: str, limit: int) -> list[Peeked]:
-        if self.away:
-            raise BusUnavailableError(self.away)
+        if self.outage:
+            raise BusUnavailableError(self.outage)
         if queue in self.forbidden or "*" in self.forbidden:
             raise BusUnavailableError(NO_RIGHT.format(queue))
-        own = await self.made.bus.peek(queue, limit) if queue in self.made.bus.queues else []
-        return [*own, *self.lying.get(queue, ())][:limit]
+        messages = (
+            await self.system.bus.peek(queue, limit) if queue in self.system.bus.queues else []
+        )
+        return [*messages, *self.lying.get(queue, ())][:limit]
 
-    async def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
+    async def move(self, path: str, moves: Sequence[MessageMove]) -> AsyncGenerator[bool]:
         for move in moves:
             if move.message is not None:
-                self.sent.append(move.message)
-            rest = [one for one in self.lying[path] if one.sequence not in move.sequences]
+                self.sent_messages.append(move.message)
+            rest = [
+                message for message in self.lying[path] if message.sequence not in move.sequences
+            ]
             self.lying[path] = rest
             yield True
 
     async def check_sending(self, queue: str) -> None:
-        if self.away:
-            raise BusUnavailableError(self.away)
+        if self.outage:
+            raise BusUnavailableError(self.outage)
         if f"send {queue}" in self.forbidden:
             raise UndeliverableError(f"queue {queue}: no right to send.", Message(queue, "", b""))
 
@@ -169,12 +173,12 @@ class Night:
         pass
 
 
-def connect(monkeypatch: pytest.MonkeyPatch, made: Kit, bus: MessageBus) -> None:
+def connect(monkeypatch: pytest.MonkeyPatch, system: Kit, bus: MessageBus) -> None:
     """Let the command find this system: its store, its bus, its clock."""
 
     @asynccontextmanager
     async def open_store(where: args.Storage) -> AsyncIterator[StateStore]:
-        yield made.store
+        yield system.store
 
     @asynccontextmanager
     async def open_bus(endpoint: object) -> AsyncIterator[MessageBus]:
@@ -182,7 +186,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, made: Kit, bus: MessageBus) -> None
 
     monkeypatch.setattr(args, "open_store", open_store)
     monkeypatch.setattr(args, "open_bus", open_bus)
-    monkeypatch.setattr(output, "now", made.clock.now)
+    monkeypatch.setattr(output, "now", system.clock.now)
     monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
     monkeypatch.setenv("ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;x=y")
     monkeypatch.setenv("SAS_OPERATOR", "ann")
@@ -191,9 +195,9 @@ def connect(monkeypatch: pytest.MonkeyPatch, made: Kit, bus: MessageBus) -> None
 @pytest.fixture
 def night(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Night:
     """Return the actors with the command connected to them."""
-    made = Night(made=kit(CARE, CHAIN), capsys=capsys)
-    connect(monkeypatch, made.made, made)
-    return made
+    operator = Night(system=kit(CARE, CHAIN), capsys=capsys)
+    connect(monkeypatch, operator.system, operator)
+    return operator
 
 
 def store_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +205,7 @@ def store_away(monkeypatch: pytest.MonkeyPatch) -> None:
 
     @asynccontextmanager
     async def refused(where: args.Storage) -> AsyncIterator[StateStore]:
-        raise UnavailableError(str(StoreUnavailableError("the table: you have no right.")))
+        raise ServiceUnavailableError(str(StoreUnavailableError("the table: you have no right.")))
         yield  # type: ignore[unreachable]
 
     monkeypatch.setattr(args, "open_store", refused)
@@ -212,14 +216,14 @@ MINUTE = timedelta(minutes=1)
 
 def shown_in(guide: str) -> list[tuple[str, list[str]]]:
     """Return each command that a page shows, with the lines that it prints there."""
-    found: list[tuple[str, list[str]]] = []
+    commands: list[tuple[str, list[str]]] = []
     printing = False
     for line in guide.splitlines():
         if line.startswith("    $ sas "):
-            found.append((line.removeprefix("    $ sas "), []))
+            commands.append((line.removeprefix("    $ sas "), []))
             printing = True
         elif line and not line.startswith("    "):
             printing = False
         elif printing:
-            found[-1][1].append(line.removeprefix("    "))
-    return [(command, "\n".join(lines).rstrip().splitlines()) for command, lines in found]
+            commands[-1][1].append(line.removeprefix("    "))
+    return [(command, "\n".join(lines).rstrip().splitlines()) for command, lines in commands]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from sas.domain import command
-from sas.domain.change import Change, Decision, Incident, Origin, first_change, next_change
+from sas.domain.change import Change, Decision, Incident, Trigger, change_of
 from sas.domain.claim import claim
 from sas.domain.command import resubmit, undo
 from sas.domain.expire import expire, expire_deadline
@@ -109,10 +109,9 @@ def details_of(order_id: str = "order-1") -> Details:
 
 
 def submitted(rules: Rules, order_id: str = "order-1", at: datetime = T0) -> Change:
-    decision = submit(rules, now=at)
-    return first_change(
-        details_of(order_id), decision, Origin(by="test", commit_id="c", cause="orders:1", at=at)
-    )
+    decision = submit(replace(details_of(order_id), submitted_at=at), rules)
+    trigger = Trigger(by="test", cause="orders:1")
+    return change_of(None, decision, trigger, commit_id="c", now=at)
 
 
 def due_at(step: StepRecord, moment: datetime) -> StepRecord:
@@ -141,12 +140,12 @@ class Story:
     now: datetime = T0
     shut: frozenset[tuple[int, int]] = frozenset()
     order: Order = field(init=False)
-    sent: tuple[Outgoing, ...] = field(init=False)
+    messages: tuple[Outgoing, ...] = field(init=False)
     incident: Incident | None = None
 
     def __post_init__(self) -> None:
         change = submitted(self.rules, at=self.now)
-        self.order, self.sent = change.after, change.entry.messages
+        self.order, self.messages = change.after, change.entry.messages
 
     @property
     def rules(self) -> Rules:
@@ -171,12 +170,11 @@ class Story:
         """Commit a decision; return whether there was one."""
         self.incident = decision.incident if decision else None
         if decision is None:
-            self.sent = ()
+            self.messages = ()
             return False
-        change = next_change(
-            self.order, decision, Origin(by="test", commit_id="c", cause=None, at=self.now)
-        )
-        self.order, self.sent = change.after, change.entry.messages
+        trigger = Trigger(by="test")
+        change = change_of(self.order, decision, trigger, commit_id="c", now=self.now)
+        self.order, self.messages = change.after, change.entry.messages
         return True
 
     def claim(self, instance: str = "scheduler-1") -> bool:
@@ -260,8 +258,8 @@ class Story:
     def rest(self, name: str, *, seconds: float) -> None:
         """Let a Pending step rest, as an extended wait would."""
         until = self.now + timedelta(seconds=seconds)
-        rests = replace(self.step(name), turn=Resting(until))
-        steps = tuple(rests if s.name == name else s for s in self.order.steps)
+        resting_step = replace(self.step(name), turn=Resting(until))
+        steps = tuple(resting_step if s.name == name else s for s in self.order.steps)
         self.order = replace(self.order, steps=steps)
 
     @property
@@ -275,27 +273,27 @@ class Story:
         """What the last decision asked of agents: step, direction, epoch."""
         return [
             (self.order.steps[m.step].name, m.direction.value, m.epoch)
-            for m in self.sent
+            for m in self.messages
             if isinstance(m, Request)
         ]
 
     @property
-    def asked(self) -> list[tuple[str, str, int]]:
+    def routed_requests(self) -> list[tuple[str, str, int]]:
         """What the last decision asked of which agents: step, direction, route."""
         return [
             (step.name, m.direction.value, step.call.route)
-            for m in self.sent
+            for m in self.messages
             if isinstance(m, Request)
             for step in [self.order.steps[m.step]]
         ]
 
     @property
     def notices(self) -> list[str]:
-        return [m.notice.value for m in self.sent if isinstance(m, Notify)]
+        return [m.notice.value for m in self.messages if isinstance(m, Notify)]
 
     @property
     def alerts(self) -> list[str]:
-        return [m.alert.value for m in self.sent if isinstance(m, Alert)]
+        return [m.alert.value for m in self.messages if isinstance(m, Alert)]
 
     @property
     def incident_kind(self) -> str | None:
@@ -304,7 +302,7 @@ class Story:
 
     @property
     def woken(self) -> bool:
-        return Wake() in self.sent
+        return Wake() in self.messages
 
     @property
     def undoing(self) -> bool:

@@ -52,30 +52,30 @@ STOCK = QUEUES.agent("stock")
 
 async def requested(**changes: Any) -> tuple[Kit, Message]:
     """Return a kit and the request that its scheduler sent to the first agent."""
-    made = kit()
-    await made.submit(order(**changes))
-    await made.step(QUEUES.scheduler)
-    message = made.bus.take(STOCK)
+    system = kit()
+    await system.submit(order(**changes))
+    await system.step(QUEUES.scheduler)
+    message = system.bus.take(STOCK)
     assert message is not None
-    return made, message
+    return system, message
 
 
-def replies(made: Kit) -> list[ReplyMessage]:
-    return [internal.decode(m.body, ReplyMessage) for m in made.bus.messages(QUEUES.replies)]
+def replies(system: Kit) -> list[ReplyMessage]:
+    return [internal.decode(m.body, ReplyMessage) for m in system.bus.messages(QUEUES.replies)]
 
 
-def takes(seconds: float, made: Kit, result: Any = None) -> Callable[[Call], Awaitable[Any]]:
+def takes(seconds: float, system: Kit, result: Any = None) -> Callable[[Call], Awaitable[Any]]:
     async def work(_call: Call) -> Any:
-        await made.clock.sleep(seconds)
+        await system.clock.sleep(seconds)
         return result
 
     return work
 
 
 async def test_an_agent_is_given_the_order_the_key_and_its_complete_by() -> None:
-    made, message = await requested(order={"lines": [1], "note": "é"})
-    await made.hand(message)
-    ((verb, call),) = made.agents["stock"].calls
+    system, message = await requested(order={"lines": [1], "note": "é"})
+    await system.hand(message)
+    ((verb, call),) = system.agents["stock"].calls
     assert verb == "do"
     assert call.order == {"lines": [1], "note": "é"}
     assert call.order_id == "O-1"
@@ -86,38 +86,38 @@ async def test_an_agent_is_given_the_order_the_key_and_its_complete_by() -> None
 
 
 async def test_the_reply_names_the_dispatch_and_carries_the_result() -> None:
-    made, message = await requested()
-    made.agents["stock"].then({"reservation": [1, None, "é"]})
-    await made.hand(message)
-    (reply,) = replies(made)
+    system, message = await requested()
+    system.agents["stock"].then({"reservation": [1, None, "é"]})
+    await system.hand(message)
+    (reply,) = replies(system)
     assert (reply.order_id, reply.step, reply.direction, reply.epoch) == ("O-1", 0, "do", 1)
     assert reply.outcome == "done"
     assert json.loads(internal.text_of(reply.result) or "") == {"reservation": [1, None, "é"]}
 
 
 async def test_a_request_delivered_twice_is_answered_under_one_message_id() -> None:
-    made, message = await requested()
-    await made.hand(message)
-    await made.hand(message)
-    assert made.ids(QUEUES.replies) == ["O-1/00/do/1"] * 2
-    assert {call.key for _, call in made.agents["stock"].calls} == {"O-1/reserve"}
+    system, message = await requested()
+    await system.hand(message)
+    await system.hand(message)
+    assert system.ids(QUEUES.replies) == ["O-1/00/do/1"] * 2
+    assert {call.key for _, call in system.agents["stock"].calls} == {"O-1/reserve"}
 
 
 async def test_every_retry_carries_the_same_key() -> None:
-    made, message = await requested()
-    made.agents["stock"].then(TransientError("503"), TransientError("reset"), {"ok": 1})
-    await made.hand(message)
-    assert [call.key for _, call in made.agents["stock"].calls] == ["O-1/reserve"] * 3
-    assert [reply.outcome for reply in replies(made)] == ["done"]
+    system, message = await requested()
+    system.agents["stock"].then(TransientError("503"), TransientError("reset"), {"ok": 1})
+    await system.hand(message)
+    assert [call.key for _, call in system.agents["stock"].calls] == ["O-1/reserve"] * 3
+    assert [reply.outcome for reply in replies(system)] == ["done"]
 
 
 async def test_what_a_service_asks_for_with_retry_after_is_waited_for() -> None:
-    made, message = await requested()
-    made.agents["stock"].then(TransientError("429", timedelta(seconds=7)))
-    await made.hand(message)
-    waited = (made.clock.now() - START).total_seconds()
+    system, message = await requested()
+    system.agents["stock"].then(TransientError("429", timedelta(seconds=7)))
+    await system.hand(message)
+    waited = (system.clock.now() - START).total_seconds()
     assert 7.0 <= waited <= 7.2
-    assert len(replies(made)) == 1
+    assert len(replies(system)) == 1
 
 
 async def test_delays_grow_up_to_their_bound_and_never_overflow() -> None:
@@ -131,113 +131,113 @@ async def test_delays_grow_up_to_their_bound_and_never_overflow() -> None:
 
 
 async def test_a_retry_after_beyond_complete_by_is_silence_at_once() -> None:
-    made, message = await requested()
-    made.agents["stock"].then(TransientError("429", timedelta(seconds=60)))
-    await made.hand(message)
-    assert made.clock.now() == START
-    assert len(made.agents["stock"].calls) == 1
-    assert replies(made) == []
+    system, message = await requested()
+    system.agents["stock"].then(TransientError("429", timedelta(seconds=60)))
+    await system.hand(message)
+    assert system.clock.now() == START
+    assert len(system.agents["stock"].calls) == 1
+    assert replies(system) == []
 
 
 async def test_a_service_that_is_down_for_long_is_tried_until_complete_by_then_silence() -> None:
-    made, message = await requested()
-    made.agents["stock"].then(*[TransientError("down")] * 1000)
-    await made.hand(message)
-    assert len(made.agents["stock"].calls) > 15
-    assert made.clock.now() <= START + ALLOWED
-    assert replies(made) == []
-    assert made.rejected() == []
-    assert made.alerts() == []
+    system, message = await requested()
+    system.agents["stock"].then(*[TransientError("down")] * 1000)
+    await system.hand(message)
+    assert len(system.agents["stock"].calls) > 15
+    assert system.clock.now() <= START + ALLOWED
+    assert replies(system) == []
+    assert system.rejected() == []
+    assert system.alerts() == []
 
 
 async def test_a_call_is_cut_off_at_complete_by_and_sends_no_reply() -> None:
-    made, message = await requested()
-    cut: list[bool] = []
+    system, message = await requested()
+    cancellations: list[bool] = []
 
     async def hangs(_call: Call) -> None:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            cut.append(True)
+            cancellations.append(True)
             raise
 
-    made.agents["stock"].then(hangs)
-    await made.hand(message)
-    assert cut == [True]
-    assert made.clock.now() == START + ALLOWED
-    assert replies(made) == []
+    system.agents["stock"].then(hangs)
+    await system.hand(message)
+    assert cancellations == [True]
+    assert system.clock.now() == START + ALLOWED
+    assert replies(system) == []
 
 
 async def test_a_request_found_past_its_complete_by_calls_nothing_before_it_has_more_time() -> None:
-    made, message = await requested()
-    await made.later(ALLOWED.total_seconds())
-    await made.hand(message)
-    await made.later(2)
-    (again,) = made.bus.messages(QUEUES.agent("stock"))
-    await made.hand(again)
-    assert made.agents["stock"].calls == []  # the scheduler has not granted it
-    await made.step(QUEUES.replies)
-    assert made.words()[-1] == "progress"
-    await made.later(2)
-    await made.drain()
-    assert made.state() == "Processed"
-    assert made.order().steps[0].epoch == 1
+    system, message = await requested()
+    await system.later(ALLOWED.total_seconds())
+    await system.hand(message)
+    await system.later(2)
+    (second_request,) = system.bus.messages(QUEUES.agent("stock"))
+    await system.hand(second_request)
+    assert system.agents["stock"].calls == []  # the scheduler has not granted it
+    await system.step(QUEUES.replies)
+    assert system.words()[-1] == "progress"
+    await system.later(2)
+    await system.drain()
+    assert system.state() == "Processed"
+    assert system.order().steps[0].epoch == 1
 
 
 async def test_an_answer_just_within_complete_by_is_sent() -> None:
-    made, message = await requested()
-    made.agents["stock"].then(takes(29.9, made, {"ok": 1}))
-    await made.hand(message)
-    assert len(replies(made)) == 1
+    system, message = await requested()
+    system.agents["stock"].then(takes(29.9, system, {"ok": 1}))
+    await system.hand(message)
+    assert len(replies(system)) == 1
 
 
 async def test_a_refusal_that_comes_as_complete_by_passes_is_not_sent() -> None:
-    made, message = await requested()
+    system, message = await requested()
 
     async def refuses_late(_call: Call) -> None:
-        made.clock.set(START + ALLOWED)
+        system.clock.set(START + ALLOWED)
         raise RefusedError("late", "too late")
 
-    made.agents["stock"].then(refuses_late)
-    await made.hand(message)
-    assert replies(made) == []
+    system.agents["stock"].then(refuses_late)
+    await system.hand(message)
+    assert replies(system) == []
 
 
 async def test_a_refusal_for_good_is_not_retried_and_is_the_reply() -> None:
-    made, message = await requested()
-    made.agents["stock"].then(RefusedError("out-of-stock", "none of 7 left"))
-    await made.hand(message)
-    assert len(made.agents["stock"].calls) == 1
-    (reply,) = replies(made)
+    system, message = await requested()
+    system.agents["stock"].then(RefusedError("out-of-stock", "none of 7 left"))
+    await system.hand(message)
+    assert len(system.agents["stock"].calls) == 1
+    (reply,) = replies(system)
     assert reply.outcome == "refused"
     assert reply.error is not None
     assert (reply.error.code, reply.error.message) == ("out-of-stock", "none of 7 left")
 
 
 async def test_a_refusal_as_long_as_a_book_is_cut_to_what_is_kept() -> None:
-    made, message = await requested()
-    made.agents["stock"].then(RefusedError("c" * 500, "m" * 100_000))
-    await made.hand(message)
-    error = replies(made)[0].error
+    system, message = await requested()
+    system.agents["stock"].then(RefusedError("c" * 500, "m" * 100_000))
+    await system.hand(message)
+    error = replies(system)[0].error
     assert error is not None
     assert (len(error.code), len(error.message)) == (100, 1000)
 
 
 async def test_a_refusal_in_halves_of_characters_is_still_a_reply() -> None:
-    made, message = await requested()
-    made.agents["stock"].then(RefusedError("x\ud800", "half a character: \udfff"))
-    await made.hand(message)
-    assert [reply.outcome for reply in replies(made)] == ["refused"]
+    system, message = await requested()
+    system.agents["stock"].then(RefusedError("x\ud800", "half a character: \udfff"))
+    await system.hand(message)
+    assert [reply.outcome for reply in replies(system)] == ["refused"]
 
 
 async def test_a_bug_in_an_agent_raises_so_that_the_message_comes_again() -> None:
-    made, message = await requested()
-    made.agents["stock"].then(KeyError("product_id"))
+    system, message = await requested()
+    system.agents["stock"].then(KeyError("product_id"))
     with pytest.raises(KeyError):
-        await made.hand(message)
-    assert replies(made) == []
-    await made.hand(message)
-    assert len(replies(made)) == 1
+        await system.hand(message)
+    assert replies(system) == []
+    await system.hand(message)
+    assert len(replies(system)) == 1
 
 
 @pytest.mark.parametrize(
@@ -252,10 +252,10 @@ async def test_a_bug_in_an_agent_raises_so_that_the_message_comes_again() -> Non
 async def test_a_result_that_is_not_json_is_refused_with_what_to_return(
     junk: Any, why: str
 ) -> None:
-    made, message = await requested()
-    made.agents["stock"].then(junk)
-    await made.hand(message)
-    (reply,) = replies(made)
+    system, message = await requested()
+    system.agents["stock"].then(junk)
+    await system.hand(message)
+    (reply,) = replies(system)
     assert (reply.outcome, reply.error and reply.error.code) == ("refused", "result-no-json")
     assert reply.error is not None
     assert why in reply.error.message
@@ -264,10 +264,10 @@ async def test_a_result_that_is_not_json_is_refused_with_what_to_return(
 
 @pytest.mark.parametrize("character", ["x", "é", "\U0001f600"])
 async def test_a_result_that_is_too_large_is_refused_with_what_to_do(character: str) -> None:
-    made, message = await requested()
-    made.agents["stock"].then(character * RESULT_BYTES_MAX)
-    await made.hand(message)
-    (reply,) = replies(made)
+    system, message = await requested()
+    system.agents["stock"].then(character * RESULT_BYTES_MAX)
+    await system.hand(message)
+    (reply,) = replies(system)
     assert reply.outcome == "refused"
     assert reply.error is not None
     assert reply.error.code == "result-too-large"
@@ -275,13 +275,13 @@ async def test_a_result_that_is_too_large_is_refused_with_what_to_do(character: 
 
 
 async def test_a_result_as_large_as_is_kept_reaches_the_next_agent_and_the_application() -> None:
-    made, message = await requested()
+    system, message = await requested()
     text = "x" * (RESULT_BYTES_MAX - 2)
-    made.agents["stock"].then(text)
-    await made.hand(message)
-    await made.drain()
-    assert made.agents["payment"].calls[0][1].results == {"reserve": text}
-    assert made.state() == "Processed"
+    system.agents["stock"].then(text)
+    await system.hand(message)
+    await system.drain()
+    assert system.agents["payment"].calls[0][1].results == {"reserve": text}
+    assert system.state() == "Processed"
 
 
 def nested(depth: int) -> Any:
@@ -293,38 +293,38 @@ def nested(depth: int) -> Any:
 
 @pytest.mark.parametrize("depth", [29, 30, 31, 32, 40, 100_000])
 async def test_a_result_however_deep_reaches_the_next_agent_or_is_refused(depth: int) -> None:
-    made, message = await requested()
-    made.agents["stock"].then(nested(depth))
-    await made.hand(message)
-    await made.drain()
-    assert made.rejected() == []
-    if made.state() == "Processed":
-        assert made.agents["payment"].calls[0][1].results == {"reserve": nested(depth)}
+    system, message = await requested()
+    system.agents["stock"].then(nested(depth))
+    await system.hand(message)
+    await system.drain()
+    assert system.rejected() == []
+    if system.state() == "Processed":
+        assert system.agents["payment"].calls[0][1].results == {"reserve": nested(depth)}
     else:
         assert depth > 29
-        assert made.state() == "Compensated"
-        failed = [e.data.error for e in made.events() if e.type == "sas.order.failed.v1"]
+        assert system.state() == "Compensated"
+        failed = [e.data.error for e in system.events() if e.type == "sas.order.failed.v1"]
         assert failed[0] is not None
         assert failed[0].code == "result-too-deep"
 
 
 async def test_no_result_at_all_is_a_result() -> None:
-    made, message = await requested()
-    made.agents["stock"].then(takes(0, made))
-    await made.hand(message)
-    await made.drain()
-    assert made.state() == "Processed"
-    assert made.order().steps[0].result == "null"
-    assert made.agents["payment"].calls[0][1].results == {"reserve": None}
+    system, message = await requested()
+    system.agents["stock"].then(takes(0, system))
+    await system.hand(message)
+    await system.drain()
+    assert system.state() == "Processed"
+    assert system.order().steps[0].result == "null"
+    assert system.agents["payment"].calls[0][1].results == {"reserve": None}
 
 
 async def test_an_undo_is_given_what_its_own_do_returned() -> None:
-    made, message = await requested()
-    made.agents["stock"].then({"reservation_id": 7})
-    made.agents["payment"].then(RefusedError("declined", "no"))
-    await made.hand(message)
-    await made.drain()
-    verb, call = made.agents["stock"].calls[-1]
+    system, message = await requested()
+    system.agents["stock"].then({"reservation_id": 7})
+    system.agents["payment"].then(RefusedError("declined", "no"))
+    await system.hand(message)
+    await system.drain()
+    verb, call = system.agents["stock"].calls[-1]
     assert verb == "undo"
     assert call.own_result == {"reservation_id": 7}
     assert call.key == "O-1/reserve"
@@ -332,24 +332,24 @@ async def test_an_undo_is_given_what_its_own_do_returned() -> None:
 
 @pytest.mark.parametrize("size", [100_000, 160 * 1024, 200_000, 250_000])
 async def test_an_order_of_any_size_reaches_its_agents_whole(size: int) -> None:
-    made, message = await requested(order={"text": "x" * size})
+    system, message = await requested(order={"text": "x" * size})
     assert len(message.body) < INLINE_BYTES_MAX + 1
-    await made.hand(message)
-    await made.drain()
-    assert made.state() == "Processed"
-    for agent in made.agents.values():
+    await system.hand(message)
+    await system.drain()
+    assert system.state() == "Processed"
+    for agent in system.agents.values():
         assert [call.order for _, call in agent.calls] == [{"text": "x" * size}]
-    assert made.agents["payment"].calls[0][1].results == {"reserve": {"by": "O-1/reserve"}}
+    assert system.agents["payment"].calls[0][1].results == {"reserve": {"by": "O-1/reserve"}}
 
 
 async def test_an_undo_of_a_large_order_is_given_its_own_result_too() -> None:
-    made, message = await requested(order={"text": "x" * 200_000})
-    made.agents["stock"].then({"reservation_id": 7})
-    made.agents["payment"].then(RefusedError("declined", "no"))
-    await made.hand(message)
-    await made.drain()
-    assert made.state() == "Compensated"
-    assert made.agents["stock"].calls[-1][1].own_result == {"reservation_id": 7}
+    system, message = await requested(order={"text": "x" * 200_000})
+    system.agents["stock"].then({"reservation_id": 7})
+    system.agents["payment"].then(RefusedError("declined", "no"))
+    await system.hand(message)
+    await system.drain()
+    assert system.state() == "Compensated"
+    assert system.agents["stock"].calls[-1][1].own_result == {"reservation_id": 7}
 
 
 @pytest.mark.parametrize(
@@ -359,13 +359,13 @@ async def test_an_agent_of_a_large_order_is_given_the_results_before_its_step_on
     workflow: str, results: dict[str, Any]
 ) -> None:
     """A small order gives the same results: a step that ran in parallel is not among them."""
-    made = kit()
-    await made.submit(order(workflow=workflow, order={"text": "x" * 200_000}))
-    await made.step(QUEUES.scheduler)
-    await made.step(STOCK)
-    await made.step(QUEUES.replies)
-    await made.step(QUEUES.agent("payment"))
-    assert made.agents["payment"].calls[0][1].results == results
+    system = kit()
+    await system.submit(order(workflow=workflow, order={"text": "x" * 200_000}))
+    await system.step(QUEUES.scheduler)
+    await system.step(STOCK)
+    await system.step(QUEUES.replies)
+    await system.step(QUEUES.agent("payment"))
+    assert system.agents["payment"].calls[0][1].results == results
 
 
 def offloaded(message: Message) -> Message:
@@ -379,45 +379,45 @@ async def test_what_all_together_is_too_large_to_travel_is_read_from_the_order()
     large = {"text": "x" * 60_000}
     steps = [Step(f"s{n}", agent="stock", time_allowed=ALLOWED, after=()) for n in range(3)]
     last = Step("last", agent="payment", time_allowed=ALLOWED, after=("s0", "s1", "s2"))
-    made = kit(Workflow("wide", version=1, steps=(*steps, last)))
-    made.agents["stock"].then(*["y" * 40_000] * 3)
-    await made.submit(order(workflow="wide", order=large))
-    await made.drain()
-    ((_, call),) = made.agents["payment"].calls
+    system = kit(Workflow("wide", version=1, steps=(*steps, last)))
+    system.agents["stock"].then(*["y" * 40_000] * 3)
+    await system.submit(order(workflow="wide", order=large))
+    await system.drain()
+    ((_, call),) = system.agents["payment"].calls
     assert call.order == large
     assert call.results == {f"s{n}": "y" * 40_000 for n in range(3)}
 
 
 async def test_a_claim_check_of_an_order_no_longer_stored_is_refused() -> None:
-    made, message = await requested(order={"text": "x" * 200_000})
-    made.store.orders.clear()
-    made.store.payloads.clear()
-    await made.hand(message)
-    (reply,) = replies(made)
+    system, message = await requested(order={"text": "x" * 200_000})
+    system.store.orders.clear()
+    system.store.payloads.clear()
+    await system.hand(message)
+    (reply,) = replies(system)
     assert reply.error is not None
     assert reply.error.code == "unknown-order"
-    assert made.agents["stock"].calls == []
+    assert system.agents["stock"].calls == []
 
 
 async def test_the_store_being_down_for_a_claim_check_lets_the_request_come_again() -> None:
-    for text, missed in (("x" * 200_000, "get_payload"), ("x", "load")):
-        made, message = await requested(order={"text": text})
-        message = message if missed == "get_payload" else offloaded(message)
-        made.store.fail_next(missed, StoreFault.UNAVAILABLE)
+    for text, operation in (("x" * 200_000, "get_payload"), ("x", "load")):
+        system, message = await requested(order={"text": text})
+        message = message if operation == "get_payload" else offloaded(message)
+        system.store.fail_next(operation, StoreFault.UNAVAILABLE)
         with pytest.raises(StoreUnavailableError):
-            await made.hand(message)
-        await made.hand(message)
-        assert len(replies(made)) == 1
+            await system.hand(message)
+        await system.hand(message)
+        assert len(replies(system)) == 1
 
 
 async def test_a_reply_that_the_bus_does_not_take_lets_the_request_come_again() -> None:
-    made, message = await requested()
-    made.bus.fail_next(BusFault.LOST_ANSWER)
+    system, message = await requested()
+    system.bus.fail_next(BusFault.LOST_ANSWER)
     with pytest.raises(BusUnavailableError):
-        await made.hand(message)
-    await made.hand(message)
-    assert made.ids(QUEUES.replies) == ["O-1/00/do/1"] * 2
-    assert {call.key for _, call in made.agents["stock"].calls} == {"O-1/reserve"}
+        await system.hand(message)
+    await system.hand(message)
+    assert system.ids(QUEUES.replies) == ["O-1/00/do/1"] * 2
+    assert {call.key for _, call in system.agents["stock"].calls} == {"O-1/reserve"}
 
 
 @pytest.mark.parametrize(
@@ -437,65 +437,65 @@ async def test_a_reply_that_the_bus_does_not_take_lets_the_request_come_again() 
 async def test_poison_on_an_agents_queue_is_put_aside_with_an_alert(
     change: Callable[[bytes], bytes],
 ) -> None:
-    made, message = await requested()
+    system, message = await requested()
     poison = change(message.body)
     assert poison != message.body
-    await made.hand(Message(STOCK, "m-9", poison))
-    (kept,) = made.rejected()
-    assert kept.body.encode() == poison
-    assert kept.source_queue == STOCK
-    assert [alert.kind for alert in made.alerts()] == ["rejected"]
-    assert made.agents["stock"].calls == []
+    await system.hand(Message(STOCK, "m-9", poison))
+    (rejection,) = system.rejected()
+    assert rejection.body.encode() == poison
+    assert rejection.source_queue == STOCK
+    assert [alert.kind for alert in system.alerts()] == ["rejected"]
+    assert system.agents["stock"].calls == []
 
 
 async def test_what_was_handled_is_returned_for_the_caller_to_see() -> None:
-    made, message = await requested()
-    reply = await made.run(made.actors["stock"].handle(delivery(message, message_id="m")))
+    system, message = await requested()
+    reply = await system.run(system.actors["stock"].handle(delivery(message, message_id="m")))
     assert reply is not None
     assert reply.outcome is Outcome.DONE
     assert (
-        await made.run(made.actors["stock"].handle(received(QUEUES.agent("stock"), "m", b"")))
+        await system.run(system.actors["stock"].handle(received(QUEUES.agent("stock"), "m", b"")))
         is None
     )
 
 
 async def test_a_late_call_that_lands_after_the_undo_does_not_move_the_order() -> None:
     """An agent hangs past CompleteBy, the order is undone, then its answer arrives."""
-    made, message = await requested()
+    system, message = await requested()
     slow = ScriptedAgent()
-    slow.then(takes(29, made, {"late": 1}))
-    actor = agent_actor(made.context, "stock", slow)
-    await made.run(actor.handle(delivery(message, message_id="m")))
-    late = made.bus.take(QUEUES.replies)
-    assert late is not None
-    made.agents["stock"].then(*[TransientError("down")] * 1000)
+    slow.then(takes(29, system, {"late": 1}))
+    actor = agent_actor(system.context, "stock", slow)
+    await system.run(actor.handle(delivery(message, message_id="m")))
+    late_reply = system.bus.take(QUEUES.replies)
+    assert late_reply is not None
+    system.agents["stock"].then(*[TransientError("down")] * 1000)
     for _ in range(6):
-        await made.later(31)
-        await made.sweep()
-        await made.drain()
-        made.agents["stock"].script.clear()
-    state = made.order()
-    await made.hand(late)
-    assert made.order() == state
+        await system.later(31)
+        await system.sweep()
+        await system.drain()
+        system.agents["stock"].script.clear()
+    state = system.order()
+    await system.hand(late_reply)
+    assert system.order() == state
 
 
 async def test_a_result_in_halves_of_characters_is_kept_in_whole_ones() -> None:
-    made, message = await requested()
-    made.agents["stock"].then({"name": "x\ud800", "face": "\U0001f600"})
-    await made.hand(message)
-    await made.step(QUEUES.replies)
-    assert made.rejected() == []
-    assert json.loads(str(made.order().steps[0].result)) == {"name": "x?", "face": "\U0001f600"}
+    system, message = await requested()
+    system.agents["stock"].then({"name": "x\ud800", "face": "\U0001f600"})
+    await system.hand(message)
+    await system.step(QUEUES.replies)
+    assert system.rejected() == []
+    assert json.loads(str(system.order().steps[0].result)) == {"name": "x?", "face": "\U0001f600"}
 
 
 async def test_an_undo_is_confirmed_however_much_its_service_answers() -> None:
-    made, message = await requested()
-    await made.hand(message)
-    await made.step(QUEUES.replies)
-    made.agents["payment"].then(RefusedError("declined", "no"))
-    made.agents["stock"].then("x" * (RESULT_BYTES_MAX + 1))
-    await made.drain()
-    assert made.states() == ["Compensated", "Compensated"]
+    system, message = await requested()
+    await system.hand(message)
+    await system.step(QUEUES.replies)
+    system.agents["payment"].then(RefusedError("declined", "no"))
+    system.agents["stock"].then("x" * (RESULT_BYTES_MAX + 1))
+    await system.drain()
+    assert system.states() == ["Compensated", "Compensated"]
 
 
 # The last error of its attempts
@@ -505,43 +505,43 @@ def answered_500(text: str = "hotel answered 500: out of memory") -> TransientEr
     return TransientError(text, kind="http-500", error_answer=True)
 
 
-async def last_error(made: Kit) -> AttemptError | None:
-    stored = await made.run(made.store.load("O-1"))
+async def last_error(system: Kit) -> AttemptError | None:
+    stored = await system.run(system.store.load("O-1"))
     assert stored is not None
     return stored.steps[0].last_error
 
 
-def kept_errors(made: Kit, monkeypatch: pytest.MonkeyPatch) -> list[AttemptError]:
+def kept_errors(system: Kit, monkeypatch: pytest.MonkeyPatch) -> list[AttemptError]:
     """Return a list that takes every error that the store is asked to keep."""
-    kept: list[AttemptError] = []
-    keep = made.store.keep_error
+    errors: list[AttemptError] = []
+    keep = system.store.keep_error
 
     async def listed(order_id: str, step: int, error: AttemptError) -> None:
-        kept.append(error)
+        errors.append(error)
         await keep(order_id, step, error)
 
-    monkeypatch.setattr(made.store, "keep_error", listed)
-    return kept
+    monkeypatch.setattr(system.store, "keep_error", listed)
+    return errors
 
 
 async def test_the_error_of_a_failed_attempt_is_kept_and_reported_when_its_step_times_out() -> None:
-    made = kit(replace(CARE, steps=tuple(replace(one, failures_max=0) for one in CARE.steps)))
-    made.agents["stock"].then(*[answered_500()] * 1000)
-    await made.submit(order(workflow="care"))
-    await made.drain()
-    error = await last_error(made)
+    system = kit(replace(CARE, steps=tuple(replace(step, failures_max=0) for step in CARE.steps)))
+    system.agents["stock"].then(*[answered_500()] * 1000)
+    await system.submit(order(workflow="care"))
+    await system.drain()
+    error = await last_error(system)
     assert error is not None
     assert (error.epoch, error.attempt, error.kind) == (1, 1, "http-500")
-    await made.later(31)
-    await made.sweep()
-    said = "Last error (http-500): hotel answered 500: out of memory"
-    (alert,) = made.alerts()
-    (told,) = [e.data.error for e in made.events() if e.data.error]
-    assert said in alert.text
-    assert told.message.endswith(said)
-    stored = await made.run(made.store.load("O-1"))
+    await system.later(31)
+    await system.sweep()
+    sentence = "Last error (http-500): hotel answered 500: out of memory"
+    (alert,) = system.alerts()
+    (fault,) = [e.data.error for e in system.events() if e.data.error]
+    assert sentence in alert.text
+    assert fault.message.endswith(sentence)
+    stored = await system.run(system.store.load("O-1"))
     assert stored is not None
-    page = "\n".join(look.page(stored, [], made.clock.now()))
+    page = "\n".join(look.page(stored, [], system.clock.now()))
     assert "last error (epoch 1, attempt 1, " in page
     (first, _) = record_of(stored, [], content=False)["Steps"]
     assert first["LastError"]["Message"] == "hotel answered 500: out of memory"
@@ -550,53 +550,53 @@ async def test_the_error_of_a_failed_attempt_is_kept_and_reported_when_its_step_
 async def test_without_a_failed_attempt_the_store_is_asked_nothing_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made, message = await requested()
-    kept, before = kept_errors(made, monkeypatch), made.store.requests
-    await made.hand(message)
-    assert (kept, made.store.requests) == ([], before)
+    system, message = await requested()
+    errors, before = kept_errors(system, monkeypatch), system.store.requests
+    await system.hand(message)
+    assert (errors, system.store.requests) == ([], before)
 
 
 async def test_an_error_that_stays_the_same_is_kept_once_for_each_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made, message = await requested()
-    kept = kept_errors(made, monkeypatch)
-    made.agents["stock"].then(*[answered_500()] * 1000)
-    await made.hand(message)
-    assert len(made.agents["stock"].calls) > 15
-    assert [error.attempt for error in kept] == [1]
+    system, message = await requested()
+    errors = kept_errors(system, monkeypatch)
+    system.agents["stock"].then(*[answered_500()] * 1000)
+    await system.hand(message)
+    assert len(system.agents["stock"].calls) > 15
+    assert [error.attempt for error in errors] == [1]
 
 
 async def test_errors_that_change_are_kept_every_few_seconds_and_the_last_one_always(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made, message = await requested()
-    kept = kept_errors(made, monkeypatch)
-    made.agents["stock"].then(*[answered_500(f"error {number}") for number in range(1000)])
-    await made.hand(message)
-    calls = len(made.agents["stock"].calls)
-    gaps = [later.at - earlier.at for earlier, later in pairwise(kept)]
-    assert 3 <= len(kept) <= 7
+    system, message = await requested()
+    errors = kept_errors(system, monkeypatch)
+    system.agents["stock"].then(*[answered_500(f"error {number}") for number in range(1000)])
+    await system.hand(message)
+    calls = len(system.agents["stock"].calls)
+    gaps = [later.at - earlier.at for earlier, later in pairwise(errors)]
+    assert 3 <= len(errors) <= 7
     assert all(gap >= timedelta(seconds=5) for gap in gaps[:-1])
-    assert kept[-1].message == f"error {calls - 1}"
-    assert kept[-1].at < START + ALLOWED
+    assert errors[-1].message == f"error {calls - 1}"
+    assert errors[-1].at < START + ALLOWED
 
 
 async def test_a_bug_in_an_agent_is_kept_as_the_error_of_its_step() -> None:
-    made, message = await requested()
-    made.agents["stock"].then(KeyError("room"))
+    system, message = await requested()
+    system.agents["stock"].then(KeyError("room"))
     with pytest.raises(KeyError):
-        await made.hand(message)
-    error = await last_error(made)
+        await system.hand(message)
+    error = await last_error(system)
     assert error is not None
     assert (error.kind, error.message) == ("agent-bug", "KeyError: 'room'")
 
 
 async def test_an_error_as_long_as_a_book_in_halves_of_characters_is_cut_to_what_is_kept() -> None:
-    made, message = await requested()
-    made.agents["stock"].then(TransientError("\ud800" + "m" * 100_000, kind="k" * 500))
-    await made.hand(message)
-    error = await last_error(made)
+    system, message = await requested()
+    system.agents["stock"].then(TransientError("\ud800" + "m" * 100_000, kind="k" * 500))
+    await system.hand(message)
+    error = await last_error(system)
     assert error is not None
     assert (len(error.kind), len(error.message)) == (100, 500)
     error.message.encode()
@@ -604,59 +604,59 @@ async def test_an_error_as_long_as_a_book_in_halves_of_characters_is_cut_to_what
 
 @pytest.mark.parametrize("fault", [StoreFault.UNAVAILABLE, StoreFault.LOST_ANSWER])
 async def test_a_store_that_is_away_costs_only_the_text_of_an_error(fault: StoreFault) -> None:
-    made, message = await requested()
-    made.store.fail_next("keep_error", *[fault] * 10)
-    made.agents["stock"].then(answered_500(), answered_500(), {"ok": 1})
-    await made.hand(message)
-    assert [reply.outcome for reply in replies(made)] == ["done"]
+    system, message = await requested()
+    system.store.fail_next("keep_error", *[fault] * 10)
+    system.agents["stock"].then(answered_500(), answered_500(), {"ok": 1})
+    await system.hand(message)
+    assert [reply.outcome for reply in replies(system)] == ["done"]
 
 
 async def test_a_store_that_does_not_answer_delays_the_next_attempt_by_little(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made, message = await requested()
+    system, message = await requested()
 
     async def hangs(*_: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(made.store, "keep_error", hangs)
-    made.agents["stock"].then(answered_500(), {"ok": 1})
-    await made.hand(message)
-    assert [reply.outcome for reply in replies(made)] == ["done"]
-    assert made.clock.now() < START + timedelta(seconds=KEEP_ERROR_SECONDS + 1)
+    monkeypatch.setattr(system.store, "keep_error", hangs)
+    system.agents["stock"].then(answered_500(), {"ok": 1})
+    await system.hand(message)
+    assert [reply.outcome for reply in replies(system)] == ["done"]
+    assert system.clock.now() < START + timedelta(seconds=KEEP_ERROR_SECONDS + 1)
 
 
 async def test_the_clock_alone_says_how_long_the_store_may_take_to_keep_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made, message = await requested()
-    keep, kept = made.store.keep_error, []
+    system, message = await requested()
+    keep, records = system.store.keep_error, []
 
-    async def on_a_busy_machine(*given: Any) -> None:
+    async def on_a_busy_machine(*arguments: Any) -> None:
         time.sleep(0.002)  # noqa: ASYNC251  the whole process is late
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        await keep(*given)
-        kept.append(given)
+        await keep(*arguments)
+        records.append(arguments)
 
-    monkeypatch.setattr(made.store, "keep_error", on_a_busy_machine)
+    monkeypatch.setattr(system.store, "keep_error", on_a_busy_machine)
     monkeypatch.setattr("sas.actors.agent.KEEP_ERROR_SECONDS", 0.001)
-    made.agents["stock"].then(answered_500(), {"ok": 1})
-    await made.hand(message)
-    assert len(kept) == 1
+    system.agents["stock"].then(answered_500(), {"ok": 1})
+    await system.hand(message)
+    assert len(records) == 1
 
 
 async def test_a_refusal_and_an_attempt_past_complete_by_keep_no_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made, message = await requested()
-    kept = kept_errors(made, monkeypatch)
+    system, message = await requested()
+    errors = kept_errors(system, monkeypatch)
 
     async def fails_late(_call: Call) -> None:
-        made.clock.set(START + ALLOWED)
+        system.clock.set(START + ALLOWED)
         raise answered_500()
 
-    made.agents["stock"].then(RefusedError("none", "none left"), fails_late)
-    await made.hand(message)
-    await made.hand(message)
-    assert kept == []
+    system.agents["stock"].then(RefusedError("none", "none left"), fails_late)
+    await system.hand(message)
+    await system.hand(message)
+    assert errors == []

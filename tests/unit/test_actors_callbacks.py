@@ -55,7 +55,7 @@ CARE = Workflow(
 )
 
 
-class Given(list[Callback]):
+class IssuedCallbacks(list[Callback]):
     """The callbacks that an agent asked for."""
 
     def awaits(self, within: timedelta = HOUR) -> Callable[[Call], Awaitable[Any]]:
@@ -68,25 +68,27 @@ class Given(list[Callback]):
 
 async def awaiting(*workflows: Workflow, **policy: Any) -> tuple[Kit, Callback]:
     """Return a kit whose first step awaits a callback, and that callback."""
-    made = kit(*workflows, **policy)
-    given = Given()
-    await made.submit()
-    made.agents["stock"].then(given.awaits())
-    await made.drain()
-    return made, given[0]
+    system = kit(*workflows, **policy)
+    callbacks = IssuedCallbacks()
+    await system.submit()
+    system.agents["stock"].then(callbacks.awaits())
+    await system.drain()
+    return system, callbacks[0]
 
 
-def said(callback: Callback, message_id: str = "c-1", **members: Any) -> Message:
+def callback_message(callback: Callback, message_id: str = "c-1", **members: Any) -> Message:
     return called_back(callback.token, message_id, **members)
 
 
-async def post(made: Kit, token: str | None, body: Any = None, header: str | None = None) -> Answer:
+async def post(
+    system: Kit, token: str | None, body: Any = None, header: str | None = None
+) -> Answer:
     raw = body if isinstance(body, bytes) else json.dumps(body or {"outcome": "done"}).encode()
-    return await made.run(made.callbacks.answer(token, header, raw))
+    return await system.run(system.callbacks.answer(token, header, raw))
 
 
-def waiting(made: Kit) -> list[Message]:
-    return [queued.message for queued in made.bus.queues[QUEUES.callbacks].waiting]
+def waiting(system: Kit) -> list[Message]:
+    return [queued.message for queued in system.bus.queues[QUEUES.callbacks].waiting]
 
 
 # What an agent is given
@@ -112,11 +114,11 @@ async def test_without_an_address_the_token_is_all() -> None:
 
 
 async def test_without_a_key_the_error_of_asking_for_a_callback_says_what_to_set() -> None:
-    made = kit(callback_keys=CallbackKeys())
-    await made.submit()
-    made.agents["stock"].then(Given().awaits())
+    system = kit(callback_keys=CallbackKeys())
+    await system.submit()
+    system.agents["stock"].then(IssuedCallbacks().awaits())
     with pytest.raises(CallbacksOffError, match="SAS_CALLBACK_KEY is missing"):
-        await made.drain()
+        await system.drain()
     bare = Call(order_id="O-1", step="reserve", key="k", complete_by=START, order={}, results={})
     with pytest.raises(CallbacksOffError):
         bare.callback(HOUR)
@@ -128,177 +130,184 @@ async def test_without_a_key_the_error_of_asking_for_a_callback_says_what_to_set
 
 
 async def test_a_callback_ends_its_step_and_the_order_goes_on() -> None:
-    made, callback = await awaiting()
-    await made.hand(said(callback))
-    await made.drain()
-    assert made.state() == "Processed"
-    assert made.agents["payment"].calls[0][1].results == {"reserve": {"signed_by": "Ann"}}
-    assert made.journal()[3].by == "callback"
-    assert made.rejected() == []
+    system, callback = await awaiting()
+    await system.hand(callback_message(callback))
+    await system.drain()
+    assert system.state() == "Processed"
+    assert system.agents["payment"].calls[0][1].results == {"reserve": {"signed_by": "Ann"}}
+    assert system.journal()[3].by == "callback"
+    assert system.rejected() == []
 
 
 async def test_a_refusal_fails_the_step_with_its_reason() -> None:
-    made, callback = await awaiting(CARE)
+    system, callback = await awaiting(CARE)
     error = {"code": "declined", "message": "Bob said no"}
-    await made.hand(said(callback, outcome="refused", result=None, error=error))
-    assert made.state() == "Error"
-    fault = made.order().steps[0].error
+    await system.hand(callback_message(callback, outcome="refused", result=None, error=error))
+    assert system.state() == "Error"
+    fault = system.order().steps[0].error
     assert fault is not None
     assert fault.code == "declined"
-    before = made.order()
-    await made.hand(said(callback, "c-2", outcome="refused", result=None, error=error))
-    assert made.order() == before
-    assert waiting(made) == []
+    before = system.order()
+    await system.hand(
+        callback_message(callback, "c-2", outcome="refused", result=None, error=error)
+    )
+    assert system.order() == before
+    assert waiting(system) == []
 
 
 async def test_a_callback_that_is_redelivered_or_sent_again_counts_once() -> None:
-    made, callback = await awaiting()
-    await made.hand(said(callback))
-    await made.drain()
-    before, told = made.order(), made.told()
-    await made.hand(said(callback))
-    await made.hand(said(callback, "c-2"))
-    await made.hand(said(callback, "c-3", result={"signed_by": "Bob"}))
-    assert (made.order(), made.rejected()) == (before, [])
-    assert made.told().count("completed") == told.count("completed") == 1
+    system, callback = await awaiting()
+    await system.hand(callback_message(callback))
+    await system.drain()
+    before, notices = system.order(), system.notices()
+    await system.hand(callback_message(callback))
+    await system.hand(callback_message(callback, "c-2"))
+    await system.hand(callback_message(callback, "c-3", result={"signed_by": "Bob"}))
+    assert (system.order(), system.rejected()) == (before, [])
+    assert system.notices().count("completed") == notices.count("completed") == 1
 
 
 async def test_after_a_crash_between_commit_and_send_its_messages_go_all_the_same() -> None:
-    made, callback = await awaiting()
-    made.bus.fail_next(BusFault.UNAVAILABLE)
+    system, callback = await awaiting()
+    system.bus.fail_next(BusFault.UNAVAILABLE)
     with pytest.raises(BusUnavailableError):
-        await made.hand(said(callback))
-    assert made.states() == ["Processed", "Processing"]
-    await made.later(3700)  # its token has expired meanwhile
-    await made.hand(said(callback))
-    assert len(made.requests("payment")) == 1
+        await system.hand(callback_message(callback))
+    assert system.states() == ["Processed", "Processing"]
+    await system.later(3700)  # its token has expired meanwhile
+    await system.hand(callback_message(callback))
+    assert len(system.requests("payment")) == 1
 
 
 async def test_it_counts_for_whichever_attempt_is_out() -> None:
-    made = kit()
-    given = Given()
-    await made.submit()
-    made.agents["stock"].then(given.awaits(timedelta(hours=2)), given.awaits())
-    await made.drain()
-    step = made.order().steps[0]
+    system = kit()
+    callbacks = IssuedCallbacks()
+    await system.submit()
+    system.agents["stock"].then(callbacks.awaits(timedelta(hours=2)), callbacks.awaits())
+    await system.drain()
+    step = system.order().steps[0]
     assert step.complete_by == START + timedelta(hours=2)
-    await made.later(2 * 3600 - 1)
-    made.clock.set(made.clock.now() + timedelta(seconds=1.5))
-    assert await made.sweep() == {"step reset": 1}
-    await made.drain()
-    assert made.order().steps[0].epoch == 2
-    await made.hand(said(given[0]))  # the first attempt's, a little late
-    await made.drain()
-    assert made.state() == "Processed"
+    await system.later(2 * 3600 - 1)
+    system.clock.set(system.clock.now() + timedelta(seconds=1.5))
+    assert await system.sweep() == {"step reset": 1}
+    await system.drain()
+    assert system.order().steps[0].epoch == 2
+    await system.hand(callback_message(callbacks[0]))  # the first attempt's, a little late
+    await system.drain()
+    assert system.state() == "Processed"
 
 
 async def test_between_two_attempts_it_waits_and_counts_at_the_next() -> None:
-    made, callback = await awaiting(CARE)
+    system, callback = await awaiting(CARE)
     error = {"code": "declined", "message": "no"}
-    await made.hand(said(callback, outcome="refused", result=None, error=error))
-    assert made.state() == "Error"
-    await made.hand(said(callback, "c-2"))  # changed her mind, before anybody has looked
-    assert made.rejected() == []
-    (put_back,) = waiting(made)
-    assert put_back.scheduled_at == START + timedelta(seconds=5)
-    await made.later(6)
-    await made.drain()  # still in Error: it is put back again, for longer
-    (again,) = waiting(made)
-    assert again.message_id != put_back.message_id
-    assert again.scheduled_at is not None
-    assert again.scheduled_at >= made.clock.now() + timedelta(seconds=6)
-    made.agents["stock"].then(AwaitCallback(HOUR))
-    await made.hand(command("resubmit", made.order().seq))
-    await made.drain()
-    assert made.states()[0] == "Processing"
-    await made.later(60)
-    await made.drain()
-    assert made.state() == "Processed"
+    await system.hand(callback_message(callback, outcome="refused", result=None, error=error))
+    assert system.state() == "Error"
+    # She changes her mind, before anybody has looked.
+    await system.hand(callback_message(callback, "c-2"))
+    assert system.rejected() == []
+    (copy,) = waiting(system)
+    assert copy.scheduled_at == START + timedelta(seconds=5)
+    await system.later(6)
+    await system.drain()  # still in Error: it is put back again, for longer
+    (second_copy,) = waiting(system)
+    assert second_copy.message_id != copy.message_id
+    assert second_copy.scheduled_at is not None
+    assert second_copy.scheduled_at >= system.clock.now() + timedelta(seconds=6)
+    system.agents["stock"].then(AwaitCallback(HOUR))
+    await system.hand(command("resubmit", system.order().seq))
+    await system.drain()
+    assert system.states()[0] == "Processing"
+    await system.later(60)
+    await system.drain()
+    assert system.state() == "Processed"
 
 
 async def test_an_outage_past_its_tokens_end_rejects_no_callback_between_two_attempts() -> None:
-    made, callback = await awaiting(CARE)
-    await made.hand(said(callback, outcome="refused", result=None))
-    await made.hand(said(callback, "c-2"))
-    await made.later(3 * 24 * 3600)  # nothing is received meanwhile
-    await made.drain()
-    assert (len(waiting(made)), made.rejected()) == (1, [])
-    made.agents["stock"].then(AwaitCallback(HOUR))
-    await made.hand(command("resubmit", made.order().seq))
-    await made.drain()
-    await made.later(15 * 60)
-    await made.drain()
-    assert made.state() == "Processed"
+    system, callback = await awaiting(CARE)
+    await system.hand(callback_message(callback, outcome="refused", result=None))
+    await system.hand(callback_message(callback, "c-2"))
+    await system.later(3 * 24 * 3600)  # nothing is received meanwhile
+    await system.drain()
+    assert (len(waiting(system)), system.rejected()) == (1, [])
+    system.agents["stock"].then(AwaitCallback(HOUR))
+    await system.hand(command("resubmit", system.order().seq))
+    await system.drain()
+    await system.later(15 * 60)
+    await system.drain()
+    assert system.state() == "Processed"
 
 
 async def test_a_callback_that_waited_long_past_its_tokens_end_is_kept_and_reported() -> None:
-    made, callback = await awaiting(CARE)
-    await made.hand(said(callback, outcome="refused", result=None))
-    await made.hand(said(callback, "c-2"))
-    await made.later(WAIT_MIN.total_seconds() - 1)
-    await made.drain()
-    assert len(waiting(made)) == 1
-    await made.later(15 * 60)
-    await made.drain()
-    assert waiting(made) == []
-    (kept,) = made.rejected()
-    assert (kept.reason, kept.order_id, kept.source_queue) == ("expired", "O-1", "callbacks")
-    assert "rejected" in [alert.kind for alert in made.alerts()]
+    system, callback = await awaiting(CARE)
+    await system.hand(callback_message(callback, outcome="refused", result=None))
+    await system.hand(callback_message(callback, "c-2"))
+    await system.later(WAIT_MIN.total_seconds() - 1)
+    await system.drain()
+    assert len(waiting(system)) == 1
+    await system.later(15 * 60)
+    await system.drain()
+    assert waiting(system) == []
+    (rejection,) = system.rejected()
+    assert (rejection.reason, rejection.order_id, rejection.source_queue) == (
+        "expired",
+        "O-1",
+        "callbacks",
+    )
+    assert "rejected" in [alert.kind for alert in system.alerts()]
 
 
 async def test_a_callback_to_a_step_that_is_being_undone_is_kept_and_reported() -> None:
-    made, callback = await awaiting()
-    await made.hand(command("undo", made.order().seq))
-    await made.hand(said(callback))
-    (kept,) = made.rejected()
-    assert kept.reason == "too-late"
-    assert "undo what you did" in kept.description
-    await made.drain()
-    assert made.state() == "Compensated"
+    system, callback = await awaiting()
+    await system.hand(command("undo", system.order().seq))
+    await system.hand(callback_message(callback))
+    (rejection,) = system.rejected()
+    assert rejection.reason == "too-late"
+    assert "undo what you did" in rejection.description
+    await system.drain()
+    assert system.state() == "Compensated"
 
 
 async def test_a_cancelled_step_is_ended_by_its_callback_and_then_undone() -> None:
-    made, callback = await awaiting()
-    await made.hand(command("cancel", made.order().seq))
-    await made.hand(said(callback))
-    await made.drain()
-    assert made.state() == "Compensated"
-    verb, call = made.agents["stock"].calls[-1]
+    system, callback = await awaiting()
+    await system.hand(command("cancel", system.order().seq))
+    await system.hand(callback_message(callback))
+    await system.drain()
+    assert system.state() == "Compensated"
+    verb, call = system.agents["stock"].calls[-1]
     assert (verb, call.own_result) == ("undo", {"signed_by": "Ann"})
 
 
 async def test_an_undo_may_be_ended_by_a_callback_too_but_not_by_that_of_its_do() -> None:
-    made = kit()
-    given = Given()
-    await made.submit()
-    made.agents["stock"].then(given.awaits(), given.awaits())
-    made.agents["payment"].then(RefusedError("declined", "no"))
-    await made.drain()
-    await made.hand(said(given[0]))
-    await made.drain()
-    assert made.states() == ["Compensating", "Compensated"]
-    await made.hand(said(given[0], "c-2", result={"other": 1}))
-    assert [one.reason for one in made.rejected()] == ["too-late"]
-    await made.hand(said(given[1], "c-3"))
-    assert made.state() == "Compensated"
-    await made.hand(said(given[1], "c-4", result=None))
-    assert len(made.rejected()) == 1
+    system = kit()
+    callbacks = IssuedCallbacks()
+    await system.submit()
+    system.agents["stock"].then(callbacks.awaits(), callbacks.awaits())
+    system.agents["payment"].then(RefusedError("declined", "no"))
+    await system.drain()
+    await system.hand(callback_message(callbacks[0]))
+    await system.drain()
+    assert system.states() == ["Compensating", "Compensated"]
+    await system.hand(callback_message(callbacks[0], "c-2", result={"other": 1}))
+    assert [rejection.reason for rejection in system.rejected()] == ["too-late"]
+    await system.hand(callback_message(callbacks[1], "c-3"))
+    assert system.state() == "Compensated"
+    await system.hand(callback_message(callbacks[1], "c-4", result=None))
+    assert len(system.rejected()) == 1
 
 
 async def test_the_callback_of_an_input_that_was_replaced_comes_too_late() -> None:
-    made, callback = await awaiting(CARE)
-    await made.hand(said(callback, outcome="refused", result=None))
-    edit = command("resubmit", made.order().seq)
+    system, callback = await awaiting(CARE)
+    await system.hand(callback_message(callback, outcome="refused", result=None))
+    edit = command("resubmit", system.order().seq)
     body = edit.body.replace(b'"seq"', b'"input":{"lines":[]},"seq"')
-    given = Given()
-    made.agents["stock"].then(None, given.awaits())
-    await made.hand(Message(edit.queue, edit.message_id, body))
-    await made.drain()
-    await made.hand(said(callback, "c-2"))
-    assert [one.reason for one in made.rejected()] == ["too-late"]
-    await made.hand(said(given[0], "c-3"))
-    await made.drain()
-    assert made.state() == "Processed"
+    callbacks = IssuedCallbacks()
+    system.agents["stock"].then(None, callbacks.awaits())
+    await system.hand(Message(edit.queue, edit.message_id, body))
+    await system.drain()
+    await system.hand(callback_message(callback, "c-2"))
+    assert [rejection.reason for rejection in system.rejected()] == ["too-late"]
+    await system.hand(callback_message(callbacks[0], "c-3"))
+    await system.drain()
+    assert system.state() == "Processed"
 
 
 @pytest.mark.parametrize(
@@ -312,82 +321,82 @@ async def test_the_callback_of_an_input_that_was_replaced_comes_too_late() -> No
 async def test_a_message_that_is_not_a_callback_is_put_aside_with_an_alert(
     change: Callable[[bytes], bytes], reason: str
 ) -> None:
-    made, callback = await awaiting()
-    message = said(callback)
+    system, callback = await awaiting()
+    message = callback_message(callback)
     assert change(message.body) != message.body
-    before = made.order()
-    await made.hand(Message(QUEUES.callbacks, "c-9", change(message.body)))
-    assert [one.reason for one in made.rejected()] == [reason]
-    assert [alert.kind for alert in made.alerts()] == ["rejected"]
-    assert made.order() == before
+    before = system.order()
+    await system.hand(Message(QUEUES.callbacks, "c-9", change(message.body)))
+    assert [rejection.reason for rejection in system.rejected()] == [reason]
+    assert [alert.kind for alert in system.alerts()] == ["rejected"]
+    assert system.order() == before
 
 
 async def test_a_callback_of_an_order_that_was_purged_is_put_aside() -> None:
-    made, callback = await awaiting()
-    made.store.orders.clear()
-    await made.hand(said(callback))
-    assert [one.reason for one in made.rejected()] == ["unknown-order"]
+    system, callback = await awaiting()
+    system.store.orders.clear()
+    await system.hand(callback_message(callback))
+    assert [rejection.reason for rejection in system.rejected()] == ["unknown-order"]
 
 
 async def test_another_orders_token_ends_that_orders_step_and_no_other() -> None:
-    made, callback = await awaiting()
-    given = Given()
-    await made.submit(order("O-2"), "m-2")
-    made.agents["stock"].then(given.awaits())
-    await made.drain()
-    await made.hand(said(given[0]))
-    await made.drain()
-    assert (made.state("O-2"), made.state("O-1")) == ("Processed", "Processing")
-    assert callback.token != given[0].token
+    system, callback = await awaiting()
+    callbacks = IssuedCallbacks()
+    await system.submit(order("O-2"), "m-2")
+    system.agents["stock"].then(callbacks.awaits())
+    await system.drain()
+    await system.hand(callback_message(callbacks[0]))
+    await system.drain()
+    assert (system.state("O-2"), system.state("O-1")) == ("Processed", "Processing")
+    assert callback.token != callbacks[0].token
 
 
 # By HTTP
 
 
 async def test_a_posted_callback_is_taken_and_ends_its_step() -> None:
-    made, callback = await awaiting()
-    answer = await post(made, callback.token, {"outcome": "done", "result": 7})
+    system, callback = await awaiting()
+    answer = await post(system, callback.token, {"outcome": "done", "result": 7})
     assert (answer.status, answer.code) == (202, "accepted")
-    assert made.states()[0] == "Processing"
-    await made.drain()
-    assert made.state() == "Processed"
-    assert made.order().steps[0].result == "7"
-    again = await post(made, callback.token, {"outcome": "done", "result": 7})
-    assert (again.status, again.code) == (200, "already")
-    assert waiting(made) == []
+    assert system.states()[0] == "Processing"
+    await system.drain()
+    assert system.state() == "Processed"
+    assert system.order().steps[0].result == "7"
+    second_answer = await post(system, callback.token, {"outcome": "done", "result": 7})
+    assert (second_answer.status, second_answer.code) == (200, "already")
+    assert waiting(system) == []
 
 
 async def test_the_header_is_believed_before_the_address() -> None:
-    made, callback = await awaiting()
-    assert (await post(made, None, header=f"Bearer {callback.token}")).status == 202
-    assert (await post(made, "other", header=f"Bearer {callback.token}")).status == 202
-    assert (await post(made, callback.token, header="Bearer other")).status == 401
-    assert (await post(made, callback.token, header="Basic other")).status == 202
+    system, callback = await awaiting()
+    assert (await post(system, None, header=f"Bearer {callback.token}")).status == 202
+    assert (await post(system, "other", header=f"Bearer {callback.token}")).status == 202
+    assert (await post(system, callback.token, header="Bearer other")).status == 401
+    assert (await post(system, callback.token, header="Basic other")).status == 202
 
 
 async def test_posted_while_the_step_is_in_error_it_is_taken_and_waits() -> None:
-    made, callback = await awaiting(CARE)
-    await post(made, callback.token, {"outcome": "refused"})
-    await made.drain()
-    assert made.state() == "Error"
-    answer = await post(made, callback.token)
+    system, callback = await awaiting(CARE)
+    await post(system, callback.token, {"outcome": "refused"})
+    await system.drain()
+    assert system.state() == "Error"
+    answer = await post(system, callback.token)
     assert answer.status == 202
     assert "as soon as the step is tried again" in answer.message
-    made.agents["stock"].then(AwaitCallback(HOUR))
-    await made.hand(command("resubmit", made.order().seq))
-    await made.drain()
-    await made.later(60)
-    await made.drain()
-    assert made.state() == "Processed"
+    system.agents["stock"].then(AwaitCallback(HOUR))
+    await system.hand(command("resubmit", system.order().seq))
+    await system.drain()
+    await system.later(60)
+    await system.drain()
+    assert system.state() == "Processed"
 
 
 @pytest.mark.parametrize("token", [None, "", "x", "a.b", "e30.e30"])
 async def test_a_token_that_is_none_is_401_with_a_challenge(token: str | None) -> None:
-    made, _ = await awaiting()
-    answer = await post(made, token)
+    system, _ = await awaiting()
+    answer = await post(system, token)
     assert (answer.status, answer.code) == (401, "forged-token")
     assert answer.headers["WWW-Authenticate"] == "Bearer"
-    assert waiting(made) == []
+    assert waiting(system) == []
 
 
 @pytest.mark.parametrize(
@@ -401,60 +410,60 @@ async def test_a_token_that_is_none_is_401_with_a_challenge(token: str | None) -
     ],
 )
 async def test_a_body_that_is_none_is_400_with_a_sentence(body: bytes, code: str) -> None:
-    made, callback = await awaiting()
-    answer = await post(made, callback.token, body)
+    system, callback = await awaiting()
+    answer = await post(system, callback.token, body)
     assert (answer.status, answer.code) == (400, code)
     assert answer.message
-    assert waiting(made) == []
+    assert waiting(system) == []
 
 
 async def test_an_expired_token_is_410() -> None:
-    made, callback = await awaiting()
-    await made.later(3600)
-    answer = await post(made, callback.token)
+    system, callback = await awaiting()
+    await system.later(3600)
+    answer = await post(system, callback.token)
     assert (answer.status, answer.code) == (410, "expired")
 
 
 async def test_a_step_being_undone_is_410_so_that_the_other_side_can_take_it_back() -> None:
-    made, callback = await awaiting()
-    await made.hand(command("undo", made.order().seq))
-    answer = await post(made, callback.token)
+    system, callback = await awaiting()
+    await system.hand(command("undo", system.order().seq))
+    answer = await post(system, callback.token)
     assert (answer.status, answer.code) == (410, "too-late")
     assert "undo what you did" in answer.message
 
 
 async def test_an_order_that_was_purged_is_404() -> None:
-    made, callback = await awaiting()
-    made.store.orders.clear()
-    assert (await post(made, callback.token)).status == 404
+    system, callback = await awaiting()
+    system.store.orders.clear()
+    assert (await post(system, callback.token)).status == 404
 
 
 @pytest.mark.parametrize("token", [None, "a.b"])
 async def test_without_a_key_there_is_no_endpoint(token: str | None) -> None:
-    made = kit(callback_keys=CallbackKeys())
-    answer = await post(made, token, b"x" * CALLBACK_BYTES_MAX * 2)
+    system = kit(callback_keys=CallbackKeys())
+    answer = await post(system, token, b"x" * CALLBACK_BYTES_MAX * 2)
     assert (answer.status, answer.code) == (404, "not-found")
     assert "SAS_" not in answer.message
 
 
 async def test_a_callback_that_cannot_be_sent_is_held_and_counts_later() -> None:
-    made, callback = await awaiting()
-    made.bus.fail_next(BusFault.UNAVAILABLE)
-    assert (await post(made, callback.token)).status == 202
-    assert waiting(made) == []
-    await made.later(31)
-    await made.sweep()
-    await made.drain()
-    assert made.state() == "Processed"
+    system, callback = await awaiting()
+    system.bus.fail_next(BusFault.UNAVAILABLE)
+    assert (await post(system, callback.token)).status == 202
+    assert waiting(system) == []
+    await system.later(31)
+    await system.sweep()
+    await system.drain()
+    assert system.state() == "Processed"
 
 
 async def test_while_the_store_is_down_it_is_503_and_nothing_is_taken() -> None:
-    made, callback = await awaiting()
-    made.store.fail_next("load", StoreFault.UNAVAILABLE)
-    answer = await post(made, callback.token)
+    system, callback = await awaiting()
+    system.store.fail_next("load", StoreFault.UNAVAILABLE)
+    answer = await post(system, callback.token)
     assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
-    assert waiting(made) == []
-    assert (await post(made, callback.token)).status == 202
+    assert waiting(system) == []
+    assert (await post(system, callback.token)).status == 202
 
 
 POSTED = [{"outcome": "done", "result": f"{number:02d}" + "x" * 900_000} for number in range(20)]
@@ -463,92 +472,92 @@ POSTED = [{"outcome": "done", "result": f"{number:02d}" + "x" * 900_000} for num
 @pytest.mark.parametrize("waits", [False, True])
 async def test_one_token_keeps_one_result_at_a_time_however_many_are_posted(waits: bool) -> None:
     """Twenty posts kept twenty results of 0.9 MB."""
-    made, callback = await awaiting(CARE)
+    system, callback = await awaiting(CARE)
     if waits:
-        await post(made, callback.token, {"outcome": "refused"})
-        await made.drain()
-        assert made.state() == "Error"
-    answers = [await post(made, callback.token, body) for body in POSTED]
+        await post(system, callback.token, {"outcome": "refused"})
+        await system.drain()
+        assert system.state() == "Error"
+    answers = [await post(system, callback.token, body) for body in POSTED]
     assert [answer.status for answer in answers] == [202] + [409] * 19
     assert answers[1].code == "other-result"
-    assert len(made.store.payloads["O-1"]) == 1
-    assert len(waiting(made)) == 1
+    assert len(system.store.payloads["O-1"]) == 1
+    assert len(waiting(system)) == 1
 
 
 async def test_of_results_posted_at_once_one_is_kept() -> None:
-    made, callback = await awaiting()
-    real = made.store.recorded
+    system, callback = await awaiting()
+    original = system.store.recorded
 
     async def recorded(order_id: str, cause: str) -> JournalEntry | None:
-        found = await real(order_id, cause)
+        stored = await original(order_id, cause)
         await asyncio.sleep(0)  # now all of them have seen that nothing is recorded
-        return found
+        return stored
 
-    made.store.recorded = recorded  # type: ignore[method-assign]
+    system.store.recorded = recorded  # type: ignore[method-assign]
     bodies = [json.dumps(body).encode() for body in POSTED[:CONCURRENT_MAX]]
-    posts = [made.callbacks.answer(callback.token, None, body) for body in bodies]
-    answers = await made.run(asyncio.gather(*posts))
+    posts = [system.callbacks.answer(callback.token, None, body) for body in bodies]
+    answers = await system.run(asyncio.gather(*posts))
     assert sorted(answer.status for answer in answers) == [202] + [409] * (CONCURRENT_MAX - 1)
-    assert len(made.store.payloads["O-1"]) == 1
-    await made.drain()
-    assert made.state() == "Processed"
+    assert len(system.store.payloads["O-1"]) == 1
+    await system.drain()
+    assert system.state() == "Processed"
 
 
 async def test_the_same_result_is_accepted_again_after_an_answer_was_lost() -> None:
-    made, callback = await awaiting()
-    made.store.fail_next("put_payload", StoreFault.LOST_ANSWER)
-    assert (await post(made, callback.token, POSTED[0])).status == 503
-    assert (await post(made, callback.token, POSTED[0])).status == 202
-    assert (await post(made, callback.token, POSTED[0])).status == 202
-    await made.drain()
-    assert made.state() == "Processed"
-    assert made.words().count("callback accepted") == 1
+    system, callback = await awaiting()
+    system.store.fail_next("put_payload", StoreFault.LOST_ANSWER)
+    assert (await post(system, callback.token, POSTED[0])).status == 503
+    assert (await post(system, callback.token, POSTED[0])).status == 202
+    assert (await post(system, callback.token, POSTED[0])).status == 202
+    await system.drain()
+    assert system.state() == "Processed"
+    assert system.words().count("callback accepted") == 1
 
 
 async def test_another_result_is_accepted_once_the_first_was_acted_on() -> None:
-    made, callback = await awaiting(CARE)
+    system, callback = await awaiting(CARE)
     for result in ("declined", "declined again"):
         error = {"code": "declined", "message": result}
-        answer = await post(made, callback.token, {"outcome": "refused", "error": error})
+        answer = await post(system, callback.token, {"outcome": "refused", "error": error})
         assert answer.status == 202
-        await made.drain()
-        made.agents["stock"].then(AwaitCallback(HOUR))
-        await made.hand(command("resubmit", made.order().seq, result.replace(" ", "-")))
-        await made.drain()
-    assert (await post(made, callback.token)).status == 202
-    await made.drain()
-    assert made.state() == "Processed"
+        await system.drain()
+        system.agents["stock"].then(AwaitCallback(HOUR))
+        await system.hand(command("resubmit", system.order().seq, result.replace(" ", "-")))
+        await system.drain()
+    assert (await post(system, callback.token)).status == 202
+    await system.drain()
+    assert system.state() == "Processed"
 
 
 async def test_a_flood_of_posts_is_429_and_takes_nothing() -> None:
-    made, callback = await awaiting()
-    held, real = asyncio.Event(), made.store.load
+    system, callback = await awaiting()
+    gate, original = asyncio.Event(), system.store.load
 
     async def load(order_id: str) -> Order | None:
-        await held.wait()
-        return await real(order_id)
+        await gate.wait()
+        return await original(order_id)
 
-    made.store.load = load  # type: ignore[method-assign]
+    system.store.load = load  # type: ignore[method-assign]
     body = b'{"outcome":"done"}'
     posts = [
-        asyncio.ensure_future(made.callbacks.answer(callback.token, None, body))
+        asyncio.ensure_future(system.callbacks.answer(callback.token, None, body))
         for _ in range(CONCURRENT_MAX + 3)
     ]
     await asyncio.sleep(0)
     early = [post.result() for post in posts if post.done()]
-    assert [(one.status, one.code, one.headers["Retry-After"]) for one in early] == [
+    assert [(answer.status, answer.code, answer.headers["Retry-After"]) for answer in early] == [
         (429, "busy", "5")
     ] * 3
-    held.set()
-    answers = await made.run(asyncio.gather(*posts))
+    gate.set()
+    answers = await system.run(asyncio.gather(*posts))
     assert sorted(answer.status for answer in answers) == [202] * CONCURRENT_MAX + [429] * 3
-    assert (await post(made, callback.token)).status == 202
+    assert (await post(system, callback.token)).status == 202
 
 
 async def test_no_answer_contains_the_token_or_may_be_kept_by_a_cache() -> None:
-    made, callback = await awaiting()
+    system, callback = await awaiting()
     for token in (callback.token, callback.token + "x"):
-        answer = await post(made, token)
+        answer = await post(system, token)
         assert callback.token not in answer.body
         assert answer.headers["Cache-Control"] == "no-store"
 
@@ -557,36 +566,36 @@ async def test_no_answer_contains_the_token_or_may_be_kept_by_a_cache() -> None:
 
 
 async def test_the_token_stays_behind_at_the_endpoint() -> None:
-    made, callback = await awaiting()
-    await post(made, callback.token)
-    (message,) = waiting(made)
+    system, callback = await awaiting()
+    await post(system, callback.token)
+    (message,) = waiting(system)
     assert callback.token.encode() not in message.body
     assert callback.token not in message.message_id
 
 
 async def test_a_dead_callback_that_counted_is_finished() -> None:
-    made, callback = await awaiting()
-    made.bus.fail_next(BusFault.UNAVAILABLE)
+    system, callback = await awaiting()
+    system.bus.fail_next(BusFault.UNAVAILABLE)
     with pytest.raises(BusUnavailableError):
-        await made.hand(said(callback))
-    await made.run(made.dead_letters.handle(letter(said(callback))))
-    assert len(made.requests("payment")) == 1
-    assert made.rejected() == []
+        await system.hand(callback_message(callback))
+    await system.run(system.dead_letters.handle(letter(callback_message(callback))))
+    assert len(system.requests("payment")) == 1
+    assert system.rejected() == []
 
 
 async def test_a_dead_callback_that_did_not_count_is_fenced_kept_and_reported() -> None:
-    made, callback = await awaiting()
-    await made.run(made.dead_letters.handle(letter(said(callback))))
-    (kept,) = made.rejected()
-    assert (kept.reason, kept.order_id) == ("dead-lettered", "O-1")
-    before = made.order()
-    await made.hand(said(callback))  # its slow handler, or a copy
-    assert made.order() == before
+    system, callback = await awaiting()
+    await system.run(system.dead_letters.handle(letter(callback_message(callback))))
+    (rejection,) = system.rejected()
+    assert (rejection.reason, rejection.order_id) == ("dead-lettered", "O-1")
+    before = system.order()
+    await system.hand(callback_message(callback))  # its slow handler, or a copy
+    assert system.order() == before
 
 
 async def test_a_caller_without_a_token_is_refused_before_anything_of_the_body_is_read() -> None:
-    made, _ = await awaiting()
-    answer = await post(made, "a.b", b"[" * CALLBACK_BYTES_MAX)
+    system, _ = await awaiting()
+    answer = await post(system, "a.b", b"[" * CALLBACK_BYTES_MAX)
     assert (answer.status, answer.code) == (401, "forged-token")
 
 
@@ -596,34 +605,36 @@ LARGE = {"scan": "é" * RESULT_INLINE_BYTES_MAX}
 
 
 async def test_a_large_result_is_offloaded_and_reaches_the_next_agent_whole() -> None:
-    made, callback = await awaiting()
-    answer = await post(made, callback.token, {"outcome": "done", "result": LARGE})
+    system, callback = await awaiting()
+    answer = await post(system, callback.token, {"outcome": "done", "result": LARGE})
     assert (answer.status, answer.code) == (202, "accepted")
-    assert len(waiting(made)[0].body) < 2000
-    await made.drain()
-    kept = made.order().steps[0].result
-    assert isinstance(kept, PayloadRef)
-    assert made.agents["payment"].calls[0][1].results == {"reserve": LARGE}
-    assert made.state() == "Processed"
-    again = await post(made, callback.token, {"outcome": "done", "result": LARGE})
-    assert (again.status, again.code) == (200, "already")
+    assert len(waiting(system)[0].body) < 2000
+    await system.drain()
+    result = system.order().steps[0].result
+    assert isinstance(result, PayloadRef)
+    assert system.agents["payment"].calls[0][1].results == {"reserve": LARGE}
+    assert system.state() == "Processed"
+    second_answer = await post(system, callback.token, {"outcome": "done", "result": LARGE})
+    assert (second_answer.status, second_answer.code) == (200, "already")
 
 
 async def test_a_large_result_whose_write_fails_is_503_and_nothing_is_taken() -> None:
-    made, callback = await awaiting()
-    made.store.fail_next("put_payload", StoreFault.UNAVAILABLE)
-    answer = await post(made, callback.token, {"outcome": "done", "result": LARGE})
+    system, callback = await awaiting()
+    system.store.fail_next("put_payload", StoreFault.UNAVAILABLE)
+    answer = await post(system, callback.token, {"outcome": "done", "result": LARGE})
     assert (answer.status, answer.code) == (503, "unavailable")
-    assert waiting(made) == []
+    assert waiting(system) == []
 
 
 async def test_a_long_reason_by_http_is_cut_to_what_is_kept_so_that_any_queue_takes_it() -> None:
-    made, callback = await awaiting(CARE)
+    system, callback = await awaiting(CARE)
     error = {"code": "c" * 300_000, "message": "m" * 300_000}
-    assert (await post(made, callback.token, {"outcome": "refused", "error": error})).status == 202
-    assert len(waiting(made)[0].body) < 3000
-    await made.drain()
-    assert made.order().steps[0].error == Fault("c" * 100, "m" * 1000)
+    assert (
+        await post(system, callback.token, {"outcome": "refused", "error": error})
+    ).status == 202
+    assert len(waiting(system)[0].body) < 3000
+    await system.drain()
+    assert system.order().steps[0].error == Fault("c" * 100, "m" * 1000)
 
 
 # An order id that is used again once its order was purged
@@ -631,59 +642,59 @@ async def test_a_long_reason_by_http_is_cut_to_what_is_kept_so_that_any_queue_ta
 
 async def used_again() -> tuple[Kit, Callback]:
     """Return a kit whose order has the id, and the content, of one that was purged."""
-    made, callback = await awaiting()
-    made.store.orders.clear()
-    await made.later(60)
-    await made.submit(message_id="m-2")
-    made.agents["stock"].then(AwaitCallback(HOUR))
-    await made.drain()
-    assert made.states()[0] == "Processing"
-    return made, callback
+    system, callback = await awaiting()
+    system.store.orders.clear()
+    await system.later(60)
+    await system.submit(message_id="m-2")
+    system.agents["stock"].then(AwaitCallback(HOUR))
+    await system.drain()
+    assert system.states()[0] == "Processing"
+    return system, callback
 
 
 async def test_a_token_ends_no_step_of_a_later_order_under_the_same_id() -> None:
-    made, callback = await used_again()
-    before = made.order()
-    answer = await post(made, callback.token)
+    system, callback = await used_again()
+    before = system.order()
+    answer = await post(system, callback.token)
     assert (answer.status, answer.code) == (404, "unknown-order")
     assert "another order has its id now" in answer.message
-    await made.hand(said(callback))
-    assert [one.reason for one in made.rejected()] == ["unknown-order"]
-    assert made.order() == before
-    await made.run(made.dead_letters.handle(letter(said(callback))))
-    assert made.order().steps == before.steps
-    assert waiting(made) == []
+    await system.hand(callback_message(callback))
+    assert [rejection.reason for rejection in system.rejected()] == ["unknown-order"]
+    assert system.order() == before
+    await system.run(system.dead_letters.handle(letter(callback_message(callback))))
+    assert system.order().steps == before.steps
+    assert waiting(system) == []
 
 
 async def test_an_order_that_takes_its_place_while_a_callback_is_taken_is_left_alone() -> None:
-    made, callback = await awaiting()
-    load, loads = made.store.load, 0
+    system, callback = await awaiting()
+    load, loads = system.store.load, 0
 
     async def loaded(order_id: str) -> Order | None:
         nonlocal loads
         loads += 1
         if loads == 2:  # it was found, and is loaded to be decided upon
-            stored = made.store.orders[order_id]
+            stored = system.store.orders[order_id]
             later = replace(stored.order.details, submitted_at=START + HOUR)
             stored.order = replace(stored.order, details=later)
         return await load(order_id)
 
-    made.store.load = loaded  # type: ignore[method-assign]
-    await made.hand(said(callback))
-    assert made.states()[0] == "Processing"
-    assert [one.reason for one in made.rejected()] == ["unknown-order"]
+    system.store.load = loaded  # type: ignore[method-assign]
+    await system.hand(callback_message(callback))
+    assert system.states()[0] == "Processing"
+    assert [rejection.reason for rejection in system.rejected()] == ["unknown-order"]
 
 
 @pytest.mark.parametrize("codec", [None, CheapCodec()])
 async def test_the_same_callback_again_while_its_step_waits_fills_neither_queue_nor_store(
     codec: CheapCodec | None,
 ) -> None:
-    made, callback = await awaiting(CARE, codec=codec)
-    await post(made, callback.token, {"outcome": "refused"})
-    await made.drain()
-    assert made.state() == "Error"
+    system, callback = await awaiting(CARE, codec=codec)
+    await post(system, callback.token, {"outcome": "refused"})
+    await system.drain()
+    assert system.state() == "Error"
     for _ in range(20):
-        answer = await post(made, callback.token, {"outcome": "done", "result": "x" * 70_000})
+        answer = await post(system, callback.token, {"outcome": "done", "result": "x" * 70_000})
         assert answer.status == 202
-    assert len(waiting(made)) == 1
-    assert len(made.store.payloads.get("O-1", {})) <= 2
+    assert len(waiting(system)) == 1
+    assert len(system.store.payloads.get("O-1", {})) <= 2

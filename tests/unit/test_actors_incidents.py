@@ -25,32 +25,32 @@ WINDOW = timedelta(minutes=10)
 
 async def waiting(count: int, **options: object) -> Kit:
     """Return orders that no scheduler picks up."""
-    made = kit(duplicate_window=WINDOW)
+    system = kit(duplicate_window=WINDOW)
     for number in range(count):
-        await made.submit(order(f"O-{number}"), f"m-{number}")
-    while made.bus.take(QUEUES.scheduler):
+        await system.submit(order(f"O-{number}"), f"m-{number}")
+    while system.bus.take(QUEUES.scheduler):
         pass
-    return made
+    return system
 
 
-async def sweeps(made: Kit, minutes: float, every: float = 30) -> None:
+async def sweeps(system: Kit, minutes: float, interval_s: float = 30) -> None:
     """Let time pass with a sweep each half minute."""
-    for _ in range(int(minutes * 60 / every)):
-        await made.later(every)
-        await made.sweep()
+    for _ in range(int(minutes * 60 / interval_s)):
+        await system.later(interval_s)
+        await system.sweep()
 
 
-def alerts_sent(made: Kit) -> list[str]:
-    return [alert.kind for alert in made.alerts()]
+def alerts_sent(system: Kit) -> list[str]:
+    return [alert.kind for alert in system.alerts()]
 
 
-def board(made: Kit) -> IncidentBoard:
-    assert isinstance(made.context.incidents, IncidentBoard)
-    return made.context.incidents
+def board(system: Kit) -> IncidentBoard:
+    assert isinstance(system.context.incidents, IncidentBoard)
+    return system.context.incidents
 
 
-def incident_of(made: Kit, minutes: float = 5, scope: str = "ordinary orders") -> Incident:
-    now: datetime = made.clock.now()
+def incident_of(system: Kit, minutes: float = 5, scope: str = "ordinary orders") -> Incident:
+    now: datetime = system.clock.now()
     until = now + timedelta(minutes=minutes)
     return Incident(
         kind=AlertKind.NOT_PICKED_UP, scope=scope, text="Nobody works.", since=now, until=until
@@ -58,52 +58,52 @@ def incident_of(made: Kit, minutes: float = 5, scope: str = "ordinary orders") -
 
 
 async def test_a_scheduler_away_for_three_hours_is_reported_three_times_for_all_orders() -> None:
-    made = await waiting(40)
-    await sweeps(made, 180)
-    assert made.words("O-7").count("woken again") > 10
-    assert alerts_sent(made) == ["not-picked-up"] * 3
-    first, second, _ = made.alerts()
+    system = await waiting(40)
+    await sweeps(system, 180)
+    assert system.words("O-7").count("woken again") > 10
+    assert alerts_sent(system) == ["not-picked-up"] * 3
+    first, second, _ = system.alerts()
     assert first.scope == "ordinary orders"
     assert first.order_id is None
     assert "first seen by order O-" in first.text
     count = re.search(r"seen (\d+) times since the last alert", second.text)
     assert count is not None
     assert int(count[1]) >= 39
-    assert len({alert.id for alert in made.alerts()}) == 3
+    assert len({alert.id for alert in system.alerts()}) == 3
 
 
 async def test_the_end_of_an_incident_is_reported_once() -> None:
-    made = await waiting(5)
-    await sweeps(made, 20)
-    began = made.alerts()[0]
-    await made.drain()
-    assert made.state("O-3") == "Processed"
-    await sweeps(made, 60)
-    assert alerts_sent(made)[-1] == "cleared"
-    assert alerts_sent(made).count("cleared") == 1
-    over = made.alerts()[-1]
-    assert (over.cleared, over.scope, over.since) == ("not-picked-up", began.scope, began.since)
+    system = await waiting(5)
+    await sweeps(system, 20)
+    start = system.alerts()[0]
+    await system.drain()
+    assert system.state("O-3") == "Processed"
+    await sweeps(system, 60)
+    assert alerts_sent(system)[-1] == "cleared"
+    assert alerts_sent(system).count("cleared") == 1
+    end = system.alerts()[-1]
+    assert (end.cleared, end.scope, end.since) == ("not-picked-up", start.scope, start.since)
 
 
 async def test_urgent_and_ordinary_orders_are_reported_apart() -> None:
-    made = await waiting(2)
+    system = await waiting(2)
     urgent = lane(QUEUES.orders, urgent=True)
-    await made.hand(Message(urgent, "m-u", order("U-1")))
-    while made.bus.take(lane(QUEUES.scheduler, urgent=True)):
+    await system.hand(Message(urgent, "m-u", order("U-1")))
+    while system.bus.take(lane(QUEUES.scheduler, urgent=True)):
         pass
-    await sweeps(made, 18)
-    assert {alert.scope for alert in made.alerts()} == {"ordinary orders", "urgent orders"}
-    assert len(made.alerts()) == 2
+    await sweeps(system, 18)
+    assert {alert.scope for alert in system.alerts()} == {"ordinary orders", "urgent orders"}
+    assert len(system.alerts()) == 2
 
 
 async def test_a_missing_workflow_version_is_reported_once_for_all_its_orders() -> None:
-    made = await waiting(30)
+    system = await waiting(30)
     other = kit(
         Workflow("other", version=1, steps=(Step("reserve", agent="stock", time_allowed=ALLOWED),)),
-        beside=made,
+        beside=system,
     )
     await sweeps(other, 12)
-    (alert,) = made.alerts()
+    (alert,) = system.alerts()
     assert (alert.kind, alert.scope) == ("not-runnable", "chain version 1")
     assert "Deploy that version again" in alert.text
 
@@ -118,122 +118,124 @@ async def test_steps_that_rest_for_the_same_service_are_reported_once() -> None:
         failures_max=0,
         extended_wait=rest,
     )
-    made = kit(Workflow("chain", version=1, steps=(step,)))
+    system = kit(Workflow("chain", version=1, steps=(step,)))
     for number in range(25):
-        await made.submit(order(f"O-{number}"), f"m-{number}")
-        await made.step(QUEUES.scheduler)
-    made.agents_die()
-    await sweeps(made, 10)
-    (alert,) = made.alerts()
+        await system.submit(order(f"O-{number}"), f"m-{number}")
+        await system.step(QUEUES.scheduler)
+    system.agents_die()
+    await sweeps(system, 10)
+    (alert,) = system.alerts()
     assert (alert.kind, alert.scope) == ("waiting", "chain version 1, step reserve")
     assert alert.command == "sas list --state running --workflow chain"
     assert (alert.workflow, alert.agent) == ("chain", "stock")
-    assert made.words("O-24")[-1] == "extended wait"
+    assert system.words("O-24")[-1] == "extended wait"
 
 
 async def test_the_alert_is_sent_before_the_order_is_committed() -> None:
-    made = await waiting(1)
-    await sweeps(made, 9)
-    words = made.words("O-0")
-    made.bus.plan = lambda _message: BusFault.UNAVAILABLE
-    made.store.plan = lambda operation, _key: (
+    system = await waiting(1)
+    await sweeps(system, 9)
+    words = system.words("O-0")
+    system.bus.plan = lambda _message: BusFault.UNAVAILABLE
+    system.store.plan = lambda operation, _key: (
         StoreFault.UNAVAILABLE if operation == "hold" else None
     )
-    await made.later(600)
-    await made.sweep()
-    assert made.words("O-0") == words  # its due row brings it back, with the alert
-    made.bus.plan, made.store.plan = (lambda _message: None), (lambda _what, _key: None)
-    await made.later(3)
-    await made.sweep()
-    assert alerts_sent(made) == ["not-picked-up"]
-    assert len(made.words("O-0")) == len(words) + 1
+    await system.later(600)
+    await system.sweep()
+    assert system.words("O-0") == words  # its due row brings it back, with the alert
+    system.bus.plan, system.store.plan = (lambda _message: None), (lambda _what, _key: None)
+    await system.later(3)
+    await system.sweep()
+    assert alerts_sent(system) == ["not-picked-up"]
+    assert len(system.words("O-0")) == len(words) + 1
 
 
 async def test_an_alert_that_could_not_be_sent_is_raised_and_sent_the_next_time() -> None:
-    made = kit(duplicate_window=WINDOW)
-    incidents = board(made)
-    made.bus.plan = lambda _message: BusFault.UNAVAILABLE
-    made.store.fail_next("hold", StoreFault.UNAVAILABLE)
+    system = kit(duplicate_window=WINDOW)
+    incidents = board(system)
+    system.bus.plan = lambda _message: BusFault.UNAVAILABLE
+    system.store.fail_next("hold", StoreFault.UNAVAILABLE)
     with pytest.raises(StoreUnavailableError):
-        await made.run(incidents.report(incident_of(made), "A"))
-    made.bus.plan = lambda _message: None
-    await made.later(3)
-    made.store.fail_next("write_shared", StoreFault.UNAVAILABLE)
+        await system.run(incidents.report(incident_of(system), "A"))
+    system.bus.plan = lambda _message: None
+    await system.later(3)
+    system.store.fail_next("write_shared", StoreFault.UNAVAILABLE)
     with pytest.raises(StoreUnavailableError):
-        await made.run(incidents.report(incident_of(made), "B"))
-    await made.run(incidents.report(incident_of(made), "C"))
-    assert set(alerts_sent(made)) == {"not-picked-up"}
-    assert "first seen by order A, B, C" in made.alerts()[-1].text
+        await system.run(incidents.report(incident_of(system), "B"))
+    await system.run(incidents.report(incident_of(system), "C"))
+    assert set(alerts_sent(system)) == {"not-picked-up"}
+    assert "first seen by order A, B, C" in system.alerts()[-1].text
 
 
 async def test_two_instances_at_once_send_one_alert() -> None:
-    made = kit(duplicate_window=WINDOW)
-    other = kit(beside=made, instance="host-2")
-    what = incident_of(made)
-    for here in (made, other, made, other):
-        await made.run(board(here).report(what, "A"))
-        await made.run(board(here).note())
-    assert alerts_sent(made) == ["not-picked-up"]
+    system = kit(duplicate_window=WINDOW)
+    other = kit(beside=system, instance="host-2")
+    incident = incident_of(system)
+    for here in (system, other, system, other):
+        await system.run(board(here).report(incident, "A"))
+        await system.run(board(here).note())
+    assert alerts_sent(system) == ["not-picked-up"]
 
 
 async def test_an_active_incident_costs_another_order_no_storage_and_no_message() -> None:
-    made = kit()
-    await made.run(board(made).report(incident_of(made), "A"))
-    made.store.fail_next("read_shared", StoreFault.UNAVAILABLE)
-    made.bus.plan = lambda _message: BusFault.UNAVAILABLE
+    system = kit()
+    await system.run(board(system).report(incident_of(system), "A"))
+    system.store.fail_next("read_shared", StoreFault.UNAVAILABLE)
+    system.bus.plan = lambda _message: BusFault.UNAVAILABLE
     for number in range(100):
-        await made.run(board(made).report(incident_of(made), f"O-{number}"))
-    assert len(made.alerts()) == 1
+        await system.run(board(system).report(incident_of(system), f"O-{number}"))
+    assert len(system.alerts()) == 1
 
 
 async def test_a_sweep_goes_on_if_incidents_cannot_be_recorded() -> None:
-    made = await waiting(1)
-    made.store.fail_next("shared_values", *[StoreFault.UNAVAILABLE] * 100)
-    await sweeps(made, 16)
-    assert "woken again" in made.words("O-0")
-    assert alerts_sent(made) == ["not-picked-up"]
+    system = await waiting(1)
+    system.store.fail_next("shared_values", *[StoreFault.UNAVAILABLE] * 100)
+    await sweeps(system, 16)
+    assert "woken again" in system.words("O-0")
+    assert alerts_sent(system) == ["not-picked-up"]
 
 
 @pytest.mark.parametrize("seed", seeds(5, 60))
 async def test_each_incident_is_reported_at_its_beginning_and_at_its_end(seed: int) -> None:
     dice = random.Random(seed)  # noqa: S311  a seed, to repeat it
-    made = kit(duplicate_window=WINDOW)
-    instances = [made, kit(beside=made, instance="host-2")]
+    system = kit(duplicate_window=WINDOW)
+    instances = [system, kit(beside=system, instance="host-2")]
 
     def plan(_message: object) -> BusFault | None:
         return dice.choice([None, None, BusFault.UNAVAILABLE])
 
     def trouble() -> None:
-        for what in ("read_shared", "write_shared", "shared_values"):
+        for operation in ("read_shared", "write_shared", "shared_values"):
             if dice.random() < 0.3:
-                made.store.fail_next(what, StoreFault.UNAVAILABLE)
+                system.store.fail_next(operation, StoreFault.UNAVAILABLE)
 
-    made.bus.plan = plan
-    seen = False
+    system.bus.plan = plan
+    is_reported = False
     for number in range(40):
         trouble()
         here = dice.choice(instances)
         if dice.random() < 0.1:  # the process dies, with what it only remembers
-            instances[instances.index(here)] = kit(beside=made, instance=f"host-{number + 3}")
+            instances[instances.index(here)] = kit(beside=system, instance=f"host-{number + 3}")
         try:
-            await made.run(board(here).report(incident_of(made), f"O-{number}"))
-            seen = True
+            await system.run(board(here).report(incident_of(system), f"O-{number}"))
+            is_reported = True
         except (BusUnavailableError, StoreUnavailableError):
             pass
-        held = [json.loads(one.body)["kind"] for one in made.store._deferred.values()]
-        assert ("not-picked-up" in [*alerts_sent(made), *held]) >= seen
-        await made.run(board(here).note())
-        await made.later(dice.choice([1, 30, 200]))
-    made.bus.plan = lambda _message: None
+        deferred_kinds = [
+            json.loads(message.body)["kind"] for message in system.store._deferred.values()
+        ]
+        assert ("not-picked-up" in [*alerts_sent(system), *deferred_kinds]) >= is_reported
+        await system.run(board(here).note())
+        await system.later(dice.choice([1, 30, 200]))
+    system.bus.plan = lambda _message: None
     for _ in range(4):
-        await made.later(400)
+        await system.later(400)
         for here in instances:
-            await made.run(board(here).note())
-            await made.run(board(here).note())
-        await made.sweep()  # alerts that were held
-    alerts = {alert.id: alert for alert in made.alerts()}
+            await system.run(board(here).note())
+            await system.run(board(here).note())
+        await system.sweep()  # alerts that were held
+    alerts = {alert.id: alert for alert in system.alerts()}
     ends = {alert.since for alert in alerts.values() if alert.kind == "cleared"}
-    begins = {alert.since for alert in alerts.values() if alert.kind == "not-picked-up"}
-    assert seen
-    assert ends == begins
+    starts = {alert.since for alert in alerts.values() if alert.kind == "not-picked-up"}
+    assert is_reported
+    assert ends == starts
     assert len(alerts) < 20

@@ -21,54 +21,54 @@ HOUR = timedelta(hours=1)
 
 async def dispatched(*script: Any, **policy: Any) -> Kit:
     """Return a kit whose first step is with its agent, which plays the script."""
-    made = kit(**policy)
-    await made.submit()
-    await made.step(QUEUES.scheduler)
-    made.agents["stock"].then(*script)
-    return made
+    system = kit(**policy)
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    system.agents["stock"].then(*script)
+    return system
 
 
-def requests_put_back(made: Kit) -> list[Message]:
-    return [queued.message for queued in made.bus.queues[STOCK].waiting]
+def requests_put_back(system: Kit) -> list[Message]:
+    return [queued.message for queued in system.bus.queues[STOCK].waiting]
 
 
-def looked(made: Kit) -> int:
-    return len(made.agents["stock"].calls)
+def looked(system: Kit) -> int:
+    return len(system.agents["stock"].calls)
 
 
 async def test_a_step_of_hours_is_looked_at_again_until_it_ends_with_one_key() -> None:
-    made = await dispatched(StillRunning(HOUR), StillRunning(HOUR, "nearly"), {"at": "the door"})
-    await made.drain()
-    assert made.states() == ["Processing", "Pending"]
-    assert made.bus.messages(STOCK) == []  # nothing is held meanwhile
+    system = await dispatched(StillRunning(HOUR), StillRunning(HOUR, "nearly"), {"at": "the door"})
+    await system.drain()
+    assert system.states() == ["Processing", "Pending"]
+    assert system.bus.messages(STOCK) == []  # nothing is held meanwhile
     for _ in range(2):
-        await made.later(3600)
-        assert await made.sweep() == {}
-        await made.drain()
-    assert made.state() == "Processed"
-    assert [call.key for _, call in made.agents["stock"].calls] == ["O-1/reserve"] * 3
-    assert made.order().steps[0].failure_count == 0
-    assert made.agents["payment"].calls[0][1].results == {"reserve": {"at": "the door"}}
-    assert made.words()[1:4] == ["claimed", "progress", "progress"]
+        await system.later(3600)
+        assert await system.sweep() == {}
+        await system.drain()
+    assert system.state() == "Processed"
+    assert [call.key for _, call in system.agents["stock"].calls] == ["O-1/reserve"] * 3
+    assert system.order().steps[0].failure_count == 0
+    assert system.agents["payment"].calls[0][1].results == {"reserve": {"at": "the door"}}
+    assert system.words()[1:4] == ["claimed", "progress", "progress"]
 
 
 async def test_it_is_given_the_time_until_its_next_look_and_its_time_allowed_from_then() -> None:
-    made = await dispatched(StillRunning(HOUR, "on the road"), {})
-    await made.drain()
-    step = made.order().steps[0]
+    system = await dispatched(StillRunning(HOUR, "on the road"), {})
+    await system.drain()
+    step = system.order().steps[0]
     assert step.complete_by == START + HOUR + ALLOWED
     assert step.call.called_until == START + HOUR + ALLOWED
     assert (step.note, step.epoch) == ("on the road", 1)
-    await made.later(3600)
-    await made.drain()
-    assert made.agents["stock"].calls[1][1].complete_by == START + HOUR + ALLOWED
-    assert made.order().steps[0].note is None
+    await system.later(3600)
+    await system.drain()
+    assert system.agents["stock"].calls[1][1].complete_by == START + HOUR + ALLOWED
+    assert system.order().steps[0].note is None
 
 
 async def test_a_look_that_was_put_back_comes_at_its_time_and_outlives_its_complete_by() -> None:
-    made = await dispatched(StillRunning(HOUR))
-    await made.step(STOCK)
-    (message,) = requests_put_back(made)
+    system = await dispatched(StillRunning(HOUR))
+    await system.step(STOCK)
+    (message,) = requests_put_back(system)
     assert message.scheduled_at == START + HOUR
     assert message.time_to_live is None
     request = internal.decode(message.body, RequestMessage)
@@ -76,129 +76,130 @@ async def test_a_look_that_was_put_back_comes_at_its_time_and_outlives_its_compl
 
 
 async def test_a_redelivery_sends_and_puts_back_the_same_under_the_same_ids() -> None:
-    made = await dispatched(*[StillRunning(HOUR)] * 3)
-    message = made.bus.take(STOCK)
+    system = await dispatched(*[StillRunning(HOUR)] * 3)
+    message = system.bus.take(STOCK)
     assert message is not None
-    made.bus.fail_next(BusFault.LOST_ANSWER)
+    system.bus.fail_next(BusFault.LOST_ANSWER)
     with pytest.raises(BusUnavailableError):
-        await made.hand(message)
-    await made.hand(message)
-    assert made.ids(QUEUES.replies) == ["O-1/00/do/1/0"] * 2
-    (put_back,) = requests_put_back(made)
-    await made.hand(message)
-    assert [one.message_id for one in requests_put_back(made)] == [put_back.message_id] * 2
+        await system.hand(message)
+    await system.hand(message)
+    assert system.ids(QUEUES.replies) == ["O-1/00/do/1/0"] * 2
+    (copy,) = requests_put_back(system)
+    await system.hand(message)
+    message_ids = [request.message_id for request in requests_put_back(system)]
+    assert message_ids == [copy.message_id] * 2
 
 
 async def test_a_look_whose_grant_is_under_way_waits_for_it_and_makes_no_call() -> None:
-    made = await dispatched(StillRunning(HOUR), {"ok": 1})
-    await made.step(STOCK)
-    await made.later(3600)
-    await made.step(STOCK)  # the progress message was not read yet
-    assert looked(made) == 1
-    await made.step(QUEUES.replies)
-    assert made.order().steps[0].complete_by == START + HOUR + ALLOWED
-    await made.later(3)
-    await made.drain()
-    assert made.state() == "Processed"
-    assert made.order().steps[0].epoch == 1
+    system = await dispatched(StillRunning(HOUR), {"ok": 1})
+    await system.step(STOCK)
+    await system.later(3600)
+    await system.step(STOCK)  # the progress message was not read yet
+    assert looked(system) == 1
+    await system.step(QUEUES.replies)
+    assert system.order().steps[0].complete_by == START + HOUR + ALLOWED
+    await system.later(3)
+    await system.drain()
+    assert system.state() == "Processed"
+    assert system.order().steps[0].epoch == 1
 
 
 async def test_a_look_whose_progress_was_lost_falls_silent_and_the_step_is_tried_anew() -> None:
-    made = await dispatched(StillRunning(HOUR), {"ok": 1})
-    await made.step(STOCK)
-    assert made.bus.take(QUEUES.replies) is not None  # lost
-    await made.later(40)
-    assert await made.sweep() == {"step reset": 1}
-    await made.drain()
-    assert made.state() == "Processed"
-    assert made.order().steps[0].epoch == 2
-    calls = looked(made)
-    await made.later(3600)
-    await made.drain()
-    assert looked(made) == calls
-    assert {call.key for _, call in made.agents["stock"].calls} == {"O-1/reserve"}
+    system = await dispatched(StillRunning(HOUR), {"ok": 1})
+    await system.step(STOCK)
+    assert system.bus.take(QUEUES.replies) is not None  # lost
+    await system.later(40)
+    assert await system.sweep() == {"step reset": 1}
+    await system.drain()
+    assert system.state() == "Processed"
+    assert system.order().steps[0].epoch == 2
+    calls = looked(system)
+    await system.later(3600)
+    await system.drain()
+    assert looked(system) == calls
+    assert {call.key for _, call in system.agents["stock"].calls} == {"O-1/reserve"}
 
 
 async def test_progress_that_comes_after_the_reset_gives_the_old_dispatch_no_time() -> None:
-    made = await dispatched(StillRunning(HOUR), {"ok": 1})
-    await made.step(STOCK)
-    progress = made.bus.take(QUEUES.replies)
+    system = await dispatched(StillRunning(HOUR), {"ok": 1})
+    await system.step(STOCK)
+    progress = system.bus.take(QUEUES.replies)
     assert progress is not None
-    await made.later(40)
-    await made.sweep()
-    await made.step(QUEUES.scheduler)
-    before = made.order()
-    await made.hand(progress)
-    assert made.order() == before
+    await system.later(40)
+    await system.sweep()
+    await system.step(QUEUES.scheduler)
+    before = system.order()
+    await system.hand(progress)
+    assert system.order() == before
 
 
 async def test_a_cancelled_step_is_given_no_more_time_and_undone_when_it_is_up() -> None:
-    made = await dispatched(StillRunning(HOUR), StillRunning(HOUR))
-    await made.drain()
-    await made.hand(command("cancel", made.order().seq))
-    await made.later(3600)
-    await made.drain()  # it is looked at, asks for an hour more, and is not given it
-    assert made.order().steps[0].complete_by == START + HOUR + ALLOWED
-    await made.later(40)
-    assert await made.sweep() == {"cancelled step ended": 1}
-    await made.drain()
-    assert made.state() == "Compensated"
-    calls = looked(made)
-    await made.later(3600)
-    await made.drain()
-    assert looked(made) == calls
+    system = await dispatched(StillRunning(HOUR), StillRunning(HOUR))
+    await system.drain()
+    await system.hand(command("cancel", system.order().seq))
+    await system.later(3600)
+    await system.drain()  # it is looked at, asks for an hour more, and is not given it
+    assert system.order().steps[0].complete_by == START + HOUR + ALLOWED
+    await system.later(40)
+    assert await system.sweep() == {"cancelled step ended": 1}
+    await system.drain()
+    assert system.state() == "Compensated"
+    calls = looked(system)
+    await system.later(3600)
+    await system.drain()
+    assert looked(system) == calls
 
 
 async def test_often_looked_at_it_asks_for_time_only_when_little_is_left() -> None:
-    made = await dispatched(*[StillRunning(timedelta(seconds=1), "going")] * 120, {"ok": 1})
-    await made.drain()
+    system = await dispatched(*[StillRunning(timedelta(seconds=1), "going")] * 120, {"ok": 1})
+    await system.drain()
     for _ in range(130):
-        await made.later(1)
-        await made.drain()
-    assert looked(made) == 121
-    assert made.state() == "Processed"
-    said = [entry for entry in made.journal() if entry.what == "progress"]
-    assert 120 / 30 <= len(said) <= 120 / 20 + 1
+        await system.later(1)
+        await system.drain()
+    assert looked(system) == 121
+    assert system.state() == "Processed"
+    entries = [entry for entry in system.journal() if entry.what == "progress"]
+    assert 120 / 30 <= len(entries) <= 120 / 20 + 1
 
 
 async def test_an_undo_may_take_its_time_too() -> None:
-    made = await dispatched({"ok": 1}, StillRunning(HOUR, "on its way back"), None)
-    made.agents["payment"].then(RefusedError("declined", "no"))
-    await made.drain()
-    assert made.states() == ["Compensating", "Compensated"]
-    assert made.order().steps[0].note == "on its way back"
-    await made.later(3600)
-    await made.drain()
-    assert made.state() == "Compensated"
-    assert [verb for verb, _ in made.agents["stock"].calls] == ["do", "undo", "undo"]
+    system = await dispatched({"ok": 1}, StillRunning(HOUR, "on its way back"), None)
+    system.agents["payment"].then(RefusedError("declined", "no"))
+    await system.drain()
+    assert system.states() == ["Compensating", "Compensated"]
+    assert system.order().steps[0].note == "on its way back"
+    await system.later(3600)
+    await system.drain()
+    assert system.state() == "Compensated"
+    assert [verb for verb, _ in system.agents["stock"].calls] == ["do", "undo", "undo"]
 
 
 async def test_a_step_that_awaits_a_callback_is_not_looked_at_and_times_out_like_any_other() -> (
     None
 ):
-    made = await dispatched(AwaitCallback(HOUR, "for Ann to approve"), {"ok": 1})
-    await made.drain()
-    assert requests_put_back(made) == []
-    step = made.order().steps[0]
+    system = await dispatched(AwaitCallback(HOUR, "for Ann to approve"), {"ok": 1})
+    await system.drain()
+    assert requests_put_back(system) == []
+    step = system.order().steps[0]
     assert (step.complete_by, step.note) == (START + HOUR, "for Ann to approve")
     assert step.call.called_until == START + ALLOWED  # its undo need not wait: no call is out
-    await made.later(3601)
-    assert await made.sweep() == {"step reset": 1}
-    await made.drain()
-    assert made.state() == "Processed"
+    await system.later(3601)
+    assert await system.sweep() == {"step reset": 1}
+    await system.drain()
+    assert system.state() == "Processed"
 
 
 async def test_a_look_that_comes_twice_makes_no_call_once_a_callback_is_awaited() -> None:
-    made = await dispatched(StillRunning(HOUR), AwaitCallback(HOUR), {"ok": 1})
-    await made.drain()
-    (look,) = requests_put_back(made)
-    await made.later(3600)
-    await made.drain()
-    assert looked(made) == 2
-    await made.later(40)
-    await made.hand(look)
-    assert looked(made) == 2
-    assert made.states()[0] == "Processing"
+    system = await dispatched(StillRunning(HOUR), AwaitCallback(HOUR), {"ok": 1})
+    await system.drain()
+    (look,) = requests_put_back(system)
+    await system.later(3600)
+    await system.drain()
+    assert looked(system) == 2
+    await system.later(40)
+    await system.hand(look)
+    assert looked(system) == 2
+    assert system.states()[0] == "Processing"
 
 
 async def edited(*script: Any) -> Kit:
@@ -209,39 +210,39 @@ async def edited(*script: Any) -> Kit:
         steps=(Step("reserve", agent="stock", time_allowed=ALLOWED, undo=Undo(ALLOWED)),),
         on_failure=OnFailure.HOLD,
     )
-    made = kit(workflow)
-    await made.submit()
-    made.agents["stock"].then(RefusedError("sold-out", "none left"))
-    await made.drain()
-    message = command("resubmit", made.order().seq)
+    system = kit(workflow)
+    await system.submit()
+    system.agents["stock"].then(RefusedError("sold-out", "none left"))
+    await system.drain()
+    message = command("resubmit", system.order().seq)
     body = message.body.replace(b'"seq"', b'"input":{"lines":[]},"seq"')
-    made.agents["stock"].then(*script)
-    await made.hand(Message(message.queue, message.message_id, body))
-    await made.drain()
-    return made
+    system.agents["stock"].then(*script)
+    await system.hand(Message(message.queue, message.message_id, body))
+    await system.drain()
+    return system
 
 
 @pytest.mark.parametrize("later", [StillRunning(ALLOWED), AwaitCallback(HOUR)])
 async def test_an_older_key_whose_undo_goes_on_is_waited_for_before_the_newer_is_used(
     later: StillRunning | AwaitCallback,
 ) -> None:
-    made = await edited(later, None, {"ok": 1})
-    keys = [(verb, call.key) for verb, call in made.agents["stock"].calls[1:]]
+    system = await edited(later, None, {"ok": 1})
+    keys = [(verb, call.key) for verb, call in system.agents["stock"].calls[1:]]
     assert keys == [("undo", "O-1/reserve")]
-    await made.later(31)
-    await made.drain()
-    keys = [(verb, call.key) for verb, call in made.agents["stock"].calls[2:]]
+    await system.later(31)
+    await system.drain()
+    keys = [(verb, call.key) for verb, call in system.agents["stock"].calls[2:]]
     assert keys == [("undo", "O-1/reserve"), ("do", "O-1/reserve/1")]
-    assert made.state() == "Processed"
+    assert system.state() == "Processed"
 
 
 async def test_a_look_after_the_longest_time_still_has_time_for_its_call() -> None:
-    made = await dispatched(StillRunning(TIME_ALLOWED_MAX), {"ok": 1})
-    await made.drain()
-    assert made.order().steps[0].complete_by == START + TIME_ALLOWED_MAX
-    await made.later((TIME_ALLOWED_MAX - ALLOWED / 2).total_seconds())
-    await made.drain()
-    assert made.state() == "Processed"
+    system = await dispatched(StillRunning(TIME_ALLOWED_MAX), {"ok": 1})
+    await system.drain()
+    assert system.order().steps[0].complete_by == START + TIME_ALLOWED_MAX
+    await system.later((TIME_ALLOWED_MAX - ALLOWED / 2).total_seconds())
+    await system.drain()
+    assert system.state() == "Processed"
 
 
 @pytest.mark.parametrize("span", [timedelta(0), -HOUR, TIME_ALLOWED_MAX + timedelta(seconds=1)])
@@ -253,15 +254,15 @@ async def test_a_span_that_cannot_be_is_refused_where_it_is_written(span: timede
 
 
 async def test_a_note_is_kept_short_and_in_whole_characters() -> None:
-    made = await dispatched(StillRunning(HOUR, "\ud800" + "x" * 500))
-    await made.drain()
-    assert made.order().steps[0].note == "?" + "x" * 199
-    assert made.rejected() == []
+    system = await dispatched(StillRunning(HOUR, "\ud800" + "x" * 500))
+    await system.drain()
+    assert system.order().steps[0].note == "?" + "x" * 199
+    assert system.rejected() == []
 
 
 async def test_a_step_without_further_progress_keeps_its_note() -> None:
-    made = await dispatched(StillRunning(HOUR, "on the road"), StillRunning(HOUR))
-    await made.drain()
-    await made.later(3600)
-    await made.drain()
-    assert made.order().steps[0].note == "on the road"
+    system = await dispatched(StillRunning(HOUR, "on the road"), StillRunning(HOUR))
+    await system.drain()
+    await system.later(3600)
+    await system.drain()
+    assert system.order().steps[0].note == "on the road"

@@ -24,80 +24,80 @@ DAY = timedelta(days=1)
 ONE = cases.rules_of(1)
 
 
-def aged(made: Kit, days: float) -> datetime:
+def aged(system: Kit, days: float) -> datetime:
     """Return the moment so many days ago."""
-    return made.clock.now() - days * DAY
+    return system.clock.now() - days * DAY
 
 
-async def processed(made: Kit, order_id: str, days: float) -> Order:
+async def processed(system: Kit, order_id: str, days: float) -> Order:
     """An order that was Processed so many days ago."""
-    order = await made.store.commit(cases.submitted(order_id, ONE))
-    order = await made.store.commit(cases.claimed(order, ONE))
-    return await made.store.commit(cases.answered(order, 0, ONE, at=aged(made, days)))
+    order = await system.store.commit(cases.submitted(order_id, ONE))
+    order = await system.store.commit(cases.claimed(order, ONE))
+    return await system.store.commit(cases.answered(order, 0, ONE, at=aged(system, days)))
 
 
-async def in_error(made: Kit, order_id: str, days: float) -> Order:
-    order = await made.store.commit(cases.submitted(order_id, ONE))
-    order = await made.store.commit(cases.claimed(order, ONE))
-    return await made.store.commit(cases.refused(order, 0, ONE, at=aged(made, days)))
+async def in_error(system: Kit, order_id: str, days: float) -> Order:
+    order = await system.store.commit(cases.submitted(order_id, ONE))
+    order = await system.store.commit(cases.claimed(order, ONE))
+    return await system.store.commit(cases.refused(order, 0, ONE, at=aged(system, days)))
 
 
-async def run(made: Kit) -> Purge:
-    return await made.run(Purger(made.context, RETENTION, timedelta(minutes=9)).run())
+async def run(system: Kit) -> Purge:
+    return await system.run(Purger(system.context, RETENTION, timedelta(minutes=9)).run())
 
 
 async def test_finished_orders_older_than_the_retention_go_and_younger_ones_stay() -> None:
-    made = kit()
-    await processed(made, "old", 30.1)
-    await processed(made, "young", 29.9)
-    await made.store.commit(cases.rejected("refused", at=aged(made, 31)))
-    undone = await processed(made, "undone", 0)
+    system = kit()
+    await processed(system, "old", 30.1)
+    await processed(system, "young", 29.9)
+    await system.store.commit(cases.rejected("refused", at=aged(system, 31)))
+    undone = await processed(system, "undone", 0)
     decided = cases.compensated(undone)
-    assert await made.store.commit(decided)
-    found = await run(made)
-    assert (found.removed, found.left, found.failed) == (2, 0, 0)
-    assert set(made.store.orders) == {"young", "undone"}
+    assert await system.store.commit(decided)
+    report = await run(system)
+    assert (report.removed, report.left, report.failed) == (2, 0, 0)
+    assert set(system.store.orders) == {"young", "undone"}
 
 
 async def test_an_order_in_error_or_under_way_never_goes_however_old() -> None:
-    made = kit()
-    await in_error(made, "failed", 400)
-    await made.store.commit(cases.submitted("waiting", at=aged(made, 400)))
-    assert await run(made) == Purge()
-    assert set(made.store.orders) == {"failed", "waiting"}
+    system = kit()
+    await in_error(system, "failed", 400)
+    await system.store.commit(cases.submitted("waiting", at=aged(system, 400)))
+    assert await run(system) == Purge()
+    assert set(system.store.orders) == {"failed", "waiting"}
 
 
 async def test_one_that_an_operator_touches_while_it_is_being_removed_stays() -> None:
-    made = kit()
-    seen = await processed(made, "touched", 40)
-    load = made.store.load
+    system = kit()
+    order = await processed(system, "touched", 40)
+    load = system.store.load
 
     async def meanwhile(order_id: str) -> Order | None:
-        found = await load(order_id)
-        made.store.load = load  # type: ignore[method-assign]
-        await made.store.commit(cases.undone(seen, ONE))
-        return found
+        stored = await load(order_id)
+        system.store.load = load  # type: ignore[method-assign]
+        await system.store.commit(cases.undone(order, ONE))
+        return stored
 
-    made.store.load = meanwhile  # type: ignore[method-assign]
-    found = await run(made)
-    assert (found.removed, found.left) == (0, 1)
-    assert made.state("touched") == "Compensating"
+    system.store.load = meanwhile  # type: ignore[method-assign]
+    report = await run(system)
+    assert (report.removed, report.left) == (0, 1)
+    assert system.state("touched") == "Compensating"
 
 
 async def test_one_that_moved_on_since_it_was_listed_stays() -> None:
-    made = kit()
-    seen = await processed(made, "moved", 40)
-    finished = made.store.finished
+    system = kit()
+    order = await processed(system, "moved", 40)
+    finished = system.store.finished
 
     async def meanwhile(limit: int, **bounds: Any) -> object:
         listed = await finished(limit, **bounds)
-        if listed and made.order("moved").seq == seen.seq:
-            await made.store.commit(cases.undone(seen, ONE))
+        if listed and system.order("moved").seq == order.seq:
+            await system.store.commit(cases.undone(order, ONE))
         return listed
 
-    made.store.finished = meanwhile  # type: ignore[method-assign,assignment]
-    found = await run(made)
-    assert (found.removed, found.left) == (0, 1)
+    system.store.finished = meanwhile  # type: ignore[method-assign,assignment]
+    report = await run(system)
+    assert (report.removed, report.left) == (0, 1)
 
 
 async def test_a_run_goes_through_more_than_a_batch_oldest_first_in_each_shard(
@@ -105,22 +105,22 @@ async def test_a_run_goes_through_more_than_a_batch_oldest_first_in_each_shard(
 ) -> None:
     monkeypatch.setattr(purge, "BATCH", 3)
     monkeypatch.setattr(purge, "TOGETHER", 2)
-    made = kit()
+    system = kit()
     names = [f"o-{number}" for number in range(10)]
     names += neighbours("o-0", 10)
     for number, name in enumerate(names):
-        await processed(made, name, 60 - number // 4)  # several at the same moment
-    together, removed = made.store.purge, list[Order]()
+        await processed(system, name, 60 - number // 4)  # several at the same moment
+    purge_together, removed = system.store.purge, list[Order]()
 
     async def noted(*orders: Order) -> set[str]:
         removed.extend(orders)
-        return await together(*orders)
+        return await purge_together(*orders)
 
-    made.store.purge = noted  # type: ignore[method-assign]
-    found = await run(made)
-    assert (found.looked_at, found.removed) == (20, 20)
-    for shard in made.store.shards:
-        ends = [str(one.stopped_at) for one in removed if shard_of(one.order_id, 16) == shard]
+    system.store.purge = noted  # type: ignore[method-assign]
+    report = await run(system)
+    assert (report.looked_at, report.removed) == (20, 20)
+    for shard in system.store.shards:
+        ends = [str(order.stopped_at) for order in removed if shard_of(order.order_id, 16) == shard]
         assert ends == sorted(ends)
 
 
@@ -131,38 +131,38 @@ def neighbours(order_id: str, count: int) -> list[str]:
 
 
 async def test_orders_that_an_operator_touches_keep_none_of_those_removed_with_them() -> None:
-    made = kit()
+    system = kit()
     names = neighbours("o", purge.TOGETHER)
     for name in names:
-        await processed(made, name, 60)
-    together = made.store.purge
+        await processed(system, name, 60)
+    purge_together = system.store.purge
 
     async def meanwhile(*orders: Order) -> set[str]:
-        made.store.purge = together  # type: ignore[method-assign]
-        await made.store.commit(cases.undone(made.order(names[1]), ONE))
+        system.store.purge = purge_together  # type: ignore[method-assign]
+        await system.store.commit(cases.undone(system.order(names[1]), ONE))
         assert len(orders) == purge.TOGETHER
         return set()  # as the table answers: one of the transaction's orders has another token
 
-    made.store.purge = meanwhile  # type: ignore[method-assign]
-    found = await run(made)
-    assert (found.removed, found.left, found.failed) == (purge.TOGETHER - 1, 1, 0)
-    assert set(made.store.orders) == {names[1]}
+    system.store.purge = meanwhile  # type: ignore[method-assign]
+    report = await run(system)
+    assert (report.removed, report.left, report.failed) == (purge.TOGETHER - 1, 1, 0)
+    assert set(system.store.orders) == {names[1]}
 
 
 async def test_a_run_reports_by_how_much_the_oldest_order_that_it_left_is_late() -> None:
-    made = kit()
+    system = kit()
     for number in range(4):
-        await processed(made, f"o-{number}", 60 - number)
-    made.store.plan = lambda operation, key: (
+        await processed(system, f"o-{number}", 60 - number)
+    system.store.plan = lambda operation, key: (
         StoreFault.UNAVAILABLE if operation == "purge" and key in {"o-1", "o-2"} else None
     )
     with recording() as recorded:
-        found = await run(made)
-    assert found.late == timedelta(days=60 - 1) - RETENTION
-    assert recorded.metrics()["sas.purge.lag"] == [(found.late.total_seconds(), {})]
-    made.store.plan = lambda operation, key: None
+        report = await run(system)
+    assert report.late == timedelta(days=60 - 1) - RETENTION
+    assert recorded.metrics()["sas.purge.lag"] == [(report.late.total_seconds(), {})]
+    system.store.plan = lambda operation, key: None
     with recording() as recorded:
-        assert (await run(made)).late == timedelta(0)
+        assert (await run(system)).late == timedelta(0)
     assert recorded.metrics()["sas.purge.lag"] == [(0, {})]
 
 
@@ -170,108 +170,108 @@ async def test_one_orders_trouble_keeps_no_other_and_does_not_hold_up_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(purge, "BATCH", 2)
-    made = kit()
+    system = kit()
     for number in range(5):
-        await processed(made, f"o-{number}", 60 - number)
-    made.store.plan = lambda operation, key: (
+        await processed(system, f"o-{number}", 60 - number)
+    system.store.plan = lambda operation, key: (
         StoreFault.UNAVAILABLE if (operation, key) == ("purge", "o-0") else None
     )
-    found = await run(made)
-    assert (found.removed, found.failed, found.looked_at) == (4, 1, 5)
-    made.store.plan = lambda _operation, _key: None
-    assert (await run(made)).removed == 1
+    report = await run(system)
+    assert (report.removed, report.failed, report.looked_at) == (4, 1, 5)
+    system.store.plan = lambda _operation, _key: None
+    assert (await run(system)).removed == 1
 
 
 HELD = Message("responses-shop", "old/9/0", b"{}")
 
 
-async def remove_held(made: Kit) -> None:
-    for shard in made.store.shards:
-        for row in await made.store.due(shard, made.clock.now(), 10):
+async def remove_held(system: Kit) -> None:
+    for shard in system.store.shards:
+        for row in await system.store.due(shard, system.clock.now(), 10):
             if isinstance(row, DeferredDue):
-                await made.store.remove_due(row)
+                await system.store.remove_due(row)
 
 
 async def test_an_order_whose_notification_is_not_sent_yet_is_not_purged() -> None:
-    made = kit()
-    await processed(made, "old", 60)
-    await made.store.defer("old", HELD, made.clock.now() - DAY)
-    found = await run(made)
-    assert (found.removed, found.left, found.looked_at) == (0, 1, 1)
-    await remove_held(made)
-    assert (await run(made)).removed == 1
+    system = kit()
+    await processed(system, "old", 60)
+    await system.store.defer("old", HELD, system.clock.now() - DAY)
+    report = await run(system)
+    assert (report.removed, report.left, report.looked_at) == (0, 1, 1)
+    await remove_held(system)
+    assert (await run(system)).removed == 1
 
 
 async def test_nothing_is_removed_while_the_supervisor_is_far_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(purge, "SHARD_DUE_MAX", 1)
-    made = kit()
-    await processed(made, "old", 60)
-    shard = shard_of("old", len(made.store.shards))
+    system = kit()
+    await processed(system, "old", 60)
+    shard = shard_of("old", len(system.store.shards))
     names = (f"another-{number}" for number in range(1000))
-    beside = next(name for name in names if shard_of(name, len(made.store.shards)) == shard)
-    await made.store.defer(beside, HELD, made.clock.now())
-    found = await run(made)
-    assert (found.removed, found.left) == (0, 1)
-    await remove_held(made)
-    assert (await run(made)).removed == 1
+    beside = next(name for name in names if shard_of(name, len(system.store.shards)) == shard)
+    await system.store.defer(beside, HELD, system.clock.now())
+    report = await run(system)
+    assert (report.removed, report.left) == (0, 1)
+    await remove_held(system)
+    assert (await run(system)).removed == 1
 
 
 async def test_a_shard_that_cannot_be_read_keeps_its_orders_and_no_others() -> None:
-    made = kit()
+    system = kit()
     for number in range(30):
-        await processed(made, f"old-{number}", 60)
-    away, shards = shard_of("old-7", len(made.store.shards)), len(made.store.shards)
-    due = made.store.due
+        await processed(system, f"old-{number}", 60)
+    broken_shard, shards = shard_of("old-7", len(system.store.shards)), len(system.store.shards)
+    due = system.store.due
 
     async def throttled(shard: str, until: datetime, limit: int) -> list[Due]:
-        if shard == away:
+        if shard == broken_shard:
             raise StoreUnavailableError("throttled")
         return await due(shard, until, limit)
 
-    made.store.due = throttled  # type: ignore[method-assign]
-    kept = {f"old-{n}" for n in range(30) if shard_of(f"old-{n}", shards) == away}
-    found = await run(made)
-    assert (found.removed, found.left) == (30 - len(kept), len(kept))
-    assert set(made.store.orders) == kept
+    system.store.due = throttled  # type: ignore[method-assign]
+    survivors = {f"old-{n}" for n in range(30) if shard_of(f"old-{n}", shards) == broken_shard}
+    report = await run(system)
+    assert (report.removed, report.left) == (30 - len(survivors), len(survivors))
+    assert set(system.store.orders) == survivors
 
 
 async def test_a_purge_ends_with_its_functions_time_and_the_next_one_goes_on() -> None:
-    made = kit()
+    system = kit()
     for number in range(30):
-        await processed(made, f"old-{number}", 60)
-    load = made.store.load
+        await processed(system, f"old-{number}", 60)
+    load = system.store.load
 
     async def slow(order_id: str) -> Order | None:
-        await made.clock.sleep(10)
+        await system.clock.sleep(10)
         return await load(order_id)
 
-    made.store.load = slow  # type: ignore[method-assign]
-    purger = Purger(made.context, RETENTION, function_time=timedelta(seconds=30))
-    began = made.clock.now()
-    found = await made.run(purger.run())
-    assert made.clock.now() - began <= timedelta(seconds=45)
-    assert 0 < found.removed + found.left <= 30
-    made.store.load = load  # type: ignore[method-assign]
-    await run(made)
-    assert made.store.orders == {}
+    system.store.load = slow  # type: ignore[method-assign]
+    purger = Purger(system.context, RETENTION, function_time=timedelta(seconds=30))
+    start = system.clock.now()
+    report = await system.run(purger.run())
+    assert system.clock.now() - start <= timedelta(seconds=45)
+    assert 0 < report.removed + report.left <= 30
+    system.store.load = load  # type: ignore[method-assign]
+    await run(system)
+    assert system.store.orders == {}
 
 
 async def test_two_instances_do_not_purge_at_once() -> None:
-    made = kit()
-    await processed(made, "old", 60)
-    now = made.clock.now()
-    assert await made.store.acquire_lease(LEASE, "another", now + DAY, now)
-    assert await run(made) == Purge(led=False)
-    assert "old" in made.store.orders
+    system = kit()
+    await processed(system, "old", 60)
+    now = system.clock.now()
+    assert await system.store.acquire_lease(LEASE, "another", now + DAY, now)
+    assert await run(system) == Purge(led=False)
+    assert "old" in system.store.orders
 
 
 async def test_offloaded_content_goes_with_its_order() -> None:
-    made = kit()
-    order = await made.store.commit(cases.submitted("old", ONE))
-    order = await made.store.commit(cases.claimed(order, ONE))
-    ref = await made.store.put_payload("old", b'"' + b"x" * 60_000 + b'"')
-    await made.store.commit(cases.answered(order, 0, ONE, result=ref, at=aged(made, 60)))
-    assert (await run(made)).removed == 1
-    assert made.store.payloads == {}
+    system = kit()
+    order = await system.store.commit(cases.submitted("old", ONE))
+    order = await system.store.commit(cases.claimed(order, ONE))
+    ref = await system.store.put_payload("old", b'"' + b"x" * 60_000 + b'"')
+    await system.store.commit(cases.answered(order, 0, ONE, result=ref, at=aged(system, 60)))
+    assert (await run(system)).removed == 1
+    assert system.store.payloads == {}

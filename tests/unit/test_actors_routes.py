@@ -46,157 +46,159 @@ ORDER = order(workflow="either")
 
 
 @pytest.fixture
-def made() -> Kit:
+def system() -> Kit:
     """A system whose agents have breakers."""
-    found = kit(EITHER)
-    for name, agent in found.agents.items():
+    system = kit(EITHER)
+    for name, agent in system.agents.items():
         retry = RetryPolicy(0.2, 1.0)
-        found.actors[name] = agent_actor(found.context, name, agent, policy=retry, circuit=POLICY)
-    return found
+        system.actors[name] = agent_actor(system.context, name, agent, policy=retry, circuit=POLICY)
+    return system
 
 
-async def cut_off(made: Kit, agent: str, policy: BreakerPolicy = POLICY) -> None:
+async def cut_off(system: Kit, agent: str, policy: BreakerPolicy = POLICY) -> None:
     """Open an agent's breaker, as another instance would."""
-    opened = rules.opened(Breaker(), policy, made.clock.now(), "down")
-    await keep_breaker(made.store, opened, agent)
+    opened = rules.opened(Breaker(), policy, system.clock.now(), "down")
+    await keep_breaker(system.store, opened, agent)
 
 
-def keys(made: Kit, agent: str) -> list[tuple[str, str]]:
-    return [(verb, call.key) for verb, call in made.agents[agent].calls]
+def keys(system: Kit, agent: str) -> list[tuple[str, str]]:
+    return [(verb, call.key) for verb, call in system.agents[agent].calls]
 
 
-async def test_a_request_goes_to_the_preferred_agent_while_its_breaker_is_closed(made: Kit) -> None:
-    await made.submit(ORDER)
-    await made.drain()
-    assert made.state() == "Processed"
-    assert keys(made, "stock") == [("do", "O-1/pay"), ("do", "O-1/ship")]
-    assert keys(made, "payment") == []
+async def test_a_request_goes_to_the_preferred_agent_while_its_breaker_is_closed(
+    system: Kit,
+) -> None:
+    await system.submit(ORDER)
+    await system.drain()
+    assert system.state() == "Processed"
+    assert keys(system, "stock") == [("do", "O-1/pay"), ("do", "O-1/ship")]
+    assert keys(system, "payment") == []
 
 
 async def test_while_its_breaker_is_open_the_next_agent_is_asked_under_the_same_key(
-    made: Kit,
+    system: Kit,
 ) -> None:
-    await cut_off(made, "stock")
-    await made.submit(ORDER)
-    await made.step(QUEUES.scheduler)
-    assert len(made.requests("payment")) == 1
-    await made.step(QUEUES.agent("payment"))
-    assert keys(made, "payment") == [("do", "O-1/pay")]
-    assert made.requests("stock") == []
+    await cut_off(system, "stock")
+    await system.submit(ORDER)
+    await system.step(QUEUES.scheduler)
+    assert len(system.requests("payment")) == 1
+    await system.step(QUEUES.agent("payment"))
+    assert keys(system, "payment") == [("do", "O-1/pay")]
+    assert system.requests("stock") == []
 
 
-async def test_a_request_whose_breaker_closes_before_complete_by_waits_for_it(made: Kit) -> None:
-    await made.submit(ORDER)
-    await made.step(QUEUES.scheduler)
-    await cut_off(made, "stock")
-    await made.step(QUEUES.agent("stock"))
-    assert (keys(made, "stock"), made.bus.messages(QUEUES.replies)) == ([], [])
-    await made.later(16)
-    await made.step(QUEUES.agent("stock"))
-    assert keys(made, "stock") == [("do", "O-1/pay")]
+async def test_a_request_whose_breaker_closes_before_complete_by_waits_for_it(system: Kit) -> None:
+    await system.submit(ORDER)
+    await system.step(QUEUES.scheduler)
+    await cut_off(system, "stock")
+    await system.step(QUEUES.agent("stock"))
+    assert (keys(system, "stock"), system.bus.messages(QUEUES.replies)) == ([], [])
+    await system.later(16)
+    await system.step(QUEUES.agent("stock"))
+    assert keys(system, "stock") == [("do", "O-1/pay")]
 
 
 async def test_where_the_breaker_opens_past_complete_by_the_step_rests_and_stays_there(
-    made: Kit,
+    system: Kit,
 ) -> None:
     long = BreakerPolicy(failures_max=3, open_for=2 * ALLOWED)
-    await made.submit(ORDER)
-    await made.step(QUEUES.scheduler)
-    until = made.order().steps[0].complete_by
-    await cut_off(made, "stock", long)
-    await made.step(QUEUES.agent("stock"))
-    await made.step(QUEUES.replies)
-    step = made.order().steps[0]
+    await system.submit(ORDER)
+    await system.step(QUEUES.scheduler)
+    until = system.order().steps[0].complete_by
+    await cut_off(system, "stock", long)
+    await system.step(QUEUES.agent("stock"))
+    await system.step(QUEUES.replies)
+    step = system.order().steps[0]
     assert (step.process_state.value, step.resting, step.complete_by) == ("Pending", True, until)
-    assert (keys(made, "stock"), step.failure_count) == ([], 0)
-    await made.later(ALLOWED.total_seconds() + 1)
-    await made.sweep()
-    await made.step(QUEUES.scheduler)
-    assert (len(made.requests("stock")), made.requests("payment")) == (1, [])
+    assert (keys(system, "stock"), step.failure_count) == ([], 0)
+    await system.later(ALLOWED.total_seconds() + 1)
+    await system.sweep()
+    await system.step(QUEUES.scheduler)
+    assert (len(system.requests("stock")), system.requests("payment")) == (1, [])
 
 
-async def test_the_probe_of_a_breaker_waits_for_a_slot(made: Kit) -> None:
+async def test_the_probe_of_a_breaker_waits_for_a_slot(system: Kit) -> None:
     retry = RetryPolicy(0.2, 1.0)
     stock = agent_actor(
-        made.context, "stock", made.agents["stock"], policy=retry, circuit=POLICY, limit=1
+        system.context, "stock", system.agents["stock"], policy=retry, circuit=POLICY, limit=1
     )
-    await made.submit(ORDER)
-    await made.step(QUEUES.scheduler)
-    await cut_off(made, "stock", BreakerPolicy(failures_max=3, open_for=timedelta(seconds=8)))
-    await made.later(8)
-    now = made.clock.now()
-    assert await made.store.acquire_lease("slot|stock|0", "another", now + 2 * ALLOWED, now)
-    message = made.bus.take(QUEUES.agent("stock"))
+    await system.submit(ORDER)
+    await system.step(QUEUES.scheduler)
+    await cut_off(system, "stock", BreakerPolicy(failures_max=3, open_for=timedelta(seconds=8)))
+    await system.later(8)
+    now = system.clock.now()
+    assert await system.store.acquire_lease("slot|stock|0", "another", now + 2 * ALLOWED, now)
+    message = system.bus.take(QUEUES.agent("stock"))
     assert message is not None
-    await made.run(stock.handle(delivery(message, count=1)))
-    assert made.bus.messages(QUEUES.replies) == []
-    (waiting,) = made.bus.queues[QUEUES.agent("stock")].waiting
-    assert await made.store.acquire_lease("slot|stock|0", "another", now, now)
-    await made.later(4)
-    again = waiting.message
-    await made.run(stock.handle(delivery(again, count=1)))
-    assert keys(made, "stock") == [("do", "O-1/pay")]
-    assert len(made.bus.messages(QUEUES.replies)) == 1
+    await system.run(stock.handle(delivery(message, count=1)))
+    assert system.bus.messages(QUEUES.replies) == []
+    (waiting,) = system.bus.queues[QUEUES.agent("stock")].waiting
+    assert await system.store.acquire_lease("slot|stock|0", "another", now, now)
+    await system.later(4)
+    request = waiting.message
+    await system.run(stock.handle(delivery(request, count=1)))
+    assert keys(system, "stock") == [("do", "O-1/pay")]
+    assert len(system.bus.messages(QUEUES.replies)) == 1
 
 
 async def test_a_step_that_goes_on_is_not_interrupted_by_a_message_that_comes_late(
-    made: Kit,
+    system: Kit,
 ) -> None:
-    made.agents["stock"].then(*[StillRunning(timedelta(hours=2))] * 2)
-    await made.submit(ORDER)
-    wake = await made.step(QUEUES.scheduler)
-    await made.drain()
-    granted = made.order()
-    await made.later(3600)
-    await made.hand(wake)  # sent again by hand, say
-    await made.step(QUEUES.agent("stock"))  # the copy comes past its CompleteBy: one more look
-    assert len(set(keys(made, "stock"))) == 1
-    while made.bus.messages(QUEUES.replies):
-        await made.step(QUEUES.replies)
-    assert made.order() == granted
+    system.agents["stock"].then(*[StillRunning(timedelta(hours=2))] * 2)
+    await system.submit(ORDER)
+    wake = await system.step(QUEUES.scheduler)
+    await system.drain()
+    granted = system.order()
+    await system.later(3600)
+    await system.hand(wake)  # sent again by hand, say
+    await system.step(QUEUES.agent("stock"))  # the copy comes past its CompleteBy: one more look
+    assert len(set(keys(system, "stock"))) == 1
+    while system.bus.messages(QUEUES.replies):
+        await system.step(QUEUES.replies)
+    assert system.order() == granted
 
 
-async def test_a_request_is_called_under_one_key_at_every_delivery(made: Kit) -> None:
-    await made.submit(ORDER)
-    await made.step(QUEUES.scheduler)
-    message = made.bus.take(QUEUES.agent("stock"))
+async def test_a_request_is_called_under_one_key_at_every_delivery(system: Kit) -> None:
+    await system.submit(ORDER)
+    await system.step(QUEUES.scheduler)
+    message = system.bus.take(QUEUES.agent("stock"))
     assert message is not None
-    stock = made.actors["stock"]
+    stock = system.actors["stock"]
     for count in (1, 2):
-        await made.run(stock.handle(delivery(message, count=count)))
-    assert keys(made, "stock") == [("do", "O-1/pay")] * 2
+        await system.run(stock.handle(delivery(message, count=count)))
+    assert keys(system, "stock") == [("do", "O-1/pay")] * 2
 
 
 async def test_an_agent_that_called_before_the_breaker_opened_does_not_reply_that_it_waited(
-    made: Kit,
+    system: Kit,
 ) -> None:
-    made.agents["stock"].then(*(TransientError("down") for _ in range(POLICY.failures_max)))
-    await made.submit(ORDER)
-    await made.step(QUEUES.scheduler)
-    await made.step(QUEUES.agent("stock"))
-    assert len(keys(made, "stock")) == POLICY.failures_max
-    assert made.bus.messages(QUEUES.replies) == []
+    system.agents["stock"].then(*(TransientError("down") for _ in range(POLICY.failures_max)))
+    await system.submit(ORDER)
+    await system.step(QUEUES.scheduler)
+    await system.step(QUEUES.agent("stock"))
+    assert len(keys(system, "stock")) == POLICY.failures_max
+    assert system.bus.messages(QUEUES.replies) == []
 
 
-async def test_what_timed_out_at_one_agent_is_tried_again_and_undone_there(made: Kit) -> None:
-    await cut_off(made, "stock")
-    await made.submit(ORDER)
-    await made.step(QUEUES.scheduler)
-    made.bus.take(QUEUES.agent("payment"))  # it is lost, or called for and never answered
-    await keep_breaker(made.store, rules.closed(made.clock.now()))
-    await cut_off(made, "payment")
-    await made.later(31)
-    await made.sweep()
-    await made.step(QUEUES.scheduler)
-    made.agents["payment"].then(RefusedError("declined", "no cover"))
-    await made.drain()
-    assert made.state() == "Compensated"
-    assert keys(made, "payment") == [("do", "O-1/pay"), ("undo", "O-1/pay")]
-    assert keys(made, "stock") == []
+async def test_what_timed_out_at_one_agent_is_tried_again_and_undone_there(system: Kit) -> None:
+    await cut_off(system, "stock")
+    await system.submit(ORDER)
+    await system.step(QUEUES.scheduler)
+    system.bus.take(QUEUES.agent("payment"))  # it is lost, or called for and never answered
+    await keep_breaker(system.store, rules.closed(system.clock.now()))
+    await cut_off(system, "payment")
+    await system.later(31)
+    await system.sweep()
+    await system.step(QUEUES.scheduler)
+    system.agents["payment"].then(RefusedError("declined", "no cover"))
+    await system.drain()
+    assert system.state() == "Compensated"
+    assert keys(system, "payment") == [("do", "O-1/pay"), ("undo", "O-1/pay")]
+    assert keys(system, "stock") == []
 
 
 async def test_breakers_are_read_only_where_there_is_a_choice_and_once_a_second_at_most(
-    made: Kit,
+    system: Kit,
 ) -> None:
     read: list[str] = []
 
@@ -204,35 +206,35 @@ async def test_breakers_are_read_only_where_there_is_a_choice_and_once_a_second_
         if operation == "read_shared" and key.startswith("breaker|"):
             read.append(key)
 
-    made.store.plan = note
-    scheduler = Scheduler(made.context, made.business, NO_TIME)
-    await made.submit(ORDER)
-    wake = made.bus.messages(QUEUES.scheduler)[0]
+    system.store.plan = note
+    scheduler = Scheduler(system.context, system.business, NO_TIME)
+    await system.submit(ORDER)
+    wake = system.bus.messages(QUEUES.scheduler)[0]
     for _ in range(3):
-        await made.run(scheduler.handle(delivery(wake)))
+        await system.run(scheduler.handle(delivery(wake)))
     assert read == ["breaker|payment", "breaker|stock"]
-    without = kit()
-    without.store.plan = note
-    await without.submit()
-    await without.step(QUEUES.scheduler)
+    plain_system = kit()
+    plain_system.store.plan = note
+    await plain_system.submit()
+    await plain_system.step(QUEUES.scheduler)
     assert len(read) == 2
 
 
 async def test_after_a_callback_the_next_step_goes_to_an_agent_that_is_to_be_had() -> None:
     first = Step("reserve", agent="stock", time_allowed=ALLOWED, undo=UNDO)
-    then = Step("pay", agent="stock", time_allowed=ALLOWED, undo=UNDO, alternatives=("payment",))
-    made = kit(Workflow("chain", version=1, steps=(first, then)))
+    last = Step("pay", agent="stock", time_allowed=ALLOWED, undo=UNDO, alternatives=("payment",))
+    system = kit(Workflow("chain", version=1, steps=(first, last)))
     tokens: list[str] = []
 
     async def ask(call: Call) -> AwaitCallback:
         tokens.append(call.callback(timedelta(hours=1)).token)
         return AwaitCallback(timedelta(hours=1))
 
-    made.agents["stock"].then(ask)
-    await made.submit()
-    await made.drain()
-    await cut_off(made, "stock")
-    await made.later(2)  # circuits are read once a second at most
-    await made.hand(called_back(tokens[0]))
-    assert made.order().steps[1].call.route == 1
-    assert len(made.requests("payment")) == 1
+    system.agents["stock"].then(ask)
+    await system.submit()
+    await system.drain()
+    await cut_off(system, "stock")
+    await system.later(2)  # circuits are read once a second at most
+    await system.hand(called_back(tokens[0]))
+    assert system.order().steps[1].call.route == 1
+    assert len(system.requests("payment")) == 1

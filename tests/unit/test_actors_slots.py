@@ -77,7 +77,9 @@ class Rig:
             ).context
             for n in range(instances)
         ]
-        self.actors = [agent_actor(one, "stock", self.remote, limit=limit) for one in contexts]
+        self.actors = [
+            agent_actor(context, "stock", self.remote, limit=limit) for context in contexts
+        ]
 
     def handling(self, number: int, *, urgent: bool = False, seconds: float = 60) -> Any:
         body = encode(
@@ -118,7 +120,7 @@ async def test_a_request_that_finds_no_slot_is_put_back_and_no_call_is_counted()
     rig.remote.seconds = 30
     await rig.all(rig.handling(0), rig.handling(1))
     assert rig.remote.calls == 1
-    (waiting,) = [one.message for one in rig.bus.queues[QUEUE].waiting]
+    (waiting,) = [entry.message for entry in rig.bus.queues[QUEUE].waiting]
     assert waiting.message_id.startswith("put-back/")
     assert waiting.scheduled_at is not None
 
@@ -148,13 +150,13 @@ async def test_the_slot_of_an_instance_that_died_is_free_again_after_its_complet
 async def test_the_slot_of_an_instance_that_died_is_free_after_the_longest_call() -> None:
     rig = Rig(limit=1, instances=1)
     rig.remote.seconds = 3600
-    dying = asyncio.ensure_future(rig.handling(0, seconds=3 * 3600))
+    call = asyncio.ensure_future(rig.handling(0, seconds=3 * 3600))
     await rig.clock.advance(1)
     assert rig.remote.now == 1
     # A process that died does not give its slot back.
     rig.store.fail_next("acquire_lease", StoreFault.UNAVAILABLE)
-    dying.cancel()
-    await asyncio.gather(dying, return_exceptions=True)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
     rig.remote.seconds = 1
     await rig.clock.advance(CALL_MAX.total_seconds() - 10)
     await rig.all(rig.handling(1, seconds=3600))
@@ -214,9 +216,9 @@ async def test_a_slot_that_cannot_be_given_back_does_not_fail_the_call(
     assert reply is not None
 
 
-@pytest.mark.parametrize(("urgent", "most"), [(False, 50), (True, 140)])
+@pytest.mark.parametrize(("urgent", "requests_max"), [(False, 50), (True, 140)])
 async def test_a_request_that_waits_for_a_slot_makes_few_requests_to_the_store(
-    urgent: bool, most: int
+    urgent: bool, requests_max: int
 ) -> None:
     rig = Rig(limit=5, instances=1)
     now = rig.clock.now()
@@ -224,7 +226,7 @@ async def test_a_request_that_waits_for_a_slot_makes_few_requests_to_the_store(
         await rig.store.acquire_lease(f"slot|stock|{slot}", "x", now + 20 * WAIT_HERE, now)
     before = rig.store.requests
     await rig.all(rig.handling(0, urgent=urgent))
-    assert 15 < rig.store.requests - before <= most
+    assert 15 < rig.store.requests - before <= requests_max
 
 
 async def test_an_urgent_request_looks_for_a_slot_more_often_and_comes_again_sooner() -> None:
@@ -238,12 +240,12 @@ async def test_an_urgent_request_looks_for_a_slot_more_often_and_comes_again_soo
         await rig.all(rig.handling(number, urgent=urgent))
         looks.append(rig.store.requests - before)
     assert looks[1] >= 2 * looks[0] >= 8
-    rests = [
-        (one.message.scheduled_at or now) - one.enqueued_at
+    waits = [
+        (entry.message.scheduled_at or now) - entry.enqueued_at
         for queue in (QUEUE, f"{QUEUE}-urgent")
-        for one in rig.bus.queues[queue].waiting
+        for entry in rig.bus.queues[queue].waiting
     ]
-    assert rests[1] < timedelta(seconds=1) <= rests[0]
+    assert waits[1] < timedelta(seconds=1) <= waits[0]
 
 
 def test_a_lease_ends_after_complete_by_or_after_the_longest_call() -> None:
@@ -252,7 +254,7 @@ def test_a_lease_ends_after_complete_by_or_after_the_longest_call() -> None:
 
 
 def test_the_pauses_before_looks_for_a_slot_grow_to_three_times_the_first() -> None:
-    ordinary, urgent = (list(islice(pauses(urgent=one), 8)) for one in (False, True))
+    ordinary, urgent = (list(islice(pauses(urgent=urgency), 8)) for urgency in (False, True))
     assert (ordinary[0], urgent[0]) == ((0.2, 0.5), (0.05, 0.15))
     assert ordinary == sorted(ordinary)
     assert ordinary[-1] == pytest.approx((0.6, 1.5))

@@ -17,44 +17,44 @@ BOUND = Queues(applications=("web", "shop"))
 WEB, SHOP, OTHER = "responses-web", "responses-shop", "responses-other"
 
 
-def made() -> Kit:
-    built = kit(queues=BOUND)
-    built.bus.declare(OTHER)
-    return built
+def bound_system() -> Kit:
+    system = kit(queues=BOUND)
+    system.bus.declare(OTHER)
+    return system
 
 
-async def come(built: Kit, body: bytes, queue: str, *, dead: bool = False) -> None:
+async def come(system: Kit, body: bytes, queue: str, *, dead: bool = False) -> None:
     """Hand over an order that came by a queue, or its dead letter."""
     if dead:
-        await built.run(built.dead_letters.handle(letter(body, queue)))
+        await system.run(system.dead_letters.handle(letter(body, queue)))
     else:
         urgent = queue.endswith("-urgent")
-        await built.run(
-            built.submitter.handle(
+        await system.run(
+            system.submitter.handle(
                 Delivery(body=body, message_id="m-1", queue=queue, urgent=urgent)
             )
         )
 
 
-def told(built: Kit) -> dict[str, list[str]]:
-    return {queue: built.told(queue) for queue in (WEB, SHOP, OTHER) if built.told(queue)}
+def notices_of(system: Kit) -> dict[str, list[str]]:
+    return {queue: system.notices(queue) for queue in (WEB, SHOP, OTHER) if system.notices(queue)}
 
 
 @pytest.mark.parametrize("queue", ["orders-web", "orders-web-urgent"])
 async def test_an_order_of_a_bound_application_is_worked_on_and_notified_on_its_own_queue(
     queue: str,
 ) -> None:
-    built = made()
-    await come(built, order("web-1", reply_queue=WEB), queue)
-    assert built.state("web-1") == "Pending"
-    assert built.order("web-1").details.urgent is queue.endswith("-urgent")
-    assert told(built) == {WEB: ["received"]}
+    system = bound_system()
+    await come(system, order("web-1", reply_queue=WEB), queue)
+    assert system.state("web-1") == "Pending"
+    assert system.order("web-1").details.urgent is queue.endswith("-urgent")
+    assert notices_of(system) == {WEB: ["received"]}
 
 
 async def test_an_order_of_the_shared_queue_is_worked_on_as_before() -> None:
-    built = made()
-    await come(built, order("O-1", reply_queue=OTHER), "orders")
-    assert told(built) == {OTHER: ["received"]}
+    system = bound_system()
+    await come(system, order("O-1", reply_queue=OTHER), "orders")
+    assert notices_of(system) == {OTHER: ["received"]}
 
 
 @pytest.mark.parametrize("dead", [False, True])
@@ -62,11 +62,11 @@ async def test_an_order_of_the_shared_queue_is_worked_on_as_before() -> None:
 async def test_an_application_cannot_aim_notifications_at_another(
     reply_queue: str, *, dead: bool
 ) -> None:
-    built = made()
-    await come(built, order("web-1", reply_queue=reply_queue), "orders-web", dead=dead)
-    assert built.store.orders == {}
-    assert told(built) == ({} if dead else {WEB: ["rejected"]})
-    assert len(built.rejected()) == len(built.alerts()) == 1
+    system = bound_system()
+    await come(system, order("web-1", reply_queue=reply_queue), "orders-web", dead=dead)
+    assert system.store.orders == {}
+    assert notices_of(system) == ({} if dead else {WEB: ["rejected"]})
+    assert len(system.rejected()) == len(system.alerts()) == 1
 
 
 @pytest.mark.parametrize("dead", [False, True])
@@ -74,12 +74,12 @@ async def test_an_application_cannot_aim_notifications_at_another(
 async def test_an_application_cannot_take_an_id_that_is_not_its_own(
     order_id: str, *, dead: bool
 ) -> None:
-    built = made()
-    await come(built, order(order_id, reply_queue=WEB), "orders-web", dead=dead)
-    assert built.store.orders == {}
-    assert told(built) == ({} if dead else {WEB: ["rejected"]})
-    await come(built, order("shop-1", reply_queue=SHOP), "orders-shop")
-    assert told(built)[SHOP] == ["received"]
+    system = bound_system()
+    await come(system, order(order_id, reply_queue=WEB), "orders-web", dead=dead)
+    assert system.store.orders == {}
+    assert notices_of(system) == ({} if dead else {WEB: ["rejected"]})
+    await come(system, order("shop-1", reply_queue=SHOP), "orders-shop")
+    assert notices_of(system)[SHOP] == ["received"]
 
 
 @pytest.mark.parametrize("dead", [False, True])
@@ -91,11 +91,11 @@ async def test_an_application_cannot_take_an_id_that_is_not_its_own(
 async def test_the_shared_queue_takes_neither_a_bound_response_queue_nor_a_bound_id(
     order_id: str, reply_queue: str, queue: str, *, dead: bool
 ) -> None:
-    built = made()
-    await come(built, order(order_id, reply_queue=reply_queue), queue, dead=dead)
-    assert built.store.orders == {}
-    assert set(told(built)) <= {OTHER}
-    assert len(built.rejected()) == 1
+    system = bound_system()
+    await come(system, order(order_id, reply_queue=reply_queue), queue, dead=dead)
+    assert system.store.orders == {}
+    assert set(notices_of(system)) <= {OTHER}
+    assert len(system.rejected()) == 1
 
 
 @pytest.mark.parametrize(
@@ -110,39 +110,39 @@ async def test_the_shared_queue_takes_neither_a_bound_response_queue_nor_a_bound
 async def test_a_rejection_before_the_order_is_read_goes_to_the_queues_own_application(
     body: bytes,
 ) -> None:
-    built = made()
-    await come(built, body, "orders-web")
-    assert told(built) == {WEB: ["rejected"]}
-    await come(built, body, "orders")
-    assert told(built) == {WEB: ["rejected"]}
+    system = bound_system()
+    await come(system, body, "orders-web")
+    assert notices_of(system) == {WEB: ["rejected"]}
+    await come(system, body, "orders")
+    assert notices_of(system) == {WEB: ["rejected"]}
 
 
 @pytest.mark.parametrize("queue", ["orders-web", "orders-web-urgent", "Orders-WEB"])
 async def test_an_order_given_up_is_notified_on_its_own_queue(queue: str) -> None:
-    built = made()
-    await come(built, order("web-1", reply_queue=WEB), queue, dead=True)
-    assert built.state("web-1") == "Rejected"
-    assert told(built) == {WEB: ["rejected"]}
+    system = bound_system()
+    await come(system, order("web-1", reply_queue=WEB), queue, dead=True)
+    assert system.state("web-1") == "Rejected"
+    assert notices_of(system) == {WEB: ["rejected"]}
 
 
 async def test_an_order_of_another_applications_id_does_not_hinder_it() -> None:
     """It got a notification of an order that it never placed, and its own order was rejected."""
-    built = made()
-    await come(built, order("web-1", reply_queue=WEB, order={"a": 1}), "orders-shop")
-    await come(built, order("web-1", reply_queue=WEB, order={"b": 1}), "orders")
-    assert told(built) == {SHOP: ["rejected"]}
-    await come(built, order("web-1", reply_queue=WEB), "orders-web")
-    assert told(built)[WEB] == ["received"]
+    system = bound_system()
+    await come(system, order("web-1", reply_queue=WEB, order={"a": 1}), "orders-shop")
+    await come(system, order("web-1", reply_queue=WEB, order={"b": 1}), "orders")
+    assert notices_of(system) == {SHOP: ["rejected"]}
+    await come(system, order("web-1", reply_queue=WEB), "orders-web")
+    assert notices_of(system)[WEB] == ["received"]
 
 
 def test_each_application_of_the_setting_has_a_function_for_each_lane() -> None:
     with mock.patch.dict(os.environ, {"SAS_APPLICATIONS": "web,shop-2"}):
         app = indexed_functions.module.__wrapped__().app
     bound = {
-        one.get_function_name(): json.loads(one.get_function_json())["bindings"][0]
-        for one in app.get_functions()
+        function.get_function_name(): json.loads(function.get_function_json())["bindings"][0]
+        for function in app.get_functions()
     }
-    queues = {name: one["queueName"] for name, one in bound.items() if "submission" in name}
+    queues = {name: binding["queueName"] for name, binding in bound.items() if "submission" in name}
     assert queues == {
         "submission": "%SAS_QUEUE_ORDERS%",
         "submission_urgent": "%SAS_QUEUE_ORDERS%-urgent",

@@ -72,33 +72,33 @@ def test_an_open_breaker_makes_requests_wait_until_its_time_and_then_lets_one_pr
 def test_every_failed_probe_doubles_the_wait_up_to_the_longest() -> None:
     policy = BreakerPolicy(open_for=timedelta(seconds=10), open_for_max=timedelta(seconds=60))
     waits = []
-    found = Breaker()
+    breaker = Breaker()
     for _ in range(5):
-        found = rules.opened(found, policy, NOW, "down")
-        assert found.until is not None
-        waits.append((found.until - NOW).total_seconds())
+        breaker = rules.opened(breaker, policy, NOW, "down")
+        assert breaker.until is not None
+        waits.append((breaker.until - NOW).total_seconds())
     assert waits == [10, 20, 40, 60, 60]
-    assert found.since == NOW
+    assert breaker.since == NOW
 
 
 def test_the_order_of_a_failed_probe_lets_others_probe_first_and_alone_does_not_lengthen_it() -> (
     None
 ):
-    found = rules.opened(Breaker(), POLICY, NOW, "down")
+    breaker = rules.opened(Breaker(), POLICY, NOW, "down")
     for _ in range(5):
-        found = rules.opened(found, POLICY, now=NOW, why="slow", suspect="O-1")
-    assert (found.rounds, found.until) == (2, NOW + timedelta(seconds=30))
+        breaker = rules.opened(breaker, POLICY, now=NOW, why="slow", suspect="O-1")
+    assert (breaker.rounds, breaker.until) == (2, NOW + timedelta(seconds=30))
     later = NOW + timedelta(seconds=30)
-    assert rules.wait_of(found, "O-1/2/0", later, "O-1") == later + rules.RECHECK
-    assert rules.wait_of(found, "O-2/2/0", later, "O-2") is None
-    found = rules.opened(found, POLICY, now=NOW, why="slow", suspect="O-2")
-    assert (found.rounds, found.until) == (3, NOW + timedelta(seconds=60))
+    assert rules.wait_of(breaker, "O-1/2/0", later, "O-1") == later + rules.RECHECK
+    assert rules.wait_of(breaker, "O-2/2/0", later, "O-2") is None
+    breaker = rules.opened(breaker, POLICY, now=NOW, why="slow", suspect="O-2")
+    assert (breaker.rounds, breaker.until) == (3, NOW + timedelta(seconds=60))
 
 
 def test_a_probe_without_an_answer_is_given_up_after_its_time() -> None:
     probing = rules.probe(rules.opened(Breaker(), POLICY, NOW, ""), "r1", POLICY, NOW)
-    silent = NOW + POLICY.probe_for
-    assert rules.wait_of(probing, "r2", silent) is None
+    silence_end = NOW + POLICY.probe_for
+    assert rules.wait_of(probing, "r2", silence_end) is None
 
 
 class Remote:
@@ -184,9 +184,9 @@ class Rig:
 
 @pytest.fixture
 def rig() -> Rig:
-    made = Rig()
-    made.remote.answer = _down
-    return made
+    new_rig = Rig()
+    new_rig.remote.answer = _down
+    return new_rig
 
 
 def _down() -> Any:
@@ -288,12 +288,12 @@ async def test_an_end_that_could_not_be_reported_is_reported_by_the_next_sweep(r
     await rig.handle(0, "O-1")
     await rig.clock.advance(16)
     rig.remote.answer = dict
-    real = rig.store.read_shared
+    original = rig.store.read_shared
 
     async def read_shared(name: str) -> SharedValue[str] | None:
         if name.startswith("incident|"):
             raise StoreUnavailableError("away")
-        return await real(name)
+        return await original(name)
 
     rig.store.read_shared = read_shared  # type: ignore[method-assign]
     assert await rig.again(0) is not None
@@ -328,8 +328,8 @@ async def test_a_failed_probe_opens_it_for_longer_and_alerts_no_more(rig: Rig) -
     calls = len(rig.remote.calls)
     assert await rig.again(1) is None
     assert len(rig.remote.calls) == calls + 1
-    found = await rig.state()
-    assert (found.state, found.rounds) == (BreakerState.OPEN, 2)
+    breaker = await rig.state()
+    assert (breaker.state, breaker.rounds) == (BreakerState.OPEN, 2)
     assert rig.alerts() == ["breaker-open"]
 
 
@@ -350,13 +350,13 @@ async def test_of_two_instances_only_one_becomes_the_probe(rig: Rig) -> None:
     assert first is not None
     assert second is not None
 
-    async def both() -> None:
+    async def probe_twice() -> None:
         await asyncio.gather(
             rig.actors[0].handle(delivery(first, message_id="a")),
             rig.actors[1].handle(delivery(second, message_id="b")),
         )
 
-    await rig.clock.run(both())
+    await rig.clock.run(probe_twice())
     assert len(rig.remote.calls) == calls + 1
     assert len(rig.bus.queues[QUEUE].waiting) == 1
 

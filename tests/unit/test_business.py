@@ -50,8 +50,10 @@ class Half:
 
 
 def business(agents: Mapping[str, Any] | None = None, **members: Any) -> Business:
-    both: dict[str, Any] = {"hotel": ScriptedAgent(), "hostel": ScriptedAgent()}
-    return Business(workflows=Workflows([TRIP]), agents={**both, **(agents or {})}, **members)
+    hotel_agents: dict[str, Any] = {"hotel": ScriptedAgent(), "hostel": ScriptedAgent()}
+    return Business(
+        workflows=Workflows([TRIP]), agents={**hotel_agents, **(agents or {})}, **members
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,8 +96,8 @@ def test_the_error_for_an_unknown_agent_names_the_agents_that_exist() -> None:
 
 
 def test_a_business_that_fits_together_is_taken() -> None:
-    made = business(checks={"trip": len}, limits={"hostel": LIMIT_MAX})
-    assert set(made.agents) == {"hotel", "hostel"}
+    system = business(checks={"trip": len}, limits={"hostel": LIMIT_MAX})
+    assert set(system.agents) == {"hotel", "hostel"}
 
 
 async def test_an_agent_without_async_works_in_a_thread_of_its_own() -> None:
@@ -161,9 +163,9 @@ def test_a_step_with_a_value_of_the_wrong_kind_is_refused_saying_what_to_give(
 def test_a_workflow_with_a_value_of_the_wrong_kind_is_refused_saying_what_to_give(
     members: dict[str, Any], why: str
 ) -> None:
-    given: dict[str, Any] = {"name": "trip", "version": 1, "steps": TRIP.steps} | members
+    values: dict[str, Any] = {"name": "trip", "version": 1, "steps": TRIP.steps} | members
     with pytest.raises(WorkflowError, match=f"workflow 'trip': .*{why}"):
-        Workflow(**given)
+        Workflow(**values)
 
 
 def test_workflows_are_given_in_a_list() -> None:

@@ -17,70 +17,74 @@ LIMIT = RefusedError("over-limit", "the card is over its limit")
 
 def test_a_step_that_fails_again_ends_with_1_and_says_how(night: Night) -> None:
     night.fail("A", DECLINED)
-    night.made.agents["payment"].then(LIMIT)
-    said = night.sas("resubmit", "A", "--yes")
-    assert said.code == 1
-    assert said.lines[-1] == "done: seq 5, resubmitted; the order is Error"
-    assert said.err == "sas: it failed again: pay (over-limit: the card is over its limit)\n"
+    night.system.agents["payment"].then(LIMIT)
+    result = night.sas("resubmit", "A", "--yes")
+    assert result.code == 1
+    assert result.lines[-1] == "done: seq 5, resubmitted; the order is Error"
+    assert result.err == "sas: it failed again: pay (over-limit: the card is over its limit)\n"
 
 
 def test_a_step_that_succeeds_ends_with_0(night: Night) -> None:
     night.fail("A", DECLINED)
-    said = night.sas("resubmit", "A", "--yes")
-    assert (said.code, said.err) == (0, "")
-    assert said.lines[-1] == "done: seq 5, resubmitted; the order is Processed"
+    result = night.sas("resubmit", "A", "--yes")
+    assert (result.code, result.err) == (0, "")
+    assert result.lines[-1] == "done: seq 5, resubmitted; the order is Processed"
 
 
 def test_of_many_those_that_failed_again_are_named(night: Night) -> None:
     for order_id in ("A", "B", "C"):
         night.fail(order_id, DECLINED)
-    night.made.agents["payment"].then({"ok": 1}, LIMIT, {"ok": 1})
-    said = night.sas("resubmit", "--state", "error", "--yes")
-    assert said.code == 1
-    assert said.lines[1:4] == [f"  {name}                     pay/card-declined" for name in "ABC"]
-    assert said.lines[-1] == "sent 3, carried out 3, failed again 1"
-    assert said.err.startswith("sas: order B: failed again: pay (over-limit: ")
-    assert said.err.count("\n") == 1
+    night.system.agents["payment"].then({"ok": 1}, LIMIT, {"ok": 1})
+    result = night.sas("resubmit", "--state", "error", "--yes")
+    assert result.code == 1
+    assert result.lines[1:4] == [
+        f"  {name}                     pay/card-declined" for name in "ABC"
+    ]
+    assert result.lines[-1] == "sent 3, carried out 3, failed again 1"
+    assert result.err.startswith("sas: order B: failed again: pay (over-limit: ")
+    assert result.err.count("\n") == 1
 
 
 def test_a_command_that_lost_a_race_says_what_changed_and_does_nothing(night: Night) -> None:
     night.fail("A", DECLINED)
-    seq = night.made.order("A").seq
+    seq = night.system.order("A").seq
 
     async def bob() -> None:
-        await night.made.hand(command("acknowledge", seq, "w-bob", "A"))
+        await night.system.hand(command("acknowledge", seq, "w-bob", "A"))
 
     night.before_send = bob
-    said = night.sas("undo", "A", "--yes", "--wait", "5")
-    said.refused(1, f"you saw seq {seq}, but the order is at seq {seq + 1}", "acknowledged")
-    assert night.made.state("A") == "Error"
+    result = night.sas("undo", "A", "--yes", "--wait", "5")
+    result.refused(1, f"you saw seq {seq}, but the order is at seq {seq + 1}", "acknowledged")
+    assert night.system.state("A") == "Error"
 
 
 def test_as_json_each_order_is_one_object(night: Night) -> None:
     for order_id in ("A", "B"):
         night.fail(order_id, DECLINED)
-    dry = night.sas("resubmit", "--state", "error", "--dry-run", "--json").json
-    assert [(one["OrderID"], one["Seq"]) for one in dry] == [("A", 4), ("B", 4)]
-    assert dry[0]["Would"] == "run again: pay (card-declined: the card was declined)"
-    assert night.sent == []
-    night.made.agents["payment"].then({"ok": 1}, LIMIT)
-    said = night.sas("resubmit", "--state", "error", "--yes", "--json")
-    assert said.code == 1
-    assert [(one["OrderID"], one["CarriedOut"], one["FailedAgain"]) for one in said.json] == [
+    records = night.sas("resubmit", "--state", "error", "--dry-run", "--json").json
+    assert [(record["OrderID"], record["Seq"]) for record in records] == [("A", 4), ("B", 4)]
+    assert records[0]["Would"] == "run again: pay (card-declined: the card was declined)"
+    assert night.sent_messages == []
+    night.system.agents["payment"].then({"ok": 1}, LIMIT)
+    result = night.sas("resubmit", "--state", "error", "--yes", "--json")
+    assert result.code == 1
+    assert [
+        (record["OrderID"], record["CarriedOut"], record["FailedAgain"]) for record in result.json
+    ] == [
         ("A", True, False),
         ("B", True, True),
     ]
-    assert said.json[0]["ProcessState"] == "Processed"
-    assert said.json[1]["Problem"] == "pay (over-limit: the card is over its limit)"
+    assert result.json[0]["ProcessState"] == "Processed"
+    assert result.json[1]["Problem"] == "pay (over-limit: the card is over its limit)"
     (acknowledged,) = night.sas("acknowledge", "B", "--json").json
     assert (acknowledged["Verb"], acknowledged["Problem"]) == ("acknowledge", None)
-    (sent,) = night.sas("undo", "B", "--yes", "--no-wait", "--json").json
-    assert sent["CarriedOut"] is None
+    (record,) = night.sas("undo", "B", "--yes", "--no-wait", "--json").json
+    assert record["CarriedOut"] is None
     night.fail("C", DECLINED)
     night.runs = False
-    late = night.sas("undo", "C", "--yes", "--wait", "0.1", "--json")
-    assert late.code == 1
-    assert "check that the function app runs" in late.json[0]["Problem"]
+    timeout = night.sas("undo", "C", "--yes", "--wait", "0.1", "--json")
+    assert timeout.code == 1
+    assert "check that the function app runs" in timeout.json[0]["Problem"]
     night.sas("undo", "gone", "--json").refused(1, "there is no order 'gone' here")
 
 
@@ -97,34 +101,34 @@ def test_alone_it_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("arguments", [["incidents", "nosuch"], ["shwo", "A"], ["list", "error"]])
 def test_a_word_too_many_is_an_error(night: Night, arguments: list[str]) -> None:
-    said = night.sas(*arguments)
-    assert said.code == 2
-    assert "usage: sas" in said.err
+    result = night.sas(*arguments)
+    assert result.code == 2
+    assert "usage: sas" in result.err
 
 
 def test_a_workflow_that_never_ran_is_an_error_where_others_are_remembered(night: Night) -> None:
     assert night.sas("list", "--workflow", "cahin").code == 0
-    night.play(night.made.store.write_shared(value_name("order-with-care", 1), "x", None))
-    said = night.sas("list", "--workflow", "cahin")
-    assert said.code == 1
-    assert "no workflow 'cahin' ever ran here: known are order-with-care" in said.err
+    night.play(night.system.store.write_shared(value_name("order-with-care", 1), "x", None))
+    result = night.sas("list", "--workflow", "cahin")
+    assert result.code == 1
+    assert "no workflow 'cahin' ever ran here: known are order-with-care" in result.err
 
 
 def reject(night: Night, order_id: str, workflow: str = "nosuch") -> None:
-    night.play(night.made.submit(order(order_id, workflow=workflow), f"m-{order_id}"))
+    night.play(night.system.submit(order(order_id, workflow=workflow), f"m-{order_id}"))
     night.later(1)
 
 
 def test_rejected_orders_are_listed_the_newest_first_with_the_reason(night: Night) -> None:
     reject(night, "bad-1")
     reject(night, "bad-2")
-    said = night.sas("list", "--state", "rejected")
-    assert said.code == 0
-    assert [line.split()[2] for line in said.lines[1:-1]] == ["bad-2", "bad-1"]
-    assert "unknown-workflow: " in said.lines[1]
-    assert said.lines[-1] == "2 orders finished: 2 Rejected"
+    result = night.sas("list", "--state", "rejected")
+    assert result.code == 0
+    assert [line.split()[2] for line in result.lines[1:-1]] == ["bad-2", "bad-1"]
+    assert "unknown-workflow: " in result.lines[1]
+    assert result.lines[-1] == "2 orders finished: 2 Rejected"
     records = night.sas("list", "--state", "rejected", "--json", "--since", "1h").json
-    assert [one["OrderID"] for one in records] == ["bad-2", "bad-1"]
+    assert [record["OrderID"] for record in records] == ["bad-2", "bad-1"]
     assert records[0]["Reason"] == "unknown-workflow"
 
 
@@ -140,11 +144,11 @@ def test_a_queue_that_may_not_be_read_is_reported(
 
 def test_a_rejected_order_is_shown_with_the_reason_and_what_to_do(night: Night) -> None:
     reject(night, "bad")
-    said = night.sas("show", "bad")
-    assert said.code == 0
-    assert said.lines[0] == "order bad  Rejected"
-    assert any(line.startswith("why       unknown-workflow: ") for line in said.lines)
-    assert "`sas rejected resend rejected/" in said.lines[-1]
+    result = night.sas("show", "bad")
+    assert result.code == 0
+    assert result.lines[0] == "order bad  Rejected"
+    assert any(line.startswith("why       unknown-workflow: ") for line in result.lines)
+    assert "`sas rejected resend rejected/" in result.lines[-1]
     (record,) = night.sas("show", "bad", "--json").json
     assert (record["OrderID"], record["ProcessState"]) == ("bad", "Rejected")
     night.sas("show", "none").refused(1, "there is no order 'none' here")

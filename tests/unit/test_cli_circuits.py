@@ -90,8 +90,8 @@ def test_an_app_says_which_agents_there_are(
 ) -> None:
     keep(store, {"gone": OPEN})
     assert main(["circuits", "--app", "tests.business:workflows", "--json"]) == 0
-    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    states = {one["Agent"]: one["State"] for one in shown}
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    states = {record["Agent"]: record["State"] for record in records}
     agents = ("inventory", "payment", "shipping", "invoice", "delivery")
     assert states == {"gone": "open"} | dict.fromkeys(agents, "closed")
 
@@ -110,9 +110,9 @@ def test_the_text_of_a_service_can_neither_break_the_table_nor_drive_the_termina
 ) -> None:
     keep(store, {"payment": opened(Breaker(), POLICY, NOW, "one\x1b[2J\ntwo\u202e")})
     assert main(["circuits"]) == 0
-    said = capsys.readouterr().out
-    assert len(said.splitlines()) == 3
-    assert not set(said) & set("\x1b\u202e")
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) == 3
+    assert not set(text) & set("\x1b\u202e")
 
 
 def test_the_error_for_an_unknown_name_lists_the_known_ones(

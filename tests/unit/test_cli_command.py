@@ -34,8 +34,8 @@ def test_the_command_describes_itself(option: str, capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit) as ended:
         main([option])
     assert ended.value.code == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert ("submit" in said and "130 interrupted" in said) or said.startswith("sas 0.")
+    text = " ".join(capsys.readouterr().out.split())
+    assert ("submit" in text and "130 interrupted" in text) or text.startswith("sas 0.")
 
 
 def test_the_help_of_submit_shows_both_forms_and_an_example(
@@ -43,9 +43,9 @@ def test_the_help_of_submit_shows_both_forms_and_an_example(
 ) -> None:
     with pytest.raises(SystemExit):
         main(["submit", "--help"])
-    said = capsys.readouterr().out
+    text = capsys.readouterr().out
     for part in ("order message", "bare order", "sas submit samples/northwind-orders.jsonl"):
-        assert part in said
+        assert part in text
 
 
 def test_every_verb_says_what_it_does_and_shows_an_example() -> None:
@@ -75,7 +75,7 @@ def test_bad_usage_ends_with_2_and_a_usage_line(
 
 
 @pytest.mark.parametrize(
-    ("change", "arguments", "said"),
+    ("change", "arguments", "sentence"),
     [
         ({"ServiceBus": ""}, [], "or set ServiceBus to"),
         ({"ServiceBus": "nowhere"}, [], "neither a connection string"),
@@ -89,7 +89,7 @@ def test_bad_usage_ends_with_2_and_a_usage_line(
 def test_a_setting_that_is_missing_or_wrong_is_named(
     change: dict[str, str],
     arguments: list[str],
-    said: str,
+    sentence: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -99,7 +99,7 @@ def test_a_setting_that_is_missing_or_wrong_is_named(
     assert main(["submit", orders(tmp_path), *arguments]) == USAGE
     error = capsys.readouterr().err
     assert error.startswith("sas: ")
-    assert said in error
+    assert sentence in error
     assert "Traceback" not in error
 
 
@@ -112,20 +112,20 @@ def test_a_file_that_cannot_be_read_is_named(
 
 
 def test_the_connection_comes_from_the_environment() -> None:
-    def found(**env: str) -> Connection:
+    def connection_of(**env: str) -> Connection:
         return read_connection("responses-a", env)
 
-    assert found(ServiceBus="a=1") == Connection(
+    assert connection_of(ServiceBus="a=1") == Connection(
         endpoint=Endpoint("a=1"),
         reply_queue="responses-a",
         queues=Queues(),
         order_bytes_max=258_048,
     )
-    premium = found(ServiceBus="b=2", SAS_MESSAGE_BYTES_MAX="1048576")
+    premium = connection_of(ServiceBus="b=2", SAS_MESSAGE_BYTES_MAX="1048576")
     assert premium.order_bytes_max == 1_044_480
-    assert found(AzureWebJobsServiceBus="c=3").endpoint.connection_string == "c=3"
-    by_identity = found(ServiceBus__fullyQualifiedNamespace="n.servicebus.windows.net")
+    assert connection_of(AzureWebJobsServiceBus="c=3").endpoint.connection_string == "c=3"
+    by_identity = connection_of(ServiceBus__fullyQualifiedNamespace="n.servicebus.windows.net")
     assert by_identity.endpoint == Endpoint(address="n.servicebus.windows.net")
-    assert found(ServiceBus="a=1", SAS_QUEUE_ORDERS="in").queues.orders == "in"
+    assert connection_of(ServiceBus="a=1", SAS_QUEUE_ORDERS="in").queues.orders == "in"
     with pytest.raises(UsageError):
-        found(ServiceBus="https://n.servicebus.windows.net/")
+        connection_of(ServiceBus="https://n.servicebus.windows.net/")

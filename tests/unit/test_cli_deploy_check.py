@@ -21,7 +21,7 @@ from tests.unit.actors_kit import Kit, ScriptedAgent, command, kit, order
 from tests.unit.test_cli_workflows import run_in_thread
 from tests.unit.test_cli_workflows import store as store  # noqa: PLC0414  a fixture
 
-Said = pytest.CaptureFixture[str]
+Capture = pytest.CaptureFixture[str]
 MINUTE = timedelta(minutes=1)
 STEPS = (
     Step("reserve", agent="stock", time_allowed=MINUTE, undo=Undo(MINUTE)),
@@ -72,8 +72,8 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Check:
         workflows = Workflows(defined)
         agents = {name: ScriptedAgent() for name in workflows.agents()}
         module = ModuleType("an_app_of_this_test")
-        made = Business(workflows=workflows, agents=agents)
-        module.__dict__["business"] = lambda: made
+        new_business = Business(workflows=workflows, agents=agents)
+        module.__dict__["business"] = lambda: new_business
         monkeypatch.setitem(sys.modules, module.__name__, module)
         app = ("--app", f"{module.__name__}:business")
         return run_in_thread(lambda: main(["workflows", "check", *app, *options]))
@@ -83,12 +83,12 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Check:
 
 async def in_flight(store: MemoryStore, *ids: str) -> Kit:
     """Submit orders of version 1, its definition remembered."""
-    made = kit(CHAIN)
-    made.store.orders, made.store._due = store.orders, store._due
+    system = kit(CHAIN)
+    system.store.orders, system.store._due = store.orders, store._due
     for order_id in ids or ("o-1",):
-        await made.submit(order(order_id, order={"card": "4111-1111", "n": 1}), order_id)
-    await Versions(store, [CHAIN]).check(made.order((ids or ("o-1",))[0]))
-    return made
+        await system.submit(order(order_id, order={"card": "4111-1111", "n": 1}), order_id)
+    await Versions(store, [CHAIN]).check(system.order((ids or ("o-1",))[0]))
+    return system
 
 
 @pytest.mark.parametrize("change", FINE)
@@ -99,12 +99,12 @@ async def test_what_may_be_tuned_passes(store: MemoryStore, check: Check, change
 
 @pytest.mark.parametrize("change", BREAKING)
 async def test_what_would_break_an_order_in_flight_is_refused_and_the_order_named(
-    store: MemoryStore, check: Check, change: str, capsys: Said
+    store: MemoryStore, check: Check, change: str, capsys: Capture
 ) -> None:
     await in_flight(store)
     assert check(BREAKING[change]) == 1
-    said = capsys.readouterr().out
-    assert said == (
+    text = capsys.readouterr().out
+    assert text == (
         "chain version 1: 1 order in flight (o-1); changed: give the new definition a version of "
         "its own and keep the old one\n"
     )
@@ -115,21 +115,21 @@ async def test_what_would_break_an_order_in_flight_is_refused_and_the_order_name
 
 
 async def test_as_json_every_order_in_flight_is_named(
-    store: MemoryStore, check: Check, capsys: Said
+    store: MemoryStore, check: Check, capsys: Capture
 ) -> None:
     ids = [f"o-{number}" for number in range(7)]
     await in_flight(store, *ids)
     newer = replace(CHAIN, version=2)
     assert check(newer, options=("--json",)) == 1
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(one["Version"], one["Defined"]) for one in records] == [(1, False), (2, True)]
+    assert [(record["Version"], record["Defined"]) for record in records] == [(1, False), (2, True)]
     assert sorted(records[0]["InFlight"]) == ids
     assert records[0]["Trouble"].startswith("missing: ")
     assert (records[1]["InFlight"], records[1]["Trouble"]) == ([], None)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("error", "sentence"),
     [
         (KeyError("PATH_OF_US"), "cannot be loaded: KeyError: 'PATH_OF_US'"),
         (RuntimeError("no"), "cannot be loaded: RuntimeError: no"),
@@ -137,16 +137,20 @@ async def test_as_json_every_order_in_flight_is_named(
     ],
 )
 def test_an_app_that_fails_as_it_is_loaded_is_one_sentence(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: Said, wrong: Exception, said: str
+    store: MemoryStore,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    error: Exception,
+    sentence: str,
 ) -> None:
     def business() -> Business:
-        raise wrong
+        raise error
 
     module = ModuleType("an_app_of_this_test")
     module.__dict__["business"] = business
     monkeypatch.setitem(sys.modules, module.__name__, module)
     assert main(["workflows", "check", "--app", "an_app_of_this_test:business"]) == 2
-    assert capsys.readouterr().err == f"sas: --app an_app_of_this_test:business {said}\n"
+    assert capsys.readouterr().err == f"sas: --app an_app_of_this_test:business {sentence}\n"
 
 
 # Where it was deployed all the same
@@ -154,22 +158,22 @@ def test_an_app_that_fails_as_it_is_loaded_is_one_sentence(
 
 async def test_an_order_is_never_undone_by_the_steps_of_another_definition() -> None:
     """It ended, and its version was given away all the same; an operator undoes it."""
-    made = kit(CHAIN)
-    await made.submit()
-    await made.drain()
-    before = made.order()
+    system = kit(CHAIN)
+    await system.submit()
+    await system.drain()
+    before = system.order()
     after = replace(CHAIN, steps=(STEPS[0], Step("mail", agent="payment", undo=Undo(MINUTE))))
-    later = kit(after, beside=made)
+    later = kit(after, beside=system)
     with pytest.raises(StoreMismatchError, match="version 1 was redefined since its orders began"):
         await later.hand(command("undo", before.seq))
     assert later.order() == before
 
 
 async def test_a_command_for_an_order_whose_version_is_gone_is_refused_with_what_to_do() -> None:
-    made = kit(CHAIN)
-    await made.submit()
-    before = made.order()
-    later = kit(replace(CHAIN, version=2), beside=made)
+    system = kit(CHAIN)
+    await system.submit()
+    before = system.order()
+    later = kit(replace(CHAIN, version=2), beside=system)
     await later.hand(command("cancel", before.seq))
     assert later.order() == before
     assert "has no version 1: known are 2; deploy it again as it was" in later.alerts()[-1].text

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sas.cli.reading import AHEAD_MAX, Feed, InputError, Item
+from sas.cli.reading import AHEAD_MAX, Feed, InputError, InputItem
 from sas.client import NewOrder
 
 
-def items(count: int) -> Iterator[Item]:
+def items(count: int) -> Iterator[InputItem]:
     for number in range(count):
-        yield Item(number, NewOrder(order_id=f"A-{number}", order={}))
+        yield InputItem(number, NewOrder(order_id=f"A-{number}", order={}))
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -27,9 +27,9 @@ async def until(true: Callable[[], bool]) -> None:
 async def test_everything_comes_out_once_and_in_order() -> None:
     feed = Feed(items(5000))
     lines: list[int] = []
-    while taken := await feed.take(300):
-        assert len(taken) <= 300
-        lines += [item.line for item in taken]
+    while batch := await feed.take(300):
+        assert len(batch) <= 300
+        lines += [item.line for item in batch]
     assert lines == list(range(5000))
     assert await feed.take(1) == []
 
@@ -41,7 +41,7 @@ async def test_nothing_in_is_nothing_out() -> None:
 async def test_no_more_is_read_ahead_than_the_bound() -> None:
     read: list[int] = []
 
-    def counted() -> Iterator[Item]:
+    def counted() -> Iterator[InputItem]:
         for item in items(10 * AHEAD_MAX):
             read.append(item.line)
             yield item
@@ -56,22 +56,22 @@ async def test_no_more_is_read_ahead_than_the_bound() -> None:
 
 
 async def test_an_item_is_handed_on_while_the_next_is_waited_for() -> None:
-    more = threading.Event()
+    next_item = threading.Event()
 
-    def slow() -> Iterator[Item]:
+    def slow() -> Iterator[InputItem]:
         yield from items(1)
-        more.wait(120)
+        next_item.wait(120)
         yield from items(1)
 
     feed = Feed(slow())
     assert len(await asyncio.wait_for(feed.take(500), 120)) == 1
-    more.set()
+    next_item.set()
     assert len(await asyncio.wait_for(feed.take(500), 120)) == 1
     assert await feed.take(500) == []
 
 
 async def test_an_error_comes_after_what_was_read_before_it() -> None:
-    def bad() -> Iterator[Item]:
+    def bad() -> Iterator[InputItem]:
         yield from items(3)
         raise InputError(4, "no")
 

@@ -16,7 +16,14 @@ from sas.codec.internal import CommandMessage, WakeMessage
 from sas.codec.orders import salvage
 from sas.engine.receiver import FIRST_ID
 from sas.features.callbacks.codec import Claims
-from sas.ports import BusUnavailableError, Message, Move, Peeked, RefusedError, UndeliverableError
+from sas.ports import (
+    BusUnavailableError,
+    Message,
+    MessageMove,
+    Peeked,
+    RefusedError,
+    UndeliverableError,
+)
 from sas.testing.clock import START
 from sas.testing.world import CrashError
 from tests.unit.actors_kit import KEYS, QUEUES, SHOP, Kit, called_back, done, order
@@ -34,21 +41,24 @@ GIVEN_UP = {"DeadLetterReason": "MaxDeliveryCountExceeded"}
 def test_alerts_are_shown_the_newest_first_with_what_to_do(night: Night) -> None:
     night.fail("A", DECLINED)
     night.fail("B", DECLINED)
-    said = night.sas("alerts")
-    assert said.code == 0
-    assert [line.split()[2:4] for line in said.lines[:2]] == [
+    result = night.sas("alerts")
+    assert result.code == 0
+    assert [line.split()[2:4] for line in result.lines[:2]] == [
         ["step-failed", "B"],
         ["step-failed", "A"],
     ]
-    assert "agent payment, 1 attempt  step pay failed: the card was declined" in said.lines[0]
-    assert said.lines[-1] == "2 alerts"
+    assert "agent payment, 1 attempt  step pay failed: the card was declined" in result.lines[0]
+    assert result.lines[-1] == "2 alerts"
     records = night.sas("alerts", "--json", "--limit", "1").json
-    assert [(one["Kind"], one["OrderID"], one["Step"]) for one in records] == [
+    assert [(record["Kind"], record["OrderID"], record["Step"]) for record in records] == [
         ("step-failed", "B", "pay")
     ]
     assert (records[0]["Agent"], records[0]["Attempts"]) == ("payment", 1)
     assert records[0]["Error"] == {"Code": "card-declined", "Message": "the card was declined"}
-    assert (records[0]["Command"], said.lines[0].rsplit("  ", 1)[1]) == ("sas why B", "`sas why B`")
+    assert (records[0]["Command"], result.lines[0].rsplit("  ", 1)[1]) == (
+        "sas why B",
+        "`sas why B`",
+    )
     night.later(7200)
     assert night.sas("alerts", "--since", "1h").lines == ["no alert"]
 
@@ -69,12 +79,12 @@ def test_alerts_are_followed_the_oldest_first_each_once(
         if rounds == 3:
             raise KeyboardInterrupt
         body = order(f"B-{rounds}", workflow="nosuch")
-        await night.made.submit(body, f"m-{rounds}")
+        await night.system.submit(body, f"m-{rounds}")
 
     monkeypatch.setattr(asyncio, "sleep", meanwhile)
-    said = night.sas("alerts", "--follow")
-    assert said.code == 130
-    assert [line.split()[2:4] for line in said.lines] == [
+    result = night.sas("alerts", "--follow")
+    assert result.code == 130
+    assert [line.split()[2:4] for line in result.lines] == [
         ["step-failed", "A"],
         ["rejected", "B-1"],
         ["rejected", "B-2"],
@@ -93,7 +103,7 @@ def test_without_the_right_or_the_namespace_it_is_one_sentence(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "sentence"),
     [
         (["rejected", "list", "x"], "list takes no ID"),
         (["rejected", "show"], "give one ID"),
@@ -107,8 +117,8 @@ def test_without_the_right_or_the_namespace_it_is_one_sentence(
         (["alerts", "--since", "yesterday"], "is not a time"),
     ],
 )
-def test_a_wrong_use_is_one_sentence(night: Night, arguments: list[str], said: str) -> None:
-    night.sas(*arguments).refused(2, said)
+def test_a_wrong_use_is_one_sentence(night: Night, arguments: list[str], sentence: str) -> None:
+    night.sas(*arguments).refused(2, sentence)
 
 
 # -- rejected ---------------------------------------------------------------------------------
@@ -116,33 +126,36 @@ def test_a_wrong_use_is_one_sentence(night: Night, arguments: list[str], said: s
 
 def reject(night: Night, order_id: str, queue: str = "orders") -> None:
     """Put a rejected order where ``move`` of these tests can take it."""
-    night.play(night.made.submit(order(order_id, workflow="nosuch"), f"m-{order_id}"))
+    night.play(night.system.submit(order(order_id, workflow="nosuch"), f"m-{order_id}"))
     night.later(1)
-    taken = night.made.bus.take(REJECTED)
-    assert taken is not None
-    body = {**json.loads(taken.body), "source_queue": queue}
-    night.put(REJECTED, json.dumps(body).encode(), message_id=taken.message_id)
+    message = night.system.bus.take(REJECTED)
+    assert message is not None
+    body = {**json.loads(message.body), "source_queue": queue}
+    night.put(REJECTED, json.dumps(body).encode(), message_id=message.message_id)
 
 
 def test_rejected_messages_are_listed_shown_and_sent_again(night: Night) -> None:
     reject(night, "bad-1")
     reject(night, "bad-2")
-    said = night.sas("rejected", "list")
-    assert [line.split()[2] for line in said.lines if "Z  " in line] == ["bad-2", "bad-1"]
-    assert said.lines[-1] == "2 rejected messages"
-    shown = night.sas("rejected", "show", "bad-1").lines
-    assert any(line.startswith("reason       unknown-workflow: ") for line in shown)
-    assert not any("nosuch" in line for line in shown if line.startswith("body"))
+    result = night.sas("rejected", "list")
+    assert [line.split()[2] for line in result.lines if "Z  " in line] == ["bad-2", "bad-1"]
+    assert result.lines[-1] == "2 rejected messages"
+    lines = night.sas("rejected", "show", "bad-1").lines
+    assert any(line.startswith("reason       unknown-workflow: ") for line in lines)
+    assert not any("nosuch" in line for line in lines if line.startswith("body"))
     (record,) = night.sas("rejected", "show", "bad-1", "--json", "--content").json
     assert salvage(record["Body"].encode()).order_id == "bad-1"
 
-    dry = night.sas("rejected", "resend", "bad-1", "--dry-run")
-    assert dry.lines == ["resend of 1 message", "  bad-1                 orders-rejected -> orders"]
+    dry_run = night.sas("rejected", "resend", "bad-1", "--dry-run")
+    assert dry_run.lines == [
+        "resend of 1 message",
+        "  bad-1                 orders-rejected -> orders",
+    ]
     assert len(night.lying[REJECTED]) == 2
     night.runs = False
-    sent = night.sas("rejected", "resend", "bad-1")
-    assert (sent.code, sent.lines[-1]) == (0, "sent 1 of 1, removed 1")
-    assert [message.queue for message in night.sent] == ["orders"]
+    resend = night.sas("rejected", "resend", "bad-1")
+    assert (resend.code, resend.lines[-1]) == (0, "sent 1 of 1, removed 1")
+    assert [message.queue for message in night.sent_messages] == ["orders"]
     assert night.sas("rejected", "list").lines[-1] == "1 rejected message"
 
 
@@ -161,8 +174,8 @@ def test_what_to_do_about_a_rejected_message_follows_from_its_queue(
 ) -> None:
     reject(night, "bad-1", queue)
     lines = night.sas("rejected", "show", "bad-1").lines
-    (said,) = [line for line in lines if line.startswith("next")]
-    assert todo in said
+    (advice,) = [line for line in lines if line.startswith("next")]
+    assert todo in advice
 
 
 def test_one_rejected_message_is_removed_by_the_id_of_its_order(
@@ -172,23 +185,23 @@ def test_one_rejected_message_is_removed_by_the_id_of_its_order(
     reject(night, "bad-2")
     monkeypatch.setattr("sys.stdin", None)
     assert "give --yes. Nothing was sent." in night.sas("rejected", "remove", "bad-1").err
-    dry = night.sas("rejected", "remove", "bad-1", "--dry-run")
-    assert dry.lines == [
+    dry_run = night.sas("rejected", "remove", "bad-1", "--dry-run")
+    assert dry_run.lines == [
         "removal of 1 message from orders-rejected",
         "  bad-1                 orders-rejected: removed",
     ]
-    said = night.sas("rejected", "remove", "bad-1", "--yes")
-    assert (said.code, said.lines[-1]) == (0, "removed 1 of 1")
-    assert night.sent == []
+    result = night.sas("rejected", "remove", "bad-1", "--yes")
+    assert (result.code, result.lines[-1]) == (0, "removed 1 of 1")
+    assert night.sent_messages == []
     assert night.sas("rejected", "list").lines[-1] == "1 rejected message"
     night.sas("rejected", "remove", "bad-1", "--yes").refused(1, "there is no bad-1")
 
 
 def test_of_several_the_one_that_is_gone_stops_all(night: Night) -> None:
     reject(night, "bad-1")
-    said = night.sas("rejected", "resend", "bad-1", "gone")
-    said.refused(1, "there is no gone among the first 1,000 messages: nothing was changed")
-    assert night.sent == []
+    result = night.sas("rejected", "resend", "bad-1", "gone")
+    result.refused(1, "there is no gone among the first 1,000 messages: nothing was changed")
+    assert night.sent_messages == []
     night.sas("rejected", "show", "gone").refused(1, "there is no gone")
 
 
@@ -202,10 +215,10 @@ def test_messages_that_another_reader_took_meanwhile_are_reported(
         yield
 
     monkeypatch.setattr(night, "move", nothing)
-    said = night.sas("rejected", "resend", "--all")
-    assert said.code == 1
-    assert said.lines[-1] == "sent 0 of 1, removed 0"
-    assert "the others were gone, or another reader has them" in said.err
+    result = night.sas("rejected", "resend", "--all")
+    assert result.code == 1
+    assert result.lines[-1] == "sent 0 of 1, removed 0"
+    assert "the others were gone, or another reader has them" in result.err
 
 
 # -- dlq --------------------------------------------------------------------------------------
@@ -217,16 +230,16 @@ def dead(night: Night, queue: str, body: bytes, message_id: str) -> None:
 
 def fates(night: Night) -> dict[str, str]:
     records = night.sas("dlq", "list", "--json", "--app", "tests.unit.test_cli_why:workflows").json
-    return {one["MessageId"]: one["Fate"] for one in records}
+    return {record["MessageId"]: record["Fate"] for record in records}
 
 
 def lake(night: Night) -> Kit:
     """Make dead letters of every fate."""
-    made = night.made
+    system = night.system
     night.submit("done")
-    night.play(made.submit(order("open"), "m-open"))
-    night.play(made.step("scheduler"))
-    request = made.bus.take(QUEUES.agent("stock"))
+    night.play(system.submit(order("open"), "m-open"))
+    night.play(system.step("scheduler"))
+    request = system.bus.take(QUEUES.agent("stock"))
     assert request is not None
     dead(night, "agent-stock", request.body, "open-request")
     dead(night, "agent-replies", done("done", 0, id="another").body, "old-reply")
@@ -239,7 +252,7 @@ def lake(night: Night) -> Kit:
     dead(night, "orders", order("done"), "repeat")
     dead(night, "orders", order("fresh"), "fresh")
     dead(night, "operator-alerts", b'{"order_id": "done"}', "alert")
-    return made
+    return system
 
 
 def test_every_dead_letter_is_joined_with_its_order(night: Night) -> None:
@@ -256,21 +269,21 @@ def test_every_dead_letter_is_joined_with_its_order(night: Night) -> None:
         "fresh": "safe to redrive",
         "alert": "safe to redrive",
     }
-    said = night.sas("dlq", "--app", "tests.unit.test_cli_why:workflows")
-    assert said.lines[0].split() == ["Since", "Queue", "Order", "State", "Fate", "MessageId"]
-    assert said.lines[-1].startswith("10 dead letters: 6 safe to redrive, 2 already done")
+    result = night.sas("dlq", "--app", "tests.unit.test_cli_why:workflows")
+    assert result.lines[0].split() == ["Since", "Queue", "Order", "State", "Fate", "MessageId"]
+    assert result.lines[-1].startswith("10 dead letters: 6 safe to redrive, 2 already done")
 
 
 def test_a_dead_callback_that_did_not_count_yet_is_safe_to_redrive(night: Night) -> None:
-    made = night.made
-    night.play(made.submit(order("open"), "m-open"))
+    system = night.system
+    night.play(system.submit(order("open"), "m-open"))
     claims = Claims(
         order_id="open",
         step=0,
         direction="do",
         generation=0,
         expires=int(START.timestamp()) + 3600,
-        submission=made.order("open").details.submission,
+        submission=system.order("open").details.submission,
     )
     dead(night, "callbacks", called_back(KEYS.issue(claims)).body, "callback")
     assert fates(night) == {"callback": "safe to redrive"}
@@ -282,7 +295,7 @@ def test_a_command_that_was_carried_out_or_fenced_is_done(night: Night) -> None:
     body = internal.encode(command)
     dead(night, "scheduler", body, "command")
     assert fates(night) == {"command": "safe to redrive"}
-    night.play(night.made.hand(Message(QUEUES.scheduler, "w-1", body)))
+    night.play(night.system.hand(Message(QUEUES.scheduler, "w-1", body)))
     assert fates(night) == {"command": "already done"}
     (record,) = night.sas("dlq", "--json").json
     assert record["Why"] == "it led to acknowledged (seq 5); the order is Error"
@@ -293,28 +306,28 @@ def test_a_dead_letter_whose_recorded_messages_may_not_be_sent_is_sent_again(
     night: Night, queue: str
 ) -> None:
     """Its function died between its commit and its sends, in the last delivery."""
-    made, message = night.made, Message("orders", "m-A", order("A"))
+    system, message = night.system, Message("orders", "m-A", order("A"))
     if queue == "agent-replies":
-        night.play(made.hand(message))
-        night.play(made.step("scheduler"))
+        night.play(system.hand(message))
+        night.play(system.step("scheduler"))
         message = done("A", 0)
-    before = {one.message_id for one in made.bus.messages(SHOP)}
+    before = {message.message_id for message in system.bus.messages(SHOP)}
 
     def dies(_message: Message) -> None:
         raise CrashError
 
-    made.bus.plan = dies
+    system.bus.plan = dies
     with pytest.raises(CrashError):
-        night.play(made.hand(message))
-    made.bus.plan = lambda _message: None
-    assert {one.message_id for one in made.bus.messages(SHOP)} == before
+        night.play(system.hand(message))
+    system.bus.plan = lambda _message: None
+    assert {message.message_id for message in system.bus.messages(SHOP)} == before
     dead(night, queue, message.body, message.message_id)
 
     assert fates(night) == {message.message_id: "safe to redrive"}
     assert night.sas("dlq", "redrive", "--all").lines[-1] == "sent 1 of 1, removed 1"
-    (again,) = night.sent
-    night.play(made.hand(replace(again, message_id=again.properties[FIRST_ID])))
-    after = {one.message_id for one in made.bus.messages(SHOP)}
+    (copy,) = night.sent_messages
+    night.play(system.hand(replace(copy, message_id=copy.properties[FIRST_ID])))
+    after = {message.message_id for message in system.bus.messages(SHOP)}
     assert len(after - before) == 1, "the application gets its notification"
 
 
@@ -327,11 +340,11 @@ def test_another_submission_of_an_order_that_goes_on_is_done(night: Night) -> No
 def test_one_is_explained_with_what_to_do(night: Night) -> None:
     lake(night)
     app = ("--app", "tests.unit.test_cli_why:workflows")
-    said = night.sas("dlq", "explain", "open-request", *app)
-    assert "fate      safe to redrive: reserve still waits for it (epoch 1)" in said.lines
-    assert said.lines[-1].endswith("repair the cause, then `sas dlq redrive open-request`")
-    said = night.sas("dlq", "explain", "old-reply", *app)
-    assert "`sas queues remove agent-replies --dead-letter --id old-reply`" in said.lines[-1]
+    result = night.sas("dlq", "explain", "open-request", *app)
+    assert "fate      safe to redrive: reserve still waits for it (epoch 1)" in result.lines
+    assert result.lines[-1].endswith("repair the cause, then `sas dlq redrive open-request`")
+    result = night.sas("dlq", "explain", "old-reply", *app)
+    assert "`sas queues remove agent-replies --dead-letter --id old-reply`" in result.lines[-1]
     (record,) = night.sas("dlq", "explain", "poison", "--json", *app).json
     assert (record["Fate"], record["GivenUp"]) == ("not known", "MaxDeliveryCountExceeded")
     night.sas("dlq", "explain", "nosuch").refused(1, "there is no dead letter nosuch")
@@ -340,17 +353,17 @@ def test_one_is_explained_with_what_to_do(night: Night) -> None:
 def test_only_what_is_safe_is_sent_again(night: Night) -> None:
     lake(night)
     app = ("--app", "tests.unit.test_cli_why:workflows")
-    before = {path: len(lying) for path, lying in night.lying.items()}
-    dry = night.sas("dlq", "redrive", "--all", "--dry-run", *app)
-    assert dry.lines[0] == "resend of 6 messages"
-    assert "  open                  agent-stock/$DeadLetterQueue -> agent-stock" in dry.lines
-    assert {path: len(lying) for path, lying in night.lying.items()} == before
-    said = night.sas("dlq", "redrive", "--all", *app)
-    assert said.code == 1  # some stay, and stderr says why
-    assert "old-reply stays: already done: " in said.err
-    assert "gone-reply stays: order gone: there is no such order" in said.err
-    assert said.lines[-1] == "sent 6 of 6, removed 6"
-    assert sorted(message.queue for message in night.sent) == [
+    before = {path: len(messages) for path, messages in night.lying.items()}
+    dry_run = night.sas("dlq", "redrive", "--all", "--dry-run", *app)
+    assert dry_run.lines[0] == "resend of 6 messages"
+    assert "  open                  agent-stock/$DeadLetterQueue -> agent-stock" in dry_run.lines
+    assert {path: len(messages) for path, messages in night.lying.items()} == before
+    result = night.sas("dlq", "redrive", "--all", *app)
+    assert result.code == 1  # some stay, and stderr says why
+    assert "old-reply stays: already done: " in result.err
+    assert "gone-reply stays: order gone: there is no such order" in result.err
+    assert result.lines[-1] == "sent 6 of 6, removed 6"
+    assert sorted(message.queue for message in night.sent_messages) == [
         *(
             "agent-replies",
             "agent-replies",
@@ -365,20 +378,20 @@ def test_only_what_is_safe_is_sent_again(night: Night) -> None:
 
 def test_what_waits_for_the_function_of_dead_letters_is_left_to_it(night: Night) -> None:
     night.put("dead-letters", order("x"), message_id="m-x", source="orders")
-    said = night.sas("dlq", "redrive", "m-x")
-    assert said.code == 1
-    assert "m-x stays: the function of dead-letters takes it" in said.err
-    assert night.sent == []
+    result = night.sas("dlq", "redrive", "m-x")
+    assert result.code == 1
+    assert "m-x stays: the function of dead-letters takes it" in result.err
+    assert night.sent_messages == []
     assert "the function of this queue takes it" in night.sas("dlq", "explain", "m-x").lines[-1]
 
 
 def test_a_queue_that_may_not_be_read_is_named_and_the_others_are_shown(night: Night) -> None:
     lake(night)
     night.forbidden = {"scheduler" + DEAD}
-    said = night.sas("dlq", "--json")
-    assert said.code == 1
-    assert "queue scheduler/$DeadLetterQueue: to read it you need" in said.err
-    assert "repeat" in said.out
+    result = night.sas("dlq", "--json")
+    assert result.code == 1
+    assert "queue scheduler/$DeadLetterQueue: to read it you need" in result.err
+    assert "repeat" in result.out
 
 
 def test_without_the_right_to_the_table_it_is_one_sentence(
@@ -402,7 +415,7 @@ VERBS = [
 def one_of_each(night: Night) -> dict[str, list[Peeked]]:
     reject(night, "bad-1")
     dead(night, "orders", order("fresh"), "fresh")
-    return {path: list(lying) for path, lying in night.lying.items()}
+    return {path: list(messages) for path, messages in night.lying.items()}
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -416,12 +429,12 @@ def test_without_the_right_to_receive_a_message_stays(
         yield True  # type: ignore[unreachable]
 
     monkeypatch.setattr(night, "move", refused)
-    said = night.sas(*verb)
-    assert (said.code, said.err.splitlines()[-1]) == (
+    result = night.sas(*verb)
+    assert (result.code, result.err.splitlines()[-1]) == (
         3,
         f"sas: queue {path_of(verb)}: {NO_RECEIVING}",
     )
-    assert (night.lying, night.sent) == (before, [])
+    assert (night.lying, night.sent_messages) == (before, [])
 
 
 def path_of(verb: tuple[str, ...]) -> str:
@@ -434,14 +447,14 @@ def test_without_the_right_to_send_a_message_stays(
 ) -> None:
     before = one_of_each(night)
 
-    async def refused(path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
+    async def refused(path: str, moves: Sequence[MessageMove]) -> AsyncGenerator[bool]:
         assert moves[0].message is not None
         raise UndeliverableError(NO_SENDING, moves[0].message)
         yield True  # type: ignore[unreachable]
 
     monkeypatch.setattr(night, "move", refused)
     night.sas(*verb).refused(3, NO_SENDING)
-    assert (night.lying, night.sent) == (before, [])
+    assert (night.lying, night.sent_messages) == (before, [])
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -456,7 +469,7 @@ def test_a_message_that_another_operator_took_first_is_reported_as_gone(
 
     monkeypatch.setattr(night, "move", nothing)
     night.sas(*verb).refused(1, "the others were gone, or another reader has them: look again")
-    assert night.sent == []
+    assert night.sent_messages == []
 
 
 @pytest.mark.parametrize("verb", [*VERBS, ("rejected", "show", "bad-1"), ("dlq", "explain", "x")])
@@ -464,7 +477,7 @@ def test_a_message_that_is_gone_is_one_sentence(night: Night, verb: tuple[str, .
     night.sas(*verb).refused(
         1, f"there is no {'dead letter ' if verb[0] == 'dlq' else ''}{verb[2]}"
     )
-    assert night.sent == []
+    assert night.sent_messages == []
 
 
 @pytest.mark.parametrize(
@@ -489,11 +502,11 @@ def test_the_reason_why_a_message_must_stay_is_printed(
         source_queue="scheduler",
         message_id="m",
     )
-    (part,) = rejected_parts(rejection, at=night.made.clock.now(), id_base="rejected/2")
+    (part,) = rejected_parts(rejection, at=night.system.clock.now(), id_base="rejected/2")
     night.put(REJECTED, encode(part), message_id="forged")
     dead(night, "orders", order("done"), "repeat")
     dead(night, "scheduler", b"\x00poison", "poison")
     night.put("dead-letters", order("old"), message_id="old")
-    before = {path: list(lying) for path, lying in night.lying.items()}
+    before = {path: list(messages) for path, messages in night.lying.items()}
     night.sas(*verb).refused(1, why)
-    assert (night.lying, night.sent) == (before, [])
+    assert (night.lying, night.sent_messages) == (before, [])

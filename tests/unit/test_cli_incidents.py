@@ -28,8 +28,8 @@ def keep(
 ) -> None:
     incident = Incident(kind=kind, scope=scope, text=text, since=LONG_AGO, until=until)
     seen_at = LONG_AGO + timedelta(minutes=1)
-    seen = rules.seen(None, Sightings(incident, 1, ("O-1",)), seen_at)
-    active = rules.alert_sent(seen, seen_at)
+    state = rules.seen(None, Sightings(incident, 1, ("O-1",)), seen_at)
+    active = rules.alert_sent(state, seen_at)
     asyncio.run(active_incidents(store).write(name_of(kind, scope), active, None))
 
 
@@ -75,8 +75,8 @@ def test_without_any_incident_the_command_says_so(
 ) -> None:
     keep(store, AlertKind.WAITING, "order version 2, step ship", FAR_AWAY)
     shared = active_incidents(store)
-    (name, found), *_ = asyncio.run(shared.all()).items()
-    asyncio.run(shared.write(name, None, found))
+    (name, entry), *_ = asyncio.run(shared.all()).items()
+    asyncio.run(shared.write(name, None, entry))
     assert main(["incidents"]) == 0
     assert capsys.readouterr().out == "no incident is active\n"
     assert main(["incidents", "--json"]) == 0
@@ -88,9 +88,9 @@ def test_a_text_can_neither_break_the_table_nor_drive_the_terminal(
 ) -> None:
     keep(store, AlertKind.WAITING, scope="one\x1b[2J", until=FAR_AWAY, text="two\n\u202ethree")
     assert main(["incidents"]) == 0
-    said = capsys.readouterr().out
-    assert len(said.splitlines()) == 3
-    assert not set(said) & set("\x1b\u202e")
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) == 3
+    assert not set(text) & set("\x1b\u202e")
 
 
 def test_the_list_of_orders_names_the_incidents_of_the_system(
@@ -102,7 +102,7 @@ def test_the_list_of_orders_names_the_incidents_of_the_system(
     keep(store, AlertKind.NOT_PICKED_UP, "ordinary orders", FAR_AWAY)
     keep(store, AlertKind.UNREADABLE, "payload codec", FAR_AWAY)
     assert main(["list"]) == 0
-    said = "incidents of the system: not-picked-up, unreadable; see `sas incidents`"
-    assert capsys.readouterr().out.splitlines() == ["no order in Error", said]
+    sentence = "incidents of the system: not-picked-up, unreadable; see `sas incidents`"
+    assert capsys.readouterr().out.splitlines() == ["no order in Error", sentence]
     assert main(["list", "--json"]) == 0
     assert capsys.readouterr().out == ""

@@ -30,7 +30,7 @@ def every_order() -> dict[str, Order]:
     out = _next(pending, cases.claimed(pending, RULES))
     half = _next(out, cases.answered(out, 0, RULES))
     failed = _next(half, cases.refused(half, 1, RULES))
-    whole = _next(half, cases.answered(half, 1, RULES))
+    processed = _next(half, cases.answered(half, 1, RULES))
     undoing = _next(failed, cases.undone(failed, RULES))
     decided = claim(undoing, RULES, now=NOW, instance="s")
     claimed = _next(undoing, cases.upon(undoing, decided))
@@ -44,16 +44,16 @@ def every_order() -> dict[str, Order]:
         result=None,
         fault=Fault("shut", "no"),
     )
-    stuck = answer(claimed, no, RULES, now=NOW, instance="s")
+    refusal = answer(claimed, no, RULES, now=NOW, instance="s")
     return {
         "pending": pending,
         "processing": out,
         "half done": half,
         "in error": failed,
-        "processed": whole,
+        "processed": processed,
         "being undone": undoing,
-        "undo failed": _next(claimed, cases.upon(claimed, stuck)),
-        "compensated": replace(whole, steps=_all_undone(whole)),
+        "undo failed": _next(claimed, cases.upon(claimed, refusal)),
+        "compensated": replace(processed, steps=_all_undone(processed)),
         "rejected": replace(cases.rejected("o").after, token="t"),
     }
 
@@ -84,23 +84,23 @@ def test_a_command_is_refused_here_exactly_where_it_would_be_there(
 ) -> None:
     order = ORDERS[name]
     command = Command(command_id="c", order_id="o", verb=verb, seq=order.seq, by="ann", step=step)
-    there = None if order.rejected else decide_command(order, command, RULES, now=NOW)
-    said = refusal(order, Intent(verb=verb, by="ann", step=step))
-    assert (said == "") is (there is not None), said
+    decision = None if order.rejected else decide_command(order, command, RULES, now=NOW)
+    reason = refusal(order, Intent(verb=verb, by="ann", step=step))
+    assert (reason == "") is (decision is not None), reason
 
 
 def test_a_step_that_is_not_there_is_named_with_those_that_are() -> None:
-    said = refusal(ORDERS["in error"], Intent(verb=Verb.SKIP, by="ann", step="fly"))
-    assert said == "it has no step 'fly', only step-0, step-1"
+    reason = refusal(ORDERS["in error"], Intent(verb=Verb.SKIP, by="ann", step="fly"))
+    assert reason == "it has no step 'fly', only step-0, step-1"
 
 
 def test_a_step_that_is_not_in_error_is_named_with_its_state() -> None:
-    said = refusal(ORDERS["in error"], Intent(verb=Verb.RESUBMIT, by="ann", step="step-0"))
-    assert said == "the step must be in Error, and step-0 is Processed"
+    reason = refusal(ORDERS["in error"], Intent(verb=Verb.RESUBMIT, by="ann", step="step-0"))
+    assert reason == "the step must be in Error, and step-0 is Processed"
 
 
 @pytest.mark.parametrize(
-    ("name", "intent", "said"),
+    ("name", "intent", "sentence"),
     [
         (
             "in error",
@@ -146,5 +146,5 @@ def test_a_step_that_is_not_in_error_is_named_with_its_state() -> None:
         ("in error", Intent(verb=Verb.ACKNOWLEDGE, by="ann"), "note that you have seen"),
     ],
 )
-def test_the_effect_of_a_command_is_one_sentence(name: str, intent: Intent, said: str) -> None:
-    assert said in outlook(ORDERS[name], intent)
+def test_the_effect_of_a_command_is_one_sentence(name: str, intent: Intent, sentence: str) -> None:
+    assert sentence in outlook(ORDERS[name], intent)

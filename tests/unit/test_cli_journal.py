@@ -26,12 +26,14 @@ def test_a_row_names_the_step_the_change_the_operator_the_reason_and_an_edited_i
     why = ("--reason", "the limit was raised")
     assert night.sas("resubmit", "A", "--yes", "--input", '{"amount": 1}', *why).code == 0
     lines = night.sas("show", "A").lines
-    again = row(lines, "resubmitted")
-    assert "by operator ann: the limit was raised" in again
-    assert again.endswith("pay: Error -> Pending with its input edited")
+    line = row(lines, "resubmitted")
+    assert "by operator ann: the limit was raised" in line
+    assert line.endswith("pay: Error -> Pending with its input edited")
     assert row(lines, "step failed").endswith("pay: Processing -> Error")
     (record,) = night.sas("show", "A", "--json").json
-    (change,) = next(one["Changes"] for one in record["Journal"] if one["What"] == "resubmitted")
+    (change,) = next(
+        entry["Changes"] for entry in record["Journal"] if entry["What"] == "resubmitted"
+    )
     assert change == {"Step": 1, "Before": "Error", "After": "Pending", "Edited": True}
 
 
@@ -39,16 +41,19 @@ def test_why_an_order_was_undone_stays_on_it_and_in_lists(night: Night) -> None:
     night.fail("A", DECLINED)
     assert night.sas("undo", "A", "--yes", "--reason", "the customer asked").code == 0
     night.fail("B", DECLINED)
-    night.made.agents["payment"].then(DECLINED)
+    night.system.agents["payment"].then(DECLINED)
     night.submit("C", workflow="chain")
-    shown = night.sas("show", "A").lines
-    assert "  undone        operator ann: the customer asked" in shown
-    listed = night.sas("list", "--state", "compensated")
-    because = {line.split()[2]: line for line in listed.lines[1:-1]}
-    assert because["A"].endswith("Compensated  operator ann: the customer asked")
-    assert because["C"].endswith("pay failed: card-declined: the card was declined")
+    page = night.sas("show", "A").lines
+    assert "  undone        operator ann: the customer asked" in page
+    result = night.sas("list", "--state", "compensated")
+    lines_by_id = {line.split()[2]: line for line in result.lines[1:-1]}
+    assert lines_by_id["A"].endswith("Compensated  operator ann: the customer asked")
+    assert lines_by_id["C"].endswith("pay failed: card-declined: the card was declined")
     records = night.sas("list", "--state", "finished", "--json").json
-    assert {one["OrderID"]: bool(one["UndoneBecause"]) for one in records} == {"A": True, "C": True}
+    assert {record["OrderID"]: bool(record["UndoneBecause"]) for record in records} == {
+        "A": True,
+        "C": True,
+    }
     (record,) = night.sas("show", "C", "--json").json
     assert record["UndoneBecause"] == "pay failed: card-declined: the card was declined"
 
@@ -71,8 +76,8 @@ def entries(*words: JournalWord, at: datetime = NOW) -> list[JournalEntry]:
 def test_repeated_waiting_is_one_row_with_its_count() -> None:
     waits = (JournalWord.WAITING, JournalWord.RELEASED) * 250
     journal = entries(JournalWord.SUBMITTED, *waits, JournalWord.STEP_PROCESSED)
-    shown = list(look.page(cases.submitted("o").after, journal, NOW))
-    rows = [line for line in shown if line[:4].strip().isdecimal()]
+    page = list(look.page(cases.submitted("o").after, journal, NOW))
+    rows = [line for line in page if line[:4].strip().isdecimal()]
     assert len(rows) == 3
     assert rows[1].startswith("   2  2026-")
     assert "500 rows: waiting: no call could begin, released" in rows[1]
@@ -81,11 +86,11 @@ def test_repeated_waiting_is_one_row_with_its_count() -> None:
 
 def test_only_the_last_rows_are_shown_if_so_asked(night: Night) -> None:
     night.submit("A")
-    whole = night.sas("show", "A").lines
-    said = night.sas("show", "A", "--last", "2").lines
-    count = sum(line[:4].strip().isdecimal() for line in whole)
-    assert sum(line[:4].strip().isdecimal() for line in said) == 2
-    assert f"(the last 2 of {count} rows; without --last all are shown)" in said
+    page = night.sas("show", "A").lines
+    lines = night.sas("show", "A", "--last", "2").lines
+    count = sum(line[:4].strip().isdecimal() for line in page)
+    assert sum(line[:4].strip().isdecimal() for line in lines) == 2
+    assert f"(the last 2 of {count} rows; without --last all are shown)" in lines
     (record,) = night.sas("show", "A", "--last", "2", "--json").json
     assert len(record["Journal"]) == 2
     assert night.sas("show", "A", "--last", "0").code == 2

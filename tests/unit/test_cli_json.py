@@ -66,8 +66,8 @@ ELSEWHERE = {
 
 def verbs() -> dict[str, argparse.ArgumentParser]:
     actions = build_parser()._actions
-    (found,) = (one for one in actions if isinstance(one, argparse._SubParsersAction))
-    return dict(found.choices)
+    (subparsers,) = (action for action in actions if isinstance(action, argparse._SubParsersAction))
+    return dict(subparsers.choices)
 
 
 def actions_of(parser: argparse.ArgumentParser) -> set[str]:
@@ -81,7 +81,7 @@ def actions_of(parser: argparse.ArgumentParser) -> set[str]:
 
 @pytest.mark.parametrize("verb", verbs())
 def test_every_verb_has_json(verb: str) -> None:
-    options = {name for one in verbs()[verb]._actions for name in one.option_strings}
+    options = {name for action in verbs()[verb]._actions for name in action.option_strings}
     assert "--json" in options
 
 
@@ -104,10 +104,10 @@ def broken_system(night: Night) -> None:
     """An order in Error, one under way, finished ones, a rejected one, a dead letter."""
     night.fail("A", RefusedError("card-declined", "the card was declined"))
     night.submit("C")
-    night.play(night.made.submit(order("bad-1", workflow="nosuch"), "m-bad-1"))
-    taken = night.made.bus.take("orders-rejected")
-    assert taken is not None
-    night.put("orders-rejected", taken.body)
+    night.play(night.system.submit(order("bad-1", workflow="nosuch"), "m-bad-1"))
+    message = night.system.bus.take("orders-rejected")
+    assert message is not None
+    night.put("orders-rejected", message.body)
     night.put("orders" + DEAD, order("fresh"), message_id="d-1")
 
 
@@ -121,11 +121,11 @@ def test_with_json_a_verb_prints_json_lines_only(
 ) -> None:
     broken_system(night)
     in_folder(tmp_path)
-    said = night.sas(*command, "--json")
-    assert said.code in {0, 1}, said
-    assert "Traceback" not in said.err
-    assert all(isinstance(json.loads(line), dict) for line in said.lines), said.out
-    assert said.lines or command in SILENT
+    result = night.sas(*command, "--json")
+    assert result.code in {0, 1}, result
+    assert "Traceback" not in result.err
+    assert all(isinstance(json.loads(line), dict) for line in result.lines), result.out
+    assert result.lines or command in SILENT
 
 
 @pytest.fixture

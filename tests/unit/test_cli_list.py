@@ -11,7 +11,7 @@ from sas.cli.selection import moment
 from sas.domain.order import Order
 from sas.operate import finding
 from sas.operate.errors import UsageError
-from sas.operate.finding import Wanted, each, fingerprints, grouped, newest_finished
+from sas.operate.finding import OrderQuery, each, fingerprints, grouped, newest_finished
 from sas.testing.store import MemoryStore
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
@@ -26,8 +26,8 @@ async def in_error(
     return await store.commit(cases.refused(order, step, at=at))
 
 
-async def every(store: MemoryStore, wanted: Wanted) -> list[Order]:
-    return [order async for order in each(store, wanted)]
+async def orders_of(store: MemoryStore, criteria: OrderQuery) -> list[Order]:
+    return [order async for order in each(store, criteria)]
 
 
 def ids(orders: list[Order]) -> list[str]:
@@ -37,26 +37,29 @@ def ids(orders: list[Order]) -> list[str]:
 async def test_orders_in_error_are_found_over_batches_oldest_first_each_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(finding, "BATCH", 2)
+    monkeypatch.setattr(finding, "BATCH_ORDERS", 2)
     store = MemoryStore()
     for number in range(7):  # three of one moment: a batch ends among them
         await in_error(store, f"o-{number}", at=NOW + min(number, 3) * SECOND)
     await store.commit(cases.submitted("running"))
-    assert ids(await every(store, Wanted(state="error"))) == [f"o-{n}" for n in range(7)]
-    assert ids(await every(store, Wanted(state="error", limit=3))) == ["o-0", "o-1", "o-2"]
-    since = Wanted(state="error", since=NOW + 2 * SECOND)
-    assert ids(await every(store, since)) == [f"o-{n}" for n in range(2, 7)]
+    assert ids(await orders_of(store, OrderQuery(state="error"))) == [f"o-{n}" for n in range(7)]
+    assert ids(await orders_of(store, OrderQuery(state="error", limit=3))) == ["o-0", "o-1", "o-2"]
+    since = OrderQuery(state="error", since=NOW + 2 * SECOND)
+    assert ids(await orders_of(store, since)) == [f"o-{n}" for n in range(2, 7)]
 
 
 async def test_they_are_chosen_by_fingerprint_and_workflow() -> None:
     store = MemoryStore()
     await in_error(store, "early")
-    late = await in_error(store, "late", step=1, at=NOW + SECOND)
-    assert fingerprints(late) == ["step-1/out-of-stock"]
-    chosen = await every(store, Wanted(state="error", fingerprint="step-1/out-of-stock"))
+    order = await in_error(store, "late", step=1, at=NOW + SECOND)
+    assert fingerprints(order) == ["step-1/out-of-stock"]
+    chosen = await orders_of(store, OrderQuery(state="error", fingerprint="step-1/out-of-stock"))
     assert ids(chosen) == ["late"]
-    assert ids(await every(store, Wanted(state="error", workflow="order"))) == ["early", "late"]
-    assert await every(store, Wanted(state="error", workflow="other")) == []
+    assert ids(await orders_of(store, OrderQuery(state="error", workflow="order"))) == [
+        "early",
+        "late",
+    ]
+    assert await orders_of(store, OrderQuery(state="error", workflow="other")) == []
 
 
 async def test_orders_under_way_are_found_by_their_due_rows_and_finished_ones_are_not() -> None:
@@ -65,13 +68,13 @@ async def test_orders_under_way_are_found_by_their_due_rows_and_finished_ones_ar
     await store.commit(cases.rejected("rejected"))
     await store.commit(cases.submitted("ready"))
     await store.commit(cases.claimed(await store.commit(cases.submitted("out"))))
-    assert sorted(ids(await every(store, Wanted(state="running")))) == ["out", "ready"]
+    assert sorted(ids(await orders_of(store, OrderQuery(state="running")))) == ["out", "ready"]
 
 
 async def test_finished_orders_are_chosen_by_state_and_need_no_loading(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(finding, "BATCH", 2)
+    monkeypatch.setattr(finding, "BATCH_ORDERS", 2)
     store, rules = MemoryStore(), cases.rules_of(1)
     for number in range(5):
         order = await store.commit(cases.submitted(f"p-{number}", rules))
@@ -80,15 +83,15 @@ async def test_finished_orders_are_chosen_by_state_and_need_no_loading(
     await store.commit(cases.rejected("r-0", at=NOW + 9 * SECOND))
     monkeypatch.setattr(store, "load", None)
 
-    async def found(wanted: Wanted) -> list[str]:
-        return [summary.order_id for summary in await newest_finished(store, wanted, NOW)]
+    async def newest_ids(criteria: OrderQuery) -> list[str]:
+        return [summary.order_id for summary in await newest_finished(store, criteria, NOW)]
 
-    every = ["r-0", *(f"p-{number}" for number in reversed(range(5)))]
-    assert await found(Wanted(state="finished")) == every
-    assert await found(Wanted(state="rejected")) == ["r-0"]
-    assert await found(Wanted(state="processed", limit=4)) == every[1:5]
-    assert await found(Wanted(state="compensated")) == []
-    assert await found(Wanted(state="finished", workflow="other")) == []
+    all_ids = ["r-0", *(f"p-{number}" for number in reversed(range(5)))]
+    assert await newest_ids(OrderQuery(state="finished")) == all_ids
+    assert await newest_ids(OrderQuery(state="rejected")) == ["r-0"]
+    assert await newest_ids(OrderQuery(state="processed", limit=4)) == all_ids[1:5]
+    assert await newest_ids(OrderQuery(state="compensated")) == []
+    assert await newest_ids(OrderQuery(state="finished", workflow="other")) == []
 
 
 def test_failures_are_counted_by_fingerprint_the_most_frequent_first() -> None:
@@ -101,15 +104,15 @@ def test_failures_are_counted_by_fingerprint_the_most_frequent_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
+    ("text", "expected"),
     [
         ("2026-11-21", datetime(2026, 11, 21, tzinfo=UTC)),
         ("2026-11-21T03:00", datetime(2026, 11, 21, 3, tzinfo=UTC)),
         ("2026-11-21T03:00+02:00", datetime(2026, 11, 21, 1, tzinfo=UTC)),
     ],
 )
-def test_a_moment_without_an_offset_is_utc(text: str, meant: datetime) -> None:
-    assert moment(text) == meant
+def test_a_moment_without_an_offset_is_utc(text: str, expected: datetime) -> None:
+    assert moment(text) == expected
     assert moment(text).utcoffset() in {timedelta(0), timezone(timedelta(hours=2)).utcoffset(None)}
 
 
@@ -119,7 +122,7 @@ def test_an_invalid_moment_is_bad_usage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
+    ("text", "age"),
     [
         ("30s", timedelta(seconds=30)),
         ("5m", timedelta(minutes=5)),
@@ -129,10 +132,10 @@ def test_an_invalid_moment_is_bad_usage() -> None:
     ],
 )
 def test_a_moment_may_be_so_long_ago(
-    text: str, meant: timedelta, monkeypatch: pytest.MonkeyPatch
+    text: str, age: timedelta, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sas.cli.output.now", lambda: NOW)
-    assert moment(text) == NOW - meant
+    assert moment(text) == NOW - age
 
 
 def test_a_span_beyond_all_time_is_bad_usage() -> None:
@@ -147,17 +150,19 @@ async def test_orders_that_finished_long_ago_are_found_once_each_the_newest_firs
         order = await store.commit(cases.submitted(f"p-{number}", rules))
         order = await store.commit(cases.claimed(order, rules))
         await store.commit(cases.answered(order, 0, rules, at=NOW - age * SECOND))
-    found = await newest_finished(store, Wanted(state="finished"), NOW)
-    assert [one.order_id for one in found] == [f"p-{number}" for number in range(len(ages))]
-    since = Wanted(state="finished", since=NOW - 601 * SECOND)
+    summaries = await newest_finished(store, OrderQuery(state="finished"), NOW)
+    assert [summary.order_id for summary in summaries] == [
+        f"p-{number}" for number in range(len(ages))
+    ]
+    since = OrderQuery(state="finished", since=NOW - 601 * SECOND)
     assert len(await newest_finished(store, since, NOW)) == 5
-    assert len(await newest_finished(store, Wanted(state="finished", limit=3), NOW)) == 3
+    assert len(await newest_finished(store, OrderQuery(state="finished", limit=3), NOW)) == 3
 
 
 async def test_orders_are_handed_on_as_they_are_found_however_many_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(finding, "BATCH", 2)
+    monkeypatch.setattr(finding, "BATCH_ORDERS", 2)
     store = MemoryStore()
     for number in range(7):
         await store.commit(cases.submitted(f"o-{number}"))
@@ -169,8 +174,8 @@ async def test_orders_are_handed_on_as_they_are_found_however_many_there_are(
         return await load(order_id)
 
     monkeypatch.setattr(store, "load", counted)
-    found = finding.each(store, finding.Wanted(state="running", limit=5))
-    assert (await anext(found)) is not None
+    orders = finding.each(store, finding.OrderQuery(state="running", limit=5))
+    assert (await anext(orders)) is not None
     assert len(loaded) == 2
-    assert len([order async for order in found]) == 4
+    assert len([order async for order in orders]) == 4
     assert len(loaded) == 6

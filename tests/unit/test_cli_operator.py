@@ -25,7 +25,7 @@ from tests.contract import cases
 from tests.contract.cases import NOW
 from tests.unit.test_cli_workflows import run_in_thread
 
-Said = pytest.CaptureFixture[str]
+Capture = pytest.CaptureFixture[str]
 KEY = "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;SharedAccessKey=a2V5"
 
 
@@ -33,7 +33,7 @@ class Scheduler:
     """A bus with a scheduler behind it that carries out at once what ``works`` lets it."""
 
     def __init__(self, store: MemoryStore) -> None:
-        self.got: list[Command] = []
+        self.commands: list[Command] = []
         self.lanes: dict[str, str] = {}
         self.works: Callable[[str], bool] = lambda _order_id: True
         self.down_after = 10**6
@@ -41,13 +41,13 @@ class Scheduler:
         self._store = store
 
     async def send(self, messages: Sequence[Message]) -> None:
-        if len(self.got) >= self.down_after:
+        if len(self.commands) >= self.down_after:
             raise BusUnavailableError("The bus is down.")
         for message in messages:
             command = internal.to_command(internal.decode(message.body, CommandMessage))
             assert message.message_id == command.command_id
             self.lanes[command.order_id] = message.queue
-            self.got.append(command)
+            self.commands.append(command)
             if self.works(command.order_id):
                 await self._carry_out(command)
 
@@ -76,7 +76,7 @@ def store() -> MemoryStore:
 
 @pytest.fixture
 def scheduler(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> Scheduler:
-    made = Scheduler(store)
+    new_scheduler = Scheduler(store)
 
     @asynccontextmanager
     async def opened_store(where: args.Storage) -> AsyncIterator[StateStore]:
@@ -85,16 +85,16 @@ def scheduler(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> Scheduler:
     @asynccontextmanager
     async def opened_bus(endpoint: Endpoint) -> AsyncIterator[MessageBus]:
         assert endpoint.connection_string == KEY
-        yield made
+        yield new_scheduler
 
     monkeypatch.setattr(args, "open_store", opened_store)
     monkeypatch.setattr(args, "open_bus", opened_bus)
     monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
     monkeypatch.setenv("ServiceBus", KEY)
     monkeypatch.setenv("SAS_OPERATOR", "ann")
-    monkeypatch.setattr("sas.cli.act.WAIT_S", 0.1)  # no agent runs a step again
-    monkeypatch.setattr("sas.operate.commands.POLL_S", 0.02)
-    return made
+    monkeypatch.setattr("sas.cli.act.COMMAND_WAIT_S", 0.1)  # no agent runs a step again
+    monkeypatch.setattr("sas.operate.commands.JOURNAL_POLL_S", 0.02)
+    return new_scheduler
 
 
 async def failed(store: MemoryStore, *order_ids: str, urgent: bool = False) -> None:
@@ -111,7 +111,7 @@ def sas(*arguments: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "sentence"),
     [
         ([], "say which order"),
         (["A", "--state", "error"], "ORDER_ID 'A' names one order, and --state error chooses many"),
@@ -127,14 +127,14 @@ def sas(*arguments: str) -> int:
     ],
 )
 def test_a_wrong_use_is_one_clear_sentence_and_sends_nothing(
-    scheduler: Scheduler, arguments: list[str], said: str, capsys: Said
+    scheduler: Scheduler, arguments: list[str], sentence: str, capsys: Capture
 ) -> None:
     assert sas("resubmit", *arguments) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert sentence in error
     assert error.startswith("sas: ")
     assert error.count("\n") == 1
-    assert scheduler.got == []
+    assert scheduler.commands == []
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_wrong_use_is_one_clear_sentence_and_sends_nothing(
     ],
 )
 def test_an_argument_that_a_verb_does_not_have_shows_how_it_is_used(
-    arguments: list[str], capsys: Said
+    arguments: list[str], capsys: Capture
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -163,16 +163,21 @@ def test_an_argument_that_a_verb_does_not_have_shows_how_it_is_used(
 
 
 async def test_a_command_carries_who_what_and_the_seq_that_was_seen(
-    scheduler: Scheduler, store: MemoryStore, tmp_path: Path, capsys: Said
+    scheduler: Scheduler, store: MemoryStore, tmp_path: Path, capsys: Capture
 ) -> None:
     await failed(store, "A")
     file = tmp_path / "input.json"
     file.write_text('{"amount": 1.50}\n')
     options = ("--step", "step-0", "--input", f"@{file}", "--by", "bob", "--yes")
     assert sas("resubmit", "A", *options) == 0
-    (got,) = scheduler.got
-    assert (got.verb.value, got.seq, got.by, got.step) == ("resubmit", 3, "bob", "step-0")
-    assert got.input == '{"amount": 1.50}'
+    (command,) = scheduler.commands
+    assert (command.verb.value, command.seq, command.by, command.step) == (
+        "resubmit",
+        3,
+        "bob",
+        "step-0",
+    )
+    assert command.input == '{"amount": 1.50}'
     assert "done: seq 4, resubmitted; the order is Pending" in capsys.readouterr().out
 
 
@@ -184,13 +189,13 @@ async def test_a_command_takes_the_lane_of_its_order(
     assert sas("acknowledge", "B") == 0
     assert sas("resubmit", "--state", "error", "--yes") == 0
     assert scheduler.lanes == {"A": "scheduler", "B": "scheduler-urgent", "C": "scheduler"}
-    assert [command.order_id for command in scheduler.got] == ["B", "B", "A", "C"]
+    assert [command.order_id for command in scheduler.commands] == ["B", "B", "A", "C"]
 
 
 async def test_two_commands_have_two_ids(scheduler: Scheduler, store: MemoryStore) -> None:
     await failed(store, "A")
     assert [sas("acknowledge", "A"), sas("acknowledge", "A")] == [0, 0]
-    assert len({command.command_id for command in scheduler.got}) == 2
+    assert len({command.command_id for command in scheduler.commands}) == 2
 
 
 class Terminal(io.StringIO):
@@ -198,23 +203,23 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("answer", "code", "sent"), [("y\n", 0, 1), ("n\n", 1, 0), ("", 1, 0)])
+@pytest.mark.parametrize(("answer", "code", "count"), [("y\n", 0, 1), ("n\n", 1, 0), ("", 1, 0)])
 async def test_at_a_terminal_it_asks_and_goes_by_the_answer(
     scheduler: Scheduler,
     store: MemoryStore,
     monkeypatch: pytest.MonkeyPatch,
     answer: str,
     code: int,
-    sent: int,
+    count: int,
 ) -> None:
     await failed(store, "A")
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     assert sas("undo", "A") == code
-    assert len(scheduler.got) == sent
+    assert len(scheduler.commands) == count
 
 
 async def test_a_dry_run_prints_the_plan_and_sends_nothing(
-    scheduler: Scheduler, store: MemoryStore, capsys: Said
+    scheduler: Scheduler, store: MemoryStore, capsys: Capture
 ) -> None:
     await failed(store, "A", "B")
     assert sas("undo", "A", "--dry-run") == 0
@@ -225,7 +230,7 @@ async def test_a_dry_run_prints_the_plan_and_sends_nothing(
         "  A                     step-0/out-of-stock",
         "  B                     step-0/out-of-stock",
     ]
-    assert scheduler.got == []
+    assert scheduler.commands == []
 
 
 async def test_cancel_ignores_how_far_an_order_has_come_unless_a_seq_is_given(
@@ -234,23 +239,23 @@ async def test_cancel_ignores_how_far_an_order_has_come_unless_a_seq_is_given(
     await failed(store, "A", "B")
     assert sas("cancel", "A", "--yes") == 0
     assert sas("cancel", "B", "--seq", "3", "--yes") == 0
-    assert [command.seq for command in scheduler.got] == [None, 3]
+    assert [command.seq for command in scheduler.commands] == [None, 3]
 
 
 async def test_of_many_each_command_that_was_not_carried_out_is_printed(
-    scheduler: Scheduler, store: MemoryStore, capsys: Said
+    scheduler: Scheduler, store: MemoryStore, capsys: Capture
 ) -> None:
     await failed(store, "A", "B", "C")
     scheduler.works = lambda order_id: order_id != "B"
     assert sas("resubmit", "--state", "error", "--yes", "--wait", "0.3") == 1
-    said = capsys.readouterr()
-    assert said.out.splitlines()[-1] == "sent 3, carried out 2"
-    assert said.err.startswith("sas: order B: not carried out within 0.3 s")
-    assert said.err.count("\n") == 1
+    streams = capsys.readouterr()
+    assert streams.out.splitlines()[-1] == "sent 3, carried out 2"
+    assert streams.err.startswith("sas: order B: not carried out within 0.3 s")
+    assert streams.err.count("\n") == 1
 
 
 async def test_of_many_those_that_cannot_be_are_left_alone(
-    scheduler: Scheduler, store: MemoryStore, capsys: Said
+    scheduler: Scheduler, store: MemoryStore, capsys: Capture
 ) -> None:
     await failed(store, "A", "B")
     assert sas("skip", "--state", "error", "--step", "step-1", "--yes") == 0
@@ -264,9 +269,9 @@ async def test_if_the_bus_fails_half_way_the_number_of_sent_commands_is_printed(
     scheduler: Scheduler,
     store: MemoryStore,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: Said,
+    capsys: Capture,
 ) -> None:
-    monkeypatch.setattr(commands, "SEND_MAX", 2)
+    monkeypatch.setattr(commands, "SEND_COMMANDS_MAX", 2)
     await failed(store, "A", "B", "C")
     scheduler.down_after = 2
     assert sas("undo", "--state", "error", "--yes") == 3
@@ -282,7 +287,7 @@ def test_the_storage_comes_from_the_environment() -> None:
 
 
 def test_a_storage_that_cannot_be_reached_or_read_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: Said, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SAS_TABLES", "nonsense")
     assert main(["list"]) == 2
@@ -299,10 +304,10 @@ def test_a_storage_that_cannot_be_reached_or_read_is_one_sentence(
 
 
 async def test_a_reason_travels_with_the_command(
-    scheduler: Scheduler, store: MemoryStore, capsys: Said
+    scheduler: Scheduler, store: MemoryStore, capsys: Capture
 ) -> None:
     await failed(store, "A")
     assert sas("undo", "A", "--yes", "--reason", "the customer\n asked") == 0
-    assert [command.reason for command in scheduler.got] == ["the customer asked"]
+    assert [command.reason for command in scheduler.commands] == ["the customer asked"]
     assert sas("undo", "A", "--yes", "--reason", "x" * 501) == 2
     assert "--reason has 501 characters: at most 500 are kept" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from sas.cli import output
 from sas.cli.submission import as_json, as_line
 from sas.codec.external import Error, decode_notification
 from tests.terminal import terminal
-from tests.unit.test_cli_tally import told
+from tests.unit.test_cli_tally import notification
 
 
 @pytest.mark.parametrize(
@@ -38,22 +38,22 @@ from tests.unit.test_cli_tally import told
 def test_a_notification_is_one_line_for_people(
     notice: str, data: dict[str, Any], line: str
 ) -> None:
-    assert as_line(told("A-1", notice, **data)) == line
+    assert as_line(notification("A-1", notice, **data)) == line
 
 
 def test_foreign_text_neither_breaks_the_line_nor_drives_the_terminal() -> None:
-    line = as_line(told("A\n1", "rejected", error=Error("x", "\x1b[2J\x9b1m\u202eevil\r")))
+    line = as_line(notification("A\n1", "rejected", error=Error("x", "\x1b[2J\x9b1m\u202eevil\r")))
     assert line.isprintable()
     assert "A\\n1" in line
     assert "\\x1b[2J" in line
 
 
 def test_a_rejection_without_an_order_id_is_shown_as_such() -> None:
-    assert as_line(told("", "rejected")).startswith("(no order id)")
+    assert as_line(notification("", "rejected")).startswith("(no order id)")
 
 
 def test_for_programs_it_is_the_cloudevent_on_one_line() -> None:
-    event = told("A-1", "completed", correlation_id="c")
+    event = notification("A-1", "completed", correlation_id="c")
     text = as_json(event)
     assert "\n" not in text
     assert decode_notification(text.encode()) == event
@@ -63,17 +63,17 @@ def test_for_programs_it_is_the_cloudevent_on_one_line() -> None:
 def test_without_a_terminal_progress_is_a_line_now_and_then_and_only_of_changes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(output.Progress, "PLAIN_S", 0.0)
-    said = ["submitted 1"]
-    progress = output.Progress(lambda: said[0])
+    monkeypatch.setattr(output.ProgressLine, "PLAIN_S", 0.0)
+    status = ["submitted 1"]
+    progress = output.ProgressLine(lambda: status[0])
     with progress.shown():
         progress()
         progress()
-        said[0] = "submitted 2"
+        status[0] = "submitted 2"
         progress()
     assert capsys.readouterr() == ("", "submitted 1\nsubmitted 2\n")
-    monkeypatch.setattr(output.Progress, "PLAIN_S", 60.0)
-    patient = output.Progress(lambda: said[0])
+    monkeypatch.setattr(output.ProgressLine, "PLAIN_S", 60.0)
+    patient = output.ProgressLine(lambda: status[0])
     patient()
     assert capsys.readouterr().err == ""
 
@@ -82,13 +82,13 @@ def test_a_terminal_gets_one_line_that_changes_below_the_results(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(output.Progress, "LIVE_S", 0.0)
-    said = ["submitted 1 " + "x" * 50]
+    monkeypatch.setattr(output.ProgressLine, "LIVE_S", 0.0)
+    status = ["submitted 1 " + "x" * 50]
     with terminal(40) as screen:
-        progress = output.Progress(lambda: said[0])
+        progress = output.ProgressLine(lambda: status[0])
         with progress.shown():
             output.say("A result")
-            said[0] = "submitted 2"
+            status[0] = "submitted 2"
             progress()
             screen.drain()
             assert screen.last == ["A result", "submitted 2"]
@@ -102,7 +102,7 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(
 ) -> None:
     monkeypatch.setenv("TERM", "dumb")
     with terminal(80) as screen:
-        with output.Progress(lambda: "submitted 1").shown():
+        with output.ProgressLine(lambda: "submitted 1").shown():
             output.say("A result")
         screen.drain()
     assert screen.raw == "A result\r\n"
@@ -130,7 +130,7 @@ def test_a_row_that_is_too_long_keeps_its_columns_and_its_colour(
 
 
 @pytest.mark.parametrize(
-    ("word", "seconds", "said"),
+    ("word", "seconds", "phrase"),
     [
         ("by", 77, "within 1 min 17 s"),
         ("by", -77, "due 1 min 17 s ago"),
@@ -139,11 +139,11 @@ def test_a_row_that_is_too_long_keeps_its_columns_and_its_colour(
     ],
 )
 def test_at_a_terminal_a_moment_reads_as_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, word: str, seconds: int, said: str
+    monkeypatch: pytest.MonkeyPatch, word: str, seconds: int, phrase: str
 ) -> None:
     now = datetime(2026, 11, 21, 3, tzinfo=UTC)
     monkeypatch.setattr(output, "now", lambda: now)
     moment = now + timedelta(seconds=seconds)
     with terminal(80):
-        assert output.phrase(word, moment) == said
+        assert output.phrase(word, moment) == phrase
     assert output.phrase("by", now) == "by 2026-11-21 03:00:00Z"

@@ -22,7 +22,7 @@ from sas.codec.external import (
 )
 from sas.engine.receiver import FIRST_AT, FIRST_ID, SOURCE, TIMES
 from sas.operate.errors import UNAVAILABLE, USAGE
-from sas.ports import BusUnavailableError, Message, MessageBus, Move, Peeked
+from sas.ports import BusUnavailableError, Message, MessageBus, MessageMove, Peeked
 
 AT = datetime(2026, 11, 21, 3, tzinfo=UTC)
 REJECTED, SHOP = "orders-rejected", "responses-web-shop"
@@ -44,10 +44,10 @@ class QueuesInMemory:
         waiting = self.waiting.setdefault(path, [])
         for body in bodies:
             number = len(waiting) + 1
-            one = Peeked(
+            message = Peeked(
                 message_id=f"m-{number}", body=body, enqueued_at=AT, properties={}, sequence=number
             )
-            waiting.append(replace(one, **members))  # type: ignore[arg-type]
+            waiting.append(replace(message, **members))  # type: ignore[arg-type]
 
     def reject(self, body: bytes, source: str = "orders", reason: str = "unknown-workflow") -> None:
         rejection = Rejection(
@@ -68,29 +68,33 @@ class QueuesInMemory:
             raise BusUnavailableError(f"queue {queue}: to read it you need the role X.")
         return self.waiting.get(queue, [])[:limit]
 
-    async def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
+    async def move(self, path: str, moves: Sequence[MessageMove]) -> AsyncGenerator[bool]:
         for number, move in enumerate(moves):
             if number == self.fail_after:
                 raise BusUnavailableError("the bus is away.")
             if move.message is not None:
                 self.sent.append(move.message)
             if self.removes:
-                rest = [one for one in self.waiting[path] if one.sequence not in move.sequences]
+                rest = [
+                    message
+                    for message in self.waiting[path]
+                    if message.sequence not in move.sequences
+                ]
                 self.waiting[path] = rest
             yield self.removes
 
 
 @pytest.fixture
 def bus(monkeypatch: pytest.MonkeyPatch) -> QueuesInMemory:
-    made = QueuesInMemory()
+    queues = QueuesInMemory()
 
     @asynccontextmanager
     async def opened(endpoint: object) -> AsyncIterator[MessageBus]:
-        yield made  # type: ignore[misc]
+        yield queues  # type: ignore[misc]
 
     monkeypatch.setattr(args, "open_bus", opened)
     monkeypatch.setenv("ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;x=y")
-    return made
+    return queues
 
 
 def redrive(*arguments: str) -> int:
@@ -106,11 +110,11 @@ def test_the_list_counts_waiting_scheduled_and_dead_messages_and_has_the_oldest(
     )
     bus.put(SHOP + DEAD, b"{}")
     assert main(["queues", "--app", "tests.business:workflows", "--queue", SHOP]) == 0
-    shown = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
-    assert shown["scheduler"] == ["2", "1", "0", "2026-11-20", "01:00:00Z"]
-    assert shown[SHOP] == ["0", "0", "1", "2026-11-21", "03:00:00Z"]
-    assert shown["agent-payment-urgent"] == ["0", "0", "0", "-"]
-    assert {"orders-urgent", REJECTED, "operator-alerts", "dead-letters"} <= shown.keys()
+    table = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
+    assert table["scheduler"] == ["2", "1", "0", "2026-11-20", "01:00:00Z"]
+    assert table[SHOP] == ["0", "0", "1", "2026-11-21", "03:00:00Z"]
+    assert table["agent-payment-urgent"] == ["0", "0", "0", "-"]
+    assert {"orders-urgent", REJECTED, "operator-alerts", "dead-letters"} <= table.keys()
 
 
 def test_a_long_queue_is_counted_to_a_bound(
@@ -128,12 +132,12 @@ def test_for_a_queue_without_the_right_to_read_the_list_names_the_role(
 ) -> None:
     bus.away = {"orders"}
     assert main(["queues"]) == 1
-    shown = capsys.readouterr().out.splitlines()
-    place = next(n for n, line in enumerate(shown) if line.split()[0] == "orders")
-    assert shown[place + 1] == "    queue orders: to read it you need the role X."
+    lines = capsys.readouterr().out.splitlines()
+    place = next(n for n, line in enumerate(lines) if line.split()[0] == "orders")
+    assert lines[place + 1] == "    queue orders: to read it you need the role X."
     assert main(["queues", "--json"]) == 1
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [one["Queue"] for one in records if one["Problem"]] == ["orders"]
+    assert [record["Queue"] for record in records if record["Problem"]] == ["orders"]
 
 
 def test_while_the_namespace_is_away_the_exit_code_is_3(
@@ -150,11 +154,11 @@ def test_peek_shows_why_a_message_was_refused_and_the_beginning_of_its_body(
 ) -> None:
     bus.reject(ORDER + b" " * 2000)
     assert main(["queues", "peek", REJECTED]) == 0
-    shown = capsys.readouterr().out
-    assert "rejected/0/1  2026-11-21 03:00:00Z  unknown-workflow  orders" in shown
-    assert "    nobody knows it" in shown
-    assert ORDER.decode() in shown
-    assert f"... ({len(ORDER) + 2000:,} characters; --json --content shows all)" in shown
+    text = capsys.readouterr().out
+    assert "rejected/0/1  2026-11-21 03:00:00Z  unknown-workflow  orders" in text
+    assert "    nobody knows it" in text
+    assert ORDER.decode() in text
+    assert f"... ({len(ORDER) + 2000:,} characters; --json --content shows all)" in text
     assert main(["queues", "peek", REJECTED, "--json", "--content"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["Body"] == ORDER.decode() + " " * 2000
@@ -166,10 +170,10 @@ def test_peek_shows_why_a_queue_gave_a_message_up(
     why = {"DeadLetterReason": "TTLExpired", "DeadLetterErrorDescription": "nobody read it"}
     bus.put("dead-letters" + DEAD, b"\xff\x1b[2J", properties=why, source="orders")
     assert main(["queues", "peek", "dead-letters", "--dead-letter"]) == 0
-    shown = capsys.readouterr().out
-    assert "TTLExpired  orders" in shown
-    assert "nobody read it" in shown
-    assert "\x1b" not in shown
+    text = capsys.readouterr().out
+    assert "TTLExpired  orders" in text
+    assert "nobody read it" in text
+    assert "\x1b" not in text
     assert main(["queues", "peek", "orders", "--dead-letter"]) == 0
     assert capsys.readouterr().out == "orders/$DeadLetterQueue is empty\n"
 
@@ -183,11 +187,11 @@ def test_peek_shows_what_an_alert_says_whole(
     alert = AlertMessage(kind="step-failed", at="x", text=text, id="A-1/4/0", order_id="A-1")
     bus.put("operator-alerts", encode(alert), b"no alert")
     assert main(["queues", "peek", "operator-alerts"]) == 0
-    shown = capsys.readouterr().out
-    assert "step-failed  A-1" in shown
-    assert text in shown
-    assert '"kind"' not in shown
-    assert "no alert" in shown
+    page = capsys.readouterr().out
+    assert "step-failed  A-1" in page
+    assert text in page
+    assert '"kind"' not in page
+    assert "no alert" in page
 
 
 @pytest.mark.parametrize(
@@ -217,7 +221,7 @@ def test_a_rejected_message_that_was_dealt_with_is_removed_with_all_its_parts_an
 ) -> None:
     bus.reject(b"x" * 250_000)
     bus.reject(ORDER)
-    first, *_, other = (one.message_id for one in bus.waiting[REJECTED])
+    first, *_, other = (message.message_id for message in bus.waiting[REJECTED])
     many = len(bus.waiting[REJECTED])
     monkeypatch.setattr("sys.stdin", None)
     assert main(["queues", "remove", REJECTED, "--id", first]) == USAGE
@@ -225,7 +229,7 @@ def test_a_rejected_message_that_was_dealt_with_is_removed_with_all_its_parts_an
     assert main(["queues", "remove", REJECTED, "--id", first, "--dry-run"]) == 0
     assert len(bus.waiting[REJECTED]) == many > 2
     assert main(["queues", "remove", REJECTED, "--id", first, "--yes"]) == 0
-    assert [one.message_id for one in bus.waiting[REJECTED]] == [other]
+    assert [message.message_id for message in bus.waiting[REJECTED]] == [other]
     assert bus.sent == []
     assert capsys.readouterr().out.splitlines()[-1] == "removed 1 of 1"
     assert main(["queues", "remove", REJECTED, "--id", first, "--yes"]) == 1
@@ -277,9 +281,9 @@ def test_a_message_whose_parts_are_not_all_there_stays(
     bus.put(REJECTED, b"no rejected message")
     assert redrive(REJECTED, "--all") == 1
     assert bus.sent == []
-    said = capsys.readouterr().err
-    assert "parts are here" in said
-    assert "it is not a rejected message: send it by hand" in said
+    text = capsys.readouterr().err
+    assert "parts are here" in text
+    assert "it is not a rejected message: send it by hand" in text
 
 
 def test_an_order_that_was_given_up_is_sent_as_a_new_submission_the_same_at_each_try(
@@ -326,8 +330,8 @@ def test_a_dead_letter_of_dead_letters_keeps_its_reason_and_its_source(bus: Queu
     bus.put("dead-letters" + DEAD, b"{}", properties={SOURCE: "callbacks"})
     assert redrive("dead-letters", "--dead-letter", "--all") == 0
     first, second = bus.sent
-    kept = {FIRST_ID: "m-1", TIMES: "3", "DeadLetterReason": "r"}
-    assert first.properties == kept | {SOURCE: "orders"}
+    properties = {FIRST_ID: "m-1", TIMES: "3", "DeadLetterReason": "r"}
+    assert first.properties == properties | {SOURCE: "orders"}
     assert second.properties == {FIRST_ID: "m-2", SOURCE: "callbacks"}
 
 
@@ -367,10 +371,10 @@ def test_an_outage_in_between_says_how_many_were_sent_and_the_rest_stays(
     bus.put(SHOP + DEAD, b"1", b"2", b"3")
     bus.fail_after = 2
     assert redrive(SHOP, "--dead-letter", "--all") == UNAVAILABLE
-    said = capsys.readouterr().err
-    assert "sas: at least 2 of 3 were sent and nothing is lost: repeat the command" in said
-    assert "sas: the bus is away." in said
-    assert [one.body for one in bus.waiting[SHOP + DEAD]] == [b"3"]
+    text = capsys.readouterr().err
+    assert "sas: at least 2 of 3 were sent and nothing is lost: repeat the command" in text
+    assert "sas: the bus is away." in text
+    assert [message.body for message in bus.waiting[SHOP + DEAD]] == [b"3"]
 
 
 def test_messages_that_could_not_be_removed_are_reported(

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sas.cli.reading import ITEM_BYTES_MAX, Defaults, InputError, Item, read_items
+from sas.cli.reading import ITEM_BYTES_MAX, Defaults, InputError, InputItem, read_items
 from sas.client import NewOrder
 
 DEFAULTS = Defaults("responses-web-shop")
 NORTHWIND = Path(__file__).parents[2] / "samples" / "northwind-orders.jsonl"
 
 
-def read(text: str | bytes, defaults: Defaults = DEFAULTS) -> list[Item]:
+def read(text: str | bytes, defaults: Defaults = DEFAULTS) -> list[InputItem]:
     source = io.BytesIO(text.encode() if isinstance(text, str) else text)
     return list(read_items(source, defaults))
 
 
-def content(item: Item) -> Any:
+def content(item: InputItem) -> Any:
     assert isinstance(item.order.order, msgspec.Raw)
     return json.loads(bytes(item.order.order))
 
@@ -105,9 +105,9 @@ def test_what_an_item_leaves_open_comes_from_the_command() -> None:
 
 def test_an_order_message_for_another_reply_queue_is_refused_with_both_names() -> None:
     other = {"order_id": "A", "workflow": "w", "order": {}, "reply_queue": "responses-other"}
-    wrong = fails(json.dumps(other))
-    assert "'responses-other'" in str(wrong)
-    assert "'responses-web-shop'" in str(wrong)
+    error = fails(json.dumps(other))
+    assert "'responses-other'" in str(error)
+    assert "'responses-web-shop'" in str(error)
 
 
 GOOD = '{"order_id": "A-1"}'
@@ -137,11 +137,11 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_refused_with_its_line_and_what_to_do(name: str) -> None:
-    text, line, said = BAD[name]
-    wrong = fails(text)
-    assert wrong.line == line
-    assert str(wrong).startswith(f"line {line}: ")
-    assert any(part in str(wrong) for part in said.split("|")), str(wrong)
+    text, line, parts = BAD[name]
+    error = fails(text)
+    assert error.line == line
+    assert str(error).startswith(f"line {line}: ")
+    assert any(part in str(error) for part in parts.split("|")), str(error)
 
 
 def test_text_that_is_not_utf_8_is_reported_as_such() -> None:
@@ -150,8 +150,8 @@ def test_text_that_is_not_utf_8_is_reported_as_such() -> None:
 
 @pytest.mark.parametrize("start", ["", GOOD + "\n"])
 def test_one_endless_item_is_given_up(start: str) -> None:
-    wrong = fails(start + '{"order_id": "' + "x" * (3 * ITEM_BYTES_MAX))
-    assert "longer than" in str(wrong) or "not JSON" in str(wrong)
+    error = fails(start + '{"order_id": "' + "x" * (3 * ITEM_BYTES_MAX))
+    assert "longer than" in str(error) or "not JSON" in str(error)
 
 
 def test_what_comes_before_a_bad_line_is_yielded_first() -> None:
@@ -209,8 +209,8 @@ def test_a_file_without_end_is_read_as_it_is_used() -> None:
 def test_any_bytes_are_orders_or_refused(text: bytes) -> None:
     try:
         items = read(text)
-    except InputError as wrong:
-        said = str(wrong)
+    except InputError as error:
+        outcome = str(error)
     else:
-        said = f"{len(items)} orders"
-    assert said.endswith("orders") or said.startswith("line ")
+        outcome = f"{len(items)} orders"
+    assert outcome.endswith("orders") or outcome.startswith("line ")

@@ -21,7 +21,7 @@ from sas.ports import Message
 from sas.testing.store import MemoryStore, StoreFault
 from tests.contract import cases
 from tests.unit.actors_kit import CARE, command, kit, order
-from tests.unit.test_cli_operator import Said, Scheduler, failed, sas
+from tests.unit.test_cli_operator import Capture, Scheduler, failed, sas
 from tests.unit.test_cli_operator import scheduler as scheduler  # noqa: PLC0414  a fixture
 from tests.unit.test_cli_operator import store as store  # noqa: PLC0414  a fixture
 from tests.unit.test_cli_workflows import run_in_thread
@@ -47,62 +47,62 @@ async def test_the_reason_of_a_refused_command_is_printed_at_once(
     scheduler: Scheduler,
     store: MemoryStore,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: Said,
+    capsys: Capture,
     verb: str,
 ) -> None:
     await failed(store, "A")
     refusing = Refusing(store)
     monkeypatch.setattr(scheduler, "_carry_out", refusing._carry_out)
-    began = time.monotonic()
+    start = time.monotonic()
     assert sas(verb, "A", "--yes") == 1
-    assert time.monotonic() - began < 25  # it would have waited for 30 s
+    assert time.monotonic() - start < 25  # it would have waited for 30 s
     assert capsys.readouterr().err == (
         "sas: not carried out: its input is not accepted: Expected `object`.\n"
     )
 
 
 async def test_an_order_purged_while_its_command_was_under_way_is_reported_as_gone(
-    scheduler: Scheduler, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: Said
+    scheduler: Scheduler, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    async def purged(asked: Command) -> None:
+    async def purged(command: Command) -> None:
         store.orders.clear()
 
     monkeypatch.setattr(scheduler, "_carry_out", purged)
     for verb in ("undo", "cancel"):
         await failed(store, "A")
         assert sas(verb, "A", "--yes") == 1
-        said = capsys.readouterr().err
-        assert said.startswith("sas: not carried out: the order does not exist any more")
-        assert said.count("\n") == 1
+        text = capsys.readouterr().err
+        assert text.startswith("sas: not carried out: the order does not exist any more")
+        assert text.count("\n") == 1
 
 
 async def test_the_scheduler_keeps_why_it_refused_and_the_order_stays_as_it_was() -> None:
-    made = kit(CARE)
-    await made.submit(order(workflow="care"))
-    before = made.order()
-    made.store.fail_next("write_shared", StoreFault.CONFLICT, StoreFault.CONFLICT)
-    await made.hand(command("acknowledge", before.seq, "w-9"))
-    said = "only an order in Error needs to be acknowledged, and this is Pending"
-    assert await CommandAnswers(made.store).reason("w-9") == said
-    assert made.order() == before
-    assert said in made.alerts()[-1].text
+    system = kit(CARE)
+    await system.submit(order(workflow="care"))
+    before = system.order()
+    system.store.fail_next("write_shared", StoreFault.CONFLICT, StoreFault.CONFLICT)
+    await system.hand(command("acknowledge", before.seq, "w-9"))
+    reason = "only an order in Error needs to be acknowledged, and this is Pending"
+    assert await CommandAnswers(system.store).reason("w-9") == reason
+    assert system.order() == before
+    assert reason in system.alerts()[-1].text
 
 
 async def test_of_many_refusals_the_last_few_are_kept() -> None:
     store = MemoryStore()
     refusals = CommandAnswers(store)
-    same = [f"w-{n}" for n in range(9999) if slot_of(f"w-{n}") == "00"][:12]
-    for command_id in same:
+    slot_ids = [f"w-{n}" for n in range(9999) if slot_of(f"w-{n}") == "00"][:12]
+    for command_id in slot_ids:
         await refusals.record(command_id, f"why {command_id}")
-    known = [command_id for command_id in same if await refusals.reason(command_id)]
-    assert known == same[-REASONS_MAX:]
-    assert await refusals.reason(same[-1]) == f"why {same[-1]}"
-    for command_id in same:
+    command_ids = [command_id for command_id in slot_ids if await refusals.reason(command_id)]
+    assert command_ids == slot_ids[-REASONS_MAX:]
+    assert await refusals.reason(slot_ids[-1]) == f"why {slot_ids[-1]}"
+    for command_id in slot_ids:
         await refusals.record(command_id, "x" * 5000)
-    stored = await store.read_shared("refused|00")
-    assert stored is not None
-    assert len(stored.value) < REASONS_MAX * (REASON_LENGTH_MAX + 100)
-    assert len(json.loads(stored.value)) == REASONS_MAX
+    entry = await store.read_shared("refused|00")
+    assert entry is not None
+    assert len(entry.value) < REASONS_MAX * (REASON_LENGTH_MAX + 100)
+    assert len(json.loads(entry.value)) == REASONS_MAX
 
 
 async def test_a_refusal_that_a_later_version_recorded_is_unknown_and_gives_way() -> None:
@@ -120,27 +120,27 @@ async def test_a_refusal_that_a_later_version_recorded_is_unknown_and_gives_way(
 
 @pytest.mark.parametrize("by", [" ", "a\nb", "a\udcffb", "a\x1b[2Jb", "\u202eann"])
 async def test_a_name_that_cannot_be_printed_goes_into_no_journal(
-    scheduler: Scheduler, store: MemoryStore, capsys: Said, by: str
+    scheduler: Scheduler, store: MemoryStore, capsys: Capture, by: str
 ) -> None:
     await failed(store, "A")
     assert sas("undo", "A", "--yes", "--by", by) == 2
     assert "give a name that can be printed" in capsys.readouterr().err
-    assert scheduler.got == []
+    assert scheduler.commands == []
 
 
 async def test_an_input_deeper_than_its_bound_is_refused_here(
-    scheduler: Scheduler, store: MemoryStore, capsys: Said
+    scheduler: Scheduler, store: MemoryStore, capsys: Capture
 ) -> None:
     await failed(store, "A")
-    deep = "[" * (CONTENT_DEPTH_MAX + 1) + "]" * (CONTENT_DEPTH_MAX + 1)
-    assert sas("resubmit", "A", "--yes", "--input", deep) == 2
+    text = "[" * (CONTENT_DEPTH_MAX + 1) + "]" * (CONTENT_DEPTH_MAX + 1)
+    assert sas("resubmit", "A", "--yes", "--input", text) == 2
     assert "--input: " in capsys.readouterr().err
-    assert scheduler.got == []
-    assert sas("resubmit", "A", "--yes", "--input", deep[1:-1]) == 0
+    assert scheduler.commands == []
+    assert sas("resubmit", "A", "--yes", "--input", text[1:-1]) == 0
 
 
 async def test_a_seq_that_the_journal_has_not_reached_is_refused(
-    scheduler: Scheduler, store: MemoryStore, capsys: Said
+    scheduler: Scheduler, store: MemoryStore, capsys: Capture
 ) -> None:
     await failed(store, "A")
     assert sas("undo", "A", "--yes", "--seq", "9") == 1
@@ -151,18 +151,18 @@ async def test_a_seq_that_the_journal_has_not_reached_is_refused(
 
 
 async def test_one_orders_content_is_never_given_to_many(
-    scheduler: Scheduler, store: MemoryStore, capsys: Said
+    scheduler: Scheduler, store: MemoryStore, capsys: Capture
 ) -> None:
     await failed(store, "A", "B")
     assert sas("resubmit", "--state", "error", "--input", "{}", "--yes") == 2
     assert "--input replaces one order's content" in capsys.readouterr().err
     assert sas("skip", "--state", "error", "--input", "{}", "--yes") == 0
-    assert {one.order_id for one in scheduler.got} == {"A", "B"}
+    assert {command.order_id for command in scheduler.commands} == {"A", "B"}
 
 
 @pytest.mark.parametrize("verb", ["resubmit", "skip"])
 async def test_a_command_for_a_fingerprint_changes_only_that_step(
-    scheduler: Scheduler, store: MemoryStore, capsys: Said, verb: str
+    scheduler: Scheduler, store: MemoryStore, capsys: Capture, verb: str
 ) -> None:
     """Skipping a payment made by hand must not skip, unseen, a reservation that failed besides."""
     first = await store.commit(cases.submitted("A", PARALLEL))
@@ -173,13 +173,13 @@ async def test_a_command_for_a_fingerprint_changes_only_that_step(
     chosen = ("--fingerprint", "step-1/out-of-stock", "--yes", "--no-wait")
     assert sas(verb, "--state", "error", *chosen) == 0
     assert capsys.readouterr().out.startswith(f"{verb} of 1 order: 1 step-1/out-of-stock\n")
-    assert scheduler.got[0].step == "step-1"
+    assert scheduler.commands[0].step == "step-1"
     assert sas(verb, "--state", "error", *chosen, "--step", "step-0") == 0
-    assert scheduler.got[1].step == "step-0"
+    assert scheduler.commands[1].step == "step-0"
 
 
 async def test_what_a_list_cannot_choose_by_is_refused_instead_of_left_out(
-    scheduler: Scheduler, store: MemoryStore, capsys: Said
+    scheduler: Scheduler, store: MemoryStore, capsys: Capture
 ) -> None:
     assert sas("list", "--state", "finished", "--fingerprint", "a/b") == 2
     assert "--fingerprint chooses among orders in Error" in capsys.readouterr().err
@@ -188,12 +188,12 @@ async def test_what_a_list_cannot_choose_by_is_refused_instead_of_left_out(
 async def test_orders_under_way_are_chosen_by_since_when_they_are(store: MemoryStore) -> None:
     for order_id, at in (("old", cases.NOW), ("new", cases.NOW + cases.SECOND)):
         await store.commit(cases.submitted(order_id, at=at))
-    wanted = finding.Wanted(state="running", since=cases.NOW + cases.SECOND)
-    assert [one.order_id async for one in finding.each(store, wanted)] == ["new"]
+    criteria = finding.OrderQuery(state="running", since=cases.NOW + cases.SECOND)
+    assert [order.order_id async for order in finding.each(store, criteria)] == ["new"]
 
 
 async def test_all_that_was_processed_since_a_moment_can_be_undone_at_once(
-    scheduler: Scheduler, store: MemoryStore, capsys: Said
+    scheduler: Scheduler, store: MemoryStore, capsys: Capture
 ) -> None:
     """A price was wrong all morning."""
     for number, seconds in enumerate((0, 10, 20)):
@@ -213,13 +213,16 @@ async def test_all_that_was_processed_since_a_moment_can_be_undone_at_once(
         "  P-2                   Processed",
         "sent: 2",
     ]
-    assert [(one.order_id, one.seq) for one in scheduler.got] == [("P-1", 3), ("P-2", 3)]
+    assert [(command.order_id, command.seq) for command in scheduler.commands] == [
+        ("P-1", 3),
+        ("P-2", 3),
+    ]
     assert sas("cancel", "--state", "error", "--yes", "--no-wait") == 0
-    assert scheduler.got[-1].order_id == "E"
+    assert scheduler.commands[-1].order_id == "E"
 
 
 @pytest.mark.parametrize("when", ["0001-01-01T00:00+14:00", "9999-12-31T23:59-14:00", "noon"])
-def test_a_moment_outside_of_time_is_none(scheduler: Scheduler, capsys: Said, when: str) -> None:
+def test_a_moment_outside_of_time_is_none(scheduler: Scheduler, capsys: Capture, when: str) -> None:
     assert sas("list", "--since", when) == 2
     assert f"{when!r} is not a time" in capsys.readouterr().err
 
@@ -228,14 +231,14 @@ def test_a_moment_outside_of_time_is_none(scheduler: Scheduler, capsys: Said, wh
 
 
 async def test_an_interrupted_wait_prints_what_was_sent(
-    scheduler: Scheduler, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: Said
+    scheduler: Scheduler, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr(commands, "SEND_MAX", 2)
+    monkeypatch.setattr(commands, "SEND_COMMANDS_MAX", 2)
     await failed(store, "A", "B", "C")
     send, begun = scheduler.send, asyncio.CancelledError
 
     async def interrupted(messages: list[Message]) -> None:
-        if len(scheduler.got) == 2:
+        if len(scheduler.commands) == 2:
             raise begun
         await send(messages)
 
@@ -271,7 +274,7 @@ class Interrupting:
         return "y\n"
 
 
-def test_ctrl_c_is_an_answer_and_it_is_no(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+def test_ctrl_c_is_an_answer_and_it_is_no(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr("sys.stdin", Interrupting())
 
     async def ask() -> bool:
@@ -285,7 +288,7 @@ def test_ctrl_c_is_an_answer_and_it_is_no(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 async def test_an_order_without_a_correlation_id_is_shown_as_such(
-    scheduler: Scheduler, store: MemoryStore, capsys: Said
+    scheduler: Scheduler, store: MemoryStore, capsys: Capture
 ) -> None:
     change = cases.submitted("A")
     details = replace(change.after.details, correlation_id=None)

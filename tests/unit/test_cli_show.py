@@ -53,7 +53,7 @@ JOURNAL = [
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "advice"),
     [
         ("pending", "step-0 is ready; a scheduler claims it by 2026-"),
         ("processing", "step-0 is with its agent, to be done by 2026-"),
@@ -65,14 +65,14 @@ JOURNAL = [
         ("rejected", "the application corrects the order and submits it again"),
     ],
 )
-def test_what_to_do_next_follows_from_the_state(name: str, said: str) -> None:
-    assert said in look.advice(ORDERS[name], NOW)
+def test_what_to_do_next_follows_from_the_state(name: str, advice: str) -> None:
+    assert advice in look.advice(ORDERS[name], NOW)
     assert look.advice(ORDERS[name], NOW).count(". ") == 0
 
 
 def test_a_step_past_its_time_says_that_the_supervisor_is_missing() -> None:
-    said = look.advice(ORDERS["processing"], NOW + timedelta(hours=1))
-    assert "the supervisor has not looked at it yet" in said
+    advice = look.advice(ORDERS["processing"], NOW + timedelta(hours=1))
+    assert "the supervisor has not looked at it yet" in advice
 
 
 def test_the_last_progress_note_of_a_step_is_one_line_below_it() -> None:
@@ -90,8 +90,10 @@ def test_the_last_progress_note_of_a_step_is_one_line_below_it() -> None:
 
 def test_a_step_that_rests_says_until_when() -> None:
     order = ORDERS["pending"]
-    held = replace(order, steps=(replace(order.steps[0], turn=Resting(NOW)), *order.steps[1:]))
-    assert "step-0 rests until" in look.advice(held, NOW)
+    resting_order = replace(
+        order, steps=(replace(order.steps[0], turn=Resting(NOW)), *order.steps[1:])
+    )
+    assert "step-0 rests until" in look.advice(resting_order, NOW)
 
 
 def test_the_page_shows_the_five_fields_the_undo_and_the_journal() -> None:
@@ -115,7 +117,7 @@ def test_the_page_names_which_of_several_agents_has_a_step() -> None:
     order = ORDERS["in error"]
     done = replace(order.steps[0], call=LastCall(route=2))
     details = replace(order.details, urgent=True)
-    asked = replace(order, steps=(done, *order.steps[1:]), details=details)
+    routed_order = replace(order, steps=(done, *order.steps[1:]), details=details)
     request = Request(step=0, direction=Direction.UNDO, epoch=4, generation=0, complete_by=NOW)
     journal = [
         JournalEntry(
@@ -128,7 +130,7 @@ def test_the_page_names_which_of_several_agents_has_a_step() -> None:
             messages=(request,),
         )
     ]
-    text = "\n".join(look.page(asked, journal, NOW))
+    text = "\n".join(look.page(routed_order, journal, NOW))
     assert "    with agent number 3 of the step\n" in text
     assert "undo step-0, epoch 4" in text
     assert "version 2, urgent" in text
@@ -172,9 +174,9 @@ def test_the_record_keeps_the_patterns_names_and_leaves_the_content_out_unless_a
     assert "\n" not in line
     assert '"Payload"' not in line
     assert '"Result"' not in line
-    whole = json.loads(to_line(record_of(order, (), content=True)))
-    assert whole["Payload"] == {"lines": []}
-    assert whole["Steps"][0]["Result"] == "done"
+    full_record = json.loads(to_line(record_of(order, (), content=True)))
+    assert full_record["Payload"] == {"lines": []}
+    assert full_record["Steps"][0]["Result"] == "done"
 
 
 def test_content_that_is_not_json_is_recorded_as_text() -> None:

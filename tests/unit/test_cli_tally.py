@@ -8,17 +8,19 @@ import pytest
 from sas.adapters.endpoints import Endpoint
 from sas.cli import submission
 from sas.cli.arguments import Connection
-from sas.cli.reading import Item
-from sas.cli.submission import SEEN_MAX, Plan, Tally, submit_and_follow
+from sas.cli.reading import InputItem
+from sas.cli.submission import REMEMBERED_MAX, SubmissionTracker, SubmitOptions, submit_and_follow
 from sas.client import FollowError, NewOrder, OrdersClient
 from sas.codec.external import Notification, NotificationData
 from sas.domain.queues import Queues
-from sas.operate.errors import UnavailableError
+from sas.operate.errors import ServiceUnavailableError
 
 _NUMBER = iter(range(10**9))
 
 
-def told(order_id: str, notice: str, *, own_id: str | None = None, **data: Any) -> Notification:
+def notification(
+    order_id: str, notice: str, *, own_id: str | None = None, **data: Any
+) -> Notification:
     return Notification(
         id=own_id or f"{order_id}/{next(_NUMBER)}",
         source="/sas",
@@ -29,8 +31,8 @@ def told(order_id: str, notice: str, *, own_id: str | None = None, **data: Any) 
     )
 
 
-def expecting(*order_ids: str) -> Tally:
-    tally = Tally(submitted=len(order_ids))
+def expecting(*order_ids: str) -> SubmissionTracker:
+    tally = SubmissionTracker(submitted=len(order_ids))
     for order_id in order_ids:
         tally.expect(order_id)
     tally.sending_ended()
@@ -54,9 +56,9 @@ def test_each_end_of_an_order_is_counted_as_what_it_is(
     notice: str, data: dict[str, Any], counted: str
 ) -> None:
     tally = expecting("A", "B")
-    assert tally.note(told("A", notice, **data))
+    assert tally.note(notification("A", notice, **data))
     assert (tally.ends[counted], tally.ends.total(), tally.finished) == (1, 1, False)
-    tally.note(told("B", "completed"))
+    tally.note(notification("B", "completed"))
     assert tally.finished
     assert tally.went_well is (counted == "completed")
 
@@ -75,15 +77,15 @@ def test_a_notification_that_is_not_an_end_leaves_the_order_waiting(
     notice: str, data: dict[str, Any]
 ) -> None:
     tally = expecting("A")
-    assert tally.note(told("A", notice, **data))
+    assert tally.note(notification("A", notice, **data))
     assert (tally.ends.total(), tally.finished, tally.went_well) == (0, False, False)
     assert tally.counts()["unfinished"] == 1
 
 
 def test_a_notification_delivered_twice_is_counted_once() -> None:
     tally = expecting("A", "B")
-    assert tally.note(told("A", "completed", own_id="x"))
-    assert not tally.note(told("A", "completed", own_id="x"))
+    assert tally.note(notification("A", "completed", own_id="x"))
+    assert not tally.note(notification("A", "completed", own_id="x"))
     assert tally.counts() == {
         "submitted": 2, "completed": 1, "failed": 0, "undone": 0, "rejected": 0, "unfinished": 1,
     }  # fmt: skip
@@ -91,8 +93,8 @@ def test_a_notification_delivered_twice_is_counted_once() -> None:
 
 def test_orders_of_others_are_counted_apart() -> None:
     tally = expecting("A")
-    tally.note(told("Z", "failed", awaits="operator"))
-    tally.note(told("A", "completed"))
+    tally.note(notification("Z", "failed", awaits="operator"))
+    tally.note(notification("A", "completed"))
     assert tally.went_well
     assert tally.counts()["of_other_orders"] == 1
 
@@ -100,17 +102,17 @@ def test_orders_of_others_are_counted_apart() -> None:
 def test_notifications_after_an_orders_end_belong_to_that_order() -> None:
     """A step that ran beside the failed one is notified after the end of the order."""
     tally = expecting("A", "B")
-    tally.note(told("A", "failed", awaits="operator"))
-    assert tally.note(told("A", "step-completed", step="pay"))
+    tally.note(notification("A", "failed", awaits="operator"))
+    assert tally.note(notification("A", "step-completed", step="pay"))
     assert "of_other_orders" not in tally.counts()
 
 
 def test_the_same_order_twice_is_one_end_and_one_repeat() -> None:
     tally = expecting("A", "A")
-    tally.note(told("A", "received"))
-    tally.note(told("A", "received", duplicate=True, state="Processing"))
+    tally.note(notification("A", "received"))
+    tally.note(notification("A", "received", duplicate=True, state="Processing"))
     assert tally.waiting == {"A": 1}
-    tally.note(told("A", "completed"))
+    tally.note(notification("A", "completed"))
     assert tally.finished
     assert tally.went_well
     assert tally.counts()["repeated"] == 1
@@ -119,35 +121,35 @@ def test_the_same_order_twice_is_one_end_and_one_repeat() -> None:
 @pytest.mark.parametrize("state", ["Processing", "Processed"])
 def test_a_repeat_may_be_answered_after_the_end_and_is_waited_for(state: str) -> None:
     tally = expecting("A", "A", "B")
-    tally.note(told("A", "completed"))
+    tally.note(notification("A", "completed"))
     assert tally.waiting == {"A": 1, "B": 1}
-    tally.note(told("A", "received", duplicate=True, state=state))
+    tally.note(notification("A", "received", duplicate=True, state=state))
     assert (tally.ends["completed"], tally.repeated, tally.waiting) == (1, 1, {"B": 1})
-    tally.note(told("B", "received", duplicate=True, state="Processed"))
+    tally.note(notification("B", "received", duplicate=True, state="Processed"))
     assert (tally.ends["completed"], tally.repeated, tally.finished) == (2, 1, True)
 
 
 def test_the_same_submission_twice_is_answered_by_the_same_event_again() -> None:
     tally = expecting("A", "A")
-    assert tally.note(told("A", "received", own_id="A/the-one"))
-    assert not tally.note(told("A", "received", own_id="A/the-one"))
-    tally.note(told("A", "completed"))
+    assert tally.note(notification("A", "received", own_id="A/the-one"))
+    assert not tally.note(notification("A", "received", own_id="A/the-one"))
+    tally.note(notification("A", "completed"))
     assert (tally.ends["completed"], tally.repeated, tally.finished) == (1, 1, True)
 
 
 def test_another_order_under_a_taken_id_is_rejected_and_the_first_goes_on() -> None:
     tally = expecting("A", "A")
-    tally.note(told("A", "rejected"))
+    tally.note(notification("A", "rejected"))
     assert tally.waiting == {"A": 1}
-    tally.note(told("A", "completed"))
+    tally.note(notification("A", "completed"))
     assert (tally.ends["completed"], tally.ends["rejected"], tally.finished) == (1, 1, True)
 
 
 def test_nothing_is_finished_while_orders_are_still_being_sent() -> None:
-    tally = Tally()
+    tally = SubmissionTracker()
     finished = [tally.finished]
     tally.expect("A")
-    tally.note(told("A", "completed"))
+    tally.note(notification("A", "completed"))
     finished.append(tally.finished)
     tally.sending_ended()
     finished.append(tally.finished)
@@ -162,13 +164,13 @@ def test_an_order_that_was_not_sent_is_not_waited_for() -> None:
 
 
 def test_memory_holds_only_what_has_not_ended_and_a_bounded_past() -> None:
-    tally = Tally()
-    for number in range(SEEN_MAX + 500):
+    tally = SubmissionTracker()
+    for number in range(REMEMBERED_MAX + 500):
         tally.expect(f"A-{number}")
-        tally.note(told(f"A-{number}", "completed"))
+        tally.note(notification(f"A-{number}", "completed"))
     assert tally.waiting == {}
-    assert len(tally._seen) == SEEN_MAX
-    assert len(tally._ended) == SEEN_MAX
+    assert len(tally._seen) == REMEMBERED_MAX
+    assert len(tally._ended) == REMEMBERED_MAX
 
 
 class LosesTheBus(OrdersClient):
@@ -180,7 +182,7 @@ class LosesTheBus(OrdersClient):
     async def follow(
         self, order_ids: Any = None, *, until: Any = None, quiet_s: float | None = None
     ) -> AsyncGenerator[Notification]:
-        yield told("A-1", "received")
+        yield notification("A-1", "received")
         until()
         raise FollowError("queue 'responses-me' cannot be read: check that the broker is up.")
 
@@ -193,13 +195,13 @@ async def test_a_bus_that_goes_away_while_orders_are_followed_is_what_the_advice
     where = Connection(
         endpoint=endpoint, reply_queue="responses-me", queues=Queues(), order_bytes_max=1024
     )
-    orders = iter([Item(1, NewOrder(order_id="A-1", order={}))])
-    with pytest.raises(UnavailableError, match="are still processed: sas list shows them"):
+    orders = iter([InputItem(1, NewOrder(order_id="A-1", order={}))])
+    with pytest.raises(ServiceUnavailableError, match="are still processed: sas list shows them"):
         await submit_and_follow(
-            Plan(
+            SubmitOptions(
                 connection=where, items=orders, follow=True, json=False, quiet_s=300.0, urgent=False
             )
         )
-    shown = capsys.readouterr()
-    assert "unfinished 1" in shown.out
-    assert shown.err == ""
+    streams = capsys.readouterr()
+    assert "unfinished 1" in streams.out
+    assert streams.err == ""

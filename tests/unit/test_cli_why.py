@@ -19,13 +19,13 @@ DECLINED = RefusedError("card-declined", "the card was declined")
 
 def submitted(night: Night, order_id: str = "A", workflow: str = "chain") -> None:
     """An order whose wake waits for a scheduler."""
-    night.play(night.made.submit(order(order_id, workflow=workflow), f"m-{order_id}"))
+    night.play(night.system.submit(order(order_id, workflow=workflow), f"m-{order_id}"))
 
 
 def requested(night: Night, order_id: str = "A") -> None:
     """An order whose request waits for its agent."""
     submitted(night, order_id)
-    night.play(night.made.step("scheduler"))
+    night.play(night.system.step("scheduler"))
 
 
 def fact(lines: list[str], name: str) -> str:
@@ -34,25 +34,25 @@ def fact(lines: list[str], name: str) -> str:
 
 def test_a_ready_step_waits_for_a_scheduler_and_its_wake_is_found(night: Night) -> None:
     submitted(night)
-    said = night.sas("why", "A")
-    assert said.code == 0
-    assert said.lines[0] == "A is Pending. It is under way: 0 of 2 steps done."
-    assert fact(said.lines, "waits for") == "A scheduler, to claim reserve."
-    assert fact(said.lines, "message").startswith("in scheduler, ")
-    assert fact(said.lines, "message").endswith(", 0 before it")
-    assert fact(said.lines, "next look").startswith("the supervisor, 20")
+    result = night.sas("why", "A")
+    assert result.code == 0
+    assert result.lines[0] == "A is Pending. It is under way: 0 of 2 steps done."
+    assert fact(result.lines, "waits for") == "A scheduler, to claim reserve."
+    assert fact(result.lines, "message").startswith("in scheduler, ")
+    assert fact(result.lines, "message").endswith(", 0 before it")
+    assert fact(result.lines, "next look").startswith("the supervisor, 20")
 
 
 def test_a_request_that_lies_behind_others_names_its_queue_and_its_agent(night: Night) -> None:
     for order_id in ("A", "B", "C"):
         requested(night, order_id)
-    said = night.sas("why", "C", "--app", "tests.unit.test_cli_why:workflows")
-    assert fact(said.lines, "waits for") == "The agent of reserve: the call is out, request 1."
-    assert fact(said.lines, "step") == "reserve, attempt 1, FailureCount 0"
-    assert fact(said.lines, "agent") == "stock"
-    assert fact(said.lines, "circuit") == "closed: calls go out"
-    assert fact(said.lines, "message").startswith("in agent-stock, ")
-    assert fact(said.lines, "message").endswith(", 2 before it")
+    result = night.sas("why", "C", "--app", "tests.unit.test_cli_why:workflows")
+    assert fact(result.lines, "waits for") == "The agent of reserve: the call is out, request 1."
+    assert fact(result.lines, "step") == "reserve, attempt 1, FailureCount 0"
+    assert fact(result.lines, "agent") == "stock"
+    assert fact(result.lines, "circuit") == "closed: calls go out"
+    assert fact(result.lines, "message").startswith("in agent-stock, ")
+    assert fact(result.lines, "message").endswith(", 2 before it")
 
 
 def workflows() -> Workflows:
@@ -62,32 +62,32 @@ def workflows() -> Workflows:
 def test_without_an_app_the_agent_is_found_by_the_queues_of_the_circuits(night: Night) -> None:
     requested(night)
     assert fact(night.sas("why", "A").lines, "agent") == "not known: give --app"
-    since = night.made.clock.now()
+    since = night.system.clock.now()
     broken = opened(Breaker(), BreakerPolicy(), since, "stock: 503")
-    night.play(keep_breaker(night.made.store, broken, "stock"))
-    said = night.sas("why", "A")
-    assert fact(said.lines, "agent") == "stock"
-    assert fact(said.lines, "circuit").startswith("open since ")
-    assert fact(said.lines, "circuit").endswith(": stock: 503")
+    night.play(keep_breaker(night.system.store, broken, "stock"))
+    result = night.sas("why", "A")
+    assert fact(result.lines, "agent") == "stock"
+    assert fact(result.lines, "circuit").startswith("open since ")
+    assert fact(result.lines, "circuit").endswith(": stock: 503")
 
 
 def test_a_request_that_its_agent_took_is_in_no_queue(night: Night) -> None:
     requested(night)
-    night.made.agents_die()
-    said = night.sas("why", "A", "--app", "tests.unit.test_cli_why:workflows")
-    assert fact(said.lines, "message") == "in no queue: its agent is handling it, or it was lost"
+    night.system.agents_die()
+    result = night.sas("why", "A", "--app", "tests.unit.test_cli_why:workflows")
+    assert fact(result.lines, "message") == "in no queue: its agent is handling it, or it was lost"
     night.later(3600)
-    late = night.sas("why", "A", "--app", "tests.unit.test_cli_why:workflows")
-    assert fact(late.lines, "waits for") == "The supervisor, to look at reserve."
-    assert "Check that the function app runs" in fact(late.lines, "do")
+    late_result = night.sas("why", "A", "--app", "tests.unit.test_cli_why:workflows")
+    assert fact(late_result.lines, "waits for") == "The supervisor, to look at reserve."
+    assert "Check that the function app runs" in fact(late_result.lines, "do")
 
 
 def test_a_queue_that_may_not_be_read_leaves_the_message_unknown(night: Night) -> None:
     requested(night)
     night.forbidden = {"*"}
-    said = night.sas("why", "A", "--app", "tests.unit.test_cli_why:workflows")
-    assert said.code == 0
-    assert "you need the role Azure Service Bus Data Receiver" in fact(said.lines, "message")
+    result = night.sas("why", "A", "--app", "tests.unit.test_cli_why:workflows")
+    assert result.code == 0
+    assert "you need the role Azure Service Bus Data Receiver" in fact(result.lines, "message")
 
 
 def test_without_a_namespace_no_queue_is_read(
@@ -100,33 +100,33 @@ def test_without_a_namespace_no_queue_is_read(
 
 def test_an_order_in_error_waits_for_you_and_the_commands_are_named(night: Night) -> None:
     night.fail("A", DECLINED)
-    said = night.sas("why", "A")
-    assert said.lines[0].startswith("A is Error. It stopped at pay: the card was declined")
-    assert fact(said.lines, "waits for") == "You."
-    assert fact(said.lines, "last error") == "card-declined: the card was declined"
+    result = night.sas("why", "A")
+    assert result.lines[0].startswith("A is Error. It stopped at pay: the card was declined")
+    assert fact(result.lines, "waits for") == "You."
+    assert fact(result.lines, "last error") == "card-declined: the card was declined"
     for verb in ("sas resubmit A", "sas skip A --step pay --input RESULT", "sas undo A"):
-        assert verb in fact(said.lines, "do")
-    assert fact(said.lines, "then") == "It goes on only after a command."
+        assert verb in fact(result.lines, "do")
+    assert fact(result.lines, "then") == "It goes on only after a command."
 
 
 def test_a_finished_order_waits_for_nothing(night: Night) -> None:
     night.submit("A")
-    said = night.sas("why", "A")
-    assert fact(said.lines, "waits for") == "Nothing: it is finished."
-    assert fact(said.lines, "do") == "nothing"
+    result = night.sas("why", "A")
+    assert fact(result.lines, "waits for") == "Nothing: it is finished."
+    assert fact(result.lines, "do") == "nothing"
 
 
 def test_as_json_it_is_one_object(night: Night) -> None:
     requested(night)
-    (said,) = night.sas("why", "A", "--json", "--app", "tests.unit.test_cli_why:workflows").json
-    assert (said["OrderID"], said["Step"], said["Agent"]) == ("A", "reserve", "stock")
-    assert said["Message"]["Queue"] == "agent-stock"
-    assert said["Message"]["Before"] == 0
-    assert said["NextLook"].endswith("Z")
+    (record,) = night.sas("why", "A", "--json", "--app", "tests.unit.test_cli_why:workflows").json
+    assert (record["OrderID"], record["Step"], record["Agent"]) == ("A", "reserve", "stock")
+    assert record["Message"]["Queue"] == "agent-stock"
+    assert record["Message"]["Before"] == 0
+    assert record["NextLook"].endswith("Z")
     night.fail("B", DECLINED)
-    (said,) = night.sas("why", "B", "--json").json
-    assert said["LastError"] == "card-declined: the card was declined"
-    assert said["Message"] is None
+    (record,) = night.sas("why", "B", "--json").json
+    assert record["LastError"] == "card-declined: the card was declined"
+    assert record["Message"] is None
 
 
 def test_an_order_that_is_gone_a_wrong_id_and_a_store_without_right_are_one_sentence(
@@ -140,11 +140,11 @@ def test_an_order_that_is_gone_a_wrong_id_and_a_store_without_right_are_one_sent
 
 def test_an_order_that_was_rejected_at_the_door_is_found_on_its_queue(night: Night) -> None:
     body = order("bad", workflow="nosuch")
-    night.play(night.made.submit(body, "m-bad"))
-    said = night.sas("why", "bad")
-    assert said.code == 0
-    assert said.lines[0].startswith("bad was rejected and never began: ")
-    assert "sas rejected resend rejected/" in fact(said.lines, "do")
+    night.play(night.system.submit(body, "m-bad"))
+    result = night.sas("why", "bad")
+    assert result.code == 0
+    assert result.lines[0].startswith("bad was rejected and never began: ")
+    assert "sas rejected resend rejected/" in fact(result.lines, "do")
     (record,) = night.sas("why", "bad", "--json").json
     assert (record["ProcessState"], record["SourceQueue"]) == ("Rejected", "orders")
     night.forbidden = {"orders-rejected"}
@@ -152,12 +152,12 @@ def test_an_order_that_was_rejected_at_the_door_is_found_on_its_queue(night: Nig
 
 
 def test_an_order_that_no_one_has_taken_yet_is_found_in_the_queue_of_orders(night: Night) -> None:
-    night.play(night.made.bus.send([Message("orders", "m-A", order("A"))]))
-    said = night.sas("why", "A")
-    assert said.code == 0
-    assert said.lines[0] == "A was submitted, and has not begun."
-    assert fact(said.lines, "message").startswith("in orders, ")
-    assert "check that the function app runs" in fact(said.lines, "do")
+    night.play(night.system.bus.send([Message("orders", "m-A", order("A"))]))
+    result = night.sas("why", "A")
+    assert result.code == 0
+    assert result.lines[0] == "A was submitted, and has not begun."
+    assert fact(result.lines, "message").startswith("in orders, ")
+    assert "check that the function app runs" in fact(result.lines, "do")
     (record,) = night.sas("why", "A", "--json").json
     assert record["Message"]["Queue"] == "orders"
     night.forbidden = {"orders", "orders-urgent"}
@@ -166,14 +166,14 @@ def test_an_order_that_no_one_has_taken_yet_is_found_in_the_queue_of_orders(nigh
 
 def test_an_order_in_error_waits_for_the_command_that_lies_in_the_queue(night: Night) -> None:
     night.fail("A", DECLINED)
-    seq = night.made.order("A").seq
-    night.play(night.made.bus.send([command("resubmit", seq - 1, "late", "A")]))
+    seq = night.system.order("A").seq
+    night.play(night.system.bus.send([command("resubmit", seq - 1, "late", "A")]))
     assert fact(night.sas("why", "A").lines, "waits for") == "You."
-    night.play(night.made.bus.send([command("resubmit", seq, "now", "A")]))
-    said = night.sas("why", "A")
-    assert fact(said.lines, "waits for") == "A scheduler, to carry out a command."
-    assert fact(said.lines, "message").startswith("resubmit by ann in scheduler, ")
-    assert "check that the function app runs" in fact(said.lines, "do")
+    night.play(night.system.bus.send([command("resubmit", seq, "now", "A")]))
+    result = night.sas("why", "A")
+    assert fact(result.lines, "waits for") == "A scheduler, to carry out a command."
+    assert fact(result.lines, "message").startswith("resubmit by ann in scheduler, ")
+    assert "check that the function app runs" in fact(result.lines, "do")
     (record,) = night.sas("why", "A", "--json").json
     assert (record["Message"]["Queue"], record["Message"]["Before"]) == ("scheduler", 0)
 
@@ -190,8 +190,8 @@ def test_the_list_of_orders_under_way_names_the_open_step(night: Night) -> None:
 
 def test_an_order_that_an_operator_cancelled_waits_for_the_call_that_is_out(night: Night) -> None:
     requested(night)
-    found = night.made.order("A")
-    night.play(night.made.hand(command(Verb.CANCEL.value, found.seq, order_id="A")))
-    said = night.sas("why", "A")
-    assert "because operator ann cancelled it" in said.lines[0]
+    order = night.system.order("A")
+    night.play(night.system.hand(command(Verb.CANCEL.value, order.seq, order_id="A")))
+    result = night.sas("why", "A")
+    assert "because operator ann cancelled it" in result.lines[0]
     assert json.loads(night.sas("why", "A", "--json").out)["NextLook"]

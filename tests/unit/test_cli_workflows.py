@@ -70,11 +70,11 @@ def run_in_thread(call: Callable[[], int]) -> int:
     """``main`` runs a loop of its own: not inside the test's."""
     import threading  # noqa: PLC0415
 
-    said: list[int] = []
-    thread = threading.Thread(target=lambda: said.append(call()))
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(call()))
     thread.start()
     thread.join(60)
-    return said[0]
+    return codes[0]
 
 
 async def test_definitions_as_they_were_are_fine(
@@ -93,8 +93,8 @@ async def test_a_version_that_orders_in_flight_use_may_not_go(
 ) -> None:
     await in_flight(store, 5)
     assert run_in_thread(lambda: check(workflow(3))) == 1
-    assert "order version 2: 5 orders in flight (" in (said := capsys.readouterr().out)
-    assert "missing: keep this version until its orders have ended" in said
+    assert "order version 2: 5 orders in flight (" in (text := capsys.readouterr().out)
+    assert "missing: keep this version until its orders have ended" in text
 
 
 @pytest.mark.parametrize("changed", [workflow(agent="b"), workflow(names=("step-0", "step-2"))])
@@ -103,8 +103,8 @@ async def test_a_version_that_orders_in_flight_use_may_not_change(
 ) -> None:
     await in_flight(store)
     assert run_in_thread(lambda: check(changed)) == 1
-    said = capsys.readouterr()
-    assert "changed: give the new definition a version of its own" in said.out
+    streams = capsys.readouterr()
+    assert "changed: give the new definition a version of its own" in streams.out
     assert run_in_thread(lambda: check(workflow())) == 0
 
 
@@ -125,7 +125,7 @@ async def test_a_version_that_only_finished_orders_used_may_not_change_either(
 
 
 @pytest.mark.parametrize(
-    ("app", "said"),
+    ("app", "sentence"),
     [
         ("orders", "give MODULE:NAME"),
         ("no_such_module:x", "No module named 'no_such_module'"),
@@ -135,10 +135,10 @@ async def test_a_version_that_only_finished_orders_used_may_not_change_either(
     ],
 )
 def test_an_app_that_is_none_is_bad_usage(
-    store: MemoryStore, app: str, said: str, capsys: pytest.CaptureFixture[str]
+    store: MemoryStore, app: str, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["workflows", "check", "--app", app]) == 2
-    assert said in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err
 
 
 def test_the_business_of_this_repository_can_be_checked(
@@ -157,7 +157,7 @@ async def test_finished_orders_are_exported_whole_and_stay(
     file = tmp_path / "finished.jsonl"
     assert run_in_thread(lambda: main(["export", str(file)])) == 0
     records = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [one["OrderID"] for one in records] == ["done-0", "done-1"]
+    assert [record["OrderID"] for record in records] == ["done-0", "done-1"]
     assert [entry["What"] for entry in records[0]["Journal"]] == ["rejected"]
     assert capsys.readouterr().err == "exported 2 orders\n"
     assert len(await store.finished(10)) == 2

@@ -11,7 +11,7 @@ from sas.client.inbox import (
     DELIVERIES_SPARED,
     FOREIGN_WAIT_S,
     ORDERS_MAX,
-    WAIT_S,
+    OWN_WAIT_S,
     Fate,
     Follower,
     Inbox,
@@ -20,15 +20,15 @@ from sas.client.inbox import (
 from sas.codec.external import Notification, NotificationData
 
 
-def event(order_id: str, notice: str, **more: Any) -> Notification:
-    subject = more.pop("subject", order_id)
+def event(order_id: str, notice: str, **members: Any) -> Notification:
+    subject = members.pop("subject", order_id)
     return Notification(
         id=f"{order_id}/{notice}",
         source="/sas",
         type=f"sas.order.{notice}.v1",
         subject=subject,
         time="2026-03-01T12:00:00.000000Z",
-        data=NotificationData(order_id=order_id, **({"state": "Processing"} | more)),
+        data=NotificationData(order_id=order_id, **({"state": "Processing"} | members)),
     )
 
 
@@ -39,28 +39,28 @@ class Desk:
         self.inbox: Inbox[str] = Inbox()
         self.count = 0
 
-    def come(self, order_id: str, notice: str = "received", **more: Any) -> Unsettled[str]:
+    def come(self, order_id: str, notice: str = "received", **members: Any) -> Unsettled[str]:
         self.count += 1
-        number, before = more.pop("number", self.count), more.pop("before", 0)
-        lock_s, now = more.pop("lock_s", 60.0), more.pop("now", 0.0)
+        number, before = members.pop("number", self.count), members.pop("before", 0)
+        lock_s, now = members.pop("lock_s", 60.0), members.pop("now", 0.0)
         self.inbox.arrived(
             number,
             f"m{self.count}",
-            event(order_id, notice, **more),
+            event(order_id, notice, **members),
             now=now,
             lock_s=lock_s,
-            before=before,
+            delivery_count=before,
         )
         return self.inbox.unsettled[number]
 
     def read(self, follower: Follower[str]) -> list[str]:
         """Read everything to the end, as a loop does."""
-        seen = []
+        ids = []
         while follower.unread:
-            one = follower.unread.popleft()
-            seen.append(one.event.id)
-            self.inbox.done(follower, one)
-        return seen
+            arrival = follower.unread.popleft()
+            ids.append(arrival.event.id)
+            self.inbox.done(follower, arrival)
+        return ids
 
 
 @pytest.fixture
@@ -74,27 +74,27 @@ def test_a_follower_gets_its_orders_whether_they_come_before_or_after_it(desk: D
     desk.come("A", "completed")
     desk.come("B", "completed")
     assert desk.read(follower) == ["A/received", "A/completed"]
-    assert desk.inbox.kept() == 3  # two of them are handed out and are completed next
+    assert desk.inbox.unfollowed() == 3  # two of them are handed out and are completed next
 
 
 def test_a_notification_is_completed_when_every_follower_has_left_or_asked_for_the_next(
     desk: Desk,
 ) -> None:
-    one, two, every = desk.inbox.join(["A"]), desk.inbox.join(["A"]), desk.inbox.join(None)
-    came = desk.come("A")
-    desk.read(one)
-    desk.read(every)
-    assert desk.inbox.fate(came, 1e6) is Fate.RENEW
-    desk.inbox.leave(two)
-    assert desk.inbox.fate(came, 0) is Fate.COMPLETE
+    first, second, everyone = desk.inbox.join(["A"]), desk.inbox.join(["A"]), desk.inbox.join(None)
+    arrival = desk.come("A")
+    desk.read(first)
+    desk.read(everyone)
+    assert desk.inbox.fate(arrival, 1e6) is Fate.RENEW
+    desk.inbox.leave(second)
+    assert desk.inbox.fate(arrival, 0) is Fate.COMPLETE
 
 
 def test_what_a_follower_had_in_hand_when_it_left_is_there_for_the_next(desk: Desk) -> None:
     first = desk.inbox.join(["A"])
-    one = desk.come("A")
+    arrival = desk.come("A")
     first.unread.popleft()
     desk.inbox.leave(first)
-    assert desk.inbox.fate(one, 0) is Fate.WAIT
+    assert desk.inbox.fate(arrival, 0) is Fate.WAIT
     assert desk.read(desk.inbox.join(["A"])) == ["A/received"]
 
 
@@ -102,20 +102,20 @@ def test_messages_without_a_follower_go_back_together_before_a_lock_ends(
     desk: Desk,
 ) -> None:
     desk.inbox.submitted("OWN", None)
-    own, foreign = desk.come("OWN"), desk.come("X")
-    assert desk.inbox.given_back(FOREIGN_WAIT_S - 0.1) == []
-    assert desk.inbox.given_back(FOREIGN_WAIT_S) == [own, foreign]
+    arrival, foreign = desk.come("OWN"), desk.come("X")
+    assert desk.inbox.to_give_back(FOREIGN_WAIT_S - 0.1) == []
+    assert desk.inbox.to_give_back(FOREIGN_WAIT_S) == [arrival, foreign]
     desk.inbox.drop(foreign)
-    assert desk.inbox.given_back(FOREIGN_WAIT_S) == []
-    assert desk.inbox.given_back(WAIT_S) == [own]
+    assert desk.inbox.to_give_back(FOREIGN_WAIT_S) == []
+    assert desk.inbox.to_give_back(OWN_WAIT_S) == [arrival]
     short = desk.come("Y", lock_s=2.0)
     assert desk.inbox.fate(short, 1.0) is Fate.GIVE_BACK
 
 
 def test_a_message_that_was_delivered_often_keeps_its_lock(desk: Desk) -> None:
-    one = desk.come("X", before=DELIVERIES_SPARED)
-    assert desk.inbox.fate(one, 1e6) is Fate.RENEW
-    assert desk.inbox.given_back(1e6) == []
+    arrival = desk.come("X", before=DELIVERIES_SPARED)
+    assert desk.inbox.fate(arrival, 1e6) is Fate.RENEW
+    assert desk.inbox.to_give_back(1e6) == []
 
 
 def test_a_message_that_comes_again_is_handed_out_once_and_settled_by_its_new_lock(
@@ -123,8 +123,8 @@ def test_a_message_that_comes_again_is_handed_out_once_and_settled_by_its_new_lo
 ) -> None:
     follower = desk.inbox.join(["A"])
     desk.come("A", number=7)
-    one = desk.come("A", number=7, now=50.0)
-    assert (one.message, desk.inbox.fate(one, 50.0)) == ("m2", Fate.WAIT)
+    arrival = desk.come("A", number=7, now=50.0)
+    assert (arrival.message, desk.inbox.fate(arrival, 50.0)) == ("m2", Fate.WAIT)
     assert desk.read(follower) == ["A/received"]
 
 
@@ -141,7 +141,7 @@ def test_what_is_older_than_an_end_that_was_handed_out_is_completed_unread(desk:
     desk.inbox.leave(follower)
     late, repeat = desk.come("A", "step-completed", seq=5), desk.come("A", "completed", seq=7)
     newer, other = desk.come("A", "failed", seq=8), desk.come("B", "completed", seq=5)
-    fates = [desk.inbox.fate(one, 0) for one in (late, repeat, newer, other)]
+    fates = [desk.inbox.fate(arrival, 0) for arrival in (late, repeat, newer, other)]
     assert fates == [Fate.COMPLETE, Fate.COMPLETE, Fate.WAIT, Fate.WAIT]
     desk.inbox.submitted("A", None)  # again: its answers are news
     assert desk.inbox.fate(late, 0) is Fate.WAIT
@@ -162,12 +162,12 @@ def test_another_applications_order_with_the_same_id_is_not_taken_for_ones_own(
     desk: Desk, other: str | None
 ) -> None:
     desk.inbox.submitted("A", "basket-7")
-    follower, every = desk.inbox.join(["A"]), desk.inbox.join(None)
+    follower, everyone = desk.inbox.join(["A"]), desk.inbox.join(None)
     desk.come("A", "completed", correlation_id=other)
     assert desk.read(follower) == []
     desk.come("A", "rejected", correlation_id="basket-7")
     assert desk.read(follower) == ["A/rejected"]
-    assert desk.read(every) == ["A/completed", "A/rejected"]
+    assert desk.read(everyone) == ["A/completed", "A/rejected"]
 
 
 def test_an_order_submitted_without_a_correlation_id_is_notified_without_one(desk: Desk) -> None:
@@ -205,9 +205,9 @@ def test_a_client_remembers_a_bounded_number_of_orders(desk: Desk) -> None:
 
 def test_a_failure_ends_every_follower_and_leaves_their_notifications(desk: Desk) -> None:
     follower = desk.inbox.join(["A"])
-    one = desk.come("A")
+    arrival = desk.come("A")
     desk.inbox.fail(OSError("away"))
     assert follower.wake.is_set()
     assert str(follower.failure) == "away"
     assert not desk.inbox.followers
-    assert desk.inbox.fate(one, 0) is Fate.WAIT
+    assert desk.inbox.fate(arrival, 0) is Fate.WAIT

@@ -19,10 +19,10 @@ from sas.client.links import LinkError, persist, release
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "PAUSE_S", 0.01)
+    monkeypatch.setattr(links, "RETRY_PAUSE_S", 0.01)
 
 
-async def tried(wrong: type[ServiceBusError], times: int) -> int:
+async def tried(error_type: type[ServiceBusError], times: int) -> int:
     """Return how often an operation is tried that fails so often."""
     count = 0
 
@@ -30,7 +30,7 @@ async def tried(wrong: type[ServiceBusError], times: int) -> int:
         nonlocal count
         count += 1
         if count <= times:
-            raise wrong(message="not now")
+            raise error_type(message="not now")
         return count
 
     return await persist(operation, 5.0)
@@ -54,13 +54,13 @@ async def test_without_the_private_method_of_the_sdk_a_message_is_not_given_back
 async def test_a_message_is_given_back_only_with_a_release_of_the_sdk_in_which_that_was_tried(
     monkeypatch: pytest.MonkeyPatch, version: str, gives_back: bool
 ) -> None:
-    settled: list[tuple[object, ...]] = []
+    outcomes: list[tuple[object, ...]] = []
 
     async def settle(*outcome: object) -> None:
-        settled.append(outcome)
+        outcomes.append(outcome)
 
     monkeypatch.setattr("azure.servicebus.__version__", version)
     receiver: Any = SimpleNamespace(_handler=SimpleNamespace(settle_messages_async=settle))
     message: Any = SimpleNamespace(_delivery_id=7, _delivery_tag=b"t")
     assert await release(receiver, message) is gives_back
-    assert settled == [(7, b"t", "released")] * gives_back
+    assert outcomes == [(7, b"t", "released")] * gives_back

@@ -90,20 +90,20 @@ def test_no_text_is_a_token(text: str) -> None:
 
 
 def test_claims_under_another_tokens_signature_are_forged() -> None:
-    told, signature = TOKEN.split(".")
+    claims, signature = TOKEN.split(".")
     other = KEYS.issue(msgspec.structs.replace(CLAIMS, order_id="O-2"))
     with pytest.raises(ForgedError):
         KEYS.read(f"{other.split('.')[0]}.{signature}")
     with pytest.raises(ForgedError):
-        KEYS.read(f"{told}.{other.split('.')[1]}")
+        KEYS.read(f"{claims}.{other.split('.')[1]}")
 
 
 def test_a_signature_of_the_bare_claims_is_not_a_token() -> None:
     """The key may also sign other texts: only a text signed as a callback is a token."""
-    told = TOKEN.split(".")[0]
-    bare = hmac.new(NEW.encode(), told.encode(), hashlib.sha256).digest()
+    claims = TOKEN.split(".")[0]
+    bare = hmac.new(NEW.encode(), claims.encode(), hashlib.sha256).digest()
     with pytest.raises(ForgedError):
-        KEYS.read(f"{told}.{base64.urlsafe_b64encode(bare).decode().rstrip('=')}")
+        KEYS.read(f"{claims}.{base64.urlsafe_b64encode(bare).decode().rstrip('=')}")
 
 
 def test_the_longest_order_id_has_a_token_within_bounds() -> None:
@@ -144,9 +144,9 @@ def message(token: str = TOKEN, **changes: Any) -> CallbackMessage:
 
 def test_a_message_has_what_the_endpoint_checked_and_reads_back_as_it_was_sent() -> None:
     error = {"code": "lost", "message": "on the way"}
-    for sent in (message(), message(outcome="refused", result=None, error=error)):
-        read = internal.decode(internal.encode(sent), CallbackMessage)
-        assert internal.encode(read) == internal.encode(sent)
+    for callback in (message(), message(outcome="refused", result=None, error=error)):
+        read = internal.decode(internal.encode(callback), CallbackMessage)
+        assert internal.encode(read) == internal.encode(callback)
         assert (read.order_id, read.submission, read.step) == ("O-1é", CLAIMS.submission, 3)
         assert (read.generation, read.expires_at) == (2, CLAIMS.expires_at)
 
@@ -171,9 +171,9 @@ def test_a_result_that_was_offloaded_is_a_payload_reference() -> None:
 
 @pytest.mark.parametrize("error", [None, {"code": "refused", "message": "no"}])
 def test_a_refusal_has_a_reason_and_no_result(error: dict[str, str] | None) -> None:
-    said = to_callback_result(message(outcome="refused", error=error))
-    assert said.result is None
-    assert said.fault in {Fault("refused", "no"), Fault("refused", "the callback gave no reason")}
+    result = to_callback_result(message(outcome="refused", error=error))
+    assert result.result is None
+    assert result.fault in {Fault("refused", "no"), Fault("refused", "the callback gave no reason")}
 
 
 @pytest.mark.parametrize(
@@ -214,8 +214,8 @@ def test_a_body_that_is_none_is_refused_with_a_reason(body: bytes, reason: str) 
 
 
 def test_a_result_as_deep_as_a_result_may_be_is_taken() -> None:
-    deep = "[" * CONTENT_DEPTH_MAX + "]" * CONTENT_DEPTH_MAX
-    body = f'{{"outcome":"done","result":{deep}}}'.encode()
+    array = "[" * CONTENT_DEPTH_MAX + "]" * CONTENT_DEPTH_MAX
+    body = f'{{"outcome":"done","result":{array}}}'.encode()
     assert parse_body(body).outcome == "done"
 
 
@@ -228,7 +228,7 @@ def test_the_same_callback_twice_has_one_id_and_another_has_another() -> None:
         message(outcome="refused", result=None, error={"code": "a", "message": "b"}),
         message(KEYS.issue(msgspec.structs.replace(CLAIMS, step=4))),
     ]
-    assert len({one.id for one in others}) == 5
+    assert len({callback.id for callback in others}) == 5
 
 
 SCHEMA = load("callback.schema.json")
@@ -239,8 +239,8 @@ def test_the_schema_names_the_members_that_the_code_reads_and_no_other() -> None
     assert SCHEMA["properties"].keys() == code["properties"].keys()
     assert set(SCHEMA["required"]) == set(code["required"])
     assert f"{CALLBACK_BYTES_MAX:,} bytes" in SCHEMA["description"]
-    said = SCHEMA["properties"]["result"]["description"]
-    assert f"{RESULT_BYTES_MAX:,} bytes, {CONTENT_DEPTH_MAX} levels" in said
+    description = SCHEMA["properties"]["result"]["description"]
+    assert f"{RESULT_BYTES_MAX:,} bytes, {CONTENT_DEPTH_MAX} levels" in description
 
 
 @pytest.mark.parametrize(

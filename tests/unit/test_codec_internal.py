@@ -117,53 +117,55 @@ def test_an_internal_message_reads_back_as_it_was_sent(name: str) -> None:
     message = MESSAGES[name]
     body = encode(message)
     assert json.loads(body)["format"] == FORMAT
-    back = decode(body, ANY)
-    assert type(back) is type(message)
-    assert encode(back) == body
+    copy = decode(body, ANY)
+    assert type(copy) is type(message)
+    assert encode(copy) == body
 
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_an_unknown_member_is_refused(name: str) -> None:
-    good = json.loads(encode(MESSAGES[name]))
-    own = {"order", "own_result", "results", "result_refs", "input", "result"}
-    parts = [good, *(part for key, part in good.items() if key not in own)]
+    members = json.loads(encode(MESSAGES[name]))
+    contents = {"order", "own_result", "results", "result_refs", "input", "result"}
+    parts = [members, *(part for key, part in members.items() if key not in contents)]
     for part in parts:
         if isinstance(part, dict):
             part["newly"] = {"a": [1]}
             with pytest.raises(MalformedError, match="newly"):
-                decode(json.dumps(good).encode(), ANY)
+                decode(json.dumps(members).encode(), ANY)
             del part["newly"]
-    decode(json.dumps(good).encode(), ANY)
+    decode(json.dumps(members).encode(), ANY)
 
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_a_message_of_a_newer_format_is_left_to_a_newer_instance(name: str) -> None:
-    good = json.loads(encode(MESSAGES[name]))
+    members = json.loads(encode(MESSAGES[name]))
     for other in ({}, {"kind": "greeting"}, {"step": "text"}, {"id": None}, {"newly": 1}):
-        newer = good | {"format": FORMAT + 1} | other
+        newer = members | {"format": FORMAT + 1} | other
         with pytest.raises(OtherVersionError, match="left to an instance of a newer version"):
             decode(json.dumps(newer).encode(), ANY)
 
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_a_wrong_format_kind_or_id_is_refused(name: str) -> None:
-    good = json.loads(encode(MESSAGES[name]))
-    wrong: list[dict[str, Any]] = [{"format": one} for one in (0, "2", True, 1.5, -2, None)]
-    wrong += [{"kind": "greeting"}, {"id": 1}, {"order_id": None}]
-    for other in wrong:
+    members = json.loads(encode(MESSAGES[name]))
+    mistakes: list[dict[str, Any]] = [
+        {"format": version} for version in (0, "2", True, 1.5, -2, None)
+    ]
+    mistakes += [{"kind": "greeting"}, {"id": 1}, {"order_id": None}]
+    for other in mistakes:
         with pytest.raises(MalformedError) as caught:
-            decode(json.dumps(good | other).encode(), ANY)
+            decode(json.dumps(members | other).encode(), ANY)
         assert caught.value.reason == "invalid"
 
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_no_member_but_the_optional_ones_may_be_missing(name: str) -> None:
-    good = json.loads(encode(MESSAGES[name]))
+    members = json.loads(encode(MESSAGES[name]))
     optional = {"order", "results", "own_result", "result", "error"}
     optional |= {"generation", "checks", "note", "awaits"}
     optional |= {"seq", "step", "input"} if name == "command" else set()
-    for member in good.keys() - optional:
-        lacking = {key: value for key, value in good.items() if key != member}
+    for member in members.keys() - optional:
+        lacking = {key: value for key, value in members.items() if key != member}
         with pytest.raises(MalformedError):
             decode(json.dumps(lacking).encode(), ANY)
 
@@ -178,9 +180,9 @@ def test_no_member_but_the_optional_ones_may_be_missing(name: str) -> None:
     ],
 )
 def test_an_id_that_cannot_be_one_is_refused(member: str, value: str, reason: str) -> None:
-    good = json.loads(encode(MESSAGES["wake"]))
+    members = json.loads(encode(MESSAGES["wake"]))
     with pytest.raises(MalformedError) as caught:
-        decode(json.dumps(good | {member: value}).encode(), WakeMessage)
+        decode(json.dumps(members | {member: value}).encode(), WakeMessage)
     assert caught.value.reason == reason
 
 
@@ -199,9 +201,9 @@ def test_complete_by_keeps_its_microseconds_and_its_zone() -> None:
     east = COMPLETE_BY.astimezone(timezone(timedelta(hours=2)))
     request = MESSAGES["request"]
     assert isinstance(request, RequestMessage)
-    back = decode(encode(msgspec.structs.replace(request, complete_by=east)), RequestMessage)
-    assert back.complete_by == COMPLETE_BY
-    assert back.complete_by.utcoffset() is not None
+    copy = decode(encode(msgspec.structs.replace(request, complete_by=east)), RequestMessage)
+    assert copy.complete_by == COMPLETE_BY
+    assert copy.complete_by.utcoffset() is not None
 
 
 REPLIES = [
@@ -276,14 +278,14 @@ def test_a_large_result_travels_as_a_payload_reference() -> None:
     reply = Reply(
         order_id="A", step=0, direction=Direction.DO, epoch=1, outcome=Outcome.DONE, result=ref
     )
-    sent = encode(from_reply(reply, 1))
-    assert to_reply(decode(sent, ReplyMessage)) == reply
-    assert len(sent) < 300
-    assert b'"result":' not in sent
+    body = encode(from_reply(reply, 1))
+    assert to_reply(decode(body, ReplyMessage)) == reply
+    assert len(body) < 300
+    assert b'"result":' not in body
 
 
 @pytest.mark.parametrize(
-    ("wrong", "why"),
+    ("reference", "why"),
     [
         ({"sha256": "0" * 63, "size": 1, "chunks": 1}, "invalid"),
         ({"sha256": "G" * 64, "size": 1, "chunks": 1}, "invalid"),
@@ -293,8 +295,8 @@ def test_a_large_result_travels_as_a_payload_reference() -> None:
         ({"sha256": "0" * 64, "size": RESULT_BYTES_MAX + 1, "chunks": 2}, "result-too-large"),
     ],
 )
-def test_a_wrong_payload_reference_is_refused(wrong: dict[str, Any], why: str) -> None:
-    sent = json.loads(
+def test_a_wrong_payload_reference_is_refused(reference: dict[str, Any], why: str) -> None:
+    members = json.loads(
         encode(
             from_reply(
                 Reply(order_id="A", step=0, direction=Direction.DO, epoch=1, outcome=Outcome.DONE),
@@ -303,23 +305,23 @@ def test_a_wrong_payload_reference_is_refused(wrong: dict[str, Any], why: str) -
         )
     )
     with pytest.raises(MalformedError) as caught:
-        to_reply(decode(json.dumps({**sent, "result_ref": wrong}).encode(), ReplyMessage))
+        to_reply(decode(json.dumps({**members, "result_ref": reference}).encode(), ReplyMessage))
     assert caught.value.reason == why
 
 
 @pytest.mark.parametrize("verb", Verb)
 def test_a_command_of_the_operator_reads_back(verb: Verb) -> None:
-    sent = CommandMessage(id="c-1", order_id="A", verb=verb.value, seq=4, by="anna")
-    command = to_command(decode(encode(sent), CommandMessage))
+    message = CommandMessage(id="c-1", order_id="A", verb=verb.value, seq=4, by="anna")
+    command = to_command(decode(encode(message), CommandMessage))
     assert (command.command_id, command.order_id, command.verb) == ("c-1", "A", verb)
     assert (command.seq, command.by) == (4, "anna")
 
 
 @pytest.mark.parametrize("by", ["", "a\nb", "a\x1b[2J", "x" * 101])
 def test_the_name_of_an_operator_is_one_line_that_any_journal_can_show(by: str) -> None:
-    sent = CommandMessage(id="c-1", order_id="A", verb="undo", seq=4, by=by)
+    message = CommandMessage(id="c-1", order_id="A", verb="undo", seq=4, by=by)
     with pytest.raises(MalformedError, match=r"\$\.by"):
-        decode(encode(sent), CommandMessage)
+        decode(encode(message), CommandMessage)
 
 
 def test_a_raw_part_is_text_or_absent() -> None:

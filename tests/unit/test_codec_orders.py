@@ -32,29 +32,29 @@ def refused(message: bytes) -> MalformedError:
 @pytest.mark.parametrize("name", BAD)
 def test_every_bad_message_is_refused_with_its_reason(name: str) -> None:
     message, reason = BAD[name]
-    wrong = refused(message)
-    assert wrong.reason == reason
-    assert 10 < len(wrong.description) <= DESCRIPTION_LENGTH_MAX
-    assert str(wrong) == wrong.description
+    error = refused(message)
+    assert error.reason == reason
+    assert 10 < len(error.description) <= DESCRIPTION_LENGTH_MAX
+    assert str(error) == error.description
 
 
 @pytest.mark.parametrize("name", FINE)
 def test_every_fine_message_is_taken_and_its_order_kept_to_the_byte(name: str) -> None:
     message = FINE[name]
-    taken = parse_order(message, "m-1")
-    assert taken.payload in message.decode()
-    assert json.loads(taken.payload) == json.loads(message)["order"]
+    submission = parse_order(message, "m-1")
+    assert submission.payload in message.decode()
+    assert json.loads(submission.payload) == json.loads(message)["order"]
 
 
 @pytest.mark.parametrize("character", FORBIDDEN_IN_IDS, ids=lambda c: f"U+{ord(c):04X}")
 def test_an_id_with_a_character_that_no_key_can_hold_is_refused(character: str) -> None:
-    wrong = refused(body(order_id=f"A{character}1"))
-    assert wrong.reason == "invalid-order-id"
-    assert repr(character) in wrong.description
+    error = refused(body(order_id=f"A{character}1"))
+    assert error.reason == "invalid-order-id"
+    assert repr(character) in error.description
 
 
 def test_what_was_sent_is_what_is_read() -> None:
-    sent = OrderMessage(
+    original = OrderMessage(
         order_id="A-1",
         workflow="order",
         reply_queue="responses-web-shop",
@@ -63,8 +63,8 @@ def test_what_was_sent_is_what_is_read() -> None:
         submission_id="s-1",
         workflow_version=2,
     )
-    taken = parse_order(encode_order(sent), "m-1")
-    assert taken == Submission(
+    submission = parse_order(encode_order(original), "m-1")
+    assert submission == Submission(
         order_id="A-1",
         workflow="order",
         version=2,
@@ -117,7 +117,7 @@ def test_a_refusal_stays_short_whatever_the_sender_wrote(message: bytes) -> None
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "other"),
     [
         (body(order={"a": 1, "b": [1, 2]}), body(order={"b": [1, 2], "a": 1})),
         (body(order={"a": 1}), json.dumps(GOOD | {"order": {"a": 1}}, indent=3).encode()),
@@ -129,9 +129,9 @@ def test_a_refusal_stays_short_whatever_the_sender_wrote(message: bytes) -> None
     ],
     ids=["order of members", "spaces", "correlation", "submission", "version", "escapes", "1e2"],
 )
-def test_the_same_order_sent_in_another_way_has_the_same_hash(one: bytes, other: bytes) -> None:
-    assert one != other
-    assert parse_order(one, "m-1").content_hash == parse_order(other, "m-2").content_hash
+def test_the_same_order_sent_in_another_way_has_the_same_hash(first: bytes, other: bytes) -> None:
+    assert first != other
+    assert parse_order(first, "m-1").content_hash == parse_order(other, "m-2").content_hash
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_the_order_of_a_list_and_the_type_of_a_value_are_content() -> None:
 
 
 def test_everything_needed_to_notify_the_sender_is_read_from_a_bad_message() -> None:
-    known = {"order_id": "A-1", "reply_queue": "responses-web-shop", "correlation_id": "c"}
-    for loose in (
+    members = {"order_id": "A-1", "reply_queue": "responses-web-shop", "correlation_id": "c"}
+    for message in (
         body(correlation_id="c", order={"n": float("nan")}),
         body(correlation_id="c")[:-1] + b',"workflow":"order"}',
         body(correlation_id="c", order={"n": 0}).replace(b"0}", b"9" * 5000 + b"}"),
@@ -165,9 +165,9 @@ def test_everything_needed_to_notify_the_sender_is_read_from_a_bad_message() -> 
         body(correlation_id="c", order={"note": "x" * 300 * 1024}),
         body(correlation_id="c", order={"a": 0}).replace(b"0}", b"[" * 90 + b"]" * 90 + b"}"),
     ):
-        refused(loose)
-        found = salvage(loose)
-        assert {name: getattr(found, name) for name in known} == known
+        refused(message)
+        sender = salvage(message)
+        assert {name: getattr(sender, name) for name in members} == members
 
 
 def test_what_cannot_be_written_again_is_not_salvaged() -> None:
@@ -190,13 +190,13 @@ def parses_or_refuses(message: bytes) -> None:
     """Fail on any error but a MalformedError, and on one that cannot be sent to its sender."""
     try:
         assert json.loads(parse_order(message, "m-1").payload) is not None
-    except MalformedError as wrong:
-        found = salvage(message)
+    except MalformedError as error:
+        sender = salvage(message)
         data = NotificationData(
-            order_id=found.order_id or "",
+            order_id=sender.order_id or "",
             state="Rejected",
-            correlation_id=found.correlation_id,
-            error=Error(wrong.reason, wrong.description),
+            correlation_id=sender.correlation_id,
+            error=Error(error.reason, error.description),
         )
         assert len(msgspec.json.encode(data)) > 20
 

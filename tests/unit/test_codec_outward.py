@@ -94,7 +94,7 @@ def test_rejecting_the_same_message_again_gives_the_same_parts() -> None:
     assert parts_of(body) == parts_of(body)
 
 
-def told(**members: str) -> Notification:
+def notification(**members: str) -> Notification:
     data = NotificationData(order_id="A-1", state="Pending")
     return Notification(
         id="A-1/1/0", source="/sas", type="sas.order.received.v1", time="t", data=data, **members
@@ -109,8 +109,8 @@ def test_a_type_names_its_notice(notice: Notice) -> None:
 
 @pytest.mark.parametrize("unusable", ["", "a\nb", "\x7f", "\x9f"])
 def test_a_subject_that_cloudevents_forbids_is_left_out(unusable: str) -> None:
-    assert "subject" not in json.loads(encode(told(subject=unusable)))
-    assert json.loads(encode(told(subject="a/b ü")))["subject"] == "a/b ü"
+    assert "subject" not in json.loads(encode(notification(subject=unusable)))
+    assert json.loads(encode(notification(subject="a/b ü")))["subject"] == "a/b ü"
 
 
 def test_a_notification_reads_back_as_it_was_sent() -> None:
@@ -129,13 +129,13 @@ def test_a_notification_reads_back_as_it_was_sent() -> None:
         awaits="operator",
         duplicate=True,
     )
-    sent = msgspec.structs.replace(told(subject="A-1"), data=data, correlationid="c")
-    assert encode(decode_notification(encode(sent))) == encode(sent)
+    original = msgspec.structs.replace(notification(subject="A-1"), data=data, correlationid="c")
+    assert encode(decode_notification(encode(original))) == encode(original)
 
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"\xff", b"null", b"[]", b"{}", b'{"specversion":"1.0"}', encode(told())[:-1]],
+    [b"", b"\xff", b"null", b"[]", b"{}", b'{"specversion":"1.0"}', encode(notification())[:-1]],
 )
 def test_a_message_that_is_not_a_notification_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedError):

@@ -30,7 +30,7 @@ def claimed() -> tuple[Order, JournalEntry]:
         correlation_id="c-1",
         submitted_at=NOW,
     )
-    order = Order(details=details, steps=submit(WORKFLOW.rules, now=NOW).steps, seq=1)
+    order = Order(details=details, steps=submit(details, WORKFLOW.rules).steps, seq=1)
     decision = claim(order, WORKFLOW.rules, now=NOW, instance="i")
     assert decision is not None
     entry = JournalEntry(

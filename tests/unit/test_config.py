@@ -47,7 +47,7 @@ def test_the_environment_is_what_is_read_where_nothing_is_given(
 
 
 def test_each_queue_has_a_setting_and_an_empty_one_is_its_default() -> None:
-    given = {
+    environment = {
         "SAS_QUEUE_ORDERS": "a",
         "SAS_QUEUE_SCHEDULER": "b",
         "SAS_QUEUE_AGENT_REPLIES": "c",
@@ -58,7 +58,7 @@ def test_each_queue_has_a_setting_and_an_empty_one_is_its_default() -> None:
         "SAS_QUEUE_RESPONSE_PREFIX": "h-",
         "SAS_QUEUE_CALLBACKS": "i",
     }
-    assert read_queues(given) == Queues(
+    assert read_queues(environment) == Queues(
         orders="a",
         scheduler="b",
         replies="c",
@@ -69,7 +69,7 @@ def test_each_queue_has_a_setting_and_an_empty_one_is_its_default() -> None:
         response_prefix="h-",
         callbacks="i",
     )
-    assert read_queues(dict.fromkeys(given, "")) == Queues()
+    assert read_queues(dict.fromkeys(environment, "")) == Queues()
 
 
 @pytest.mark.parametrize("name", ["ServiceBus", "AzureWebJobsServiceBus"])
@@ -95,12 +95,12 @@ def test_identities_take_the_place_of_connection_strings() -> None:
 
 
 def test_a_storage_account_of_its_own_goes_before_the_hosts() -> None:
-    mine = "TableEndpoint=https://mine.table.core.windows.net;SharedAccessSignature=s"
-    assert read_config(LEAST | {"SAS_TABLES": mine}).tables.connection_string == mine
+    connection = "TableEndpoint=https://mine.table.core.windows.net;SharedAccessSignature=s"
+    assert read_config(LEAST | {"SAS_TABLES": connection}).tables.connection_string == connection
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
+    ("environment", "name"),
     [
         ({"ServiceBus": ""}, "ServiceBus"),
         ({"AzureWebJobsStorage": ""}, "SAS_TABLES"),
@@ -127,9 +127,9 @@ def test_a_storage_account_of_its_own_goes_before_the_hosts() -> None:
         ({"SAS_FUNCTION_SECONDS": "86400"}, "SAS_FUNCTION_SECONDS"),
     ],
 )
-def test_a_wrong_setting_is_refused_by_name(given: dict[str, str], named: str) -> None:
-    with pytest.raises(SettingError, match=named):
-        read_config(LEAST | given)
+def test_a_wrong_setting_is_refused_by_name(environment: dict[str, str], name: str) -> None:
+    with pytest.raises(SettingError, match=name):
+        read_config(LEAST | environment)
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,9 @@ def test_a_function_may_not_work_longer_than_its_host_lets_it(
     with pytest.raises(SettingError, match=f"raise functionTimeout to .* set at most {allowed}$"):
         read_config(LEAST | {"SAS_FUNCTION_SECONDS": str(allowed + 1)})
     read_config(LEAST | {"SAS_FUNCTION_SECONDS": str(allowed)})
-    raised = {"AzureFunctionsJobHost__functionTimeout": "2.00:00:00"}  # in Azure, it comes first
-    read_config(LEAST | {"SAS_FUNCTION_SECONDS": "80000"} | raised)
+    # In Azure, this setting comes first.
+    host_timeout = {"AzureFunctionsJobHost__functionTimeout": "2.00:00:00"}
+    read_config(LEAST | {"SAS_FUNCTION_SECONDS": "80000"} | host_timeout)
 
 
 @pytest.mark.parametrize("text", [None, "[" * 70_000, "[]", '{"functionTimeout": "-1"}', "{}"])
@@ -194,7 +195,7 @@ def test_a_prefix_may_end_with_a_sign_and_a_name_may_not(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "environment",
     [
         {"SAS_QUEUE_ORDERS": "Scheduler"},
         {"SAS_QUEUE_CALLBACKS": "scheduler-urgent"},
@@ -202,10 +203,10 @@ def test_a_prefix_may_end_with_a_sign_and_a_name_may_not(text: str) -> None:
     ],
 )
 def test_two_queues_with_one_name_are_refused_as_service_bus_compares_names(
-    given: dict[str, str],
+    environment: dict[str, str],
 ) -> None:
     with pytest.raises(SettingError, match="would have two purposes"):
-        read_queues(given)
+        read_queues(environment)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +254,7 @@ def test_a_source_is_a_uri_reference(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "environment",
     [
         {"ServiceBus__fullyQualifiedNamespace": "https://ns.servicebus.windows.net"},
         {"ServiceBus__fullyQualifiedNamespace": "ns"},
@@ -261,14 +262,14 @@ def test_a_source_is_a_uri_reference(text: str) -> None:
         {"SAS_TABLES__clientId": "mine"},
     ],
 )
-def test_an_identity_needs_a_host_an_address_and_a_client_id(given: dict[str, str]) -> None:
+def test_an_identity_needs_a_host_an_address_and_a_client_id(environment: dict[str, str]) -> None:
     by_identity = {
         "ServiceBus__fullyQualifiedNamespace": "ns.servicebus.windows.net",
         "SAS_TABLES__endpoint": "https://a.table.core.windows.net",
     }
     read_config(by_identity)
-    with pytest.raises(SettingError, match=next(iter(given))):
-        read_config(by_identity | given)
+    with pytest.raises(SettingError, match=next(iter(environment))):
+        read_config(by_identity | environment)
 
 
 @pytest.mark.parametrize("shards", ["1", "16", "256"])
@@ -342,9 +343,13 @@ def test_an_agent_without_a_function_or_a_function_without_an_agent_is_reported(
 
 
 def test_an_application_has_an_actor_for_every_agent() -> None:
-    made = kit(CHAIN)
+    system = kit(CHAIN)
     application = assemble(
-        made.store, made.bus, clock=made.clock, business=made.business, settings=read_config(LEAST)
+        system.store,
+        system.bus,
+        clock=system.clock,
+        business=system.business,
+        settings=read_config(LEAST),
     )
     assert set(application.agents) == {"stock", "payment"}
 
@@ -358,13 +363,13 @@ def test_the_connections_of_an_application_are_closed_when_its_event_loop_ends()
             closed.append("store")
 
     async def run() -> None:
-        made = kit(CHAIN)
+        system = kit(CHAIN)
         closed_with_loop(
             assemble(
                 Store(),
-                made.bus,
-                clock=made.clock,
-                business=made.business,
+                system.bus,
+                clock=system.clock,
+                business=system.business,
                 settings=read_config(LEAST),
             )
         )
@@ -379,30 +384,30 @@ def test_without_keys_there_is_no_codec_and_its_package_is_not_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "sas.adapters.payload_codec", None)
-    made = kit(CHAIN)
-    for given in ("", "  "):
-        config = read_config(LEAST | {"SAS_PAYLOAD_KEYS": given})
+    system = kit(CHAIN)
+    for keys in ("", "  "):
+        config = read_config(LEAST | {"SAS_PAYLOAD_KEYS": keys})
         application = assemble(
-            made.store, made.bus, clock=made.clock, business=made.business, settings=config
+            system.store, system.bus, clock=system.clock, business=system.business, settings=config
         )
         assert application.context.codec is None
 
 
 def test_the_codec_is_that_of_the_setting_or_that_of_the_business_and_not_both() -> None:
-    made = kit(CHAIN)
+    system = kit(CHAIN)
     config = read_config(LEAST | {"SAS_PAYLOAD_KEYS": f" {KEY}, {OTHER_KEY} "})
     assert KEY not in repr(config)
     application = assemble(
-        made.store, made.bus, clock=made.clock, business=made.business, settings=config
+        system.store, system.bus, clock=system.clock, business=system.business, settings=config
     )
     assert isinstance(application.context.codec, FernetCodec)
-    business = replace(made.business, codec=CheapCodec())
+    business = replace(system.business, codec=CheapCodec())
     with pytest.raises(SettingError, match="a codec of its own: keep one of the two"):
-        assemble(made.store, made.bus, clock=made.clock, business=business, settings=config)
-    own = assemble(
-        made.store, made.bus, clock=made.clock, business=business, settings=read_config(LEAST)
+        assemble(system.store, system.bus, clock=system.clock, business=business, settings=config)
+    app = assemble(
+        system.store, system.bus, clock=system.clock, business=business, settings=read_config(LEAST)
     )
-    assert own.context.codec is business.codec
+    assert app.context.codec is business.codec
 
 
 @pytest.mark.parametrize("key", ["", "short", "k1:abc", "é" * 44, "a" * 43])
@@ -414,11 +419,17 @@ def test_what_is_no_fernet_key_is_refused_without_being_quoted(key: str) -> None
 
 
 def test_an_agent_whose_queue_is_one_of_ours_is_refused_by_its_name() -> None:
-    made = kit()
-    business = replace(made.business, agents={**made.business.agents, "replies": ScriptedAgent()})
+    system = kit()
+    business = replace(
+        system.business, agents={**system.business.agents, "replies": ScriptedAgent()}
+    )
     with pytest.raises(SettingError, match="the queue 'agent-replies' would have two purposes"):
         assemble(
-            made.store, made.bus, clock=made.clock, business=business, settings=read_config(LEAST)
+            system.store,
+            system.bus,
+            clock=system.clock,
+            business=business,
+            settings=read_config(LEAST),
         )
 
 
@@ -492,9 +503,9 @@ def test_a_secret_of_the_business_that_was_not_resolved_is_refused_too() -> None
 
 @pytest.mark.parametrize("reference", REFERENCES)
 def test_a_reference_among_keys_is_none_of_them(reference: str) -> None:
-    for given in (f"{KEY},{reference}", f"{reference} , {KEY}"):
+    for keys in (f"{KEY},{reference}", f"{reference} , {KEY}"):
         with pytest.raises(SettingError, match="SAS_CALLBACK_KEY is a Key Vault reference"):
-            read_config(LEAST | {"SAS_CALLBACK_KEY": given})
+            read_config(LEAST | {"SAS_CALLBACK_KEY": keys})
     with pytest.raises(SettingError, match="SAS_PAYLOAD_KEYS is a Key Vault reference"):
         read_config(LEAST | {"SAS_PAYLOAD_KEYS": f"{KEY},{reference}"})
 

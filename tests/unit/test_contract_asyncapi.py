@@ -32,8 +32,8 @@ def test_every_schema_is_one_and_its_examples_keep_to_it(path: Path) -> None:
 
 def references(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
-        if isinstance(found := value.get("$ref"), str):
-            yield found
+        if isinstance(reference := value.get("$ref"), str):
+            yield reference
         for inner in value.values():
             yield from references(inner)
     elif isinstance(value, list):
@@ -43,18 +43,18 @@ def references(value: Any) -> Iterator[str]:
 
 def resolved(reference: str, name: str) -> Any:
     file, _, pointer = reference.partition("#")
-    found: Any = load(file or name)
+    node: Any = load(file or name)
     for part in pointer.split("/")[1:]:
-        found = found[part]
-    return found
+        node = node[part]
+    return node
 
 
 @pytest.mark.parametrize("name", ["asyncapi.json", *(path.name for path in SCHEMAS)])
 def test_every_reference_leads_somewhere(name: str) -> None:
-    found = list(references(load(name)))
-    alone = {"alert.schema.json", "rejected-message.schema.json", "callback.schema.json"}
-    assert found or name in alone
-    for reference in found:
+    links = list(references(load(name)))
+    standalone_names = {"alert.schema.json", "rejected-message.schema.json", "callback.schema.json"}
+    assert links or name in standalone_names
+    for reference in links:
         assert isinstance(resolved(reference, name), dict), reference
 
 
@@ -85,12 +85,12 @@ def test_every_message_has_a_schema_and_examples_that_keep_to_it() -> None:
 
 
 def test_every_channel_has_an_operation_and_every_operation_a_message_of_its_channel() -> None:
-    used = set()
+    channels = set()
     for operation in API["operations"].values():
         channel = operation["channel"]["$ref"]
-        used.add(channel)
+        channels.add(channel)
         assert all(m["$ref"].startswith(f"{channel}/messages/") for m in operation["messages"])
-    assert used == {f"#/channels/{name}" for name in API["channels"]}
+    assert channels == {f"#/channels/{name}" for name in API["channels"]}
     actions = {name: operation["action"] for name, operation in API["operations"].items()}
     taking = [name for name, action in actions.items() if action == "receive"]
     assert taking == ["takeOrder", "takeUrgentOrder", "takeOwnOrder"]

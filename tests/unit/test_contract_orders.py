@@ -120,15 +120,15 @@ def test_code_and_schema_agree_on_any_order_id_but_on_how_long_an_emoji_is(order
     assert code_takes(message) is (schema_takes(message) and fits)
 
 
-@pytest.mark.parametrize(("count", "taken"), [(50, True), (51, False), (100, False)])
+@pytest.mark.parametrize(("count", "is_accepted"), [(50, True), (51, False), (100, False)])
 def test_the_schema_takes_more_characters_that_count_two_and_documents_the_limit(
-    count: int, taken: bool
+    count: int, is_accepted: bool
 ) -> None:
     message = body(order_id="\U0001f6d2" * count)
-    assert code_takes(message) is taken
+    assert code_takes(message) is is_accepted
     assert schema_takes(message)
-    said = load("order-message.schema.json")["$defs"]["orderId"]["description"]
-    assert "at most 100 UTF-16 code units" in said
+    description = load("order-message.schema.json")["$defs"]["orderId"]["description"]
+    assert "at most 100 UTF-16 code units" in description
 
 
 @given(IDS)
@@ -149,9 +149,9 @@ def test_code_and_schema_agree_on_any_id_of_the_application(own_id: str) -> None
     st.sets(st.sampled_from(sorted(GOOD)), max_size=2),
 )
 def test_code_and_schema_agree_whatever_the_members_hold(
-    members: dict[str, Any], missing: set[str]
+    members: dict[str, Any], missing_names: set[str]
 ) -> None:
-    changed = {name: value for name, value in (GOOD | members).items() if name not in missing}
+    changed = {name: value for name, value in (GOOD | members).items() if name not in missing_names}
     message = json.dumps(changed).encode()
     assert code_takes(message) is schema_takes(message)
 
@@ -166,7 +166,7 @@ def metadata_names() -> set[str]:
     """Return what the trigger calls the properties of a message, from the installed library."""
     source = inspect.getsource(trigger)
     decoded = set(re.findall(r"trigger_metadata,\s*'(\w+)'", source))
-    offered = {
+    binding_names = {
         name.replace("_", "")
         for name, _ in inspect.getmembers(azure.functions.ServiceBusMessage)
         if not name.startswith("_")
@@ -175,13 +175,13 @@ def metadata_names() -> set[str]:
         "Client", "DeadLetterErrorDescription", "EnqueuedSequenceNumber", "LockedUntil",
         "MessageReceiver", "MessageSession", "Subject", "sys",
     }  # fmt: skip
-    return {name.lower() for name in decoded | offered | documented}
+    return {name.lower() for name in decoded | binding_names | documented}
 
 
 def test_no_member_of_an_order_message_is_called_like_metadata_of_the_trigger() -> None:
     """The host lets a JSON body's members override the trigger's metadata of the same name."""
-    known = metadata_names()
-    assert {"messageid", "correlationid", "replyto", "deliverycount", "sessionid"} < known
-    assert {"to", "label", "subject", "timetolive", "locktoken", "userproperties"} < known
+    metadata = metadata_names()
+    assert {"messageid", "correlationid", "replyto", "deliverycount", "sessionid"} < metadata
+    assert {"to", "label", "subject", "timetolive", "locktoken", "userproperties"} < metadata
     members = {name.lower() for name in load("order-message.schema.json")["properties"]}
-    assert not members & known
+    assert not members & metadata

@@ -153,8 +153,8 @@ def test_any_notification_of_its_kind_keeps_to_the_contract(
     notice: Notice, data: st.DataObject
 ) -> None:
     correlation_id = data.draw(st.none() | IDS)
-    drawn = data.draw(BY_NOTICE[notice])
-    value = composed(notice, msgspec.structs.replace(drawn, correlation_id=correlation_id))
+    sample = data.draw(BY_NOTICE[notice])
+    value = composed(notice, msgspec.structs.replace(sample, correlation_id=correlation_id))
     assert errors(NOTIFICATION, value) == []
     assert value.get("correlationid") == correlation_id
 
@@ -166,8 +166,8 @@ def test_every_type_of_notification_has_an_example() -> None:
     assert list(EXAMPLES) == [event_type(notice) for notice in Notice]
     for example in EXAMPLES.values():
         assert errors(NOTIFICATION, example) == []
-        again = external.encode(decode_notification(json.dumps(example).encode()))
-        assert json.loads(again) == example
+        body = external.encode(decode_notification(json.dumps(example).encode()))
+        assert json.loads(body) == example
 
 
 BAD_MEMBERS: dict[str, Any] = {
@@ -199,14 +199,14 @@ BAD_DATA: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_code_and_schema_both_refuse_a_notification_with_a_wrong_member(kind: str) -> None:
-    wrong = [
+    bad_values = [
         EXAMPLES[kind] | {name: value} for name, values in BAD_MEMBERS.items() for value in values
     ] + [
         EXAMPLES[kind] | {"data": EXAMPLES[kind]["data"] | {name: value}}
         for name, values in BAD_DATA.items()
         for value in values
     ]
-    for value in wrong:
+    for value in bad_values:
         assert not NOTIFICATION.is_valid(value), value
         with pytest.raises(MalformedError):
             decode_notification(json.dumps(value).encode())
@@ -215,10 +215,10 @@ def test_code_and_schema_both_refuse_a_notification_with_a_wrong_member(kind: st
 @pytest.mark.parametrize("name", ["id", "source", "type", "time", "data"])
 def test_code_and_schema_both_refuse_a_notification_that_lacks_a_member(name: str) -> None:
     for example in EXAMPLES.values():
-        lacking = {key: value for key, value in example.items() if key != name}
-        assert not NOTIFICATION.is_valid(lacking)
+        members = {key: value for key, value in example.items() if key != name}
+        assert not NOTIFICATION.is_valid(members)
         with pytest.raises(MalformedError):
-            decode_notification(json.dumps(lacking).encode())
+            decode_notification(json.dumps(members).encode())
 
 
 @pytest.mark.parametrize(
@@ -296,11 +296,11 @@ def test_an_alert_of_every_kind_names_a_command_that_can_be_typed_or_has_a_reaso
         workflow="care",
         agent="payment",
     )
-    sent = json.loads(alert(body, Addresses(QUEUES, "/orders")).body)
+    record = json.loads(alert(body, Addresses(QUEUES, "/orders")).body)
     if kind in NO_COMMAND:
-        assert "command" not in sent
+        assert "command" not in record
         return
-    program, *arguments = shlex.split(sent["command"])
+    program, *arguments = shlex.split(record["command"])
     assert program == "sas"
     assert build_parser().parse_args(arguments)
 

@@ -26,8 +26,8 @@ def with_step(number: int, **changes: Any) -> Workflow:
 
 
 def test_a_definition_written_again_has_the_same_fingerprint() -> None:
-    again = Workflow("order", version=1, steps=tuple(replace(step) for step in STEPS))
-    assert definition_hash(again) == definition_hash(BASE)
+    copy = Workflow("order", version=1, steps=tuple(replace(step) for step in STEPS))
+    assert definition_hash(copy) == definition_hash(BASE)
     assert len(definition_hash(BASE)) == 64
 
 
@@ -56,7 +56,7 @@ def test_what_orders_in_flight_rely_on_changes_it(changed: Workflow) -> None:
 
 
 def test_which_alternatives_a_step_has_and_in_which_order_changes_it() -> None:
-    made = [
+    workflows = [
         with_step(0, alternatives=("one", "two")),
         with_step(0, alternatives=("two", "one")),
         with_step(0, alternatives=("one",)),
@@ -64,7 +64,7 @@ def test_which_alternatives_a_step_has_and_in_which_order_changes_it() -> None:
         with_step(1, alternatives=("one",)),
         BASE,
     ]
-    assert len({definition_hash(workflow) for workflow in made}) == len(made)
+    assert len({definition_hash(workflow) for workflow in workflows}) == len(workflows)
 
 
 @pytest.mark.parametrize(

@@ -28,15 +28,15 @@ def test_blocks_show_the_last_seconds_and_the_highest_is_full() -> None:
 
 @pytest.mark.parametrize("width", [1, 7, 80])
 def test_bars_fit_the_width_and_the_height(width: int) -> None:
-    drawn = bars([0, 1, 2, 3, 2, 1, 0] * 9, width, 4)
-    assert len(drawn) == 4
-    assert all(len(line) <= width for line in drawn)
+    lines = bars([0, 1, 2, 3, 2, 1, 0] * 9, width, 4)
+    assert len(lines) == 4
+    assert all(len(line) <= width for line in lines)
     assert bars([0], 5, 2) == ["", ""]
     assert bars([1, 2], 5, 2) == [" █", "██"]
 
 
 @pytest.mark.parametrize(
-    ("orders", "kept", "is_default", "said", "not_said"),
+    ("orders", "data_folder", "is_default", "parts", "absent_parts"),
     [
         (830, None, True, ["KEEP=1", "make up ", "--seed 7"], ["  make demo  ", "DATA="]),
         (20, None, True, ["  make demo  "], ["ORDERS"]),
@@ -45,10 +45,14 @@ def test_bars_fit_the_width_and_the_height(width: int) -> None:
     ],
 )
 def test_what_was_just_run_is_not_offered(
-    orders: int, kept: str | None, is_default: bool, said: list[str], not_said: list[str]
+    orders: int,
+    data_folder: str | None,
+    is_default: bool,
+    parts: list[str],
+    absent_parts: list[str],
 ) -> None:
     console = Console(file=io.StringIO(), width=80)
-    display.next_steps(console, orders, kept, is_default=is_default)
+    display.next_steps(console, orders, data_folder, is_default=is_default)
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert [one for one in said if one not in text] == []
-    assert [one for one in not_said if one in text] == []
+    assert [part for part in parts if part not in text] == []
+    assert [part for part in absent_parts if part in text] == []

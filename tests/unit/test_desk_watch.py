@@ -20,134 +20,134 @@ from tests.unit import actors_kit
 from tests.unit.actors_kit import CARE, Kit, fail, kit, night, submit
 
 
-def ended(seen: Watch) -> list[str]:
-    return [row.order_id for block in seen.picture.blocks for row in block.rows]
+def ended(watcher: Watch) -> list[str]:
+    return [row.order_id for block in watcher.picture.blocks for row in block.rows]
 
 
-def watching(made: Kit) -> Watch:
-    return Watch(made.store, made.clock.now)
+def watching(system: Kit) -> Watch:
+    return Watch(system.store, system.clock.now)
 
 
 async def test_the_past_is_read_part_by_part_and_each_order_is_known_once() -> None:
-    made = kit(CARE)
+    system = kit(CARE)
     for name, pause in (("week", 6 * 86_400), ("day", 80_000), ("hours", 7000), ("now", 1)):
-        await submit(made, name)
-        await made.later(pause)
-    seen = watching(made)
-    known = []
-    while not seen.picture.whole:
-        await seen.look()
-        known.append(ended(seen))
-    assert known[0] == ["now"]
-    assert known[-1] == ["week", "day", "hours", "now"]  # the newest are last
-    await submit(made, "later")
-    await seen.look()
-    assert ended(seen)[-2:] == ["now", "later"]
-    assert seen.picture.counts[OrderState.PROCESSED] == 5
+        await submit(system, name)
+        await system.later(pause)
+    watcher = watching(system)
+    snapshots = []
+    while not watcher.picture.whole:
+        await watcher.look()
+        snapshots.append(ended(watcher))
+    assert snapshots[0] == ["now"]
+    assert snapshots[-1] == ["week", "day", "hours", "now"]  # the newest are last
+    await submit(system, "later")
+    await watcher.look()
+    assert ended(watcher)[-2:] == ["now", "later"]
+    assert watcher.picture.counts[OrderState.PROCESSED] == 5
 
 
 async def test_an_order_is_loaded_once_and_again_when_its_rows_change() -> None:
-    made = await night()
-    await made.submit(actors_kit.order("10252", workflow="care"), "m-10252")
-    seen, loaded = watching(made), []
-    load = made.store.load
+    system = await night()
+    await system.submit(actors_kit.order("10252", workflow="care"), "m-10252")
+    watcher, loaded = watching(system), []
+    load = system.store.load
 
     async def counted(order_id: str) -> object:
         loaded.append(order_id)
         return await load(order_id)
 
-    made.store.load = counted  # type: ignore[assignment]
-    await seen.look()
+    system.store.load = counted  # type: ignore[assignment]
+    await watcher.look()
     assert sorted(loaded) == ["10248", "10249", "10250", "10252"]
-    await seen.look()
+    await watcher.look()
     assert len(loaded) == 4
-    await made.drain()
-    await seen.look()
+    await system.drain()
+    await watcher.look()
     assert loaded[4:] == []  # it is finished: its index row says so
-    assert ended(seen) == ["10251", "10252"]
-    seen.forget(["10248"])
-    await seen.look()
+    assert ended(watcher) == ["10251", "10252"]
+    watcher.forget(["10248"])
+    await watcher.look()
     assert loaded[4:] == ["10248"]
 
 
 async def test_an_acknowledgement_is_seen_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = await night()
-    seen = watching(made)
-    await seen.look()
-    await made.hand(actors_kit.command("acknowledge", made.order("10248").seq, "w", "10248"))
+    system = await night()
+    watcher = watching(system)
+    await watcher.look()
+    await system.hand(actors_kit.command("acknowledge", system.order("10248").seq, "w", "10248"))
     monkeypatch.setattr(watch, "FRESH_FOR_S", 0.0)
-    await seen.look()
-    row = next(row for row in seen.picture.in_error if row.order_id == "10248")
+    await watcher.look()
+    row = next(row for row in watcher.picture.in_error if row.order_id == "10248")
     assert row.acknowledged_by == "ann"
 
 
 async def test_only_so_many_orders_are_loaded_in_one_look_and_all_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watch, "LOADS_MAX", 2)
-    made = await night()
-    seen = watching(made)
-    await seen.look()
-    assert len(seen.picture.in_error) == 3
-    assert sum(bool(row.failed) for row in seen.picture.in_error) == 2
-    await seen.look()
-    assert all(row.failed for row in seen.picture.in_error)
+    monkeypatch.setattr(watch, "LOADED_MAX", 2)
+    system = await night()
+    watcher = watching(system)
+    await watcher.look()
+    assert len(watcher.picture.in_error) == 3
+    assert sum(bool(row.fingerprints) for row in watcher.picture.in_error) == 2
+    await watcher.look()
+    assert all(row.fingerprints for row in watcher.picture.in_error)
 
 
 async def test_a_store_that_is_away_leaves_the_last_picture_with_the_reason() -> None:
-    made = await night()
-    seen = watching(made)
-    await seen.look()
-    before = seen.picture
-    made.store.fail_next("attention", StoreFault.UNAVAILABLE)
+    system = await night()
+    watcher = watching(system)
+    await watcher.look()
+    before = watcher.picture
+    system.store.fail_next("attention", StoreFault.UNAVAILABLE)
     with pytest.raises(StoreUnavailableError):
-        await seen.look()
-    assert seen.picture == before
+        await watcher.look()
+    assert watcher.picture == before
 
 
 async def test_an_order_whose_rows_are_broken_hides_no_others() -> None:
-    made = await night()
-    await made.submit(actors_kit.order("10252", workflow="care"), "m-10252")
-    load = made.store.load
+    system = await night()
+    await system.submit(actors_kit.order("10252", workflow="care"), "m-10252")
+    load = system.store.load
 
     async def broken(order_id: str) -> object:
         if order_id in {"10248", "10252"}:
             raise ValueError("the row of step 1 is missing")
         return await load(order_id)
 
-    made.store.load = broken  # type: ignore[assignment]
-    seen = watching(made)
-    await seen.look()
-    known = {row.order_id: row for row in (*seen.picture.in_error, *seen.picture.under_way)}
-    assert sorted(known) == ["10248", "10249", "10250", "10252"]
-    assert known["10248"].said == known["10252"].said
-    assert known["10252"].said == "it cannot be read: the row of step 1 is missing"
+    system.store.load = broken  # type: ignore[assignment]
+    watcher = watching(system)
+    await watcher.look()
+    by_id = {row.order_id: row for row in (*watcher.picture.in_error, *watcher.picture.under_way)}
+    assert sorted(by_id) == ["10248", "10249", "10250", "10252"]
+    assert by_id["10248"].why == by_id["10252"].why
+    assert by_id["10252"].why == "it cannot be read: the row of step 1 is missing"
 
 
 async def test_the_oldest_due_step_is_named() -> None:
-    made = kit(CARE)
-    await made.submit(actors_kit.order("A", workflow="care"), "m-A")
-    await made.later(5)
-    await made.submit(actors_kit.order("B", workflow="care"), "m-B")
-    seen = watching(made)
-    await seen.look()
-    assert seen.picture.oldest is not None
-    assert seen.picture.oldest.order_id == "A"
-    assert {row.said for row in seen.picture.under_way} == {"reserve is ready, pay is ready"}
+    system = kit(CARE)
+    await system.submit(actors_kit.order("A", workflow="care"), "m-A")
+    await system.later(5)
+    await system.submit(actors_kit.order("B", workflow="care"), "m-B")
+    watcher = watching(system)
+    await watcher.look()
+    assert watcher.picture.oldest is not None
+    assert watcher.picture.oldest.order_id == "A"
+    assert {row.why for row in watcher.picture.under_way} == {"reserve is ready, pay is ready"}
 
 
 async def test_the_charts_count_each_minute_and_say_it_in_words() -> None:
-    made = kit(CARE)
-    await submit(made, "before-the-hour")
-    await made.later(7200)
+    system = kit(CARE)
+    await submit(system, "before-the-hour")
+    await system.later(7200)
     for minute in range(3):
-        await submit(made, f"A-{minute}")
-        await made.later(60)
-    await fail(made, "B", agent="payment", code="x", message="y")
-    seen = watching(made)
-    while not seen.picture.whole:
-        await seen.look()
-    rates, times = charts.of(seen.picture)
+        await submit(system, f"A-{minute}")
+        await system.later(60)
+    await fail(system, "B", agent="payment", code="x", message="y")
+    watcher = watching(system)
+    while not watcher.picture.whole:
+        await watcher.look()
+    rates, times = charts.of(watcher.picture)
     assert rates.label == "In the last hour: 4 started, 3 completed, 0 undone, 1 failed."
     assert [bar.kind for bar in rates.bars] == ["completed"] * 3 + ["failed"]
     assert all(0 <= bar.y <= bar.y + bar.height <= charts.HEIGHT + 0.01 for bar in rates.bars)
@@ -163,32 +163,32 @@ async def test_pages_together_hold_each_order_once_in_the_order_of_the_sort(
     monkeypatch: pytest.MonkeyPatch, sort: str, backwards: bool, state: str
 ) -> None:
     monkeypatch.setattr(listing, "PER_PAGE", 3)
-    monkeypatch.setattr(rows, "BLOCK", 2)
-    made = await night()
+    monkeypatch.setattr(rows, "BLOCK_ROWS_MAX", 2)
+    system = await night()
     for number in range(4):
-        await submit(made, f"Z-{number}")
-    await made.submit(actors_kit.order("under-way", workflow="care"), "m-u")
-    seen = watching(made)
-    while not seen.picture.whole:
-        await seen.look()
+        await submit(system, f"Z-{number}")
+    await system.submit(actors_kit.order("under-way", workflow="care"), "m-u")
+    watcher = watching(system)
+    while not watcher.picture.whole:
+        await watcher.look()
     query = listing.Query(state=state, sort=f"-{sort}" if backwards else sort)
-    pages = listing.listed(seen.picture, query).pages
-    every = [
+    pages = listing.list_page(watcher.picture, query).pages
+    all_rows = [
         row
         for page in range(1, pages + 1)
-        for row in listing.listed(seen.picture, replace(query, page=page)).rows
+        for row in listing.list_page(watcher.picture, replace(query, page=page)).rows
     ]
     key = SORTS[sort]
-    assert [key(row) for row in every] == sorted(map(key, every), reverse=backwards)
+    assert [key(row) for row in all_rows] == sorted(map(key, all_rows), reverse=backwards)
     count = {"all": 9, "finished": 5, "error": 3, "processed": 5, "under-way": 1}[state]
-    assert len({row.order_id for row in every}) == len(every) == count
+    assert len({row.order_id for row in all_rows}) == len(all_rows) == count
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_list_of_blocks_is_what_one_sort_of_all_its_rows_would_be(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(rows, "BLOCK", 5)
+    monkeypatch.setattr(rows, "BLOCK_ROWS_MAX", 5)
     monkeypatch.setattr(listing, "PER_PAGE", 4)
     chance, now = random.Random(seed), datetime(2026, 11, 23, tzinfo=UTC)  # noqa: S311
 
@@ -203,15 +203,15 @@ def test_a_list_of_blocks_is_what_one_sort_of_all_its_rows_would_be(
         )
 
     blocks: list[rows.Block] = []
-    known: dict[str, Row] = {}
+    by_id: dict[str, Row] = {}
     for part in range(6):  # in each part some are new, and some leave
-        fresh = [row(number) for number in range(part * 10, part * 10 + chance.randrange(10))]
-        gone = {name for name in known if chance.random() < 0.1}
-        blocks = rows.with_rows(rows.without(blocks, gone), fresh)
-        known = {name: one for name, one in known.items() if name not in gone}
-        known |= {one.order_id: one for one in fresh}
-    assert all(0 < len(one) <= 5 for one in blocks)
-    picture = watch.Picture(at=now, blocks=tuple(blocks), finished=known.keys())
+        new_rows = [row(number) for number in range(part * 10, part * 10 + chance.randrange(10))]
+        removals = {name for name in by_id if chance.random() < 0.1}
+        blocks = rows.with_rows(rows.without(blocks, removals), new_rows)
+        by_id = {name: row for name, row in by_id.items() if name not in removals}
+        by_id |= {row.order_id: row for row in new_rows}
+    assert all(0 < len(block) <= 5 for block in blocks)
+    picture = watch.Picture(at=now, blocks=tuple(blocks), finished=by_id.keys())
     for sort, state, text, age, workflow in itertools.product(
         SORTS, ("finished", "processed"), ("", "b-1"), ("", "1h"), ("", "x")
     ):
@@ -219,19 +219,19 @@ def test_a_list_of_blocks_is_what_one_sort_of_all_its_rows_would_be(
             state=state, workflow=workflow, age=age, text=text, sort=chance.choice(["", "-"]) + sort
         )
         fit = [
-            one
-            for one in known.values()
-            if (state == "finished" or one.state is OrderState.PROCESSED)
-            and text in one.order_id.lower()
-            and workflow in {"", one.workflow}
-            and (not age or (one.since or now) <= now - timedelta(hours=1))
+            row
+            for row in by_id.values()
+            if (state == "finished" or row.state is OrderState.PROCESSED)
+            and text in row.order_id.lower()
+            and workflow in {"", row.workflow}
+            and (not age or (row.since or now) <= now - timedelta(hours=1))
         ]
-        fit.sort(key=SORTS[sort], reverse=query.order.startswith("-"))
-        found = listing.listed(picture, query)
-        assert (found.total, found.pages) == (len(fit), max(1, -(-len(fit) // 4)))
-        for page in range(1, found.pages + 1):
-            shown = listing.listed(picture, replace(query, page=page)).rows
-            assert shown == fit[page * 4 - 4 : page * 4]
+        fit.sort(key=SORTS[sort], reverse=query.sort_in_use.startswith("-"))
+        view = listing.list_page(picture, query)
+        assert (view.total, view.pages) == (len(fit), max(1, -(-len(fit) // 4)))
+        for page in range(1, view.pages + 1):
+            page_rows = listing.list_page(picture, replace(query, page=page)).rows
+            assert page_rows == fit[page * 4 - 4 : page * 4]
 
 
 @pytest.mark.parametrize(

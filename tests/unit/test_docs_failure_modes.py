@@ -15,7 +15,7 @@ NOTES = dict(re.findall(r"^\[\^(\d+)\]: (.+)$", PAGE, re.MULTILINE))
 def test_every_row_has_a_footnote_and_every_footnote_names_tests_that_exist() -> None:
     assert list(NOTES) == ROWS
     for number, note in NOTES.items():
-        named = re.findall(r"`((?:devstack/)?tests/[\w/]+\.py)::(test_\w+)`", note)
-        assert named, number
-        for path, name in named:
+        test_names = re.findall(r"`((?:devstack/)?tests/[\w/]+\.py)::(test_\w+)`", note)
+        assert test_names, number
+        for path, name in test_names:
             assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path}::{name}"

@@ -12,7 +12,7 @@ import pytest
 from sas.config import QUEUE_SETTINGS, read_config
 from sas.domain.queues import Queues
 from sas.environment import CONNECTION
-from tools.azd_hooks import asked
+from tools.azd_hooks import parameter_variables
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
@@ -33,8 +33,8 @@ BOUND = re.compile(r"%([A-Z_]+)%")
 class Asked(dict[str, str]):
     """An environment that remembers which settings were read, and with which default."""
 
-    def __init__(self, given: dict[str, str]) -> None:
-        super().__init__(given)
+    def __init__(self, values: dict[str, str]) -> None:
+        super().__init__(values)
         self.defaults: dict[str, Any] = {}
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -45,10 +45,10 @@ class Asked(dict[str, str]):
 @pytest.fixture(scope="module")
 def defaults() -> dict[str, Any]:
     """Return the defaults that the code uses for settings that are not given."""
-    asked = Asked({"ServiceBus": "", "ServiceBus__fullyQualifiedNamespace": "a.example"})
-    asked["SAS_TABLES"] = "UseDevelopmentStorage=true"
-    read_config(asked)
-    return asked.defaults
+    environment = Asked({"ServiceBus": "", "ServiceBus__fullyQualifiedNamespace": "a.example"})
+    environment["SAS_TABLES"] = "UseDevelopmentStorage=true"
+    read_config(environment)
+    return environment.defaults
 
 
 def read_by_the_code() -> set[str]:
@@ -77,22 +77,22 @@ def test_a_row_has_a_default_a_unit_and_a_meaning(name: str) -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_the_default_is_the_one_that_the_code_takes(name: str, defaults: dict[str, Any]) -> None:
-    shown = ROWS[name][0].strip("`")
+    value = ROWS[name][0].strip("`")
     fields = {setting: field for field, setting in QUEUE_SETTINGS.items()}
     if name in fields:
-        assert shown == getattr(Queues(), fields[name])
+        assert value == getattr(Queues(), fields[name])
     elif name == "SAS_TABLES":
-        assert shown == "AzureWebJobsStorage"
+        assert value == "AzureWebJobsStorage"
     elif name == "SAS_TELEMETRY":
         least = {"ServiceBus": "Endpoint=sb://s", "SAS_TABLES": "UseDevelopmentStorage=true"}
-        assert shown == read_config(least).telemetry
+        assert value == read_config(least).telemetry
     else:
         default = defaults.get(name)
-        assert shown == ("none" if default in {None, ""} else str(default).removesuffix(".0"))
+        assert value == ("none" if default in {None, ""} else str(default).removesuffix(".0"))
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/your-own-workflow.md", "docs/operating.md"])
 def test_every_setting_that_another_page_names_exists(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    named = set(re.findall(r"\bSAS_[A-Z_]+[A-Z]\b", text))
-    assert named - set(ROWS) - set(asked()) == set()
+    names = set(re.findall(r"\bSAS_[A-Z_]+[A-Z]\b", text))
+    assert names - set(ROWS) - set(parameter_variables()) == set()

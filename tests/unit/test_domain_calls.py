@@ -16,8 +16,8 @@ CALLS_OUT = {CallEvent.CALLED, CallEvent.PROBED}
 
 def walks(length: int) -> list[tuple[list[CallEvent], CallState]]:
     """Return every sequence of legal events from QUEUED, up to a length, with its last state."""
-    every: list[tuple[list[CallEvent], CallState]] = [([], CallState.QUEUED)]
-    newest = every
+    walks: list[tuple[list[CallEvent], CallState]] = [([], CallState.QUEUED)]
+    newest = walks
     for _ in range(length):
         newest = [
             ([*events, event], LEGAL[state, event])
@@ -25,8 +25,8 @@ def walks(length: int) -> list[tuple[list[CallEvent], CallState]]:
             for event in CallEvent
             if (state, event) in LEGAL
         ]
-        every = every + newest
-    return every
+        walks = walks + newest
+    return walks
 
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(CallState, CallEvent)))

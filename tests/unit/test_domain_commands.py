@@ -40,7 +40,7 @@ def test_an_edited_input_of_a_refused_step_has_a_key_of_its_own() -> None:
     assert (order.step("a").call.edited, order.step("a").call.generation) == (EDITED, 1)
     order.claim()
     assert order.step("a").call.generation == 1
-    assert [m.generation for m in order.sent if isinstance(m, Request)] == [1]
+    assert [m.generation for m in order.messages if isinstance(m, Request)] == [1]
 
 
 def test_an_edited_input_of_a_step_that_timed_out_has_a_key_of_its_own() -> None:
@@ -48,7 +48,7 @@ def test_an_edited_input_of_a_step_that_timed_out_has_a_key_of_its_own() -> None
     assert order.resubmit(edited=EDITED)
     assert (order.step("a").call.edited, order.step("a").call.generation) == (EDITED, 1)
     order.claim()
-    assert [m.generation for m in order.sent if isinstance(m, Request)] == [1]
+    assert [m.generation for m in order.messages if isinstance(m, Request)] == [1]
 
 
 def test_an_edited_input_of_a_step_refused_after_a_timeout_has_a_key_of_its_own() -> None:
@@ -77,7 +77,7 @@ def test_each_of_two_edits_in_a_row_has_a_key_of_its_own() -> None:
         assert order.step("a").call.generation == generation
     order.undo()
     order.claim()
-    assert [m.generation for m in order.sent if isinstance(m, Request)] == [2]
+    assert [m.generation for m in order.messages if isinstance(m, Request)] == [2]
 
 
 def test_a_step_that_never_began_takes_no_edited_input() -> None:
@@ -105,7 +105,7 @@ def test_the_undo_of_an_edited_step_names_the_last_of_its_generations() -> None:
     order.claim()
     order.undo()
     order.claim()
-    (request,) = (m for m in order.sent if isinstance(m, Request))
+    (request,) = (m for m in order.messages if isinstance(m, Request))
     assert (request.direction.value, request.generation) == ("undo", 1)
 
 
@@ -152,7 +152,7 @@ def test_a_skipped_step_counts_as_processed_with_the_result_that_the_operator_ga
         '{"reserved":7}',
         None,
     )
-    assert order.sent == (Wake(),)
+    assert order.messages == (Wake(),)
     order.claim()
     assert order.requests == [("b", "do", 1)]
 
@@ -166,7 +166,7 @@ def test_a_step_skipped_without_a_result_has_none() -> None:
 def test_skipping_the_last_step_notifies_of_the_completed_order_and_not_of_the_step() -> None:
     order = claimed().refused("a")
     order.skip()
-    assert order.sent == (Notify(Notice.COMPLETED),)
+    assert order.messages == (Notify(Notice.COMPLETED),)
     assert (order.state, order.order.complete_by) == ("Processed", None)
 
 
@@ -185,7 +185,7 @@ def test_a_skipped_undo_is_undone_by_hand_and_what_came_before_it_is_undone_next
         ["Compensating", "Compensated"],
         ["undoing", "undone by hand"],
     )
-    assert order.sent == (Wake(),)
+    assert order.messages == (Wake(),)
     order.claim()
     assert order.done("a").notices == ["undone"]
     assert order.ledger == ["undone", "undone by hand"]
@@ -209,7 +209,7 @@ def test_the_ledger_lists_what_is_and_what_is_not_undone() -> None:
     order.done("c")
     assert order.ledger == ["undoing", "not needed", "undone"]
     order.refused("a", Fault("no", "the shop is closed"))
-    (alert,) = (m.text for m in order.sent if isinstance(m, Alert))
+    (alert,) = (m.text for m in order.messages if isinstance(m, Alert))
     assert "a: undo failed, b: not needed, c: undone." in alert
     order.resubmit()
     assert order.ledger[0] == "undoing"
@@ -228,7 +228,7 @@ def test_a_cancelled_order_waits_for_what_is_out_and_undoes_the_rest_at_once() -
     assert order.cancel()
     assert (order.states, order.undoing) == (["Compensating", "Processing"], True)
     assert (order.step("b").complete_by, order.step("b").locked_by) == (due, "scheduler-1")
-    assert order.sent == (Wake(),)
+    assert order.messages == (Wake(),)
     order.claim()
     assert order.requests == [("a", "undo", 2)]
     order.done("a")
@@ -263,9 +263,9 @@ def test_an_order_in_error_is_cancelled_and_one_that_never_began_is_compensated_
     order = claimed("two in a row").done("a").refused("b")
     assert order.cancel()
     assert order.states == ["Compensating", "Compensating"]
-    fresh = story("two in a row")
-    assert fresh.cancel()
-    assert (fresh.state, fresh.notices) == ("Compensated", ["undone"])
+    new_order = story("two in a row")
+    assert new_order.cancel()
+    assert (new_order.state, new_order.notices) == ("Compensated", ["undone"])
 
 
 def test_an_order_is_cancelled_once_and_neither_when_processed_nor_when_undone() -> None:
@@ -283,11 +283,11 @@ def test_an_order_is_cancelled_once_and_neither_when_processed_nor_when_undone()
 
 def test_an_acknowledgement_names_who_saw_the_error_and_ends_when_the_order_leaves_it() -> None:
     order = claimed().refused("a")
-    settled = order.order.stopped_at
+    stop_time = order.order.stopped_at
     order.later(60)
     assert order.acknowledge("ann")
-    assert (order.order.acknowledged_by, order.state, order.sent) == ("ann", "Error", ())
-    assert order.order.stopped_at == settled
+    assert (order.order.acknowledged_by, order.state, order.messages) == ("ann", "Error", ())
+    assert order.order.stopped_at == stop_time
     order.resubmit()
     assert order.order.acknowledged_by is None
 
@@ -316,8 +316,8 @@ def test_only_an_order_in_error_needs_to_be_acknowledged(until: str) -> None:
 
 def test_every_verb_is_decided_and_has_a_sentence_for_its_refusal() -> None:
     assert set(WHEN) == set(Verb)
-    settled = {Verb.RESUBMIT: "resubmitted", Verb.SKIP: "skipped", Verb.UNDO: "undo decided"}
-    words = settled | {Verb.CANCEL: "cancelled", Verb.ACKNOWLEDGE: "acknowledged"}
+    words_in_error = {Verb.RESUBMIT: "resubmitted", Verb.SKIP: "skipped", Verb.UNDO: "undo decided"}
+    words = words_in_error | {Verb.CANCEL: "cancelled", Verb.ACKNOWLEDGE: "acknowledged"}
     for verb, word in words.items():
         order = claimed().refused("a")
         command = Command(command_id="c", order_id="order-1", verb=verb, seq=3, by="ann")

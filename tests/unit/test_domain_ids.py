@@ -114,10 +114,10 @@ def test_the_shard_of_an_order_is_the_same_for_ever(order_id: str, of_16: str, o
 @pytest.mark.parametrize("shards", [1, 3, 16, 256])
 def test_orders_spread_evenly_over_all_shards(shards: int) -> None:
     each = 400
-    found = Counter(ids.shard_of(f"order-{n:06}", shards) for n in range(shards * each))
-    assert sorted(found) == ids.all_shards(shards)
-    assert min(found.values()) > each * 0.75
-    assert max(found.values()) < each * 1.25
+    counts = Counter(ids.shard_of(f"order-{n:06}", shards) for n in range(shards * each))
+    assert sorted(counts) == ids.all_shards(shards)
+    assert min(counts.values()) > each * 0.75
+    assert max(counts.values()) < each * 1.25
 
 
 def test_shards_sort_as_two_hex_digits() -> None:
@@ -138,9 +138,9 @@ def test_a_cause_is_the_queue_and_the_envelopes_own_id() -> None:
 
 @given(st.text())
 def test_a_digest_is_32_hex_digits_whatever_a_sender_wrote(text: str) -> None:
-    found = ids.digest_id(ids.cause_of("orders", text))
-    assert len(found) == 32
-    assert set(found) <= set("0123456789abcdef")
+    digest = ids.digest_id(ids.cause_of("orders", text))
+    assert len(digest) == 32
+    assert set(digest) <= set("0123456789abcdef")
 
 
 @pytest.mark.parametrize("text", SURROGATES)
@@ -172,13 +172,13 @@ def test_the_key_of_a_remote_call_is_the_orders_and_the_steps_until_a_new_genera
 
 def test_keys_differ_by_order_step_and_generation() -> None:
     """Names contain no slash, and order ids contain no slash."""
-    made = [
+    keys = [
         ids.idempotency_key(order, step, generation)
         for order in ("a", "a@b")
         for step in ("pay", "pay-b")
         for generation in (0, 1)
     ]
-    assert len(set(made)) == len(made)
+    assert len(set(keys)) == len(keys)
 
 
 @pytest.mark.parametrize("good", ["a", "urgent", "urgent-mail", "a-urgently", "not_urgent"])
@@ -198,9 +198,9 @@ def test_any_other_wrong_name_of_an_agent_is_refused_as_every_name_is() -> None:
 
 
 @given(moments, moments)
-def test_key_times_sort_as_their_moments_do(one: datetime, other: datetime) -> None:
-    assert (ids.key_time(one) < ids.key_time(other)) == (one < other)
-    assert len(ids.key_time(one)) == 27
+def test_key_times_sort_as_their_moments_do(first: datetime, other: datetime) -> None:
+    assert (ids.key_time(first) < ids.key_time(other)) == (first < other)
+    assert len(ids.key_time(first)) == 27
 
 
 @given(moments)
@@ -209,6 +209,6 @@ def test_a_key_time_gives_back_its_moment_to_the_microsecond(moment: datetime) -
 
 
 def test_a_key_time_is_written_in_utc() -> None:
-    there = datetime(2026, 3, 1, 1, 30, tzinfo=timezone(timedelta(hours=2)))
-    assert ids.key_time(there) == "2026-02-28T23:30:00.000000Z"
-    assert ids.parse_key_time(ids.key_time(there)).tzinfo is UTC
+    local_time = datetime(2026, 3, 1, 1, 30, tzinfo=timezone(timedelta(hours=2)))
+    assert ids.key_time(local_time) == "2026-02-28T23:30:00.000000Z"
+    assert ids.parse_key_time(ids.key_time(local_time)).tzinfo is UTC

@@ -65,10 +65,10 @@ def test_sightings_are_joined_as_if_seen_one_after_the_other() -> None:
         sightings("A", "B", since=T0 - MINUTE),
         sightings("B", "C", until=T0 + 30 * MINUTE),
     )
-    joined = rules.seen(begun(), first.and_then(second), T0)
+    total = rules.seen(begun(), first.and_then(second), T0)
     one_by_one = rules.seen(rules.seen(begun(), first, T0), second, T0)
-    assert joined == one_by_one
-    assert joined.times == 4
+    assert total == one_by_one
+    assert total.times == 4
 
 
 def test_an_alert_names_few_orders_however_many_saw_the_incident() -> None:
@@ -77,19 +77,19 @@ def test_an_alert_names_few_orders_however_many_saw_the_incident() -> None:
     assert active.times == 1000
 
 
-@pytest.mark.parametrize(("minutes", "over"), [(10, False), (15, False), (15.01, True)])
+@pytest.mark.parametrize(("minutes", "is_over"), [(10, False), (15, False), (15.01, True)])
 def test_an_incident_is_over_some_time_after_its_orders_should_have_seen_it_again(
-    minutes: float, over: bool
+    minutes: float, is_over: bool
 ) -> None:
-    assert rules.is_over(begun(), T0 + minutes * MINUTE) is over
+    assert rules.is_over(begun(), T0 + minutes * MINUTE) is is_over
 
 
 def test_an_incident_that_is_seen_after_it_was_over_begins_again() -> None:
     later = T0 + 60 * MINUTE
-    found = sightings("B", since=later, until=later + MINUTE)
-    again = rules.seen(begun(), found, later)
-    assert (again.since, again.alerts_sent, again.orders) == (later, 0, ("B",))
-    assert rules.next_alert_at(again) == later
+    sighting = sightings("B", since=later, until=later + MINUTE)
+    incident = rules.seen(begun(), sighting, later)
+    assert (incident.since, incident.alerts_sent, incident.orders) == (later, 0, ("B",))
+    assert rules.next_alert_at(incident) == later
 
 
 def test_the_first_alert_says_what_since_when_by_whom_and_when_it_comes_again() -> None:
@@ -100,13 +100,13 @@ def test_the_first_alert_says_what_since_when_by_whom_and_when_it_comes_again() 
     )
 
 
-@pytest.mark.parametrize(("times", "said"), [(1, "once since"), (4012, "4,012 times since")])
+@pytest.mark.parametrize(("times", "phrase"), [(1, "once since"), (4012, "4,012 times since")])
 def test_later_alerts_say_how_often_the_incident_was_seen_since_the_last(
-    times: int, said: str
+    times: int, phrase: str
 ) -> None:
     active = rules.seen(begun(), sightings("B", "C", times=times), T0 + MINUTE)
     text = rules.alert_text(active, T0 + 15 * MINUTE)
-    assert f"seen {said} the last alert, by orders such as B, C." in text
+    assert f"seen {phrase} the last alert, by orders such as B, C." in text
     assert text.endswith("the next alert comes at 2026-03-01 04:15Z.")
 
 
@@ -127,9 +127,9 @@ async def test_an_incident_is_read_as_it_was_written() -> None:
     shared = active_incidents(MemoryStore())
     for active in (rules.seen(begun(), sightings("B", "Ö/1"), T0), None):
         await shared.write("one", active, await shared.read("one"))
-        found = await shared.read("one")
-        assert found is not None
-        assert found.value == active
+        entry = await shared.read("one")
+        assert entry is not None
+        assert entry.value == active
 
 
 def test_the_shared_value_of_any_scope_has_a_name_that_tables_accept() -> None:

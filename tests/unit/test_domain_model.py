@@ -44,7 +44,9 @@ def step_of(number: int, state: StepState, *, undone: bool = False) -> StepRecor
     """Return a step in a form that its state allows; one that is to be ``undone`` stays so."""
     turns, undos = STEP_FORMS[state]
     turn = Dispatched(locked_by="s", complete_by=T0) if turns[0] is Dispatched else None
-    undo = next((one for one in undos if undone is (one is not UndoStatus.NOT_DECIDED)), undos[0])
+    undo = next(
+        (status for status in undos if undone is (status is not UndoStatus.NOT_DECIDED)), undos[0]
+    )
     return formed(state, turn, undo=undo, number=number, name=f"s{number}")
 
 
@@ -83,7 +85,7 @@ def changed(order: Order, **members: object) -> Order:
 
 
 @pytest.mark.parametrize(
-    ("states", "rolled_up"),
+    ("states", "order_state"),
     [
         ((PENDING,), OrderState.PENDING),
         ((PENDING, PENDING), OrderState.PENDING),
@@ -101,11 +103,11 @@ def changed(order: Order, **members: object) -> Order:
     ],
 )
 def test_the_state_of_an_order_is_rolled_up_from_its_steps(
-    states: Iterable[StepState], rolled_up: OrderState
+    states: Iterable[StepState], order_state: OrderState
 ) -> None:
     steps = order_of(*states).steps
-    assert roll_up(steps) is rolled_up
-    assert roll_up(reversed(steps)) is rolled_up
+    assert roll_up(steps) is order_state
+    assert roll_up(reversed(steps)) is order_state
 
 
 def test_an_order_that_never_began_is_rejected_whatever_its_steps() -> None:
@@ -129,9 +131,9 @@ def test_a_step_makes_the_moves_of_the_table_and_no_other(
 
 
 def test_an_order_makes_the_moves_of_the_table_and_no_other() -> None:
-    every = list(product(StepState, repeat=2))
+    state_pairs = list(product(StepState, repeat=2))
     legal, illegal = set(), set()
-    for states_before, states_after in product(every, every):
+    for states_before, states_after in product(state_pairs, state_pairs):
         before = order_of(*states_before)
         after = next_of(before, *states_after)
         pairs = zip(before.steps, after.steps, strict=True)

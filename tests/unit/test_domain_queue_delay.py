@@ -102,11 +102,11 @@ def test_what_waits_in_a_queue_is_undone_all_the_same() -> None:
 def test_while_a_callback_is_awaited_no_further_call_may_begin_however_long_it_waits() -> None:
     order = claimed("one")
     until = order.now + 10 * ALLOWED
-    said = Progress(
+    progress = Progress(
         order_id="O-1", step=0, direction=Direction.DO, epoch=1, complete_by=until, awaits=True
     )
-    said = replace(said, order_id=order.order.order_id)
-    assert order.apply(progressed(order.order, said, now=order.now))
+    progress = replace(progress, order_id=order.order.order_id)
+    assert order.apply(progressed(order.order, progress, now=order.now))
     called_until = order.step("a").call.called_until
     assert expire(order, "a", Excuse.AWAY)
     assert order.step("a").call.called_until == called_until

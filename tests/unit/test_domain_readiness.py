@@ -54,7 +54,7 @@ def test_a_claim_locks_the_step_to_the_scheduler_until_its_time_is_up() -> None:
 def test_a_request_has_all_that_an_agent_needs() -> None:
     order = story("one")
     order.claim()
-    assert order.sent == (
+    assert order.messages == (
         Request(
             step=0,
             direction=Direction.DO,
@@ -70,7 +70,7 @@ def test_an_undo_has_a_time_of_its_own() -> None:
     order.claim()
     order.done("a").undo()
     order.claim()
-    assert order.sent == (
+    assert order.messages == (
         Request(
             step=0,
             direction=Direction.UNDO,

@@ -35,7 +35,7 @@ def test_a_step_that_timed_out_rests_before_it_is_tried_again_and_longer_each_ti
     for rest in (10, 30, 60, 60):
         order.expired("a")
         step = order.step("a")
-        assert (step.process_state.value, step.resting, order.sent) == ("Pending", True, ())
+        assert (step.process_state.value, step.resting, order.messages) == ("Pending", True, ())
         assert step.complete_by == order.now + rest * SECOND
         order.expired("a")
         assert (order.step("a").resting, order.woken) == (False, True)
@@ -85,7 +85,7 @@ def test_past_the_threshold_a_step_has_an_extended_wait_and_the_operator_gets_an
     step, until = order.step("a"), order.now + HOUR
     assert (step.process_state.value, step.resting, step.complete_by) == ("Pending", True, until)
     assert (step.failure_count, step.failures.extended_waits, step.locked_by) == (1, 1, None)
-    assert order.sent == ()
+    assert order.messages == ()
     assert order.incident is not None
     assert order.incident.kind is AlertKind.WAITING
     assert order.incident.scope == "test version 1, step a"
@@ -223,7 +223,7 @@ def test_an_overdue_order_that_holds_goes_on_with_an_alert_once() -> None:
         f"the order is past its deadline ({(T0 + 10 * SECOND).isoformat()}) and goes on. "
         "Undo or cancel it if need be."
     )
-    assert order.sent == (Alert(AlertKind.OVERDUE, None, text),)
+    assert order.messages == (Alert(AlertKind.OVERDUE, None, text),)
     assert order.order.steps == before
     assert not order.later(3600).overdue()
     assert order.done("a", "b").state == "Processed"
@@ -233,7 +233,7 @@ def test_an_overdue_order_that_undoes_is_undone_and_the_notification_says_why() 
     order = claimed("two in a row", deadline=10 * SECOND, on_failure=OnFailure.UNDO)
     assert order.overdue()
     text = f"the order is past its deadline ({(T0 + 10 * SECOND).isoformat()})"
-    assert order.sent == (
+    assert order.messages == (
         Wake(),
         Notify(Notice.FAILED, step=None, fault=Fault("overdue", text), undoing=True),
     )
@@ -326,10 +326,10 @@ def test_a_step_that_timed_out_has_the_last_error_of_its_attempts() -> None:
         "no success within CompleteBy, 1 times; its outcome is unknown. Last error (http-500): "
         "the hotel answered 500: out of memory"
     )
-    (alert,) = (m.text for m in order.sent if isinstance(m, Alert))
+    (alert,) = (m.text for m in order.messages if isinstance(m, Alert))
     assert "Last error (http-500): the hotel answered 500: out of memory. Resubmit it" in alert
-    (told,) = (m.fault for m in order.sent if isinstance(m, Notify))
-    assert told == fault
+    (notified_fault,) = (m.fault for m in order.messages if isinstance(m, Notify))
+    assert notified_fault == fault
 
 
 def test_an_undo_that_timed_out_has_the_last_error_of_its_attempts() -> None:

@@ -26,7 +26,7 @@ def claimed(shape: str = "one", **policy: object) -> Story:
 
 def test_a_submitted_order_wakes_a_scheduler_and_notifies_the_application() -> None:
     order = story("two in a row")
-    assert order.sent == (Wake(), Notify(Notice.RECEIVED))
+    assert order.messages == (Wake(), Notify(Notice.RECEIVED))
     assert order.states == ["Pending", "Pending"]
     assert order.order.complete_by == T0 + order.rules.pickup
     assert [(s.name, s.epoch, s.failure_count) for s in order.order.steps] == [
@@ -45,7 +45,7 @@ def test_a_reply_records_the_result_and_unlocks_the_step() -> None:
 
 def test_the_last_reply_completes_the_order_and_notifies_of_it_after_the_step() -> None:
     order = claimed().done("a")
-    assert order.sent == (
+    assert order.messages == (
         Notify(Notice.STEP_COMPLETED, step=0),
         Notify(Notice.COMPLETED),
     )
@@ -59,14 +59,15 @@ def test_an_application_may_do_without_a_notification_of_each_step() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"epoch": 0}, {"epoch": 2}, {"direction": Direction.UNDO}, {"step": 1}, {"step": -1}]
+    "changes",
+    [{"epoch": 0}, {"epoch": 2}, {"direction": Direction.UNDO}, {"step": 1}, {"step": -1}],
 )
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_a_reply_that_is_not_to_what_is_out_changes_nothing(
-    wrong: dict[str, object], outcome: Outcome
+    changes: dict[str, object], outcome: Outcome
 ) -> None:
     order = claimed("two in a row")
-    assert not order.answer(order.reply("a", outcome=outcome, **wrong))
+    assert not order.answer(order.reply("a", outcome=outcome, **changes))
 
 
 def test_the_same_reply_twice_counts_once() -> None:
@@ -97,7 +98,7 @@ def test_a_reply_that_comes_late_but_before_the_supervisor_looked_still_counts()
 def test_a_refusal_puts_the_order_in_error_and_notifies_application_and_operator() -> None:
     order = claimed("two in a row").refused("a", SOLD_OUT)
     text = "step a failed: there is none left. Resubmit it, skip it or undo the order."
-    assert order.sent == (
+    assert order.messages == (
         Notify(Notice.FAILED, step=0, fault=SOLD_OUT),
         Alert(AlertKind.STEP_FAILED, 0, text),
     )
@@ -115,8 +116,8 @@ def test_a_failed_order_is_undone_at_once_where_the_workflow_wants_it() -> None:
     assert order.requests == [("b", "undo", 2)]
     assert order.notices == ["failed"]
     assert order.alerts == []
-    told = next(m for m in order.sent if isinstance(m, Notify))
-    assert (told.fault, told.undoing) == (SOLD_OUT, True)
+    notification = next(m for m in order.messages if isinstance(m, Notify))
+    assert (notification.fault, notification.undoing) == (SOLD_OUT, True)
 
 
 def test_a_fault_is_cut_to_what_a_row_can_hold() -> None:
@@ -138,7 +139,7 @@ def test_a_step_out_of_time_is_reset_and_a_scheduler_woken() -> None:
     step = order.step("a")
     assert (order.states, step.failure_count) == (["Pending"], 1)
     assert (step.locked_by, step.complete_by) == (None, order.now + order.rules.pickup)
-    assert order.sent == (Wake(),)
+    assert order.messages == (Wake(),)
 
 
 @pytest.mark.parametrize("failures_max", [0, 1, 3])
@@ -210,7 +211,7 @@ def test_an_operator_gets_an_alert_for_a_step_that_no_scheduler_claims_for_long(
         T0,
     )
     assert incident.until == order.step("a").complete_by
-    assert order.sent == (Wake(),)
+    assert order.messages == (Wake(),)
 
 
 def test_the_operator_gets_the_alert_from_alert_after_on_and_not_a_moment_earlier() -> None:
@@ -266,7 +267,7 @@ def test_an_operator_resubmits_a_failed_step_and_its_failures_are_counted_from_z
     step = order.step("a")
     assert (order.state, step.failure_count, step.error) == ("Pending", 0, None)
     assert (step.since, step.complete_by) == (order.now, order.now + order.rules.pickup)
-    assert order.sent == (Wake(),)
+    assert order.messages == (Wake(),)
     assert order.claim()
     assert order.requests == [("a", "do", 2)]
 

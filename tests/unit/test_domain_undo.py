@@ -24,7 +24,7 @@ def test_an_order_never_dispatched_is_compensated_and_notified_at_once() -> None
     order = story("two in a row")
     assert order.undo()
     assert order.states == ["Compensated", "Compensated"]
-    assert Notify(Notice.UNDONE) in order.sent
+    assert Notify(Notice.UNDONE) in order.messages
     assert order.order.complete_by is None
 
 
@@ -54,7 +54,7 @@ def test_processed_steps_without_an_undo_are_compensated() -> None:
     assert order.state == "Processed"
     assert order.undo()
     assert order.state == "Compensated"
-    assert Notify(Notice.UNDONE) in order.sent
+    assert Notify(Notice.UNDONE) in order.messages
 
 
 def test_undo_wakes_a_scheduler_and_takes_the_lock_from_what_is_out() -> None:
@@ -62,7 +62,7 @@ def test_undo_wakes_a_scheduler_and_takes_the_lock_from_what_is_out() -> None:
     order.claim()
     assert order.later(5).undo()
     step = order.step("a")
-    assert order.sent == (Wake(),)
+    assert order.messages == (Wake(),)
     assert step.locked_by is None
     assert step.complete_by == order.now + order.rules.pickup
 
@@ -127,7 +127,7 @@ def test_a_refused_undo_alerts_with_what_is_left_and_what_to_do() -> None:
     order.claim()
     fault = Fault("no", "the parcel has left")
     order.done("c").refused("b", fault)
-    assert order.sent == (
+    assert order.messages == (
         Notify(Notice.FAILED, step=1, fault=fault),
         Alert(
             AlertKind.UNDO_FAILED,
@@ -151,7 +151,7 @@ def test_an_undo_out_of_time_is_tried_again_up_to_its_threshold_then_in_error(
     step = order.step("a")
     assert (order.states, step.failure_count, step.locked_by) == (["Compensating"], 1, None)
     assert step.complete_by == order.now + order.rules.pickup
-    assert order.sent == (Wake(),)
+    assert order.messages == (Wake(),)
     order.claim()
     assert order.requests == [("a", "undo", 3)]
     order.expired("a")

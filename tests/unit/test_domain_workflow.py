@@ -63,7 +63,7 @@ def test_a_step_comes_only_after_steps_written_before_it(after: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "what"),
+    ("changes", "text"),
     [
         ({"name": "Test"}, "workflow 'Test': workflow 'Test' is not a name"),
         ({"steps": named("A")}, "workflow 'test': step 'A' is not a name"),
@@ -84,10 +84,10 @@ def test_a_step_comes_only_after_steps_written_before_it(after: str) -> None:
     ],
 )
 def test_wrong_names_and_versions_are_refused_saying_where(
-    changes: dict[str, Any], what: str
+    changes: dict[str, Any], text: str
 ) -> None:
     members: dict[str, Any] = {"name": "test", "version": 1, "steps": named("a")} | changes
-    with pytest.raises(WorkflowError, match=what):
+    with pytest.raises(WorkflowError, match=text):
         Workflow(**members)
 
 
@@ -95,9 +95,9 @@ def test_wrong_names_and_versions_are_refused_saying_where(
 def test_a_step_that_names_an_agent_twice_is_refused_listing_them(
     alternatives: tuple[str, ...],
 ) -> None:
-    listed = ", ".join(("agent", *alternatives))
+    names = ", ".join(("agent", *alternatives))
     with pytest.raises(
-        WorkflowError, match=f"workflow 'test' step 'a' names an agent twice: {listed}"
+        WorkflowError, match=f"workflow 'test' step 'a' names an agent twice: {names}"
     ):
         workflow(*named("a", alternatives=alternatives))
 
@@ -105,7 +105,7 @@ def test_a_step_that_names_an_agent_twice_is_refused_listing_them(
 def test_the_rules_of_a_step_name_its_agents_by_route() -> None:
     step = Step("b", agent="one", alternatives=("two", "three"))
     rules = workflow(*named("a"), step).rules
-    assert [own.agents for own in rules.steps] == [("agent",), ("one", "two", "three")]
+    assert [step.agents for step in rules.steps] == [("agent",), ("one", "two", "three")]
     assert rules.unavailable == frozenset()
     assert step.agents == ("one", "two", "three")
 
@@ -212,9 +212,9 @@ def test_an_unknown_workflow_or_version_is_refused_naming_what_there_is() -> Non
 
 
 def test_one_version_is_not_defined_twice() -> None:
-    one = Workflow("one", version=1, steps=named("a"))
+    workflow = Workflow("one", version=1, steps=named("a"))
     with pytest.raises(WorkflowError, match="workflow 'one' version 1 is defined twice"):
-        Workflows([one, Workflow("one", version=1, steps=named("b"))])
+        Workflows([workflow, Workflow("one", version=1, steps=named("b"))])
 
 
 def test_a_deployment_without_any_workflow_is_refused() -> None:
@@ -262,9 +262,9 @@ OUT_OF_BOUNDS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "what"), OUT_OF_BOUNDS)
-def test_a_number_out_of_bounds_is_refused_saying_where(changes: dict[str, Any], what: str) -> None:
-    with pytest.raises(WorkflowError, match=f"workflow 'test' step 'a': {what}"):
+@pytest.mark.parametrize(("changes", "text"), OUT_OF_BOUNDS)
+def test_a_number_out_of_bounds_is_refused_saying_where(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(WorkflowError, match=f"workflow 'test' step 'a': {text}"):
         workflow(*named("a", **changes))
 
 

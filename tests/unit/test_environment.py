@@ -63,10 +63,10 @@ def test_where_nothing_runs_the_first_sentence_says_what_to_start(
 
 def test_a_stack_above_this_directory_is_found() -> None:
     with stack(ServiceBus=BUS, ODD="it's $HOME `x`\n2") as path:
-        found = environment.here()
-        assert found.settings["ServiceBus"] == BUS
-        assert found.settings["ODD"].startswith("it's $HOME")
-        assert found.stack == f"{path} (devstack up, pid {os.getpid()})"
+        surroundings = environment.here()
+        assert surroundings.settings["ServiceBus"] == BUS
+        assert surroundings.settings["ODD"].startswith("it's $HOME")
+        assert surroundings.stack == f"{path} (devstack up, pid {os.getpid()})"
     assert environment.here().stack is None
 
 
@@ -78,12 +78,12 @@ def test_environment_variables_win_whole_so_that_two_systems_never_mix() -> None
 
 def test_a_file_whose_stack_has_ended_is_refused_with_what_to_do() -> None:
     with stack(ServiceBus=BUS) as path:
-        left = path.read_text()
+        text = path.read_text()
     path.parent.mkdir()
-    path.write_text(left)
-    with pytest.raises(StackError, match="is that of a stack that has ended") as told:
+    path.write_text(text)
+    with pytest.raises(StackError, match="is that of a stack that has ended") as error:
         environment.here()
-    assert "start it again, or remove the file" in str(told.value)
+    assert "start it again, or remove the file" in str(error.value)
     assert environment.here(environ={"ServiceBus": BUS}).stack is None
 
 
@@ -111,9 +111,9 @@ def test_two_stacks_never_share_the_file() -> None:
 
 def test_a_reader_that_looks_at_the_lock_does_not_keep_a_stack_from_writing() -> None:
     with stack(ServiceBus=BUS) as path:
-        left = path.read_text()
+        text = path.read_text()
     path.parent.mkdir()
-    path.write_text(left)
+    path.write_text(text)
     with path.open() as reader:
         fcntl.flock(reader, fcntl.LOCK_SH)
         with pytest.raises(DevstackError):

@@ -43,10 +43,10 @@ def exported(
 ) -> Callable[[Kit], list[str]]:
     """Return what runs ``sas export -`` and returns its lines."""
 
-    def export(made: Kit) -> list[str]:
+    def export(system: Kit) -> list[str]:
         @asynccontextmanager
         async def opened(where: args.Storage) -> AsyncIterator[StateStore]:
-            yield made.store
+            yield system.store
 
         monkeypatch.setattr(args, "open_store", opened)
         monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
@@ -58,28 +58,28 @@ def exported(
 
 async def finished() -> Kit:
     """Return orders that ended in every way: done, undone, edited, by hand, large, rejected."""
-    made = kit(codec=CheapCodec())
+    system = kit(codec=CheapCodec())
     content = {"card": CARD, "lines": [1]}
-    await made.submit(order("done", order=content))
-    await made.drain()
-    made.agents["stock"].then({"scan": "é" * 60_000})
-    await made.submit(order("large", order=content | {"text": "x" * 70_000}), "m-2")
-    await made.drain()
-    made.agents["payment"].then(RefusedError("declined", "never"))
-    await made.submit(order("held", order=content, workflow="care"), "m-3")
-    await made.drain()
-    edit = command("resubmit", made.order("held").seq, "w-1", "held")
+    await system.submit(order("done", order=content))
+    await system.drain()
+    system.agents["stock"].then({"scan": "é" * 60_000})
+    await system.submit(order("large", order=content | {"text": "x" * 70_000}), "m-2")
+    await system.drain()
+    system.agents["payment"].then(RefusedError("declined", "never"))
+    await system.submit(order("held", order=content, workflow="care"), "m-3")
+    await system.drain()
+    edit = command("resubmit", system.order("held").seq, "w-1", "held")
     edited = json.dumps({"card": CARD, "lines": [2]}).encode()
     body = edit.body.replace(b'"seq"', b'"input":' + edited + b',"seq"')
-    made.agents["payment"].then(None, RefusedError("declined", "still"))
-    await made.hand(type(edit)(edit.queue, edit.message_id, body))
-    await made.drain()
-    await made.hand(command("skip", made.order("held").seq, "w-2", "held"))
-    await made.drain()
-    await made.hand(command("undo", made.order("held").seq, "w-3", "held"))
-    await made.drain()
-    await made.run(made.dead_letters.handle(letter(order("given-up", order=content), "orders")))
-    return made
+    system.agents["payment"].then(None, RefusedError("declined", "still"))
+    await system.hand(type(edit)(edit.queue, edit.message_id, body))
+    await system.drain()
+    await system.hand(command("skip", system.order("held").seq, "w-2", "held"))
+    await system.drain()
+    await system.hand(command("undo", system.order("held").seq, "w-3", "held"))
+    await system.drain()
+    await system.run(system.dead_letters.handle(letter(order("given-up", order=content), "orders")))
+    return system
 
 
 def decoded(content: Any) -> Any:
@@ -89,9 +89,9 @@ def decoded(content: Any) -> Any:
 async def test_every_finished_order_is_a_line_that_its_schema_takes(
     exported: Callable[[Kit], list[str]],
 ) -> None:
-    made = await finished()
-    assert made.state("held") == "Compensated"
-    lines = exported(made)
+    system = await finished()
+    assert system.state("held") == "Compensated"
+    lines = exported(system)
     checker = ours()
     orders = {record["OrderID"]: record for record in map(json.loads, lines)}
     assert set(orders) == {"done", "large", "held", "given-up"}
@@ -106,10 +106,10 @@ async def test_every_finished_order_is_a_line_that_its_schema_takes(
 
 
 async def test_what_was_ordered_and_returned_is_exported_as_it_was_written_on_one_line() -> None:
-    made = kit()
+    system = kit()
     body = order("O-1", order={"?": 0}).replace(b'{"?": 0}', EXACT)
-    await made.submit(body)
-    line = to_line(record_of(made.order(), made.journal(), content=True))
+    await system.submit(body)
+    line = to_line(record_of(system.order(), system.journal(), content=True))
     assert "\n" not in line
     assert "\r" not in line
     assert '"amount": 0.10000000000000000001,' in line
@@ -120,20 +120,20 @@ async def test_what_was_ordered_and_returned_is_exported_as_it_was_written_on_on
 async def test_an_order_purged_or_taken_up_while_it_is_read_is_not_exported(
     meanwhile: str, monkeypatch: pytest.MonkeyPatch, exported: Callable[[Kit], list[str]]
 ) -> None:
-    made = kit()
+    system = kit()
     for order_id in ("stays", "goes"):
-        await made.submit(order(order_id), order_id)
-    await made.drain()
-    store, journal = made.store, made.store.journal
+        await system.submit(order(order_id), order_id)
+    await system.drain()
+    store, journal = system.store, system.store.journal
 
     async def read(order_id: str) -> Sequence[JournalEntry]:
-        found = await journal(order_id)
+        entries = await journal(order_id)
         if order_id == "goes" and meanwhile == "purged":
             store.orders.pop(order_id)
         elif order_id == "goes":
             stored = store.orders[order_id]
             stored.order = replace(stored.order, stopped_at=None, token="another")
-        return found
+        return entries
 
     monkeypatch.setattr(store, "journal", read)
-    assert [json.loads(line)["OrderID"] for line in exported(made)] == ["stays"]
+    assert [json.loads(line)["OrderID"] for line in exported(system)] == ["stays"]

@@ -98,15 +98,15 @@ def test_the_module_imports_only_what_triggers_need() -> None:
 def test_the_module_decides_nothing() -> None:
     """It has no branch and no error handler. Its loops go over applications and agents."""
     refused = (ast.If, ast.IfExp, ast.Try, ast.TryStar, ast.While, ast.Match, ast.With)
-    found = [node for node in ast.walk(TREE) if isinstance(node, refused)]
-    assert [f"line {getattr(node, 'lineno', 0)}" for node in found] == []
+    nodes = [node for node in ast.walk(TREE) if isinstance(node, refused)]
+    assert [f"line {getattr(node, 'lineno', 0)}" for node in nodes] == []
     loops = [n for n in ast.walk(TREE) if isinstance(n, ast.For | ast.AsyncFor | ast.comprehension)]
-    over = []
+    iterables = []
     for loop in loops:
         assert isinstance(loop, ast.For)
-        over.append(ast.unparse(loop.iter))
+        iterables.append(ast.unparse(loop.iter))
         assert len(loop.body) == 1
-    assert set(over) == {"read_applications()", "agents"}
+    assert set(iterables) == {"read_applications()", "agents"}
     for node in ast.walk(TREE):
         if isinstance(node, ast.Lambda):  # it names a method of an actor
             assert isinstance(node.body, ast.Attribute), ast.unparse(node)
@@ -123,7 +123,7 @@ def test_every_helper_is_short(node: ast.FunctionDef) -> None:
 def test_every_function_decodes_calls_an_actor_and_returns(node: ast.AsyncFunctionDef) -> None:
     statements = _statements(node)
     assert len(statements) <= 3, node.name
-    awaits = [one for one in ast.walk(node) if isinstance(one, ast.Await)]
+    awaits = [child for child in ast.walk(node) if isinstance(child, ast.Await)]
     assert len(awaits) == 1, f"{node.name} awaits one actor"
     called = ast.unparse(awaits[0].value)
     assert "application" in called, called
@@ -197,7 +197,7 @@ class Seen:
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Seen:
     application = Seen()
     monkeypatch.setattr(module().app, "application", lambda: application)
     return application
@@ -207,8 +207,9 @@ def message(**members: Any) -> func.ServiceBusMessage:
     """Return a message as the worker makes it."""
     body = members.pop("body", b"\xff{}")
     properties = members.pop("application_properties", {})
-    made: Any = func.servicebus.ServiceBusMessage  # the concrete class is the package's own
-    return made(  # type: ignore[no-any-return]
+    # The concrete class is the package's own.
+    message_class: Any = func.servicebus.ServiceBusMessage
+    return message_class(  # type: ignore[no-any-return]
         body=body,
         trigger_metadata=None,
         application_properties=properties,
@@ -220,7 +221,7 @@ def message(**members: Any) -> func.ServiceBusMessage:
 
 def named(queue: str) -> str:
     """Return what a queue's setting stands for in ``NAMES``."""
-    given = {
+    queue_names = {
         "%SAS_QUEUE_ORDERS%": NAMES.orders,
         "%SAS_QUEUE_SCHEDULER%": NAMES.scheduler,
         "%SAS_QUEUE_AGENT_REPLIES%": NAMES.replies,
@@ -229,14 +230,14 @@ def named(queue: str) -> str:
         "%SAS_QUEUE_AGENT_PREFIX%": NAMES.agent_prefix,
     }
     queue = queue.removesuffix("/$DeadLetterQueue")  # a copy goes to the queue itself
-    for setting, name in given.items():
+    for setting, name in queue_names.items():
         queue = queue.replace(setting, name)
     return queue
 
 
 @pytest.mark.parametrize(("name", "queue"), QUEUES.items())
 async def test_a_message_goes_to_its_actor_with_all_properties_of_its_queue(
-    seen: Seen, name: str, queue: str
+    recorder: Seen, name: str, queue: str
 ) -> None:
     at = datetime(2026, 3, 1, tzinfo=UTC)
     properties = {"traceparent": "00-1"}
@@ -258,12 +259,12 @@ async def test_a_message_goes_to_its_actor_with_all_properties_of_its_queue(
         enqueued_at=at,
         source_queue="orders",
     )
-    assert seen.calls == [(name.removesuffix("_urgent"), (expected,))]
+    assert recorder.calls == [(name.removesuffix("_urgent"), (expected,))]
 
 
 @pytest.mark.parametrize(("path", "token"), [({"token": "t.1"}, "t.1"), ({}, None)])
 async def test_a_callback_goes_with_its_token_and_the_answer_goes_back(
-    seen: Seen, path: dict[str, str], token: str | None
+    recorder: Seen, path: dict[str, str], token: str | None
 ) -> None:
     request = func.HttpRequest(
         "POST",
@@ -273,24 +274,24 @@ async def test_a_callback_goes_with_its_token_and_the_answer_goes_back(
         body=b"\xff{}",
     )
     response = await FUNCTIONS["callback"].get_user_function()(request)
-    assert seen.calls == [("callback", (token, "Bearer t.2", b"\xff{}"))]
+    assert recorder.calls == [("callback", (token, "Bearer t.2", b"\xff{}"))]
     assert (response.status_code, response.mimetype) == (202, "application/json")
     assert json.loads(response.get_body()) == {"code": "accepted", "message": "it is taken"}
     assert response.headers["Cache-Control"] == "no-store"
 
 
 @pytest.mark.parametrize("name", ["supervisor", "purge"])
-async def test_a_timer_calls_its_actor(seen: Seen, name: str) -> None:
+async def test_a_timer_calls_its_actor(recorder: Seen, name: str) -> None:
     await FUNCTIONS[name].get_user_function()(None)
-    assert seen.calls == [(name, ())]
+    assert recorder.calls == [(name, ())]
 
 
 async def test_what_an_actor_raises_reaches_the_host(
-    seen: Seen, monkeypatch: pytest.MonkeyPatch
+    recorder: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fails(*_: Any, **__: Any) -> None:
         raise ConnectionError("down")
 
-    monkeypatch.setattr(seen.submitter, "handle", fails)
+    monkeypatch.setattr(recorder.submitter, "handle", fails)
     with pytest.raises(ConnectionError):
         await FUNCTIONS["submission"].get_user_function()(message())

@@ -103,8 +103,8 @@ If-Match: *
 
 
 def test_a_transaction_is_these_bytes() -> None:
-    made = write_body("https://mine/t", "0'7", OPERATIONS, "M")
-    assert made.decode() == GOLDEN.replace("\n", "\r\n")
+    body = write_body("https://mine/t", "0'7", OPERATIONS, "M")
+    assert body.decode() == GOLDEN.replace("\n", "\r\n")
 
 
 VALUES: list[object] = [
@@ -137,14 +137,14 @@ def for_sdk(operation: Operation, partition: str) -> tuple[Any, ...]:
 
 def answer(*parts: str) -> bytes:
     """An answer as the service sends it: each part is a status line with headers, and a body."""
-    made = "".join(
+    answers = "".join(
         "--changesetresponse_2\r\nContent-Type: application/http\r\n"
         f"Content-Transfer-Encoding: binary\r\n\r\n{part}\r\n"
         for part in parts
     )
     return (
         "--batchresponse_1\r\nContent-Type: multipart/mixed; boundary=changesetresponse_2\r\n\r\n"
-        f"{made}--changesetresponse_2--\r\n--batchresponse_1--\r\n"
+        f"{answers}--changesetresponse_2--\r\n--batchresponse_1--\r\n"
     ).encode()
 
 
@@ -157,15 +157,15 @@ DELETED = "HTTP/1.1 204 No Content\r\nDataServiceVersion: 1.0;\r\n\r\n"
 
 
 def refusal(status: int, code: str, text: str) -> str:
-    told = {"odata.error": {"code": code, "message": {"lang": "en-US", "value": text}}}
-    return f"HTTP/1.1 {status} Refused\r\nContent-ID: 1\r\n\r\n{json.dumps(told)}"
+    error = {"odata.error": {"code": code, "message": {"lang": "en-US", "value": text}}}
+    return f"HTTP/1.1 {status} Refused\r\nContent-ID: 1\r\n\r\n{json.dumps(error)}"
 
 
 def test_each_operation_has_its_etag_and_a_deletion_none() -> None:
     content = answer(done(1), CREATED, DELETED, done(4))
     assert read_answer(MIXED, content, 4) == ['W/"1"', 'W/"9"', None, 'W/"4"']
-    quoted = 'multipart/mixed; boundary="batchresponse_1"'
-    assert read_answer(quoted, content, 4)[0] == 'W/"1"'
+    content_type = 'multipart/mixed; boundary="batchresponse_1"'
+    assert read_answer(content_type, content, 4)[0] == 'W/"1"'
 
 
 def test_the_refused_operation_has_its_status_index_code_and_text() -> None:
@@ -190,7 +190,7 @@ def test_no_answer_that_was_cut_off_is_taken_for_one(parts: list[str]) -> None:
 def test_no_answer_that_lost_bytes_is_a_success() -> None:
     """Bytes are lost within headers, boundaries and status lines, one stretch at a time."""
     content = answer(done(1), done(2), done(3))
-    whole = read_answer(MIXED, content, 3)
+    all_etags = read_answer(MIXED, content, 3)
     for start in range(len(content)):
         for size in (1, 2, 7, 40, 200):
             broken = content[:start] + content[start + size :]
@@ -200,7 +200,7 @@ def test_no_answer_that_lost_bytes_is_a_success() -> None:
                 continue
             assert len(etags) == 3
             assert broken.count(b"HTTP/1.1 204") == 3
-            assert sum(a != b for a, b in zip(etags, whole, strict=True)) <= 1
+            assert sum(a != b for a, b in zip(etags, all_etags, strict=True)) <= 1
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_an_answer_to_another_request_is_refused(kind: str, content: bytes) -> N
 
 
 def test_an_answer_above_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_transaction, "ANSWER_BYTES_MAX", 100)
+    monkeypatch.setattr(group_transaction, "TRANSACTION_ANSWER_BYTES_MAX", 100)
     with pytest.raises(DecodeError, match="too large"):
         read_answer(MIXED, answer(done(1)), 1)
 
@@ -247,11 +247,11 @@ class Tokens:
     """A credential that notes what it was asked for."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[tuple[str, ...], dict[str, Any]]] = []
+        self.requests: list[tuple[tuple[str, ...], dict[str, Any]]] = []
 
     async def get_token(self, *scopes: str, **options: Any) -> AccessToken:
-        self.asked.append((scopes, options))
-        return AccessToken(f"token-{len(self.asked)}", 2**33)
+        self.requests.append((scopes, options))
+        return AccessToken(f"token-{len(self.requests)}", 2**33)
 
     async def close(self) -> None: ...
 
@@ -277,44 +277,44 @@ async def sent_both_ways(credential: Any) -> list[tuple[str, dict[str, str]]]:
         with pytest.raises(ServiceRequestError):
             await direct.submit("p", OPERATIONS)
         with pytest.raises(ServiceRequestError):
-            await client.submit_transaction([for_sdk(one, "p") for one in OPERATIONS])
+            await client.submit_transaction([for_sdk(operation, "p") for operation in OPERATIONS])
         return transport.requests
 
 
 async def test_an_account_key_signs_what_the_sdk_signs() -> None:
-    sent = await sent_both_ways(AzureNamedKeyCredential("mine", KEY))
-    for url, headers in sent:
+    requests = await sent_both_ways(AzureNamedKeyCredential("mine", KEY))
+    for url, headers in requests:
         assert url == f"{ACCOUNT}/$batch"
         signed = f"POST\n\n{headers['Content-Type']}\n{headers['x-ms-date']}\n/mine/$batch"
-        made = hmac.digest(base64.b64decode(KEY), signed.encode(), "sha256")
-        expected = f"SharedKey mine:{base64.b64encode(made).decode()}"
+        digest = hmac.digest(base64.b64decode(KEY), signed.encode(), "sha256")
+        expected = f"SharedKey mine:{base64.b64encode(digest).decode()}"
         assert headers["Authorization"] == expected
-    ours, theirs = (headers for _, headers in sent)
+    ours, theirs = (headers for _, headers in requests)
     same = ("x-ms-version", "DataServiceVersion", "MaxDataServiceVersion", "Accept")
     assert [ours[name] for name in same] == [theirs[name] for name in same]
     assert theirs.keys() - ours.keys() == {"x-ms-client-request-id", "User-Agent"}
 
 
 async def test_a_shared_access_signature_is_in_the_address_as_the_sdk_puts_it() -> None:
-    sent = await sent_both_ways(AzureSasCredential("sv=1&sig=a%2Bb"))
-    assert [url for url, _ in sent] == [f"{ACCOUNT}/$batch?sv=1&sig=a%2Bb"] * 2
-    assert not any("Authorization" in headers for _, headers in sent)
+    requests = await sent_both_ways(AzureSasCredential("sv=1&sig=a%2Bb"))
+    assert [url for url, _ in requests] == [f"{ACCOUNT}/$batch?sv=1&sig=a%2Bb"] * 2
+    assert not any("Authorization" in headers for _, headers in requests)
 
 
 async def test_an_identity_signs_with_the_scope_that_the_sdk_asks_for() -> None:
     tokens = Tokens()
-    sent = await sent_both_ways(tokens)
-    bearers = [headers["Authorization"] for _, headers in sent]
+    requests = await sent_both_ways(tokens)
+    bearers = [headers["Authorization"] for _, headers in requests]
     assert bearers == ["Bearer token-1", "Bearer token-2"]
-    assert tokens.asked[0] == tokens.asked[1]
-    assert tokens.asked[0][0] == ("https://storage.azure.com/.default",)
+    assert tokens.requests[0] == tokens.requests[1]
+    assert tokens.requests[0][0] == ("https://storage.azure.com/.default",)
 
 
 async def test_a_token_is_asked_for_once() -> None:
     tokens = Tokens()
     content = answer(*map(done, range(4)))
-    fine = SimpleNamespace(status_code=202, headers={"Content-Type": MIXED}, content=content)
-    async with both_ways(tokens, fine, fine) as (transport, direct, _):
+    response = SimpleNamespace(status_code=202, headers={"Content-Type": MIXED}, content=content)
+    async with both_ways(tokens, response, response) as (transport, direct, _):
         etags = [f'W/"{number}"' for number in range(4)]
         assert await direct.submit("p", OPERATIONS) == etags
         assert await direct.submit("p", OPERATIONS) == etags

@@ -12,17 +12,17 @@ PACKAGES = ("sas", "orders", "devstack", "samples", "tools", "lab")
 
 def modules_of(package: Path) -> dict[str, Path]:
     """Give the modules of a package by their dotted names."""
-    found = {}
+    modules = {}
     for path in package.rglob("*.py"):
         parts = path.relative_to(package.parent).with_suffix("").parts
         if "node_modules" not in parts:
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+            modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return modules
 
 
-def statements(within: ast.AST) -> Iterator[ast.AST]:
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
     """Give every statement; no expression holds an import."""
-    for node in ast.iter_child_nodes(within):
+    for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.stmt, ast.excepthandler, ast.match_case)):
             yield node
             yield from statements(node)
@@ -54,7 +54,7 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     number: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []
-    found: list[list[str]] = []
+    groups: list[list[str]] = []
 
     def visit(name: str) -> None:
         number[name] = lowest[name] = len(number)
@@ -70,12 +70,12 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
             group = sorted(stack[at:])
             del stack[at:]
             if len(group) > 1:
-                found.append(group)
+                groups.append(group)
 
     for name in sorted(graph):
         if name not in number:
             visit(name)
-    return found
+    return groups
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -86,7 +86,7 @@ def test_a_package_has_no_circle_of_imports(package: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "back",
+    "import_line",
     [
         "from p.sub.low import x",
         "from .sub import low",
@@ -95,14 +95,14 @@ def test_a_package_has_no_circle_of_imports(package: str) -> None:
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p.sub.low import x",
     ],
 )
-def test_a_circle_is_found_wherever_its_import_is(tmp_path: Path, back: str) -> None:
+def test_a_circle_is_found_wherever_its_import_is(tmp_path: Path, import_line: str) -> None:
     package = tmp_path / "p"
     (package / "sub").mkdir(parents=True)
     (package / "__init__.py").write_text("")
     (package / "sub" / "__init__.py").write_text("")
     (package / "sub" / "low.py").write_text("from ..middle import y\nx = 1\n")
     (package / "middle.py").write_text("import p.top\ny = 1\n")
-    (package / "top.py").write_text(back)
+    (package / "top.py").write_text(import_line)
     assert circles(graph_of(package)) == [["p.middle", "p.sub.low", "p.top"]]
     (package / "top.py").write_text("")
     assert circles(graph_of(package)) == []

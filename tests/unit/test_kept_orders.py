@@ -21,111 +21,111 @@ VERSION = {"read_shared": 1, "write_shared": 1}
 class Counted:
     """Counts what a store is asked for."""
 
-    def __init__(self, made: Kit) -> None:
-        self.asked: Counter[str] = Counter()
+    def __init__(self, system: Kit) -> None:
+        self.operations: Counter[str] = Counter()
 
         async def pause(operation: str, _key: str) -> None:
-            self.asked[operation] += 1
+            self.operations[operation] += 1
 
-        made.store.pause = pause
+        system.store.pause = pause
 
 
 async def test_a_happy_order_is_committed_four_times_and_never_read() -> None:
-    made = kit()
-    counted = Counted(made)
-    await made.submit()
-    await made.drain()
-    assert made.state() == "Processed"
-    assert counted.asked == {"commit": 4, **VERSION}
+    system = kit()
+    counted = Counted(system)
+    await system.submit()
+    await system.drain()
+    assert system.state() == "Processed"
+    assert counted.operations == {"commit": 4, **VERSION}
 
 
 async def test_without_kept_orders_every_decision_reads_its_order() -> None:
-    made = kit(kept=KeptOrders(0))
-    counted = Counted(made)
-    await made.submit()
-    await made.drain()
-    assert made.state() == "Processed"
-    assert counted.asked == {"commit": 4, "load": 3, **VERSION}
+    system = kit(kept_orders=KeptOrders(0))
+    counted = Counted(system)
+    await system.submit()
+    await system.drain()
+    assert system.state() == "Processed"
+    assert counted.operations == {"commit": 4, "load": 3, **VERSION}
 
 
 async def test_another_instances_write_costs_one_refused_commit_and_nothing_else() -> None:
-    one = kit()
-    other = kit(instance="host-2", beside=one)
-    counted = Counted(one)
-    await one.submit()
-    await one.step(QUEUES.scheduler)
-    await one.step(QUEUES.agent("stock"))
-    await other.step(QUEUES.replies)  # host-1 still keeps the order as it was before
-    await one.step(QUEUES.agent("payment"))
-    counted.asked.clear()
-    await one.step(QUEUES.replies)
-    assert one.state() == "Processed"
-    assert counted.asked == {"commit": 1, "load": 1}, "the seq says that the kept order is old"
-    assert len(set(one.ids(SHOP))) == len(one.ids(SHOP))
+    host_1 = kit()
+    host_2 = kit(instance="host-2", beside=host_1)
+    counted = Counted(host_1)
+    await host_1.submit()
+    await host_1.step(QUEUES.scheduler)
+    await host_1.step(QUEUES.agent("stock"))
+    await host_2.step(QUEUES.replies)  # host-1 still keeps the order as it was before
+    await host_1.step(QUEUES.agent("payment"))
+    counted.operations.clear()
+    await host_1.step(QUEUES.replies)
+    assert host_1.state() == "Processed"
+    assert counted.operations == {"commit": 1, "load": 1}, "the seq says that the kept order is old"
+    assert len(set(host_1.ids(SHOP))) == len(host_1.ids(SHOP))
 
 
 async def test_an_order_that_waits_for_an_operator_is_not_kept() -> None:
-    made = kit()
-    made.agents["stock"].then(RefusedError("none", "none left"))
-    await made.submit(order(workflow="care"))
-    await made.step(QUEUES.scheduler)
-    assert made.context.kept.find("O-1", 0) is not None
-    await made.drain()
-    assert made.state() == "Error"
-    assert made.context.kept.find("O-1", 0) is None
+    system = kit()
+    system.agents["stock"].then(RefusedError("none", "none left"))
+    await system.submit(order(workflow="care"))
+    await system.step(QUEUES.scheduler)
+    assert system.context.kept.find("O-1", 0) is not None
+    await system.drain()
+    assert system.state() == "Error"
+    assert system.context.kept.find("O-1", 0) is None
 
 
 async def test_a_stale_order_of_the_right_seq_is_refused_by_its_etag_and_read() -> None:
-    one = kit()
-    await one.submit()
-    await one.step(QUEUES.scheduler)
-    await one.step(QUEUES.agent("stock"))
-    kept = one.context.kept.find("O-1", 0)
-    assert kept is not None
-    one.context.kept.forget("O-1")
-    one.context.kept.keep(replace(kept, token="of-an-older-row"))
-    counted = Counted(one)
-    await one.step(QUEUES.replies)
-    assert one.states() == ["Processed", "Processing"]
-    assert counted.asked == {"commit": 2, "load": 1}
+    system = kit()
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    await system.step(QUEUES.agent("stock"))
+    kept_order = system.context.kept.find("O-1", 0)
+    assert kept_order is not None
+    system.context.kept.forget("O-1")
+    system.context.kept.keep(replace(kept_order, token="of-an-older-row"))
+    counted = Counted(system)
+    await system.step(QUEUES.replies)
+    assert system.states() == ["Processed", "Processing"]
+    assert counted.operations == {"commit": 2, "load": 1}
 
 
 async def test_a_repeated_reply_finds_nothing_in_the_kept_order_and_sends_again() -> None:
-    made = kit()
-    await made.submit()
-    await made.step(QUEUES.scheduler)
-    await made.step(QUEUES.agent("stock"))
-    reply = await made.step(QUEUES.replies)
-    (request,) = made.ids(QUEUES.agent("payment"))
-    made.bus.take(QUEUES.agent("payment"))
-    await made.hand(reply)
-    assert made.ids(QUEUES.agent("payment")) == [request]
-    assert made.words().count("step processed") == 1
+    system = kit()
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    await system.step(QUEUES.agent("stock"))
+    reply = await system.step(QUEUES.replies)
+    (request,) = system.ids(QUEUES.agent("payment"))
+    system.bus.take(QUEUES.agent("payment"))
+    await system.hand(reply)
+    assert system.ids(QUEUES.agent("payment")) == [request]
+    assert system.words().count("step processed") == 1
 
 
 async def test_an_order_is_forgotten_if_it_is_unknown_whether_it_was_committed() -> None:
-    made = kit()
-    await made.submit()
-    assert made.context.kept.find("O-1", 1) is not None
-    written = made.store.commit
+    system = kit()
+    await system.submit()
+    assert system.context.kept.find("O-1", 1) is not None
+    original = system.store.commit
 
     async def lost(change: Change) -> Order:
-        await written(change)
+        await original(change)
         raise StoreUnavailableError("the answer was lost")
 
-    made.store.commit = lost  # type: ignore[method-assign]
-    wake = made.bus.take(QUEUES.scheduler)
+    system.store.commit = lost  # type: ignore[method-assign]
+    wake = system.bus.take(QUEUES.scheduler)
     assert wake is not None
     try:
-        await made.hand(wake)
+        await system.hand(wake)
     except StoreUnavailableError:
         pass
     else:
         raise AssertionError("the commit's answer was lost")
-    assert made.context.kept.find("O-1", 0) is None
-    made.store.commit = written  # type: ignore[method-assign]
-    await made.hand(wake)
-    assert len(made.requests("stock")) == 1
+    assert system.context.kept.find("O-1", 0) is None
+    system.store.commit = original  # type: ignore[method-assign]
+    await system.hand(wake)
+    assert len(system.requests("stock")) == 1
 
 
 def _order(order_id: str, seq: int = 1, **changes: Any) -> Order:
@@ -136,28 +136,28 @@ def _order(order_id: str, seq: int = 1, **changes: Any) -> Order:
 
 
 def test_the_oldest_orders_go_first_when_there_are_too_many_bytes() -> None:
-    kept = KeptOrders(bytes_max=3 * 5000)
+    cache = KeptOrders(bytes_max=3 * 5000)
     for name in ("A", "B", "C", "D"):
-        kept.keep(_order(name))
-    assert [name for name in "ABCD" if kept.find(name, 1)] == ["B", "C", "D"]
-    kept.keep(_order("E", payload='"' + 6000 * "x" + '"'))
-    assert [name for name in "ABCDE" if kept.find(name, 1)] == ["D", "E"]
-    kept.keep(_order("F", payload='"' + 60_000 * "x" + '"'))
-    assert [name for name in "ABCDEF" if kept.find(name, 1)] == ["D", "E"], "F alone is too large"
+        cache.keep(_order(name))
+    assert [name for name in "ABCD" if cache.find(name, 1)] == ["B", "C", "D"]
+    cache.keep(_order("E", payload='"' + 6000 * "x" + '"'))
+    assert [name for name in "ABCDE" if cache.find(name, 1)] == ["D", "E"]
+    cache.keep(_order("F", payload='"' + 60_000 * "x" + '"'))
+    assert [name for name in "ABCDEF" if cache.find(name, 1)] == ["D", "E"], "F alone is too large"
 
 
 def test_an_older_commit_never_takes_the_place_of_a_newer_one() -> None:
-    kept = KeptOrders()
-    kept.keep(_order("A", seq=6))
-    kept.keep(_order("A", seq=5))
-    assert kept.find("A", 6) is not None
-    assert kept.find("A", 7) is None
+    cache = KeptOrders()
+    cache.keep(_order("A", seq=6))
+    cache.keep(_order("A", seq=5))
+    assert cache.find("A", 6) is not None
+    assert cache.find("A", 7) is None
 
 
 def test_a_finished_order_is_not_kept() -> None:
-    kept = KeptOrders()
+    cache = KeptOrders()
     order = _order("A")
-    kept.keep(order)
+    cache.keep(order)
     done = replace(order.steps[0], process_state=StepState.PROCESSED, epoch=1)
-    kept.keep(replace(order, seq=2, steps=(done,), stopped_at=datetime.now(UTC)))
-    assert kept.find("A", 0) is None
+    cache.keep(replace(order, seq=2, steps=(done,), stopped_at=datetime.now(UTC)))
+    assert cache.find("A", 0) is None

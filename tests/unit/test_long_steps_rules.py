@@ -26,14 +26,14 @@ HOUR = timedelta(hours=1)
 AT = T0 + GRANT_RECHECK
 
 
-def received(left: float, **members: object) -> Received:
+def received(seconds_left: float, **members: object) -> Received:
     """Return a request whose own CompleteBy is so many seconds from now."""
-    return Received(complete_by=T0 + left * SECOND, allowed=ALLOWED, **members)  # type: ignore[arg-type]
+    return Received(complete_by=T0 + seconds_left * SECOND, allowed=ALLOWED, **members)  # type: ignore[arg-type]
 
 
-def out(left: float) -> StepRecord:
+def out(seconds_left: float) -> StepRecord:
     """Return a step that is out, and was granted this time."""
-    until = T0 + left * SECOND
+    until = T0 + seconds_left * SECOND
     call = LastCall(called_until=until)
     return StepRecord(
         number=0,
@@ -125,7 +125,7 @@ def test_a_late_request_asks_for_time_only_if_a_call_may_follow(
 
 
 @pytest.mark.parametrize(
-    ("left", "after", "checks", "check"),
+    ("time_left", "after", "checks", "check"),
     [
         (ALLOWED, 10 * SECOND, 0, (10 * SECOND, ALLOWED, True)),
         (ALLOWED, 10 * SECOND, 1, (10 * SECOND, ALLOWED, False)),
@@ -141,8 +141,8 @@ def test_a_late_request_asks_for_time_only_if_a_call_may_follow(
     ids=["after the first call", "soon", "a third is left", "less is left", "the longest"],
 )
 def test_a_step_asks_for_time_once_and_then_only_when_little_is_left(
-    left: timedelta, after: timedelta, checks: int, check: tuple[timedelta, timedelta, bool]
+    time_left: timedelta, after: timedelta, checks: int, check: tuple[timedelta, timedelta, bool]
 ) -> None:
     at, until, asks = check
-    next_check = rules.next_check(T0 + left, ALLOWED, after, checks=checks, now=T0)
+    next_check = rules.next_check(T0 + time_left, ALLOWED, after, checks=checks, now=T0)
     assert next_check == CheckAgain(T0 + at, T0 + until, asks=asks)

@@ -29,119 +29,125 @@ from tests.unit.actors_kit import (
 store = cli_kit.store
 
 
-def story_of(made: Kit, order_id: str = "O-1") -> str:
-    return why.story(made.order(order_id), made.journal(order_id))
+def story_of(system: Kit, order_id: str = "O-1") -> str:
+    return why.story(system.order(order_id), system.journal(order_id))
 
 
-def waits_of(made: Kit, order_id: str = "O-1", **circuits: Breaker) -> why.Waits:
-    found, journal = made.order(order_id), made.journal(order_id)
-    agents = why.agents_of(found, journal, made.business.workflows)
-    return why.waits_for(found, made.clock.now(), agents=agents, circuits=circuits)
+def waits_of(system: Kit, order_id: str = "O-1", **circuits: Breaker) -> why.Waits:
+    order, journal = system.order(order_id), system.journal(order_id)
+    agents = why.agents_of(order, journal, system.business.workflows)
+    return why.waits_for(order, system.clock.now(), agents=agents, circuits=circuits)
 
 
 async def test_the_story_of_an_order_that_waits_for_you() -> None:
-    made = await night()
-    assert story_of(made, "10248") == f"It stopped at pay: {DECLINED}."
-    waits = waits_of(made, "10248")
+    system = await night()
+    assert story_of(system, "10248") == f"It stopped at pay: {DECLINED}."
+    waits = waits_of(system, "10248")
     assert (waits.what, waits.agent, waits.needs_you) == ("You.", "payment", True)
 
 
 async def test_the_story_of_an_order_that_went_well() -> None:
-    made = await night()
-    assert story_of(made, "10251").startswith("It is complete: every step is done, ")
-    assert waits_of(made, "10251").what == "Nothing: it is finished."
+    system = await night()
+    assert story_of(system, "10251").startswith("It is complete: every step is done, ")
+    assert waits_of(system, "10251").what == "Nothing: it is finished."
 
 
 async def test_the_story_of_an_order_that_a_refusal_undid_names_it() -> None:
-    made = kit(CHAIN)
-    made.agents["payment"].then(RefusedError("card-declined", DECLINED))
-    await made.submit()
-    await made.drain()
-    assert story_of(made) == (
+    system = kit(CHAIN)
+    system.agents["payment"].then(RefusedError("card-declined", DECLINED))
+    await system.submit()
+    await system.drain()
+    assert story_of(system) == (
         f"It was undone because a step failed: {DECLINED}. Nothing of it is left."
     )
 
 
 async def test_the_story_of_an_order_that_an_operator_undid_has_the_reason() -> None:
-    made = await night()
-    told = command("undo", made.order("10251").seq, "w-1", "10251")
-    await made.hand(replace(told, body=told.body[:-1] + b',"reason":"sold twice"}'))
-    await made.drain()
-    assert "because operator ann decided it (sold twice)" in story_of(made, "10251")
+    system = await night()
+    message = command("undo", system.order("10251").seq, "w-1", "10251")
+    await system.hand(replace(message, body=message.body[:-1] + b',"reason":"sold twice"}'))
+    await system.drain()
+    assert "because operator ann decided it (sold twice)" in story_of(system, "10251")
 
 
 async def test_the_story_of_a_rejected_order_says_why() -> None:
-    made = kit(CARE)
+    system = kit(CARE)
     dead = letter(Message(QUEUES.orders, "m-1", order(workflow="care")))
-    await made.run(made.dead_letters.handle(dead))
-    assert made.state() == "Rejected"
-    assert story_of(made).startswith("It was rejected before any step began: ")
-    assert waits_of(made).what == "Nothing: the application corrects it and submits it again."
+    await system.run(system.dead_letters.handle(dead))
+    assert system.state() == "Rejected"
+    assert story_of(system).startswith("It was rejected before any step began: ")
+    assert waits_of(system).what == "Nothing: the application corrects it and submits it again."
 
 
 async def test_an_order_waits_for_a_scheduler_then_for_an_agent_then_for_the_supervisor() -> None:
-    made = kit(CHAIN)
-    await made.submit()
-    assert waits_of(made).what == "A scheduler, to claim reserve."
-    await made.step(QUEUES.scheduler)
-    waits = waits_of(made)
+    system = kit(CHAIN)
+    await system.submit()
+    assert waits_of(system).what == "A scheduler, to claim reserve."
+    await system.step(QUEUES.scheduler)
+    waits = waits_of(system)
     assert waits.what == "The agent of reserve: the call is out, request 1."
-    assert (waits.agent, waits.at) == ("stock", made.order().complete_by)
-    await made.later(actors_kit.ALLOWED.total_seconds() + 61)
-    assert waits_of(made).what == "The supervisor, to look at reserve."
-    assert "Check that the function app runs" in waits_of(made).todo
+    assert (waits.agent, waits.at) == ("stock", system.order().complete_by)
+    await system.later(actors_kit.ALLOWED.total_seconds() + 61)
+    assert waits_of(system).what == "The supervisor, to look at reserve."
+    assert "Check that the function app runs" in waits_of(system).todo
 
 
 async def test_a_step_that_rests_is_shown_as_resting() -> None:
-    made = kit(CHAIN)
-    await made.submit()
-    found = made.order()
-    rests = replace(found.steps[0], turn=Resting(made.clock.now() + timedelta(seconds=5)))
-    made.store.orders["O-1"].order = replace(found, steps=(rests, *found.steps[1:]))
-    assert waits_of(made).what == "reserve rests."
-    assert waits_of(made).then == "Then it is tried again."
+    system = kit(CHAIN)
+    await system.submit()
+    before = system.order()
+    resting_step = replace(before.steps[0], turn=Resting(system.clock.now() + timedelta(seconds=5)))
+    system.store.orders["O-1"].order = replace(before, steps=(resting_step, *before.steps[1:]))
+    assert waits_of(system).what == "reserve rests."
+    assert waits_of(system).then == "Then it is tried again."
 
 
 async def test_an_open_circuit_of_the_agent_is_named() -> None:
-    made = kit(CHAIN)
-    await made.submit()
-    await made.step(QUEUES.scheduler)
-    waits = waits_of(made, stock=Breaker(state=BreakerState.OPEN, why="http-503"))
+    system = kit(CHAIN)
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    waits = waits_of(system, stock=Breaker(state=BreakerState.OPEN, why="http-503"))
     assert why.is_open(waits.circuit)
 
 
 async def test_the_agent_is_known_from_its_reply_where_the_workflow_is_not() -> None:
-    made = await night()
-    found = made.order("10248")
-    assert why.agents_of(found, made.journal("10248"), None) == {0: "stock", 1: "payment"}
+    system = await night()
+    order = system.order("10248")
+    assert why.agents_of(order, system.journal("10248"), None) == {0: "stock", 1: "payment"}
 
 
 async def test_each_request_of_a_step_is_an_attempt_with_its_end() -> None:
-    made = kit(CARE)
-    made.agents["payment"].then(*[TransientError("down")] * 1000)
-    await made.submit(order(workflow="care"))
-    await made.drain()
-    await made.later(actors_kit.ALLOWED.total_seconds() + 1)
-    await made.sweep()
-    made.agents["payment"].script.clear()
-    await made.drain()
-    found = why.attempts(made.order(), made.journal())
-    said = [(one.step, one.epoch, one.direction.value, one.outcome) for one in found]
-    assert said == [
+    system = kit(CARE)
+    system.agents["payment"].then(*[TransientError("down")] * 1000)
+    await system.submit(order(workflow="care"))
+    await system.drain()
+    await system.later(actors_kit.ALLOWED.total_seconds() + 1)
+    await system.sweep()
+    system.agents["payment"].script.clear()
+    await system.drain()
+    attempts = why.attempts(system.order(), system.journal())
+    rows = [
+        (attempt.step, attempt.epoch, attempt.direction.value, attempt.outcome)
+        for attempt in attempts
+    ]
+    assert rows == [
         (0, 1, "do", "done"),
         (1, 1, "do", "timed out"),
         (1, 2, "do", "done"),
     ]
-    assert all(one.ended_at is not None and one.ended_at >= one.began_at for one in found)
+    assert all(
+        attempt.ended_at is not None and attempt.ended_at >= attempt.began_at
+        for attempt in attempts
+    )
 
 
 async def test_an_undo_is_an_attempt_too_and_one_that_is_out_has_no_end() -> None:
-    made = await night()
-    await made.hand(command("undo", made.order("10251").seq, "w-1", "10251"))
-    await made.step(QUEUES.scheduler)
-    found = why.attempts(made.order("10251"), made.journal("10251"))
-    undos = [one for one in found if one.direction.value == "undo"]
-    assert [(one.outcome, one.ended_at) for one in undos] == [("is out", None)] * len(undos)
+    system = await night()
+    await system.hand(command("undo", system.order("10251").seq, "w-1", "10251"))
+    await system.step(QUEUES.scheduler)
+    attempts = why.attempts(system.order("10251"), system.journal("10251"))
+    undos = [attempt for attempt in attempts if attempt.direction.value == "undo"]
+    assert [(undo.outcome, undo.ended_at) for undo in undos] == [("is out", None)] * len(undos)
     assert undos
 
 
@@ -159,19 +165,19 @@ def test_a_long_wait_is_one_row_of_the_journal_and_nothing_else_is_folded() -> N
         JournalWord.SUBMITTED, *cycle * 100, JournalWord.CLAIMED, JournalWord.STEP_PROCESSED
     )
     folds = why.folded(journal)
-    assert [len(one.entries) for one in folds] == [1, 301, 1]
+    assert [len(fold.entries) for fold in folds] == [1, 301, 1]
     assert folds[1].words == "claimed, waiting: no call could begin, released"
-    assert [entry for one in folds for entry in one.entries] == journal
+    assert [entry for fold in folds for entry in fold.entries] == journal
 
 
 def test_a_journal_without_waiting_stays_as_it_is() -> None:
-    usual = [JournalWord.CLAIMED, JournalWord.STEP_RESET] * 5
-    journal = rows(JournalWord.SUBMITTED, *usual, JournalWord.STEP_FAILED)
-    assert not any(one.is_run for one in why.folded(journal))
+    words = [JournalWord.CLAIMED, JournalWord.STEP_RESET] * 5
+    journal = rows(JournalWord.SUBMITTED, *words, JournalWord.STEP_FAILED)
+    assert not any(fold.is_run for fold in why.folded(journal))
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "text"),
     [
         (0, "0 s"),
         (0.44, "0.4 s"),
@@ -181,5 +187,5 @@ def test_a_journal_without_waiting_stays_as_it_is() -> None:
         (90_000, "1 d 1 h"),
     ],
 )
-def test_a_span_is_printed_with_two_units_at_most(seconds: float, said: str) -> None:
-    assert why.spelled(timedelta(seconds=seconds)) == said
+def test_a_span_is_printed_with_two_units_at_most(seconds: float, text: str) -> None:
+    assert why.spelled(timedelta(seconds=seconds)) == text

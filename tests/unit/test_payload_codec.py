@@ -24,7 +24,7 @@ from sas.domain.content import PayloadRef
 from sas.domain.messages import Verb
 from sas.domain.order import Fault
 from sas.operate import commands
-from sas.operate.commands import Asked, Intent
+from sas.operate.commands import Intent, OrderCommand
 from sas.operate.errors import UsageError
 from sas.ports import (
     AwaitCallback,
@@ -57,26 +57,26 @@ HOUR = timedelta(hours=1)
 class Ear:
     """Hears everything that is sent in a run."""
 
-    def __init__(self, made: Kit) -> None:
+    def __init__(self, system: Kit) -> None:
         self.sent: list[Message] = []
-        self._send = made.bus.send
-        made.bus.send = self._hear  # type: ignore[method-assign]
+        self._send = system.bus.send
+        system.bus.send = self._hear  # type: ignore[method-assign]
 
     async def _hear(self, messages: Sequence[Message]) -> None:
         self.sent += messages
         await self._send(messages)
 
 
-def texts_of(made: Kit, ear: Ear) -> list[str]:
+def texts_of(system: Kit, ear: Ear) -> list[str]:
     """Return everything that was sent, and all that is stored, held or put aside.
 
     An order on its queue, and a letter of that queue, stay as their sender wrote them.
     """
-    texts = [repr(stored) for stored in made.store.orders.values()]
-    texts += [repr(vars(made.store)[name]) for name in ("_due", "_shared", "_deferred")]
-    texts += [repr(made.store.payloads)]
-    queued = [message for queue in made.bus.queues for message in made.bus.messages(queue)]
-    texts += [repr(one) for one in [*ear.sent, *queued] if not is_the_sender_s(one)]
+    texts = [repr(stored) for stored in system.store.orders.values()]
+    texts += [repr(vars(system.store)[name]) for name in ("_due", "_shared", "_deferred")]
+    texts += [repr(system.store.payloads)]
+    queued = [message for queue in system.bus.queues for message in system.bus.messages(queue)]
+    texts += [repr(message) for message in [*ear.sent, *queued] if not is_the_sender_s(message)]
     return texts
 
 
@@ -86,194 +86,201 @@ def is_the_sender_s(message: Message) -> bool:
     return bool(json.loads(message.body)["source_queue"] == QUEUES.orders)
 
 
-async def command(made: Kit, order_id: str, verb: Verb, step: str, given: Any) -> None:
+async def command(system: Kit, order_id: str, verb: Verb, step: str, content: Any) -> None:
     """Give a command with an input, as the command and the desk do."""
-    text = commands.checked_input(json.dumps(given).encode(), "--input", made.context.codec)
-    asked = [Asked(order_id=order_id, seq=made.order(order_id).seq)]
-    await made.run(
-        commands.send(made.bus, asked, Intent(verb=verb, by="ann", step=step, input=text), QUEUES)
+    text = commands.checked_input(json.dumps(content).encode(), "--input", system.context.codec)
+    targets = [OrderCommand(order_id=order_id, seq=system.order(order_id).seq)]
+    await system.run(
+        commands.send(
+            system.bus, targets, Intent(verb=verb, by="ann", step=step, input=text), QUEUES
+        )
     )
-    await made.drain()
+    await system.drain()
 
 
-async def callback_of(made: Kit, order_id: str) -> Callback:
+async def callback_of(system: Kit, order_id: str) -> Callback:
     """Return the callback that the first step of a new order waits for."""
-    given: list[Callback] = []
+    callbacks: list[Callback] = []
 
     async def ask(call: Call) -> Any:
-        given.append(call.callback(HOUR))
+        callbacks.append(call.callback(HOUR))
         return AwaitCallback(HOUR)
 
-    made.agents["stock"].then(ask)
-    await made.submit(order(order_id, order=CONTENT), f"m-{order_id}")
-    await made.drain()
-    return given[0]
+    system.agents["stock"].then(ask)
+    await system.submit(order(order_id, order=CONTENT), f"m-{order_id}")
+    await system.drain()
+    return callbacks[0]
 
 
-async def post(made: Kit, callback: Callback, result: Any) -> int:
+async def post(system: Kit, callback: Callback, result: Any) -> int:
     body = json.dumps({"outcome": "done", "result": result}).encode()
-    return (await made.run(made.callbacks.answer(callback.token, None, body))).status
+    return (await system.run(system.callbacks.answer(callback.token, None, body))).status
 
 
-async def orders_that_are_done_or_undone(made: Kit) -> None:
-    stock, payment = made.agents["stock"], made.agents["payment"]
+async def orders_that_are_done_or_undone(system: Kit) -> None:
+    stock, payment = system.agents["stock"], system.agents["payment"]
     stock.then(RESULT)
     payment.then(StillRunning(timedelta(seconds=5)), LARGE_RESULT)
-    await made.submit(order(order=CONTENT))
-    await made.drain()
-    await made.later(6)
-    await made.drain()
-    assert made.state() == "Processed"
-    await made.submit(order(order=CONTENT), "m-2")  # the same again
-    await made.submit(order(order=LARGE), "m-3")  # other content under its id
-    assert {one.reason for one in made.rejected()} == {"order-id-taken"}
+    await system.submit(order(order=CONTENT))
+    await system.drain()
+    await system.later(6)
+    await system.drain()
+    assert system.state() == "Processed"
+    await system.submit(order(order=CONTENT), "m-2")  # the same again
+    await system.submit(order(order=LARGE), "m-3")  # other content under its id
+    assert {rejection.reason for rejection in system.rejected()} == {"order-id-taken"}
     stock.then(LARGE_RESULT)
     payment.then(RESULT)
-    await made.submit(order("L-1", order=LARGE), "m-4")
-    await made.drain()
-    assert made.state("L-1") == "Processed"
+    await system.submit(order("L-1", order=LARGE), "m-4")
+    await system.drain()
+    assert system.state("L-1") == "Processed"
     stock.then(TransientError("busy"), RESULT)
     payment.then(RefusedError("declined", "no"))
-    await made.submit(order("U-1", order=CONTENT), "m-5")
-    await made.drain()
-    assert made.state("U-1") == "Compensated"
+    await system.submit(order("U-1", order=CONTENT), "m-5")
+    await system.drain()
+    assert system.state("U-1") == "Compensated"
 
 
-async def inputs_of_an_operator(made: Kit) -> None:
-    made.agents["stock"].then(RefusedError("sold-out", "no"), RESULT)
-    made.agents["payment"].then(RefusedError("declined", "no"))
-    await made.submit(order("E-1", order=CONTENT, workflow="care"), "m-6")
-    await made.drain()
-    await command(made, "E-1", verb=Verb.RESUBMIT, step="reserve", given=EDITED)
-    await command(made, "E-1", verb=Verb.SKIP, step="pay", given=RESULT)
-    assert made.state("E-1") == "Processed"
-    assert made.agents["stock"].calls[-1][1].order == EDITED
+async def inputs_of_an_operator(system: Kit) -> None:
+    system.agents["stock"].then(RefusedError("sold-out", "no"), RESULT)
+    system.agents["payment"].then(RefusedError("declined", "no"))
+    await system.submit(order("E-1", order=CONTENT, workflow="care"), "m-6")
+    await system.drain()
+    await command(system, "E-1", verb=Verb.RESUBMIT, step="reserve", content=EDITED)
+    await command(system, "E-1", verb=Verb.SKIP, step="pay", content=RESULT)
+    assert system.state("E-1") == "Processed"
+    assert system.agents["stock"].calls[-1][1].order == EDITED
 
 
-async def results_from_outside(made: Kit) -> None:
+async def results_from_outside(system: Kit) -> None:
     for order_id, result in (("C-1", RESULT), ("C-2", LARGE_RESULT)):
-        callback = await callback_of(made, order_id)
-        assert [await post(made, callback, result) for _ in range(2)] == [202, 202]
-        assert await post(made, callback, {"other": MARK}) == 409
-        await made.drain()
-        assert await post(made, callback, result) == 200
-        assert made.agents["payment"].calls[-1][1].results == {"reserve": result}
+        callback = await callback_of(system, order_id)
+        assert [await post(system, callback, result) for _ in range(2)] == [202, 202]
+        assert await post(system, callback, {"other": MARK}) == 409
+        await system.drain()
+        assert await post(system, callback, result) == 200
+        assert system.agents["payment"].calls[-1][1].results == {"reserve": result}
 
 
-async def faults_and_dead_letters(made: Kit) -> None:
+async def faults_and_dead_letters(system: Kit) -> None:
     faults = (StoreFault.UNAVAILABLE, StoreFault.LOST_ANSWER, StoreFault.CONFLICT)
     for number, fault in enumerate(faults):
         body = order(f"F-{number}", order=LARGE)
-        made.store.fail_next("commit", fault)
+        system.store.fail_next("commit", fault)
         with suppress(StoreUnavailableError):
-            await made.submit(body, f"f-{number}")
-        await made.run(made.dead_letters.handle(letter(body, QUEUES.orders, f"f-{number}")))
+            await system.submit(body, f"f-{number}")
+        await system.run(system.dead_letters.handle(letter(body, QUEUES.orders, f"f-{number}")))
     for number, lost in enumerate((BusFault.UNAVAILABLE, BusFault.LOST_ANSWER)):
-        made.bus.fail_next(lost)
+        system.bus.fail_next(lost)
         with suppress(BusUnavailableError):
-            await made.submit(order(f"B-{number}", order=CONTENT), f"b-{number}")
-    await made.drain()
-    await made.submit(order("D-1", order=CONTENT), "d-1")
-    await made.submit(order("D-2", order=LARGE), "d-2")
+            await system.submit(order(f"B-{number}", order=CONTENT), f"b-{number}")
+    await system.drain()
+    await system.submit(order("D-1", order=CONTENT), "d-1")
+    await system.submit(order("D-2", order=LARGE), "d-2")
     for _ in range(2):
-        await made.step(QUEUES.scheduler)
-        request = made.bus.take(QUEUES.agent("stock"))
+        await system.step(QUEUES.scheduler)
+        request = system.bus.take(QUEUES.agent("stock"))
         assert request is not None
-        await made.run(made.dead_letters.handle(letter(request)))
+        await system.run(system.dead_letters.handle(letter(request)))
 
 
-async def deferred_messages(made: Kit) -> None:
+async def deferred_messages(system: Kit) -> None:
     """The queue of the application, and that of callbacks, are away at the end."""
-    callback = await callback_of(made, "H-1")
-    away = {SHOP, QUEUES.callbacks}
-    made.bus.plan = lambda message: BusFault.UNAVAILABLE if message.queue in away else None
-    assert await post(made, callback, RESULT) == 202
-    made.agents["stock"].then(RESULT)
-    await made.submit(order("H-2", order=CONTENT), "h-2")
-    await made.drain()
-    assert {message.queue for message in made.store._deferred.values()} == away
+    callback = await callback_of(system, "H-1")
+    queues = {SHOP, QUEUES.callbacks}
+    system.bus.plan = lambda message: BusFault.UNAVAILABLE if message.queue in queues else None
+    assert await post(system, callback, RESULT) == 202
+    system.agents["stock"].then(RESULT)
+    await system.submit(order("H-2", order=CONTENT), "h-2")
+    await system.drain()
+    assert {message.queue for message in system.store._deferred.values()} == queues
 
 
-async def every_path(made: Kit) -> Ear:
+async def every_path(system: Kit) -> Ear:
     """Take content and results along every path there is."""
-    ear = Ear(made)
-    await orders_that_are_done_or_undone(made)
-    await inputs_of_an_operator(made)
-    await results_from_outside(made)
-    await faults_and_dead_letters(made)
-    await deferred_messages(made)
+    ear = Ear(system)
+    await orders_that_are_done_or_undone(system)
+    await inputs_of_an_operator(system)
+    await results_from_outside(system)
+    await faults_and_dead_letters(system)
+    await deferred_messages(system)
     return ear
 
 
 async def test_content_is_in_nothing_that_is_stored_sent_held_or_put_aside() -> None:
-    made = kit(CHAIN, CARE, codec=CheapCodec())
-    texts = texts_of(made, await every_path(made))
+    system = kit(CHAIN, CARE, codec=CheapCodec())
+    texts = texts_of(system, await every_path(system))
     assert [text[:300] for text in texts if MARK in text] == []
 
 
 async def test_without_a_codec_the_same_run_has_content_at_every_place_that_is_looked_at() -> None:
-    made = kit(CHAIN, CARE)
-    ear = await every_path(made)
-    sent = {message.queue for message in ear.sent if MARK in repr(message)}
-    agents = {QUEUES.agent(name) for name in made.agents}
-    assert sent >= {*agents, QUEUES.replies, QUEUES.scheduler, QUEUES.callbacks, SHOP}
-    letters = [one for one in made.rejected() if MARK in one.body]
-    assert {one.source_queue for one in letters} == {QUEUES.orders, QUEUES.agent("stock")}
-    held = {message.queue for message in made.store._deferred.values() if MARK in repr(message)}
-    assert held == {SHOP, QUEUES.callbacks}
-    orders = [stored.order for stored in made.store.orders.values()]
-    inline = [one for one in orders if isinstance(one.details.payload, str)]
+    system = kit(CHAIN, CARE)
+    ear = await every_path(system)
+    queues = {message.queue for message in ear.sent if MARK in repr(message)}
+    agents = {QUEUES.agent(name) for name in system.agents}
+    assert queues >= {*agents, QUEUES.replies, QUEUES.scheduler, QUEUES.callbacks, SHOP}
+    letters = [rejection for rejection in system.rejected() if MARK in rejection.body]
+    assert {rejection.source_queue for rejection in letters} == {
+        QUEUES.orders,
+        QUEUES.agent("stock"),
+    }
+    deferred_queues = {
+        message.queue for message in system.store._deferred.values() if MARK in repr(message)
+    }
+    assert deferred_queues == {SHOP, QUEUES.callbacks}
+    orders = [stored.order for stored in system.store.orders.values()]
+    inline = [order for order in orders if isinstance(order.details.payload, str)]
     assert len(inline) > 5
-    assert all(MARK in repr(one) for one in inline)
-    assert MARK in repr(made.store.payloads)
+    assert all(MARK in repr(order) for order in inline)
+    assert MARK in repr(system.store.payloads)
 
 
 async def test_agents_get_plain_content_and_an_application_with_the_codec_reads_results() -> None:
-    made = kit(codec=CheapCodec())
-    made.agents["stock"].then(RESULT)
-    made.agents["payment"].then(RESULT, RefusedError("no", "no"))
-    await made.submit(order(order=CONTENT))
-    await made.drain()
-    call = made.agents["payment"].calls[0][1]
+    system = kit(codec=CheapCodec())
+    system.agents["stock"].then(RESULT)
+    system.agents["payment"].then(RESULT, RefusedError("no", "no"))
+    await system.submit(order(order=CONTENT))
+    await system.drain()
+    call = system.agents["payment"].calls[0][1]
     assert (call.order, call.results) == (CONTENT, {"reserve": RESULT})
-    results = made.events()[-1].data.results
+    results = system.events()[-1].data.results
     assert results is not None
     text = bytes(results["pay"]).decode()
     assert json.loads(decode_content(text, CheapCodec())) == RESULT
 
 
 async def test_a_step_waits_for_a_missing_key_and_one_incident_tells_of_all_orders() -> None:
-    made = kit(codec=CheapCodec())
+    system = kit(codec=CheapCodec())
     for number in range(3):
-        await made.submit(order(f"O-{number}", order=CONTENT), f"m-{number}")
-    without = [kit(beside=made), kit(beside=made, codec=CheapCodec("other"))]
-    for other in without:
+        await system.submit(order(f"O-{number}", order=CONTENT), f"m-{number}")
+    systems = [kit(beside=system), kit(beside=system, codec=CheapCodec("other"))]
+    for other in systems:
         await other.drain()
-        await made.later(13)
-    assert [call for agent in made.agents.values() for call in agent.calls] == []
-    alerts = [one.scope for one in made.alerts() if one.kind == "unreadable"]
+        await system.later(13)
+    assert [call for agent in system.agents.values() for call in agent.calls] == []
+    alerts = [alert.scope for alert in system.alerts() if alert.kind == "unreadable"]
     assert alerts == ["payload codec"]
     for _ in range(4):
-        await made.later(13)
-        await made.sweep()
-        await made.drain()
+        await system.later(13)
+        await system.sweep()
+        await system.drain()
     for number in range(3):
-        assert made.state(f"O-{number}") == "Processed"
-        assert made.order(f"O-{number}").failure_count == 0
+        assert system.state(f"O-{number}") == "Processed"
+        assert system.order(f"O-{number}").failure_count == 0
 
 
 async def test_an_order_from_before_the_codec_is_carried_on_and_its_results_are_encoded() -> None:
-    made = kit()
-    await made.submit(order(order=CONTENT))
-    made = kit(beside=made, codec=CheapCodec())
-    await made.drain()
-    assert made.state() == "Processed"
-    assert made.agents["payment"].calls[0][1].order == CONTENT
-    details, results = made.order().details, [step.result for step in made.order().steps]
+    system = kit()
+    await system.submit(order(order=CONTENT))
+    system = kit(beside=system, codec=CheapCodec())
+    await system.drain()
+    assert system.state() == "Processed"
+    assert system.agents["payment"].calls[0][1].order == CONTENT
+    details, results = system.order().details, [step.result for step in system.order().steps]
     assert details.payload == json.dumps(CONTENT)
-    assert [isinstance(one, str) and is_encoded(one) for one in results] == [True, True]
-    await made.submit(order(order=CONTENT), "m-2")
-    assert made.events()[-1].data.duplicate  # the hash is of the plain content
+    assert [isinstance(result, str) and is_encoded(result) for result in results] == [True, True]
+    await system.submit(order(order=CONTENT), "m-2")
+    assert system.events()[-1].data.duplicate  # the hash is of the plain content
 
 
 def test_text_that_nests_too_deep_is_not_encoded() -> None:
@@ -282,46 +289,50 @@ def test_text_that_nests_too_deep_is_not_encoded() -> None:
 
 @pytest.mark.parametrize("codec", [None, CheapCodec()])
 async def test_nobody_outside_may_say_that_content_is_encoded(codec: CheapCodec | None) -> None:
-    made = kit(CHAIN, CARE, codec=codec)
+    system = kit(CHAIN, CARE, codec=codec)
     forged = {"$encoded": "k1.1.e30="}
-    await made.submit(order("X-1", order=forged))
-    assert [one.reason for one in made.rejected()] == ["invalid-order"]
-    callback = await callback_of(made, "X-2")
-    assert await post(made, callback, forged) == 400
-    made.agents["stock"].then(forged)
-    await made.submit(order("X-3", workflow="care"), "m-3")
-    await made.drain()
-    error = made.order("X-3").steps[0].error
+    await system.submit(order("X-1", order=forged))
+    assert [rejection.reason for rejection in system.rejected()] == ["invalid-order"]
+    callback = await callback_of(system, "X-2")
+    assert await post(system, callback, forged) == 400
+    system.agents["stock"].then(forged)
+    await system.submit(order("X-3", workflow="care"), "m-3")
+    await system.drain()
+    error = system.order("X-3").steps[0].error
     assert error is not None
     assert error.code == "result-not-plain"
 
 
 async def test_an_input_that_the_scheduler_cannot_decode_is_refused() -> None:
-    made = kit(CARE, codec=CheapCodec())
-    made.agents["stock"].then(RefusedError("no", "no"))
-    await made.submit(order(workflow="care"))
-    await made.drain()
+    system = kit(CARE, codec=CheapCodec())
+    system.agents["stock"].then(RefusedError("no", "no"))
+    await system.submit(order(workflow="care"))
+    await system.drain()
     text = encode_content(json.dumps(EDITED), CheapCodec("other"))
     intent = Intent(verb=Verb.RESUBMIT, by="ann", step="reserve", input=text)
-    await made.run(
-        commands.send(made.bus, [Asked(order_id="O-1", seq=made.order().seq)], intent, QUEUES)
+    await system.run(
+        commands.send(
+            system.bus, [OrderCommand(order_id="O-1", seq=system.order().seq)], intent, QUEUES
+        )
     )
-    await made.drain()
-    assert "its input is not accepted: the key other is missing" in made.alerts()[-1].text
+    await system.drain()
+    assert "its input is not accepted: the key other is missing" in system.alerts()[-1].text
 
 
 async def test_an_input_in_plain_text_is_encoded_at_the_scheduler() -> None:
-    made = kit(CARE, codec=CheapCodec())
-    made.agents["stock"].then(RefusedError("no", "no"))
-    await made.submit(order(workflow="care"))
-    await made.drain()
+    system = kit(CARE, codec=CheapCodec())
+    system.agents["stock"].then(RefusedError("no", "no"))
+    await system.submit(order(workflow="care"))
+    await system.drain()
     intent = Intent(verb=Verb.RESUBMIT, by="ann", step="reserve", input=json.dumps(EDITED))
-    await made.run(
-        commands.send(made.bus, [Asked(order_id="O-1", seq=made.order().seq)], intent, QUEUES)
+    await system.run(
+        commands.send(
+            system.bus, [OrderCommand(order_id="O-1", seq=system.order().seq)], intent, QUEUES
+        )
     )
-    await made.drain()
-    assert made.agents["stock"].calls[-1][1].order == EDITED
-    assert is_encoded(made.order().steps[0].call.edited or "")
+    await system.drain()
+    assert system.agents["stock"].calls[-1][1].order == EDITED
+    assert is_encoded(system.order().steps[0].call.edited or "")
 
 
 # Limits are those of the text as it is stored
@@ -332,42 +343,43 @@ def fernet(*keys: bytes) -> FernetCodec:
 
 
 async def test_the_largest_order_is_accepted_and_reaches_its_agent() -> None:
-    made = kit(codec=fernet())
+    system = kit(codec=fernet())
     room = ORDER_BYTES_MAX - len(order(order={"text": ""}))
     content = {"text": "x" * room}
-    await made.submit(order(order=content))
-    await made.drain()
-    assert made.state() == "Processed"
-    assert made.agents["stock"].calls[0][1].order == content
-    payload = made.order().details.payload
+    await system.submit(order(order=content))
+    await system.drain()
+    assert system.state() == "Processed"
+    assert system.agents["stock"].calls[0][1].order == content
+    payload = system.order().details.payload
     assert isinstance(payload, PayloadRef)
     assert payload.size > 1.3 * ORDER_BYTES_MAX
 
 
 async def test_a_result_is_too_large_if_it_is_as_it_is_stored() -> None:
     codec = fernet()
-    fits, over = RESULT_BYTES_MAX * 3 // 4 - 200, RESULT_BYTES_MAX * 3 // 4
-    text = encode_result("x" * fits, "payment", codec)
+    largest, too_large = RESULT_BYTES_MAX * 3 // 4 - 200, RESULT_BYTES_MAX * 3 // 4
+    text = encode_result("x" * largest, "payment", codec)
     assert isinstance(text, str)
     assert RESULT_BYTES_MAX - 300 < len(text) <= RESULT_BYTES_MAX
-    fault = encode_result("x" * over, "payment", codec)
+    fault = encode_result("x" * too_large, "payment", codec)
     assert isinstance(fault, Fault)
     assert fault.code == "result-too-large"
-    assert not isinstance(encode_result("x" * over, "payment"), Fault)
-    made = kit(codec=codec)
-    callback = await callback_of(made, "C-1")
-    assert await post(made, callback, "x" * over) == 400
-    assert await post(made, callback, "x" * fits) == 202  # what was too large is not its result
+    assert not isinstance(encode_result("x" * too_large, "payment"), Fault)
+    system = kit(codec=codec)
+    callback = await callback_of(system, "C-1")
+    assert await post(system, callback, "x" * too_large) == 400
+    # What was too large is not its result.
+    assert await post(system, callback, "x" * largest) == 202
 
 
 async def test_a_result_that_is_large_only_once_it_is_encoded_is_offloaded() -> None:
-    made = kit(codec=fernet())
+    system = kit(codec=fernet())
     result = "x" * (RESULT_INLINE_BYTES_MAX - 1000)
-    made.agents["stock"].then(result)
-    await made.submit()
-    await made.drain()
-    assert isinstance(made.order().steps[0].result, PayloadRef)
-    assert made.agents["payment"].calls[0][1].results == {"reserve": result}
+    system.agents["stock"].then(result)
+    await system.submit()
+    await system.drain()
+    assert isinstance(system.order().steps[0].result, PayloadRef)
+    assert system.agents["payment"].calls[0][1].results == {"reserve": result}
 
 
 def test_an_input_is_too_large_if_it_is_as_it_is_stored() -> None:
@@ -430,18 +442,18 @@ def test_all_other_text_is_plain(text: str) -> None:
 
 
 async def test_an_order_is_decoded_for_people_as_far_as_the_keys_go() -> None:
-    made = kit(codec=CheapCodec())
-    await made.submit(order(order=CONTENT))
-    made = kit(beside=made, codec=CheapCodec())
-    made.agents["stock"].then(RESULT)
-    await made.drain()
-    whole = decode_order(made.order(), CheapCodec())
-    assert whole.details.payload == json.dumps(CONTENT)
-    assert json.loads(str(whole.steps[0].result)) == RESULT
-    assert decode_order(made.order(), CheapCodec("other")) == made.order()
-    assert decode_order(made.order(), None) is made.order()
+    system = kit(codec=CheapCodec())
+    await system.submit(order(order=CONTENT))
+    system = kit(beside=system, codec=CheapCodec())
+    system.agents["stock"].then(RESULT)
+    await system.drain()
+    decoded_order = decode_order(system.order(), CheapCodec())
+    assert decoded_order.details.payload == json.dumps(CONTENT)
+    assert json.loads(str(decoded_order.steps[0].result)) == RESULT
+    assert decode_order(system.order(), CheapCodec("other")) == system.order()
+    assert decode_order(system.order(), None) is system.order()
     ref = PayloadRef("0" * 64, 1, 1)
-    lost = replace(made.order(), details=replace(made.order().details, payload=ref))
+    lost = replace(system.order(), details=replace(system.order().details, payload=ref))
     assert decode_order(lost, CheapCodec()).details.payload is ref
 
 
@@ -457,26 +469,26 @@ def test_the_command_decodes_with_the_keys_and_without_them_shows_what_is_stored
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = Fernet.generate_key().decode()
-    night.made = kit(CARE, beside=night.made, codec=FernetCodec([key]))
+    night.system = kit(CARE, beside=night.system, codec=FernetCodec([key]))
     night.fail("A", RefusedError("declined", "no"))
     assert list(show(night)["Payload"]) == ["$encoded"]
     monkeypatch.setenv("SAS_PAYLOAD_KEYS", key)
     assert show(night)["Payload"] == {"amount": 12.50}
-    dry = night.sas("skip", "A", "--dry-run", "--input", f'"{MARK}"')
-    assert "count as done, with the result encrypted: pay" in dry.out
+    dry_run = night.sas("skip", "A", "--dry-run", "--input", f'"{MARK}"')
+    assert "count as done, with the result encrypted: pay" in dry_run.out
     assert night.sas("resubmit", "A", "--yes", "--input", f'{{"card": "{MARK}"}}').code == 0
-    assert MARK not in repr(night.sent)
+    assert MARK not in repr(night.sent_messages)
     assert show(night)["Steps"][1]["Edited"] == {"card": MARK}
     monkeypatch.setenv("SAS_PAYLOAD_KEYS", "no-key")
     night.sas("show", "A", "--json", "--content").refused(2, "SAS_PAYLOAD_KEYS: give Fernet keys")
 
 
 def test_encoded_content_that_was_shown_is_taken_back_as_an_input(night: Night) -> None:
-    night.made = kit(CARE, beside=night.made, codec=CheapCodec())
+    night.system = kit(CARE, beside=night.system, codec=CheapCodec())
     night.fail("A", RefusedError("declined", "no"))
-    given = json.dumps(show(night)["Payload"])
-    assert night.sas("resubmit", "A", "--yes", "--input", given).code == 0
-    assert night.made.agents["payment"].calls[-1][1].order == {"amount": 12.50}
+    content = json.dumps(show(night)["Payload"])
+    assert night.sas("resubmit", "A", "--yes", "--input", content).code == 0
+    assert night.system.agents["payment"].calls[-1][1].order == {"amount": 12.50}
 
 
 class Broken(CheapCodec):
@@ -487,15 +499,15 @@ class Broken(CheapCodec):
 
 
 async def test_a_bug_of_the_codec_undoes_nothing() -> None:
-    made = kit(codec=Broken())
-    await made.submit()
+    system = kit(codec=Broken())
+    await system.submit()
     for _ in range(8):
-        await made.drain()
-        await made.later(31)
-        await made.sweep()
-    assert made.agents["stock"].calls == []
-    assert made.order().failure_count == 0
-    assert made.state() in {"Pending", "Processing"}
+        await system.drain()
+        await system.later(31)
+        await system.sweep()
+    assert system.agents["stock"].calls == []
+    assert system.order().failure_count == 0
+    assert system.state() in {"Pending", "Processing"}
 
 
 def test_an_encoding_that_fails_is_a_dependency_that_is_away() -> None:
@@ -515,9 +527,9 @@ class Garbled(CheapCodec):
 
 
 async def test_content_that_is_no_json_once_decoded_waits() -> None:
-    made = kit(codec=Garbled())
-    await made.submit()
-    await made.drain()
-    assert made.agents["stock"].calls == []
-    assert [alert.kind for alert in made.alerts()] == ["unreadable"]
-    assert "is not JSON" in made.alerts()[0].text
+    system = kit(codec=Garbled())
+    await system.submit()
+    await system.drain()
+    assert system.agents["stock"].calls == []
+    assert [alert.kind for alert in system.alerts()] == ["unreadable"]
+    assert "is not JSON" in system.alerts()[0].text

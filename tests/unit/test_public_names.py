@@ -15,20 +15,20 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize("name", sas.__all__)
 def test_a_public_name_exists_and_has_a_docstring(name: str) -> None:
-    found = getattr(sas, name)
-    assert inspect.getdoc(found)
+    value = getattr(sas, name)
+    assert inspect.getdoc(value)
     assert f"``{name}``" in str(sas.__doc__)
 
 
 def test_the_types_that_a_checker_sees_are_those_that_python_loads() -> None:
     tree = ast.parse((ROOT / "sas" / "__init__.py").read_text(encoding="utf-8"))
-    seen = next(node for node in tree.body if isinstance(node, ast.If))
-    named: dict[str, str] = {}
-    for node in seen.body:
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    modules: dict[str, str] = {}
+    for node in block.body:
         assert isinstance(node, ast.ImportFrom)
-        named.update((one.name, str(node.module)) for one in node.names)
-    assert sorted(named) == sas.__all__
-    assert {name: sas._WHERE.get(name, sas._PORTS) for name in sas.__all__} == named
+        modules.update((alias.name, str(node.module)) for alias in node.names)
+    assert sorted(modules) == sas.__all__
+    assert {name: sas._WHERE.get(name, sas._PORTS) for name in sas.__all__} == modules
 
 
 def test_a_name_that_is_not_there_is_refused_with_where_to_look() -> None:

@@ -51,7 +51,7 @@ AWAY = Scan(at=T0, oldest={}, away_since=BEFORE)
 
 
 @pytest.mark.parametrize(
-    ("found", "excuse", "since"),
+    ("scan", "excuse", "since"),
     [
         (scan(), None, None),
         (scan(other=BEFORE, moves=True), None, None),
@@ -78,13 +78,13 @@ AWAY = Scan(at=T0, oldest={}, away_since=BEFORE)
     ],
 )
 def test_a_queue_excuses_a_step_by_what_was_read(
-    found: Scan, excuse: Excuse | None, since: datetime | None
+    scan: Scan, excuse: Excuse | None, since: datetime | None
 ) -> None:
-    assert (rules.excuse_of(found, MINE), rules.waits_since(found, MINE)) == (excuse, since)
+    assert (rules.excuse_of(scan, MINE), rules.waits_since(scan, MINE)) == (excuse, since)
 
 
 @pytest.mark.parametrize(
-    ("own", "decided"),
+    ("scan", "decided"),
     [
         (scan(mine=BEFORE), True),
         (AWAY, True),
@@ -94,13 +94,13 @@ def test_a_queue_excuses_a_step_by_what_was_read(
     ],
 )
 def test_the_queue_of_the_agent_decides_alone_while_it_has_the_request_or_is_away(
-    own: Scan, decided: bool
+    scan: Scan, decided: bool
 ) -> None:
-    assert rules.is_decided(own, MINE) is decided
+    assert rules.is_decided(scan, MINE) is decided
 
 
 @pytest.mark.parametrize(
-    ("found", "step", "callbacks", "counts"),
+    ("scan", "step", "callbacks", "counts"),
     [
         (scan(), DOING, False, True),
         (scan(), DOING, True, False),
@@ -110,9 +110,9 @@ def test_the_queue_of_the_agent_decides_alone_while_it_has_the_request_or_is_awa
     ],
 )
 def test_a_queue_of_callbacks_counts_only_for_a_step_that_it_may_concern(
-    found: Scan, step: StepRecord, callbacks: bool, counts: bool
+    scan: Scan, step: StepRecord, callbacks: bool, counts: bool
 ) -> None:
-    assert rules.counts(found, MINE, step, callbacks=callbacks) is counts
+    assert rules.counts(scan, MINE, step, callbacks=callbacks) is counts
 
 
 def test_a_queue_that_moves_wins_then_one_that_is_away_then_a_stuck_one() -> None:
@@ -136,12 +136,12 @@ def test_a_queue_moves_for_some_minutes_after_a_message_was_seen_to_leave_it() -
     moved = rules.scan_of([second], unchanged, T0 + SECOND, full=False)
     assert moved.moves
     for waited, moves in ((MOVES_WITHIN, True), (MOVES_WITHIN + SECOND, False)):
-        again = rules.scan_of([second], moved, T0 + SECOND + waited, full=False)
-        assert again.moves is moves
+        last_scan = rules.scan_of([second], moved, T0 + SECOND + waited, full=False)
+        assert last_scan.moves is moves
 
 
 def test_a_scan_has_the_oldest_message_of_each_owner_and_not_what_comes_much_later() -> None:
-    seen = [
+    messages = [
         Seen(message_id="m-1", enqueued_at=T0, owner=MINE),
         Seen(message_id="m-2", enqueued_at=BEFORE, owner=MINE, put_back=True),
         Seen(message_id="m-3", enqueued_at=T0 + SOON, owner=OTHER),
@@ -153,11 +153,11 @@ def test_a_scan_has_the_oldest_message_of_each_owner_and_not_what_comes_much_lat
         ),
         Seen(message_id="m-5", enqueued_at=BEFORE, owner=None, put_back=True),
     ]
-    found = rules.scan_of(seen, None, T0, full=True)
-    assert found.oldest == {MINE: BEFORE, OTHER: T0 + SOON}
-    assert found.put_back == {MINE}
-    assert found.ids == {"m-1", "m-2", "m-5"}
-    assert found.full
+    scan = rules.scan_of(messages, None, T0, full=True)
+    assert scan.oldest == {MINE: BEFORE, OTHER: T0 + SOON}
+    assert scan.put_back == {MINE}
+    assert scan.ids == {"m-1", "m-2", "m-5"}
+    assert scan.full
 
 
 def test_a_queue_is_away_since_the_first_scan_that_failed() -> None:

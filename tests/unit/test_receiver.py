@@ -65,8 +65,8 @@ class Door:
         self.reports: list[str] = []
         self.seen: list[Delivery] = []
 
-    async def reported(self, wrong: Exception) -> None:
-        self.reports.append(str(wrong))
+    async def reported(self, error: Exception) -> None:
+        self.reports.append(str(error))
 
     async def handler(self, delivery: Delivery) -> str:
         self.seen.append(delivery)
@@ -85,9 +85,9 @@ class Door:
 
     async def next(self) -> Message:
         await self.clock.advance(DELAY_MAX_S)
-        found = self.bus.take(QUEUE)
-        assert found is not None
-        return found
+        message = self.bus.take(QUEUE)
+        assert message is not None
+        return message
 
 
 def delivered(message: Message) -> Delivery:
@@ -108,19 +108,19 @@ FIRST = Delivery(
 async def test_a_message_whose_store_is_away_comes_again_with_its_own_id_and_properties() -> None:
     door = Door(StoreUnavailableError("away"))
     assert await door.receive(FIRST) is None
-    again = await door.next()
-    assert again.message_id != FIRST.message_id
-    assert await door.receive(again) == "handled"
-    assert [one.message_id for one in door.seen] == [FIRST.message_id] * 2
+    copy = await door.next()
+    assert copy.message_id != FIRST.message_id
+    assert await door.receive(copy) == "handled"
+    assert [delivery.message_id for delivery in door.seen] == [FIRST.message_id] * 2
     assert door.seen[1].properties["traceparent"] == "00-1"
 
 
 @pytest.mark.parametrize("own_bytes", [0, PUT_BACK_BYTES - 1024])
 async def test_the_largest_order_is_put_back_whatever_its_message_carries(own_bytes: int) -> None:
     """The message has the longest MessageId, trace and source, and was put back before."""
-    away = OtherVersionError("away")
-    away.put_back_with[LEFT_SINCE] = key_time(datetime.now(UTC))
-    door = Door(*[away] * 3)
+    error = OtherVersionError("away")
+    error.put_back_with[LEFT_SINCE] = key_time(datetime.now(UTC))
+    door = Door(*[error] * 3)
     properties = {
         "traceparent": "t" * 55,
         "tracestate": "s" * 512,
@@ -146,7 +146,7 @@ async def test_a_dead_letter_that_is_put_back_keeps_the_queue_it_came_from() -> 
     await door.receive(replace(FIRST, source_queue="orders"))
     await door.receive(await door.next())
     await door.receive(await door.next())
-    assert [one.source_queue for one in door.seen] == ["orders"] * 3
+    assert [delivery.source_queue for delivery in door.seen] == ["orders"] * 3
 
 
 async def test_a_property_of_the_sender_does_not_hide_where_a_dead_letter_came_from() -> None:
@@ -170,11 +170,11 @@ async def test_a_message_that_was_given_up_rests_longer_and_longer_up_to_an_hour
     while await door.receive(message) is None:
         before = door.clock.now()
         await door.clock.advance(GivenUpError.delay_max_s)
-        found = door.bus.take(QUEUE)
-        assert found is not None
-        assert found.scheduled_at is not None
-        pauses.append((found.scheduled_at - before).total_seconds())
-        message = found
+        copy = door.bus.take(QUEUE)
+        assert copy is not None
+        assert copy.scheduled_at is not None
+        pauses.append((copy.scheduled_at - before).total_seconds())
+        message = copy
     assert pauses[0] <= 1
     assert DELAY_MAX_S < pauses[-1] <= GivenUpError.delay_max_s
     assert len(pauses) == 20
@@ -186,7 +186,7 @@ async def test_an_outage_of_any_length_burns_no_delivery_and_is_over_within_half
     while (result := await door.receive(message)) is None:
         message = await door.next()
     assert result == "handled"
-    assert {one.count for one in door.seen} == {1}
+    assert {delivery.count for delivery in door.seen} == {1}
     assert all(delay_s(times) <= DELAY_MAX_S for times in range(400))
 
 
@@ -199,9 +199,9 @@ async def test_a_redelivery_puts_the_same_copy_back_and_duplicate_detection_drop
 
 
 async def test_what_an_error_asks_for_is_among_the_properties_of_the_copy() -> None:
-    away = BusUnavailableError("away")
-    away.put_back_with["sas_call_state"] = "tried"
-    door = Door(away, StoreUnavailableError("away"))
+    outage = BusUnavailableError("away")
+    outage.put_back_with["sas_call_state"] = "tried"
+    door = Door(outage, StoreUnavailableError("away"))
     await door.receive(FIRST)
     await door.receive(await door.next())
     assert (await door.next()).properties["sas_call_state"] == "tried"
@@ -225,15 +225,15 @@ async def test_a_message_that_no_queue_may_be_sent_for_now_waits_too() -> None:
 async def test_a_function_that_must_end_has_the_supervisor_send_its_message_later() -> None:
     door = Door(*(BusUnavailableError("away") for _ in range(1000)))
     door.bus.plan = lambda _: BusFault.UNAVAILABLE
-    began = door.clock.now()
+    start = door.clock.now()
     assert await door.receive(FIRST) is None
-    took = door.clock.now() - began
-    assert MINUTES - timedelta(minutes=1) < took <= MINUTES
+    duration = door.clock.now() - start
+    assert MINUTES - timedelta(minutes=1) < duration <= MINUTES
     (due,) = await door.due()
     assert isinstance(due, DeferredDue)
-    held = await door.store.deferred(due)
-    assert held is not None
-    assert (held.queue, held.body, held.properties[FIRST_ID]) == (QUEUE, b"{}", FIRST.message_id)
+    copy = await door.store.deferred(due)
+    assert copy is not None
+    assert (copy.queue, copy.body, copy.properties[FIRST_ID]) == (QUEUE, b"{}", FIRST.message_id)
 
 
 async def test_a_function_that_must_end_gives_the_message_back_to_the_host_if_all_is_away() -> None:
@@ -247,13 +247,13 @@ async def test_a_function_that_must_end_gives_the_message_back_to_the_host_if_al
 async def test_a_handler_that_ignores_the_end_of_its_function_is_cut_off_and_comes_again() -> None:
     door = Door()
     cancelled: list[timedelta] = []
-    began = door.clock.now()
+    start = door.clock.now()
 
     async def endless(_: Delivery) -> None:
         try:
             await door.clock.sleep(7200)
         finally:
-            cancelled.append(door.clock.now() - began)
+            cancelled.append(door.clock.now() - start)
 
     assert await door.clock.run(door.receiver.receive(endless, FIRST)) is None
     assert cancelled == [MINUTES + CUT_AFTER]
@@ -261,8 +261,8 @@ async def test_a_handler_that_ignores_the_end_of_its_function_is_cut_off_and_com
 
 
 def test_a_handler_that_is_cut_off_is_put_back_before_the_host_ends_its_worker() -> None:
-    puts_back = timedelta(seconds=10 + STORE_RETRY_S)  # a send without an answer, and a row
-    assert timedelta(seconds=CUT_OFF_S) > CUT_AFTER + puts_back
+    put_back_time = timedelta(seconds=10 + STORE_RETRY_S)  # a send without an answer, and a row
+    assert timedelta(seconds=CUT_OFF_S) > CUT_AFTER + put_back_time
     least = {CONNECTION: "Endpoint=sb://x/", "SAS_TABLES": "AccountName=x"}
     limit = host_rules(Path(__file__).parents[2]).function_timeout
     assert read_config(least).function_time.total_seconds() + CUT_OFF_S <= limit.total_seconds()
@@ -283,9 +283,9 @@ async def test_a_time_out_of_the_handler_itself_is_poison_like_any_other_bug() -
 
 async def test_the_handler_knows_when_its_function_ends() -> None:
     door = Door()
-    began = door.clock.now()
+    start = door.clock.now()
     await door.receive(FIRST)
-    assert door.seen[0].ends_at == began + MINUTES
+    assert door.seen[0].ends_at == start + MINUTES
 
 
 async def test_a_message_that_fails_is_logged_with_its_queue_since_the_host_may_not_export_it(
@@ -300,10 +300,10 @@ async def test_a_message_that_fails_is_logged_with_its_queue_since_the_host_may_
     assert record.exc_info[0] is LookupError
 
 
-@pytest.mark.parametrize("wrong", [ValueError("poison"), KeyError("bug")])
-async def test_poison_is_not_put_back_so_that_its_queue_dead_letters_it(wrong: Exception) -> None:
-    door = Door(wrong)
-    with pytest.raises(type(wrong)):
+@pytest.mark.parametrize("error", [ValueError("poison"), KeyError("bug")])
+async def test_poison_is_not_put_back_so_that_its_queue_dead_letters_it(error: Exception) -> None:
+    door = Door(error)
+    with pytest.raises(type(error)):
         await door.receive(FIRST)
     assert not await door.bus.peek(QUEUE, 10)
 
@@ -350,18 +350,18 @@ async def test_a_dead_letter_that_was_put_back_before_is_put_back_again_after_it
         properties=copy.properties,
         sequence=1,
     )
-    ((planned,), _) = redrive([letter], QUEUE + DEAD_LETTERS, None, Queues())
-    assert planned.move.message is not None
-    await door.receive(planned.move.message)
-    again = await door.next()
-    assert again.message_id != copy.message_id, "duplicate detection would drop it"
-    assert (again.body, again.properties[FIRST_ID]) == (b"{}", "m")
+    ((letter_move,), _) = redrive([letter], QUEUE + DEAD_LETTERS, ids=None, queues=Queues())
+    assert letter_move.move.message is not None
+    await door.receive(letter_move.move.message)
+    second_copy = await door.next()
+    assert second_copy.message_id != copy.message_id, "duplicate detection would drop it"
+    assert (second_copy.body, second_copy.properties[FIRST_ID]) == (b"{}", "m")
 
 
 async def test_a_message_that_waits_longer_than_a_deploy_for_a_newer_version_is_reported() -> None:
-    lacks = OtherVersionError("a message has format 2")
-    lacks.put_back_with["sas_left_since"] = "2026-01-01T00:00:00.000000Z"
-    door = Door(*[lacks] * 40)
+    error = OtherVersionError("a message has format 2")
+    error.put_back_with["sas_left_since"] = "2026-01-01T00:00:00.000000Z"
+    door = Door(*[error] * 40)
     assert await door.receive(FIRST) is None
     for _ in range(5):
         assert await door.receive(await door.next()) is None

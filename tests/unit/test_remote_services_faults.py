@@ -109,9 +109,9 @@ def test_without_rates_nothing_fails_and_at_rate_one_everything_does() -> None:
 def test_unusable_faults_are_refused_with_what_is_allowed(
     changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(FaultsError) as raised:
+    with pytest.raises(FaultsError) as error:
         Faults().changed(changes)
-    assert str(raised.value).startswith(message)
+    assert str(error.value).startswith(message)
 
 
 def test_changing_one_fault_leaves_the_others() -> None:

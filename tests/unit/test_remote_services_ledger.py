@@ -97,10 +97,10 @@ def test_whatever_the_order_of_calls_no_key_has_two_effects_and_none_outlives_it
             ledger.execute(key, order_id, "content", NOW)
     keys = [effect["key"] for effect in ledger.effects()]
     in_force = {e["order_id"] for e in ledger.effects() if e["undone_at"] is None}
-    asked = {order_id for verb, order_id in calls if verb == "do"}
+    order_ids = {order_id for verb, order_id in calls if verb == "do"}
     undone = {order_id for verb, order_id in calls if verb == "undo"}
     assert len(keys) == len(set(keys))
-    assert in_force == asked - undone
+    assert in_force == order_ids - undone
     assert ledger.doubled() == []
 
 
@@ -113,15 +113,15 @@ def test_a_ledger_with_a_file_outlives_its_process_even_when_the_last_line_was_c
     first.execute("b/stock", "b", "content", NOW)
     first.undo("a/stock", NOW + timedelta(seconds=1))
     first.undo("never/done", NOW)
-    with file.open("ab") as torn:
-        torn.write(b'["do","c/stock"')
-    again = Ledger("R", file=file)
-    assert again.effects() == first.effects()
-    assert again.state_of("a/stock", "content") is KeyState.UNDONE
-    assert again.state_of("never/done", "content") is KeyState.UNDONE
-    assert again.state_of("b/stock", "other") is KeyState.REUSED
-    assert again.execute("d/stock", "d", "content", NOW).number == "R-000003"
-    again.close()
+    with file.open("ab") as stream:
+        stream.write(b'["do","c/stock"')
+    second = Ledger("R", file=file)
+    assert second.effects() == first.effects()
+    assert second.state_of("a/stock", "content") is KeyState.UNDONE
+    assert second.state_of("never/done", "content") is KeyState.UNDONE
+    assert second.state_of("b/stock", "other") is KeyState.REUSED
+    assert second.execute("d/stock", "d", "content", NOW).number == "R-000003"
+    second.close()
     first.close()
     third = Ledger("R", file=file)
     third.close()

@@ -34,9 +34,9 @@ def test_every_order_fits_the_bodies_of_stock_and_shipping(orders: list[dict[str
 
 
 def test_the_same_content_written_otherwise_has_the_same_fingerprint() -> None:
-    one = b'{"order_id":"a","customer_id":"X","amount":"1.00","currency":"EUR"}'
+    first = b'{"order_id":"a","customer_id":"X","amount":"1.00","currency":"EUR"}'
     other = b'{ "currency":"EUR", "amount":"1.00", "customer_id":"\\u0058", "order_id":"a" }'
-    third = one.replace(b"1.00", b"1.01")
+    third = first.replace(b"1.00", b"1.01")
     payment = CONTRACTS["payment"]
-    assert fingerprint(decode(one, payment)) == fingerprint(decode(other, payment))
-    assert fingerprint(decode(one, payment)) != fingerprint(decode(third, payment))
+    assert fingerprint(decode(first, payment)) == fingerprint(decode(other, payment))
+    assert fingerprint(decode(first, payment)) != fingerprint(decode(third, payment))

@@ -49,35 +49,35 @@ def sides(deploy_wait: timedelta = NO_TIME) -> tuple[Kit, Kit]:
     return kit(CHAIN, CARE, instance="older", beside=newer, deploy_wait=deploy_wait), newer
 
 
-async def receive(made: Kit, message: Message) -> object:
+async def receive(system: Kit, message: Message) -> object:
     """Hand a message over as the Functions host does: through the receiver."""
-    given = delivery(message)
-    return await receive_as(made, message.queue, given)
+    arrival = delivery(message)
+    return await receive_as(system, message.queue, arrival)
 
 
-async def receive_as(made: Kit, queue: str, given: Delivery) -> object:
+async def receive_as(system: Kit, queue: str, arrival: Delivery) -> object:
     handlers: dict[str, Callable[[Delivery], Awaitable[object]]] = {
-        QUEUES.orders: made.submitter.handle,
-        QUEUES.scheduler: made.scheduler.handle,
-        QUEUES.replies: made.scheduler.handle_reply,
-        QUEUES.agent("stock"): made.actors["stock"].handle,
-        QUEUES.dead_letters: made.dead_letters.handle,
+        QUEUES.orders: system.submitter.handle,
+        QUEUES.scheduler: system.scheduler.handle,
+        QUEUES.replies: system.scheduler.handle_reply,
+        QUEUES.agent("stock"): system.actors["stock"].handle,
+        QUEUES.dead_letters: system.dead_letters.handle,
     }
     receiver = Receiver(
-        bus=made.bus,
-        clock=made.clock,
+        bus=system.bus,
+        clock=system.clock,
         function_time=timedelta(minutes=9),
-        external=made.context.external,
-        report_mismatch=made.context.report_mismatch,
+        external=system.context.external,
+        report_mismatch=system.context.report_mismatch,
     )
-    return await made.run(receiver.receive(handlers[queue], given))
+    return await system.run(receiver.receive(handlers[queue], arrival))
 
 
-async def comes_again(made: Kit, queue: str, seconds: float = 1.0) -> Message:
-    await made.later(seconds)
-    found = made.bus.take(queue)
-    assert found is not None
-    return found
+async def comes_again(system: Kit, queue: str, seconds: float = 1.0) -> Message:
+    await system.later(seconds)
+    message = system.bus.take(queue)
+    assert message is not None
+    return message
 
 
 async def test_a_wake_and_a_reply_that_an_older_instance_takes_come_again_after_a_second() -> None:
@@ -105,52 +105,54 @@ INTERNAL = (QUEUES.scheduler, QUEUES.replies, QUEUES.agent("stock"))
 @pytest.mark.parametrize("dead", [False, True], ids=["", "dead letter"])
 @pytest.mark.parametrize("queue", INTERNAL)
 async def test_a_message_of_a_newer_format_is_put_back_by_its_actor(queue: str, dead: bool) -> None:
-    made = kit(CHAIN, CARE)
+    system = kit(CHAIN, CARE)
     message = Message(queue, "m-1", NEWER_BODY)
-    own = QUEUES.dead_letters if dead else queue
+    source = QUEUES.dead_letters if dead else queue
     for _ in range(12):
-        assert await receive_as(made, own, letter(message) if dead else delivery(message)) is None
-        again = await comes_again(made, own, DELAY_MAX_S)
-        assert again.body == NEWER_BODY
-    assert (made.rejected(), made.alerts(), made.store.orders) == ([], [], {})
+        assert (
+            await receive_as(system, source, letter(message) if dead else delivery(message)) is None
+        )
+        copy = await comes_again(system, source, DELAY_MAX_S)
+        assert copy.body == NEWER_BODY
+    assert (system.rejected(), system.alerts(), system.store.orders) == ([], [], {})
 
 
 async def test_an_order_of_a_newer_format_is_left_alone_and_reported_if_that_lasts() -> None:
-    made = kit(CHAIN, CARE, duplicate_window=timedelta(minutes=10))
-    await made.submit(order())
-    await made.step(QUEUES.scheduler)
-    before = made.order()
-    made.store.formats["O-1"] = FORMAT + 1
-    made.context.kept.forget("O-1")
-    assert await receive(made, done()) is None
-    await made.later(31)
-    swept = await made.run(made.supervisor.sweep())
-    assert (swept.done, swept.failed, swept.left, made.alerts()) == ({}, 0, 1, [])
+    system = kit(CHAIN, CARE, duplicate_window=timedelta(minutes=10))
+    await system.submit(order())
+    await system.step(QUEUES.scheduler)
+    before = system.order()
+    system.store.formats["O-1"] = FORMAT + 1
+    system.context.kept.forget("O-1")
+    assert await receive(system, done()) is None
+    await system.later(31)
+    report = await system.run(system.supervisor.sweep())
+    assert (report.done, report.failed, report.left, system.alerts()) == ({}, 0, 1, [])
     for _ in range(20):
-        await made.later(61)
-        await made.sweep()
-    assert made.order() == before
-    assert {(alert.kind, alert.scope) for alert in made.alerts()} == {
+        await system.later(61)
+        await system.sweep()
+    assert system.order() == before
+    assert {(alert.kind, alert.scope) for alert in system.alerts()} == {
         ("not-runnable", "newer format")
     }
-    assert "deploy it again" in made.alerts()[0].text
-    del made.store.formats["O-1"]
-    await receive(made, await comes_again(made, QUEUES.replies))
-    assert made.states()[0] == "Processed"
+    assert "deploy it again" in system.alerts()[0].text
+    del system.store.formats["O-1"]
+    await receive(system, await comes_again(system, QUEUES.replies))
+    assert system.states()[0] == "Processed"
 
 
-@pytest.mark.parametrize(("number", "left"), [(FORMAT, 0), (FORMAT + 1, 1)])
+@pytest.mark.parametrize(("number", "left_count"), [(FORMAT, 0), (FORMAT + 1, 1)])
 async def test_a_due_row_of_an_unknown_kind_is_left_with_its_order_or_is_broken(
-    number: int, left: int
+    number: int, left_count: int
 ) -> None:
-    made = kit(CHAIN, CARE)
-    await made.submit(order())
-    made.store.formats["O-1"] = number
-    row = OtherDue(made.clock.now(), "O-1", "due|newly|O-1")
-    made.store._due[made.store.shards[0]]["newly"] = row
-    swept = await made.run(made.supervisor.sweep())
-    assert (swept.left, swept.failed) == (left, 1 - left)
-    assert [alert.kind for alert in made.alerts()] == ["unreadable"] * (1 - left)
+    system = kit(CHAIN, CARE)
+    await system.submit(order())
+    system.store.formats["O-1"] = number
+    row = OtherDue(system.clock.now(), "O-1", "due|newly|O-1")
+    system.store._due[system.store.shards[0]]["newly"] = row
+    report = await system.run(system.supervisor.sweep())
+    assert (report.left, report.failed) == (left_count, 1 - left_count)
+    assert [alert.kind for alert in system.alerts()] == ["unreadable"] * (1 - left_count)
 
 
 async def test_a_wake_of_a_finished_order_needs_no_workflow() -> None:
@@ -161,8 +163,8 @@ async def test_a_wake_of_a_finished_order_needs_no_workflow() -> None:
     await newer.hand(wake)
     await newer.drain()
     assert newer.state() == "Processed"
-    late = replace(wake, body=wake.body.replace(b"/1/", b"/9/"))
-    result = await receive(older, late)
+    late_wake = replace(wake, body=wake.body.replace(b"/1/", b"/9/"))
+    result = await receive(older, late_wake)
     assert result is not None
     assert newer.bus.messages(QUEUES.scheduler) == []
 
@@ -180,24 +182,24 @@ async def test_an_order_of_a_newer_version_is_left_to_a_newer_instance() -> None
     assert newer.store.orders == {}
     await receive(newer, await comes_again(newer, QUEUES.orders))
     assert newer.order().details.version == 2
-    assert newer.told() == ["received"]
+    assert newer.notices() == ["received"]
     assert newer.rejected() == []
 
 
 async def test_an_order_of_a_workflow_that_nobody_has_is_rejected_after_about_a_minute() -> None:
     older, _ = sides(deploy_wait=DEPLOY_WAIT)
-    began = older.clock.now()
+    start = older.clock.now()
     await receive(older, Message(QUEUES.orders, "m-1", order(workflow="nothing")))
     while not older.rejected():
         assert older.alerts() == []
         await older.later(0.5)
-        while found := older.bus.take(QUEUES.orders):
-            await receive(older, found)
-    waited = older.clock.now() - began
+        while message := older.bus.take(QUEUES.orders):
+            await receive(older, message)
+    waited = older.clock.now() - start
     assert DEPLOY_WAIT <= waited <= DEPLOY_WAIT + timedelta(seconds=12)
-    (kept,) = older.rejected()
-    assert (kept.reason, kept.message_id) == ("unknown-workflow", "m-1")
-    assert older.told() == ["rejected"]
+    (rejection,) = older.rejected()
+    assert (rejection.reason, rejection.message_id) == ("unknown-workflow", "m-1")
+    assert older.notices() == ["rejected"]
 
 
 @pytest.mark.parametrize("since", ["tomorrow", "2999-01-01T00:00:00.000000Z", ""])
@@ -210,7 +212,7 @@ async def test_a_sender_cannot_make_its_order_wait_for_ever(since: str) -> None:
         if await receive(older, message) is None and older.rejected():
             break
         message = await comes_again(older, QUEUES.orders, 20)
-    assert [kept.reason for kept in older.rejected()] == ["unknown-workflow"]
+    assert [rejection.reason for rejection in older.rejected()] == ["unknown-workflow"]
 
 
 async def test_a_command_is_left_to_a_newer_instance_and_refused_if_there_is_none() -> None:
@@ -224,12 +226,12 @@ async def test_a_command_is_left_to_a_newer_instance_and_refused_if_there_is_non
     await receive(newer, again)
     assert newer.words()[-1] == "cancelled"
     await older.later(DEPLOY_WAIT.total_seconds())
-    late = command("cancel", newer.order().seq, "w-2")
-    assert await receive(older, late) is None
+    late_command = command("cancel", newer.order().seq, "w-2")
+    assert await receive(older, late_command) is None
     for _ in range(20):
         await older.later(12)
-        while found := older.bus.take(QUEUES.scheduler):
-            await receive(older, found)
+        while message := older.bus.take(QUEUES.scheduler):
+            await receive(older, message)
     refused = [alert for alert in older.alerts() if alert.kind == "command-refused"]
     assert "deploy it again as it was" in refused[0].text
 
@@ -248,81 +250,86 @@ async def test_an_agent_calls_nothing_for_a_workflow_that_its_instance_lacks() -
     assert newer.state() == "Processed"
 
 
-def redeployed(made: Kit, *workflows: Workflow) -> Application:
+def redeployed(system: Kit, *workflows: Workflow) -> Application:
     """Return what a start with these workflows makes over the same table and bus."""
-    business = replace(made.business, workflows=Workflows(workflows))
+    business = replace(system.business, workflows=Workflows(workflows))
     config = settings("redeployed", circuit=BreakerPolicy(failures_max=0), callback_keys=KEYS)
-    return assemble(made.store, made.bus, clock=made.clock, business=business, settings=config)
+    return assemble(
+        system.store, system.bus, clock=system.clock, business=business, settings=config
+    )
 
 
 async def test_a_workflow_redefined_under_its_version_puts_messages_back_with_one_alert() -> None:
-    made = kit(duplicate_window=timedelta(minutes=10))
-    right = redeployed(made, CHAIN, CARE)
+    system = kit(duplicate_window=timedelta(minutes=10))
+    original = redeployed(system, CHAIN, CARE)
     order_message = Message(QUEUES.orders, "m-1", order())
-    await made.run(right.receiver.receive(right.submitter.handle, delivery(order_message)))
-    wake = made.bus.take(QUEUES.scheduler)
+    await system.run(original.receiver.receive(original.submitter.handle, delivery(order_message)))
+    wake = system.bus.take(QUEUES.scheduler)
     assert wake is not None
-    wrong = redeployed(made, replace(CHAIN, steps=CHAIN.steps[:1]), CARE)
+    redefined = redeployed(system, replace(CHAIN, steps=CHAIN.steps[:1]), CARE)
     for _ in range(40):
         assert (
-            await made.run(wrong.receiver.receive(wrong.scheduler.handle, delivery(wake))) is None
+            await system.run(redefined.receiver.receive(redefined.scheduler.handle, delivery(wake)))
+            is None
         )
-        await made.run(wrong.supervisor.sweep())
-        wake = await comes_again(made, QUEUES.scheduler, DELAY_MAX_S)
-    (told, later) = made.alerts()
-    assert (told.kind, told.scope) == ("not-runnable", "workflow chain 1")
-    assert "give the new definition a version of its own" in told.text
-    assert (later.scope, later.id) == (told.scope, told.id[:-1] + "2")
-    await made.run(right.receiver.receive(right.scheduler.handle, delivery(wake)))
-    await made.drain()
-    assert made.state() == "Processed"
-    assert made.rejected() == []
+        await system.run(redefined.supervisor.sweep())
+        wake = await comes_again(system, QUEUES.scheduler, DELAY_MAX_S)
+    (alert, later) = system.alerts()
+    assert (alert.kind, alert.scope) == ("not-runnable", "workflow chain 1")
+    assert "give the new definition a version of its own" in alert.text
+    assert (later.scope, later.id) == (alert.scope, alert.id[:-1] + "2")
+    await system.run(original.receiver.receive(original.scheduler.handle, delivery(wake)))
+    await system.drain()
+    assert system.state() == "Processed"
+    assert system.rejected() == []
 
 
 async def test_a_wrong_number_of_shards_puts_messages_back_with_one_alert_a_day() -> None:
-    made = kit(duplicate_window=timedelta(days=7))
-    app = redeployed(made, CHAIN, CARE)
-    begin = made.store._begin
+    system = kit(duplicate_window=timedelta(days=7))
+    app = redeployed(system, CHAIN, CARE)
+    begin = system.store._begin
 
     async def refuse(*_args: object) -> NoReturn:
         raise StoreMismatchError("the table was created with 16 shards", "number of shards")
 
-    made.store._begin = refuse  # type: ignore[method-assign,assignment]
+    system.store._begin = refuse  # type: ignore[method-assign,assignment]
     message = Message(QUEUES.orders, "m-1", order())
     for _ in range(40):
-        assert await made.run(app.receiver.receive(app.submitter.handle, delivery(message))) is None
+        assert (
+            await system.run(app.receiver.receive(app.submitter.handle, delivery(message))) is None
+        )
         with pytest.raises(StoreUnavailableError):
-            await made.run(app.supervisor.sweep())
-        message = await comes_again(made, QUEUES.orders, DELAY_MAX_S)
-    (told,) = made.alerts()
-    assert (told.kind, told.scope) == ("not-runnable", "number of shards")
-    assert "put back" in told.text
-    made.store._begin = begin  # type: ignore[method-assign]
-    await made.run(app.receiver.receive(app.submitter.handle, delivery(message)))
-    await made.drain()
-    assert made.state() == "Processed"
+            await system.run(app.supervisor.sweep())
+        message = await comes_again(system, QUEUES.orders, DELAY_MAX_S)
+    (alert,) = system.alerts()
+    assert (alert.kind, alert.scope) == ("not-runnable", "number of shards")
+    assert "put back" in alert.text
+    system.store._begin = begin  # type: ignore[method-assign]
+    await system.run(app.receiver.receive(app.submitter.handle, delivery(message)))
+    await system.drain()
+    assert system.state() == "Processed"
 
 
 async def test_a_queue_that_is_not_created_yet_puts_messages_back_and_is_reported_once() -> None:
-    made = kit(duplicate_window=timedelta(days=7))
-    app = redeployed(made, CHAIN, CARE)
-    missing = made.bus.queues.pop(QUEUES.agent("stock"))
-    await made.submit(order())
-    wake = made.bus.take(QUEUES.scheduler)
+    system = kit(duplicate_window=timedelta(days=7))
+    app = redeployed(system, CHAIN, CARE)
+    queue = system.bus.queues.pop(QUEUES.agent("stock"))
+    await system.submit(order())
+    wake = system.bus.take(QUEUES.scheduler)
     assert wake is not None
     for _ in range(20):
-        assert await made.run(app.receiver.receive(app.scheduler.handle, delivery(wake))) is None
-        await made.run(app.supervisor.sweep())
-        wake = await comes_again(made, QUEUES.scheduler, DELAY_MAX_S)
-    (told,) = made.alerts()
-    assert (told.kind, told.scope) == ("queue-delay", f"queue {missing.name}")
-    assert "put back" in told.text
-    assert [step.failure_count for step in made.order().steps] == [0, 0]
-    made.bus.queues[missing.name] = missing
-    await made.run(app.receiver.receive(app.scheduler.handle, delivery(wake)))
-    await made.drain()
-    assert made.state() == "Processed"
-    assert made.rejected() == []
+        assert await system.run(app.receiver.receive(app.scheduler.handle, delivery(wake))) is None
+        await system.run(app.supervisor.sweep())
+        wake = await comes_again(system, QUEUES.scheduler, DELAY_MAX_S)
+    (alert,) = system.alerts()
+    assert (alert.kind, alert.scope) == ("queue-delay", f"queue {queue.name}")
+    assert "put back" in alert.text
+    assert [step.failure_count for step in system.order().steps] == [0, 0]
+    system.bus.queues[queue.name] = queue
+    await system.run(app.receiver.receive(app.scheduler.handle, delivery(wake)))
+    await system.drain()
+    assert system.state() == "Processed"
+    assert system.rejected() == []
 
 
 async def expired() -> tuple[Kit, Kit]:
@@ -338,8 +345,8 @@ async def expired() -> tuple[Kit, Kit]:
 async def test_a_supervisor_leaves_a_due_row_to_a_newer_instance() -> None:
     older, newer = await expired()
     before = newer.order()
-    swept = await older.run(older.supervisor.sweep())
-    assert (swept.done, swept.failed, swept.left) == ({}, 0, 1)
+    report = await older.run(older.supervisor.sweep())
+    assert (report.done, report.failed, report.left) == ({}, 0, 1)
     assert newer.order() == before
     await newer.later(LEASE_TIME.total_seconds())
     assert await newer.sweep() == {"step reset": 1}
@@ -348,11 +355,11 @@ async def test_a_supervisor_leaves_a_due_row_to_a_newer_instance() -> None:
 
 async def test_a_lone_supervisor_that_left_a_due_row_sweeps_at_every_firing() -> None:
     older, _ = await expired()
-    led = []
+    leads = []
     for _ in range(4):
-        led.append((await older.run(older.supervisor.sweep())).led)
+        leads.append((await older.run(older.supervisor.sweep())).led)
         await older.later(10)
-    assert led == [True] * 4
+    assert leads == [True] * 4
 
 
 async def test_a_version_that_is_missing_for_longer_than_a_deploy_takes_is_an_incident() -> None:

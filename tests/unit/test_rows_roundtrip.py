@@ -101,13 +101,13 @@ def test_an_order_id_comes_back_from_its_key_and_needs_no_quoting(order_id: str)
 
 
 @given(ORDER_ID, ORDER_ID)
-def test_different_orders_have_different_keys_and_ranges_apart(one: str, other: str) -> None:
-    if one == other:
+def test_different_orders_have_different_keys_and_ranges_apart(first: str, other: str) -> None:
+    if first == other:
         return
-    low, high = keys.aggregate(one)
+    low, high = keys.aggregate(first)
     for key in (keys.state(other), keys.details(other), keys.step(other, 7), keys.result(other, 7)):
         assert not low <= key < high
-    low, high = keys.journals(one)
+    low, high = keys.journals(first)
     assert not low <= keys.journal(other, 3) < high
 
 
@@ -158,12 +158,12 @@ def test_what_is_due_at_or_before_a_moment_is_in_its_range_and_nothing_else(
 
 def test_the_longest_key_stays_below_what_azurite_and_the_service_allow() -> None:
     longest = "%" * 100
-    made = [
+    longest_keys = [
         keys.due(StepDue(at=NOW, order_id=longest, step=29, epoch=2**31)),
         keys.result(longest, 29),
         keys.cause(longest, "x" * 10_000),
     ]
-    assert max(map(utf16_units, made)) < 512
+    assert max(map(utf16_units, longest_keys)) < 512
 
 
 STEP = StepRecord(
@@ -224,15 +224,15 @@ def test_the_records_of_these_tests_leave_no_field_at_its_default(record: Any) -
     assert [f.name for f in fields(record) if getattr(record, f.name) in empty] == []
 
 
-def stored(*made: rows.Entity) -> dict[str, rows.Entity]:
+def stored(*entities: rows.Entity) -> dict[str, rows.Entity]:
     """Return rows by their key, as the table has them."""
-    return {row["RowKey"]: rows.stored("00", row) for row in made}
+    return {row["RowKey"]: rows.stored("00", row) for row in entities}
 
 
 def rows_of(order: Order) -> dict[str, rows.Entity]:
-    own = order.order_id
-    made = [rows.details_row(order), rows.state_row(order, "commit")]
-    return stored(*made, *(rows.step_row(own, step) for step in order.steps))
+    order_id = order.order_id
+    entities = [rows.details_row(order), rows.state_row(order, "commit")]
+    return stored(*entities, *(rows.step_row(order_id, step) for step in order.steps))
 
 
 def bare(step: StepRecord) -> StepRecord:
@@ -247,14 +247,14 @@ def bare(step: StepRecord) -> StepRecord:
     ids=["every field set", "every field at its default"],
 )
 def test_no_field_of_an_order_is_lost_in_its_rows(order: Order) -> None:
-    made = [rows.details_row(order), rows.state_row(order, "commit")]
-    made += [rows.step_row("o'1", step) for step in order.steps]
-    made += [
+    entities = [rows.details_row(order), rows.state_row(order, "commit")]
+    entities += [rows.step_row("o'1", step) for step in order.steps]
+    entities += [
         rows.error_row("o'1", step.number, step.last_error)
         for step in order.steps
         if step.last_error is not None
     ]
-    by_key = stored(*made)
+    by_key = stored(*entities)
     read = rows.order_from("o'1", by_key, "etag")
     assert read == order
     assert [step.last_error for step in read.steps] == [step.last_error for step in order.steps]
@@ -276,10 +276,14 @@ def test_every_form_of_a_step_is_read_as_written(
 ) -> None:
     step = replace(STEP, number=0, process_state=state, turn=turn, undo=status)
     order = replace(ORDER, steps=(step,))
-    made = [rows.details_row(order), rows.state_row(order, "commit"), rows.step_row("o'1", step)]
-    row = made[-1]
+    entities = [
+        rows.details_row(order),
+        rows.state_row(order, "commit"),
+        rows.step_row("o'1", step),
+    ]
+    row = entities[-1]
     assert (row["LockedBy"], row["CompleteBy"] is None) == (step.locked_by, turn is None)
-    assert rows.order_from("o'1", stored(*made), "etag").steps == (step,)
+    assert rows.order_from("o'1", stored(*entities), "etag").steps == (step,)
 
 
 def test_a_step_with_one_agent_and_an_order_that_is_not_urgent_fill_no_column_for_it() -> None:
@@ -291,16 +295,16 @@ def test_a_step_with_one_agent_and_an_order_that_is_not_urgent_fill_no_column_fo
 
 
 @pytest.mark.parametrize(
-    "missing", [keys.state("o'1"), keys.details("o'1"), keys.step("o'1", 0), keys.result("o'1", 0)]
+    "key", [keys.state("o'1"), keys.details("o'1"), keys.step("o'1", 0), keys.result("o'1", 0)]
 )
-def test_an_order_with_a_row_missing_is_refused_not_guessed(missing: str) -> None:
+def test_an_order_with_a_row_missing_is_refused_not_guessed(key: str) -> None:
     step = replace(STEP, number=0, result="x" * 20_000)
     order = Order(details=DETAILS, steps=(step,), seq=9)
-    made = [rows.details_row(order), rows.state_row(order, "commit")]
-    made += [rows.step_row("o'1", step), rows.result_row("o'1", step)]
-    by_key = stored(*made)
+    entities = [rows.details_row(order), rows.state_row(order, "commit")]
+    entities += [rows.step_row("o'1", step), rows.result_row("o'1", step)]
+    by_key = stored(*entities)
     assert rows.order_from("o'1", by_key, "etag") == order
-    del by_key[missing]
+    del by_key[key]
     with pytest.raises(CorruptOrderError, match=r"order o'1: .*missing"):
         rows.order_from("o'1", by_key, "etag")
 
@@ -398,20 +402,20 @@ WRONG_STEP: tuple[tuple[str, rows.Entity], ...] = (
 
 
 @pytest.mark.parametrize(
-    ("key", "says", "columns"),
+    ("key", "text", "columns"),
     [
-        *((keys.state("o'1"), *one) for one in WRONG_COLUMNS),
-        *((keys.step("o'1", 1), *one) for one in WRONG_STEP),
+        *((keys.state("o'1"), *case) for case in WRONG_COLUMNS),
+        *((keys.step("o'1", 1), *case) for case in WRONG_STEP),
         (keys.details("o'1"), "Payload00", {"Payload00": None}),
     ],
 )
 def test_a_column_that_is_missing_unknown_or_wrong_makes_the_order_unreadable(
-    key: str, says: str, columns: rows.Entity
+    key: str, text: str, columns: rows.Entity
 ) -> None:
     by_key = rows_of(ORDER)
     row = by_key[key] | columns
     by_key[key] = {name: value for name, value in row.items() if value is not None}
-    with pytest.raises(CorruptOrderError, match=says):
+    with pytest.raises(CorruptOrderError, match=text):
         rows.order_from("o'1", by_key, "etag")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from sas.adapters.tables import keys
 from sas.adapters.tables.operations import Operation, operations
-from sas.domain.change import Change, DeadlineDue, Origin, first_change, next_change
+from sas.domain.change import Change, DeadlineDue, Trigger, change_of
 from sas.domain.claim import claim
 from sas.domain.messages import JournalEntry, JournalWord
 from sas.domain.order import Details, Fault, Order, Ready, StepRecord, StepState
@@ -30,15 +30,15 @@ DETAILS = Details(
 
 
 def rules_of(steps: int) -> Rules:
-    made = tuple(Step(f"s-{n}", agent="inventory", after=(), undo=Undo()) for n in range(steps))
-    return Workflow("order", version=1, steps=made).rules
+    defined_steps = tuple(
+        Step(f"s-{n}", agent="inventory", after=(), undo=Undo()) for n in range(steps)
+    )
+    return Workflow("order", version=1, steps=defined_steps).rules
 
 
 def submitted(rules: Rules) -> Change:
-    decision = submit(rules, now=NOW)
-    return first_change(
-        DETAILS, decision, Origin(by="me", commit_id="c1", cause="orders:1", at=NOW)
-    )
+    trigger = Trigger(by="me", cause="orders:1")
+    return change_of(None, submit(DETAILS, rules), trigger, commit_id="c1", now=NOW)
 
 
 def changed(before: Order, after: Order, cause: str | None = "scheduler:1") -> Change:
@@ -56,40 +56,43 @@ def changed(before: Order, after: Order, cause: str | None = "scheduler:1") -> C
     )
 
 
-def verbs(made: list[Operation]) -> list[tuple[str, str]]:
+def verbs(batch: list[Operation]) -> list[tuple[str, str]]:
     return [
-        (operation.verb, operation.row_key.removeprefix("order|order-1|")) for operation in made
+        (operation.verb, operation.row_key.removeprefix("order|order-1|")) for operation in batch
     ]
 
 
 def test_a_first_change_creates_the_state_row_first() -> None:
-    made = operations(submitted(rules_of(1)))
-    named = verbs(made)
-    assert named[0] == ("create", "a|state")
-    assert named[1:4] == [
+    batch = operations(submitted(rules_of(1)))
+    row_verbs = verbs(batch)
+    assert row_verbs[0] == ("create", "a|state")
+    assert row_verbs[1:4] == [
         ("upsert", "a|details"),
         ("upsert", "a|step|00"),
         ("create", "b|journal|0000000001"),
     ]
-    assert named[4] == ("create", keys.cause("order-1", "orders:1").removeprefix("order|order-1|"))
-    assert [verb for verb, key in named[5:] if key.startswith("due|")] == ["upsert"]
-    assert made[3].row["CommitId"] == "c1"
+    assert row_verbs[4] == (
+        "create",
+        keys.cause("order-1", "orders:1").removeprefix("order|order-1|"),
+    )
+    assert [verb for verb, key in row_verbs[5:] if key.startswith("due|")] == ["upsert"]
+    assert batch[3].row["CommitId"] == "c1"
 
 
 def test_a_later_change_writes_changed_steps_only_under_the_loaded_etag() -> None:
     rules = rules_of(3)
     order = replace(submitted(rules).after, token="etag-7")
     steps = (order.steps[0], replace(order.steps[1], epoch=1), order.steps[2])
-    made = operations(changed(order, replace(order, steps=steps)))
-    assert [key for _, key in verbs(made) if key.startswith("a|")] == ["a|state", "a|step|01"]
-    assert made[0].verb == "update"
-    assert made[0].etag == "etag"
+    batch = operations(changed(order, replace(order, steps=steps)))
+    assert [key for _, key in verbs(batch) if key.startswith("a|")] == ["a|state", "a|step|01"]
+    assert batch[0].verb == "update"
+    assert batch[0].etag == "etag"
 
 
 def test_a_change_that_leaves_a_step_due_as_it_was_touches_no_due_row() -> None:
     order = submitted(rules_of(2)).after
-    made = operations(changed(order, order))
-    assert [key for _, key in verbs(made)] == [
+    batch = operations(changed(order, order))
+    assert [key for _, key in verbs(batch)] == [
         "a|state",
         "b|journal|0000000002",
         keys.cause("order-1", "scheduler:1").removeprefix("order|order-1|"),
@@ -117,8 +120,8 @@ def test_a_large_result_has_a_row_of_its_own_only_as_long_as_it_is_large(
     order = submitted(rules_of(1)).after
     old = replace(order, steps=(replace(order.steps[0], result=before),))
     new = replace(order, steps=(replace(order.steps[0], result=after),))
-    named = verbs(operations(changed(old, new)))
-    assert [entry for entry in named if entry[1].startswith("a|step")] == written
+    row_verbs = verbs(operations(changed(old, new)))
+    assert [entry for entry in row_verbs if entry[1].startswith("a|step")] == written
 
 
 def test_without_a_cause_there_is_no_cause_row() -> None:
@@ -144,7 +147,7 @@ def worst_change(steps: int) -> Change:
     others = [replace(ready, number=n, name=f"s-{n}") for n in range(1, steps)]
     old = (failed, *others)
     later = Ready(NOW + timedelta(1))
-    new = tuple(replace(one, turn=later) for one in (ready, *others))
+    new = tuple(replace(step, turn=later) for step in (ready, *others))
     new = (replace(new[0], result="x" * 20_000), *new[1:])
     before = Order(details=DETAILS, steps=old, seq=1, stopped_at=NOW, deadline=NOW)
     after = Order(
@@ -154,9 +157,9 @@ def worst_change(steps: int) -> Change:
 
 
 def test_thirty_steps_that_all_change_need_ninety_eight_operations_on_as_many_rows() -> None:
-    made = operations(worst_change(30))
-    assert len(made) == 98
-    assert len({operation.row_key for operation in made}) == 98
+    batch = operations(worst_change(30))
+    assert len(batch) == 98
+    assert len({operation.row_key for operation in batch}) == 98
 
 
 def test_more_than_a_hundred_operations_are_refused_before_anything_is_sent() -> None:
@@ -170,16 +173,15 @@ def test_a_deadline_has_a_due_row_of_its_own_until_it_no_longer_matters() -> Non
     row = keys.due(DeadlineDue(NOW + timedelta(days=1), "order-1"))
     assert ("upsert", row) in verbs(operations(changed(order, with_deadline)))
     assert ("delete", row) in verbs(operations(changed(with_deadline, order)))
-    kept = verbs(operations(changed(with_deadline, with_deadline)))
-    assert row not in [key for _, key in kept]
+    changes = verbs(operations(changed(with_deadline, with_deadline)))
+    assert row not in [key for _, key in changes]
 
 
 def test_an_order_that_was_never_loaded_cannot_be_changed() -> None:
     order = submitted(rules_of(1)).after
     decision = claim(order, rules_of(1), now=NOW, instance="one")
     assert decision is not None
-    change = next_change(
-        order, decision, Origin(by="me", commit_id="c", cause="scheduler:1", at=NOW)
-    )
+    trigger = Trigger(by="me", cause="scheduler:1")
+    change = change_of(order, decision, trigger, commit_id="c", now=NOW)
     with pytest.raises(ValueError, match="order-1 has no token"):
         operations(change)

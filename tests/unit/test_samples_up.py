@@ -18,8 +18,8 @@ from sas.cli.main import build_parser
 
 def beside(words: list[str]) -> tuple[list[str], list[str]]:
     """Return the arguments of the services and of the desk."""
-    known = parser().parse_args(words[3:])
-    services, desk = (shlex.split(one) for one in known.beside)
+    options = parser().parse_args(words[3:])
+    services, desk = (shlex.split(line) for line in options.beside)
     assert services[1:3] == ["-m", "samples.remote_services"]
     assert desk[1:3] == ["-m", "sas.cli"]
     assert build_parser().parse_args(desk[3:]).verb.name == "desk"
@@ -30,19 +30,19 @@ def test_by_default_the_ports_are_the_usual_ones_and_all_of_it_forgets() -> None
     services, desk = beside(command([]))
     assert services == ["--port-base", "7101"]
     assert "--port" not in desk
-    known = parser().parse_args(command([])[3:])
-    assert (known.ports, known.data, known.setting) == ("fixed", None, [])
+    options = parser().parse_args(command([])[3:])
+    assert (options.ports, options.data, options.setting) == ("fixed", None, [])
 
 
 def test_the_host_gets_free_ports() -> None:
     words = command(["--ports", "free", "-v", "--processes", "2"])
     services, desk = beside(words)
     base = int(services[1])
-    known = parser().parse_args(words[3:])
-    assert dict(known.setting)["ORDERS_STOCK_URL"] == f"http://127.0.0.1:{base}"
-    assert dict(known.setting)["ORDERS_CARRIER_URL"] == f"http://127.0.0.1:{base + 4}"
+    options = parser().parse_args(words[3:])
+    assert dict(options.setting)["ORDERS_STOCK_URL"] == f"http://127.0.0.1:{base}"
+    assert dict(options.setting)["ORDERS_CARRIER_URL"] == f"http://127.0.0.1:{base + 4}"
     assert desk[-2:] == ["--port", "0"]
-    assert (known.verbose, known.processes) == (True, 2)
+    assert (options.verbose, options.processes) == (True, 2)
 
 
 @pytest.mark.parametrize("name", ["data", "with space"])
@@ -70,7 +70,7 @@ def test_a_port_of_the_services_or_the_desk_is_checked_before_anything_starts(
         holder.listen()
         port = holder.getsockname()[1]
         monkeypatch.setattr(up, needed, port)
-        [sentence] = [one for one in up.busy(command([])) if str(port) in one]
+        [sentence] = [sentence for sentence in up.busy(command([])) if str(port) in sentence]
         assert up.busy(command(["--ports", "free"])) == []
     assert f"held by pid {os.getpid()}: " in sentence
     assert sentence.endswith("or run `make up UP='--ports free'`.")

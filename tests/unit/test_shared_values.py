@@ -24,11 +24,11 @@ NOTE = Note("late", datetime(2026, 1, 1, tzinfo=UTC))
 async def test_a_value_is_read_back_as_its_type_and_by_its_name_without_the_prefix() -> None:
     notes = SharedValues[Note](store := MemoryStore(), "note|", Note)
     assert await notes.read("a") is None
-    written = await notes.write("a", NOTE, None)
+    entry = await notes.write("a", NOTE, None)
     await store.write_shared("other|b", "1", None)
-    assert await notes.read("a") == written
-    assert await notes.all() == {"a": written}
-    assert written.value == NOTE
+    assert await notes.read("a") == entry
+    assert await notes.all() == {"a": entry}
+    assert entry.value == NOTE
 
 
 async def test_a_value_that_another_instance_changed_is_not_overwritten() -> None:
@@ -37,9 +37,9 @@ async def test_a_value_that_another_instance_changed_is_not_overwritten() -> Non
     await notes.write("a", None, first)
     with pytest.raises(ConflictError):
         await notes.write("a", NOTE, first)
-    found = await notes.read("a")
-    assert found is not None
-    assert found.value is None
+    entry = await notes.read("a")
+    assert entry is not None
+    assert entry.value is None
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ async def test_a_value_that_cannot_be_read_raises_or_is_replaced_and_hides_no_ot
     await notes.write("b", NOTE, None)
     assert list(await notes.all()) == ["b"]
     lenient = SharedValues[Note](store, "note|", Note, unreadable=NOTE)
-    found = await lenient.read("a")
-    assert found is not None
-    assert found.value == NOTE
-    await lenient.write("a", Note("new", NOTE.at), found)
+    entry = await lenient.read("a")
+    assert entry is not None
+    assert entry.value == NOTE
+    await lenient.write("a", Note("new", NOTE.at), entry)

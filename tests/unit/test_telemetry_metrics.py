@@ -41,14 +41,14 @@ LISTED: dict[str, Any] = json.loads(
 
 @pytest.fixture
 def recorded() -> Iterator[Recorded]:
-    with recording() as made:
-        yield made
+    with recording() as records:
+        yield records
 
 
 async def test_an_order_is_counted_once_for_each_state_it_comes_to(recorded: Recorded) -> None:
-    made = kit()
-    await made.submit()
-    await made.drain()
+    system = kit()
+    await system.submit()
+    await system.drain()
     points = recorded.metrics()["sas.orders"]
     assert [(v, a["sas.state"], a["sas.workflow"]) for v, a in points] == [
         (1, "Pending", "chain"),
@@ -58,31 +58,33 @@ async def test_an_order_is_counted_once_for_each_state_it_comes_to(recorded: Rec
 
 
 async def test_a_repeated_message_counts_no_order_again(recorded: Recorded) -> None:
-    made = kit()
-    await made.submit()
-    await made.submit()
-    await made.submit(message_id="m-2")
+    system = kit()
+    await system.submit()
+    await system.submit()
+    await system.submit(message_id="m-2")
     assert recorded.count("sas.orders") == 1
 
 
 async def test_an_order_rejected_by_a_dead_letter_is_counted_without_its_workflow(
     recorded: Recorded,
 ) -> None:
-    made = kit()
-    await made.run(made.dead_letters.handle(letter(order(workflow="a-thousand-names"), "orders")))
+    system = kit()
+    await system.run(
+        system.dead_letters.handle(letter(order(workflow="a-thousand-names"), "orders"))
+    )
     assert recorded.count("sas.orders", state="Rejected", workflow="unknown") == 1
 
 
 async def test_a_steps_duration_is_from_its_claim_to_its_record(recorded: Recorded) -> None:
-    made = kit()
-    await made.submit()
-    await made.later(3)
-    await made.step(QUEUES.scheduler)
-    await made.later(5)
-    await made.hand(done())
-    ((seconds, about),) = recorded.metrics()["sas.step.duration"]
+    system = kit()
+    await system.submit()
+    await system.later(3)
+    await system.step(QUEUES.scheduler)
+    await system.later(5)
+    await system.hand(done())
+    ((seconds, attributes),) = recorded.metrics()["sas.step.duration"]
     assert seconds == pytest.approx(5, abs=0.5)
-    assert about == {
+    assert attributes == {
         "sas.workflow": "chain",
         "sas.step": "reserve",
         "sas.direction": "do",
@@ -91,15 +93,15 @@ async def test_a_steps_duration_is_from_its_claim_to_its_record(recorded: Record
 
 
 async def test_a_step_that_is_refused_or_expires_has_a_duration_too(recorded: Recorded) -> None:
-    made = kit()
-    made.agents["payment"].then(RefusedError("declined", "no"))
-    await made.submit()
-    await made.step(QUEUES.scheduler)
-    made.agents_die()
-    await made.later(31)
-    await made.sweep()
-    await made.drain()
-    assert made.state() == "Compensated"
+    system = kit()
+    system.agents["payment"].then(RefusedError("declined", "no"))
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    system.agents_die()
+    await system.later(31)
+    await system.sweep()
+    await system.drain()
+    assert system.state() == "Compensated"
     ends = {
         (a["sas.step"], a["sas.direction"], a["sas.outcome"])
         for _, a in recorded.metrics()["sas.step.duration"]
@@ -114,10 +116,10 @@ async def test_a_step_that_is_refused_or_expires_has_a_duration_too(recorded: Re
 
 
 async def test_every_attempt_is_counted_by_its_outcome(recorded: Recorded) -> None:
-    made = kit()
-    made.agents["stock"].then(TransientError("busy", kind="http-503"), TransientError("x"))
-    await made.submit()
-    await made.drain()
+    system = kit()
+    system.agents["stock"].then(TransientError("busy", kind="http-503"), TransientError("x"))
+    await system.submit()
+    await system.drain()
     assert recorded.count("sas.agent.attempts", agent="stock", outcome="transient") == 2
     assert recorded.count("sas.agent.attempts", outcome="transient", fault="http-503") == 1
     assert recorded.count("sas.agent.attempts", agent="stock", step="reserve", outcome="done") == 1
@@ -125,38 +127,38 @@ async def test_every_attempt_is_counted_by_its_outcome(recorded: Recorded) -> No
 
 
 async def test_an_attempt_cut_off_at_complete_by_is_silent(recorded: Recorded) -> None:
-    made = kit()
+    system = kit()
 
     async def hangs(_: object) -> None:
-        await made.clock.sleep(1000)
+        await system.clock.sleep(1000)
 
-    made.agents["stock"].then(hangs)
-    await made.submit()
-    await made.step(QUEUES.scheduler)
-    await made.step(QUEUES.agent("stock"))
+    system.agents["stock"].then(hangs)
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    await system.step(QUEUES.agent("stock"))
     assert recorded.count("sas.agent.attempts", outcome="silent") == 1
 
 
 async def test_a_bug_in_an_agent_is_an_attempt_all_the_same(recorded: Recorded) -> None:
-    made = kit()
-    made.agents["stock"].then(KeyError("x"))
-    await made.submit()
-    await made.step(QUEUES.scheduler)
+    system = kit()
+    system.agents["stock"].then(KeyError("x"))
+    await system.submit()
+    await system.step(QUEUES.scheduler)
     with pytest.raises(KeyError):
-        await made.step(QUEUES.agent("stock"))
+        await system.step(QUEUES.agent("stock"))
     assert recorded.count("sas.agent.attempts", outcome="transient", fault="agent-bug") == 1
 
 
 async def test_a_refusals_code_is_cut_and_cleaned_whatever_a_service_answers(
     recorded: Recorded,
 ) -> None:
-    made = kit()
-    made.agents["stock"].then(RefusedError("a code\nwith spaces " + "x" * 500, "no"))
-    await made.submit()
-    await made.step(QUEUES.scheduler)
-    await made.step(QUEUES.agent("stock"))
-    ((_, about),) = recorded.metrics()["sas.agent.attempts"]
-    assert about["sas.fault"] == "a-code-with-spaces-" + "x" * (metrics.CODE_LENGTH_MAX - 19)
+    system = kit()
+    system.agents["stock"].then(RefusedError("a code\nwith spaces " + "x" * 500, "no"))
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    await system.step(QUEUES.agent("stock"))
+    ((_, attributes),) = recorded.metrics()["sas.agent.attempts"]
+    assert attributes["sas.fault"] == "a-code-with-spaces-" + "x" * (metrics.CODE_LENGTH_MAX - 19)
 
 
 @pytest.mark.parametrize(
@@ -170,16 +172,18 @@ async def test_a_refusals_code_is_cut_and_cleaned_whatever_a_service_answers(
 async def test_a_service_with_ever_new_codes_makes_no_more_than_some_series(
     recorded: Recorded, fault: Callable[[int], Exception]
 ) -> None:
-    made = kit()
+    system = kit()
     count = metrics.FAULTS_MAX + 10
     for number in range(count):
-        made.agents["stock"].then(fault(number), TransientError("away", kind="http-503"))
+        system.agents["stock"].then(fault(number), TransientError("away", kind="http-503"))
     for number in range(count):
-        await made.submit(order(f"O-{number}"), f"m-{number}")
-        await made.step(QUEUES.scheduler)
-        await made.step(QUEUES.agent("stock"))
-    points = [about for _, about in recorded.metrics()["sas.agent.attempts"]]
-    faults = {about["sas.fault"] for about in points if about["sas.outcome"] != "done"}
+        await system.submit(order(f"O-{number}"), f"m-{number}")
+        await system.step(QUEUES.scheduler)
+        await system.step(QUEUES.agent("stock"))
+    points = [attributes for _, attributes in recorded.metrics()["sas.agent.attempts"]]
+    faults = {
+        attributes["sas.fault"] for attributes in points if attributes["sas.outcome"] != "done"
+    }
     assert len(faults) <= metrics.FAULTS_MAX + 2
     assert {"other", "http-503"} <= faults
     metrics.attempt(
@@ -189,69 +193,69 @@ async def test_a_service_with_ever_new_codes_makes_no_more_than_some_series(
 
 
 async def test_a_sweep_reports_how_overdue_its_oldest_row_was(recorded: Recorded) -> None:
-    made = kit()
-    await made.submit()
-    await made.step(QUEUES.scheduler)
-    await made.later(75)
-    await made.sweep()
-    ((seconds, about),) = recorded.metrics()["sas.sweep.age"]
+    system = kit()
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    await system.later(75)
+    await system.sweep()
+    ((seconds, attributes),) = recorded.metrics()["sas.sweep.age"]
     assert seconds == pytest.approx(45, abs=1)
-    assert about == {}
+    assert attributes == {}
 
 
 async def test_a_sweep_that_finds_nothing_reports_zero_and_one_without_the_lease_reports_nothing(
     recorded: Recorded,
 ) -> None:
-    one = kit()
-    two = kit(beside=one, instance="host-2")
-    await one.sweep()
+    host_1 = kit()
+    host_2 = kit(beside=host_1, instance="host-2")
+    await host_1.sweep()
     assert recorded.metrics()["sas.sweep.age"] == [(0, {})]
     assert recorded.times("sas.sweep.age") == 1
-    await two.sweep()
+    await host_2.sweep()
     assert recorded.times("sas.sweep.age") == 1
 
 
 async def test_a_late_reply_is_counted_by_its_step(recorded: Recorded) -> None:
-    made = kit()
-    await made.submit()
-    await made.step(QUEUES.scheduler)
-    await made.hand(done(epoch=7, id="O-1/00/do/7"))
+    system = kit()
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    await system.hand(done(epoch=7, id="O-1/00/do/7"))
     assert recorded.metrics()["sas.replies.late"] == [(1, {"sas.step": "reserve"})]
-    await made.hand(done())
+    await system.hand(done())
     assert recorded.count("sas.replies.late") == 1
 
 
 async def test_a_conflict_is_counted_for_the_actor_that_lost(recorded: Recorded) -> None:
-    one = kit()
-    two = kit(beside=one, instance="host-2")
-    await one.run(
+    host_1 = kit()
+    host_2 = kit(beside=host_1, instance="host-2")
+    await host_1.run(
         asyncio.gather(
-            one.submitter.handle(received(QUEUES.orders, "m-1", order())),
-            two.submitter.handle(received(QUEUES.orders, "m-2", order())),
+            host_1.submitter.handle(received(QUEUES.orders, "m-1", order())),
+            host_2.submitter.handle(received(QUEUES.orders, "m-2", order())),
         )
     )
     assert recorded.metrics()["sas.conflicts"] == [(1, {"sas.actor": "submission"})]
 
 
 async def test_a_message_put_aside_is_counted_by_its_reason(recorded: Recorded) -> None:
-    made = kit()
-    await made.submit(b"{")
+    system = kit()
+    await system.submit(b"{")
     assert recorded.count("sas.rejections", actor="submission", reason="not-json") == 1
 
 
 async def test_a_breaker_is_counted_at_each_change_of_its_state(recorded: Recorded) -> None:
-    made = kit()
+    system = kit()
     policy = BreakerPolicy(failures_max=1)
-    actor = agent_actor(made.context, "stock", made.agents["stock"], circuit=policy)
-    made.agents["stock"].then(TransientError("down"))
-    await made.submit()
-    await made.step(QUEUES.scheduler)
-    message = made.bus.take(QUEUES.agent("stock"))
+    actor = agent_actor(system.context, "stock", system.agents["stock"], circuit=policy)
+    system.agents["stock"].then(TransientError("down"))
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    message = system.bus.take(QUEUES.agent("stock"))
     assert message is not None
-    await made.run(actor.handle(delivery(message, message_id="m")))
+    await system.run(actor.handle(delivery(message, message_id="m")))
     assert recorded.count("sas.breaker.changes", agent="stock", breaker="open") == 1
-    await made.later(16)
-    await made.run(
+    await system.later(16)
+    await system.run(
         actor.handle(delivery(message, message_id="put-back/m", properties={CALL_STATE: "waiting"}))
     )
     assert recorded.count("sas.breaker.changes", breaker="half-open") == 1
@@ -281,16 +285,16 @@ async def test_requests_and_messages_are_counted_for_the_actor_that_made_them(
         meter.count_read(0)
         meter.count_written(5)
     await bus.close()
-    found, agent = recorded.metrics(), {"sas.actor": "agent"}
-    assert found["sas.bus.messages"] == [(1, agent)]
-    assert found["sas.bus.bytes"] == [(2, agent)]
-    assert found["sas.bus.operations"] == [(1, agent | {"sas.kind": "sends"})]
-    assert found["sas.storage.requests"] == [
+    metrics_by_name, agent = recorded.metrics(), {"sas.actor": "agent"}
+    assert metrics_by_name["sas.bus.messages"] == [(1, agent)]
+    assert metrics_by_name["sas.bus.bytes"] == [(2, agent)]
+    assert metrics_by_name["sas.bus.operations"] == [(1, agent | {"sas.kind": "sends"})]
+    assert metrics_by_name["sas.storage.requests"] == [
         (1, agent | {"sas.kind": "transactions"}),
         (1, agent | {"sas.kind": "reads"}),
     ]
-    assert found["sas.storage.bytes"] == [(70, agent)]
-    assert found["sas.storage.entities"] == [
+    assert metrics_by_name["sas.storage.bytes"] == [(70, agent)]
+    assert metrics_by_name["sas.storage.entities"] == [
         (3, agent | {"sas.kind": "read"}),
         (5, agent | {"sas.kind": "written"}),
     ]
@@ -311,29 +315,29 @@ async def test_requests_and_messages_are_counted_for_the_actor_that_made_them(
 )
 def test_a_request_is_counted_by_its_kind(method: str, url: str, kind: str) -> None:
     meter = Meter()
-    asked = SimpleNamespace(method=method, url=url, headers={"Content-Length": "12"})
-    meter.count_request(SimpleNamespace(http_request=asked))
+    request = SimpleNamespace(method=method, url=url, headers={"Content-Length": "12"})
+    meter.count_request(SimpleNamespace(http_request=request))
     assert meter.now() == Usage(**{kind: 1})
     assert meter.storage_bytes == 12
 
 
-async def everything(made: Kit) -> None:
+async def everything(system: Kit) -> None:
     """Bring about every metric that the actors tell."""
-    made.agents["stock"].then(TransientError("busy"), RefusedError("sold-out", "no"))
-    await made.submit()
-    await made.submit(b"{")
-    await made.drain()
-    await made.hand(done(epoch=7, id="O-1/00/do/7"))
-    await made.hand(command("undo", 1))
-    await made.sweep()
+    system.agents["stock"].then(TransientError("busy"), RefusedError("sold-out", "no"))
+    await system.submit()
+    await system.submit(b"{")
+    await system.drain()
+    await system.hand(done(epoch=7, id="O-1/00/do/7"))
+    await system.hand(command("undo", 1))
+    await system.sweep()
     metrics.conflict()
     metrics.breaker_changed("stock", "open")
     metrics.purged(0)
 
 
 async def test_names_units_and_attributes_are_those_the_queries_rely_on(recorded: Recorded) -> None:
-    made = kit()
-    await everything(made)
+    system = kit()
+    await everything(system)
     with tracing.span("work", actor="agent"):
         metrics.conflict()
         metrics.put_back("scheduler")
@@ -341,22 +345,24 @@ async def test_names_units_and_attributes_are_those_the_queries_rely_on(recorded
         metrics.bus_operation("sends")
         metrics.storage_request("reads", 5)
         metrics.entities("read", 1)
-    found = recorded.metrics()
-    assert set(found) == set(LISTED)
-    for name, points in found.items():
-        for _, about in points:
-            assert set(about) == set(LISTED[name]["attributes"]), name
+    metrics_by_name = recorded.metrics()
+    assert set(metrics_by_name) == set(LISTED)
+    for name, points in metrics_by_name.items():
+        for _, attributes in points:
+            assert set(attributes) == set(LISTED[name]["attributes"]), name
 
 
 def test_every_instrument_is_of_the_kind_and_unit_that_is_listed() -> None:
-    made: dict[str, tuple[str, str]] = {}
+    instruments: dict[str, tuple[str, str]] = {}
 
     class Recorder:
         def create_counter(self, name: str, unit: str, _: str) -> None:
-            made[name] = ("counter", unit)
+            instruments[name] = ("counter", unit)
 
         def create_histogram(self, name: str, unit: str, _: str, **__: object) -> None:
-            made[name] = ("histogram", unit)
+            instruments[name] = ("histogram", unit)
 
     metrics.Instruments(cast("Any", Recorder()))
-    assert made == {name: (one["kind"], one["unit"]) for name, one in LISTED.items()}
+    assert instruments == {
+        name: (instrument["kind"], instrument["unit"]) for name, instrument in LISTED.items()
+    }

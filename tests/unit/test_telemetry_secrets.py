@@ -51,84 +51,84 @@ MARK = "s3cr3t"
 
 @pytest.fixture
 def recorded() -> Iterator[Recorded]:
-    with recording() as made:
-        yield made
+    with recording() as records:
+        yield records
 
 
-async def every_path(made: Kit) -> list[str]:
+async def every_path(system: Kit) -> list[str]:
     """Send marked orders and results along every path there is; return what was raised."""
-    raised: list[str] = []
+    errors: list[str] = []
     marked = {"customer": SECRET, "lines": [{"note": SECRET}]}
-    made.agents["stock"].then(TransientError(REMOTE), {"said": RESULT})
-    made.agents["payment"].then(RefusedError("no", REMOTE))
-    await made.submit(order(order=marked))
-    await made.drain()
-    await made.submit(order(order={"other": SECRET}), "m-2")  # the id is taken
-    await made.submit(order("O-2", order=marked, workflow="care"), "m-3")
-    await made.step(QUEUES.scheduler)
-    await made.later(31)
-    await made.sweep()
-    await made.drain()
+    system.agents["stock"].then(TransientError(REMOTE), {"said": RESULT})
+    system.agents["payment"].then(RefusedError("no", REMOTE))
+    await system.submit(order(order=marked))
+    await system.drain()
+    await system.submit(order(order={"other": SECRET}), "m-2")  # the id is taken
+    await system.submit(order("O-2", order=marked, workflow="care"), "m-3")
+    await system.step(QUEUES.scheduler)
+    await system.later(31)
+    await system.sweep()
+    await system.drain()
     for body in (
         json.dumps({"order_id": "O-3", SECRET: 1}).encode()[:-1],
         json.dumps({"order_id": 7, "order": SECRET}).encode(),
         order("O-4", reply_queue=f"no-queue-{SECRET}"),
         b'{"order_id":"O-5","order":{"a":"' + SECRET.encode() + b'\xff"}}',
     ):
-        await made.submit(body, "m-4")
-        await made.run(made.dead_letters.handle(letter(body, "orders")))
-    await made.hand(done("O-2", result=f'"{RESULT}"', epoch=9, id="O-2/00/do/9"))
-    await made.hand(done("O-9", result=f'"{RESULT}"'))
-    await made.run(made.scheduler.handle(received(QUEUES.scheduler, "m", SECRET.encode())))
-    await made.run(
-        made.actors["stock"].handle(received(QUEUES.agent("stock"), "m", SECRET.encode()))
+        await system.submit(body, "m-4")
+        await system.run(system.dead_letters.handle(letter(body, "orders")))
+    await system.hand(done("O-2", result=f'"{RESULT}"', epoch=9, id="O-2/00/do/9"))
+    await system.hand(done("O-9", result=f'"{RESULT}"'))
+    await system.run(system.scheduler.handle(received(QUEUES.scheduler, "m", SECRET.encode())))
+    await system.run(
+        system.actors["stock"].handle(received(QUEUES.agent("stock"), "m", SECRET.encode()))
     )
-    await made.hand(command("undo", 1))
+    await system.hand(command("undo", 1))
     for fault in (BusFault.UNAVAILABLE, BusFault.LOST_ANSWER):
-        made.bus.fail_next(fault)
+        system.bus.fail_next(fault)
         try:
-            await made.submit(order(f"B-{fault.name}", order=marked), f"b-{fault.name}")
+            await system.submit(order(f"B-{fault.name}", order=marked), f"b-{fault.name}")
         except Exception as error:  # noqa: BLE001  its text is what is looked at
-            raised.append(repr(error))
-    del made.bus.queues[SHOP]
-    await made.submit(order("O-6", order=marked), "m-6")
+            errors.append(repr(error))
+    del system.bus.queues[SHOP]
+    await system.submit(order("O-6", order=marked), "m-6")
     for lost in (QUEUES.alerts, QUEUES.rejected):
-        made.bus.queues.pop(lost)
+        system.bus.queues.pop(lost)
         try:
-            await made.submit(order(f"L-{lost}", order=marked), f"l-{lost}")
+            await system.submit(order(f"L-{lost}", order=marked), f"l-{lost}")
         except BusUnavailableError as error:
-            raised.append(repr(error))
-    return raised
+            errors.append(repr(error))
+    return errors
 
 
 async def test_nothing_ordered_or_answered_is_in_a_log_line_a_span_or_a_metric(
     recorded: Recorded, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    made = kit()
-    raised = await every_path(made)
+    system = kit()
+    errors = await every_path(system)
     lines = [record.getMessage() + str(record.exc_text or "") for record in caplog.records]
     lines += [str(sorted(record.__dict__.items(), key=str)) for record in caplog.records]
     spans = [span.to_json() for span in recorded.spans]
     assert len(caplog.records) > 10
     assert len(spans) > 30
-    assert len(raised) >= 3
-    texts = [*lines, *spans, *raised, json.dumps(recorded.metrics())]
+    assert len(errors) >= 3
+    texts = [*lines, *spans, *errors, json.dumps(recorded.metrics())]
     assert [text for text in texts if MARK in text] == []
 
 
 async def test_an_alert_quotes_neither_the_order_nor_a_result(recorded: Recorded) -> None:
-    made = kit(CARE)
+    system = kit(CARE)
     marked = {"customer": SECRET}
-    made.agents["stock"].then({"said": RESULT})
-    made.agents["payment"].then(RefusedError("declined", "the card was declined"))
-    await made.submit(order(order=marked, workflow="care"))
-    await made.drain()
-    await made.submit(json.dumps({"order_id": "O-2", "order": SECRET}).encode(), "m-2")
-    await made.run(made.dead_letters.handle(letter(f'{{"order":"{SECRET}"'.encode(), "orders")))
-    alerts = made.alerts()
-    assert {one.kind for one in alerts} == {"step-failed", "rejected", "dead-lettered"}
-    assert [one for one in alerts if MARK in one.text] == []
+    system.agents["stock"].then({"said": RESULT})
+    system.agents["payment"].then(RefusedError("declined", "the card was declined"))
+    await system.submit(order(order=marked, workflow="care"))
+    await system.drain()
+    await system.submit(json.dumps({"order_id": "O-2", "order": SECRET}).encode(), "m-2")
+    await system.run(system.dead_letters.handle(letter(f'{{"order":"{SECRET}"'.encode(), "orders")))
+    alerts = system.alerts()
+    assert {alert.kind for alert in alerts} == {"step-failed", "rejected", "dead-lettered"}
+    assert [alert for alert in alerts if MARK in alert.text] == []
 
 
 def test_a_connection_string_is_in_no_repr_and_in_no_refusal() -> None:
@@ -145,27 +145,27 @@ async def test_every_line_about_an_order_names_it_with_its_step_and_epoch(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    made = kit()
-    made.agents["stock"].then(TransientError("busy"))
-    await made.submit()
-    await made.drain()
+    system = kit()
+    system.agents["stock"].then(TransientError("busy"))
+    await system.submit()
+    await system.drain()
     (line,) = [record for record in caplog.records if "attempt 1" in record.getMessage()]
-    about = {name: line.__dict__[name] for name in ("sas.order_id", "sas.step", "sas.epoch")}
-    assert about == {"sas.order_id": "O-1", "sas.step": "reserve", "sas.epoch": 1}
+    attributes = {name: line.__dict__[name] for name in ("sas.order_id", "sas.step", "sas.epoch")}
+    assert attributes == {"sas.order_id": "O-1", "sas.step": "reserve", "sas.epoch": 1}
 
 
 async def test_two_orders_at_once_never_lend_each_other_their_names(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    made = kit()
+    system = kit()
     for name in ("A", "B"):
-        await made.submit(order(name), name)
-        await made.step(QUEUES.scheduler)
-    made.agents["stock"].then(TransientError("busy"), TransientError("busy"))
-    requests = made.bus.messages(QUEUES.agent("stock"))
-    actor = made.actors["stock"]
-    await made.run(asyncio.gather(*(actor.handle(delivery(r)) for r in requests)))
+        await system.submit(order(name), name)
+        await system.step(QUEUES.scheduler)
+    system.agents["stock"].then(TransientError("busy"), TransientError("busy"))
+    requests = system.bus.messages(QUEUES.agent("stock"))
+    actor = system.actors["stock"]
+    await system.run(asyncio.gather(*(actor.handle(delivery(r)) for r in requests)))
     lines = [record for record in caplog.records if "attempt 1" in record.getMessage()]
     assert len(lines) == 2
     for line in lines:
@@ -195,7 +195,7 @@ async def test_what_is_known_ends_with_its_span() -> None:
 
 def test_an_exported_line_has_its_text_its_attributes_and_of_an_error_its_type() -> None:
     emitted: list[dict[str, Any]] = []
-    sink = SimpleNamespace(emit=lambda **given: emitted.append(given))
+    sink = SimpleNamespace(emit=lambda **record: emitted.append(record))
     handler = LogHandler(cast("Any", sink))
     record = logging.LogRecord("sas", logging.ERROR, "", 1, "failed %s", ("x",), None)
     record.__dict__.update({"sas.order_id": "O-1", "payload": SECRET})
@@ -216,10 +216,12 @@ def test_an_exported_line_has_its_text_its_attributes_and_of_an_error_its_type()
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, str]]:
     """Exporters are made; nothing is installed into this process."""
-    found: list[tuple[Any, str]] = []
+    installations: list[tuple[Any, str]] = []
     monkeypatch.setattr(telemetry, "_configured", set())
-    monkeypatch.setattr(telemetry, "_install", lambda made, name, _: found.append((made, name)))
-    return found
+    monkeypatch.setattr(
+        telemetry, "_install", lambda exporters, name, _: installations.append((exporters, name))
+    )
+    return installations
 
 
 @pytest.mark.parametrize("mode", ["console", "otlp"])
@@ -228,8 +230,8 @@ def test_exporters_are_made_once_for_what_is_asked(
 ) -> None:
     telemetry.configure(mode, "host-1")
     telemetry.configure(mode, "host-1")
-    ((made, instance),) = installed
-    assert len(made) == 3
+    ((exporters, instance),) = installed
+    assert len(exporters) == 3
     assert instance == "host-1"
 
 
@@ -274,9 +276,9 @@ def test_a_mode_that_is_none_is_refused_by_its_setting() -> None:
 
 
 def test_a_share_keeps_whole_traces_and_every_span_that_failed() -> None:
-    kept = InMemorySpanExporter()
+    exporter = InMemorySpanExporter()
     provider = TracerProvider()
-    provider.add_span_processor(telemetry.keeping_failures(SimpleSpanProcessor(kept), 0.5))
+    provider.add_span_processor(telemetry.keeping_failures(SimpleSpanProcessor(exporter), 0.5))
     tracing.use(provider)
     try:
         for _ in range(200):
@@ -288,10 +290,12 @@ def test_a_share_keeps_whole_traces_and_every_span_that_failed() -> None:
         tracing.use(None)
         provider.shutdown()
     spans = [
-        (span.name, span.context and span.context.trace_id) for span in kept.get_finished_spans()
+        (span.name, span.context and span.context.trace_id)
+        for span in exporter.get_finished_spans()
     ]
     count = {
-        name: sum(1 for one, _ in spans if one == name) for name in ("above", "below", "fails")
+        name: sum(1 for span_name, _ in spans if span_name == name)
+        for name in ("above", "below", "fails")
     }
     assert count["fails"] == 200
     assert 60 <= count["above"] <= 140

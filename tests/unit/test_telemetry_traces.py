@@ -37,38 +37,38 @@ UNSAMPLED = SENDER[:-1] + "0"
 
 @pytest.fixture
 def recorded() -> Iterator[Recorded]:
-    with recording() as made:
-        yield made
+    with recording() as records:
+        yield records
 
 
-async def submitted(made: Kit, properties: Mapping[str, object] | None = None) -> None:
+async def submitted(system: Kit, properties: Mapping[str, object] | None = None) -> None:
     carried = {"traceparent": SENDER} if properties is None else properties
-    await made.run(
-        made.submitter.handle(received(QUEUES.orders, "m-1", order(), properties=carried))
+    await system.run(
+        system.submitter.handle(received(QUEUES.orders, "m-1", order(), properties=carried))
     )
 
 
 async def test_every_span_and_message_of_an_order_is_of_its_senders_trace(
     recorded: Recorded,
 ) -> None:
-    made = kit()
-    await submitted(made)
-    await made.drain()
-    assert made.state() == "Processed"
+    system = kit()
+    await submitted(system)
+    await system.drain()
+    assert system.state() == "Processed"
     assert recorded.traces() == {TRACE}
     expected = ["submission", "scheduler claim", *["scheduler reply"] * 2]
     expected += ["agent payment attempt", "agent payment do"]
     expected += ["agent stock attempt", "agent stock do"]
     assert sorted(recorded.names) == sorted(expected)
-    notified = made.bus.messages(SHOP)
+    notified = system.bus.messages(SHOP)
     assert len(notified) == 4
     assert {m.properties["traceparent"].split("-")[1] for m in notified} == {TRACE}
 
 
 async def test_each_span_hangs_below_the_one_that_sent_its_message(recorded: Recorded) -> None:
-    made = kit()
-    await submitted(made)
-    await made.drain()
+    system = kit()
+    await submitted(system)
+    await system.drain()
     assert parent_of(recorded.span("submission")) == int(SENDER.split("-")[2], 16)
     chain = ["submission", "scheduler claim", "agent stock do"]
     for above, below in itertools.pairwise(chain):
@@ -77,26 +77,26 @@ async def test_each_span_hangs_below_the_one_that_sent_its_message(recorded: Rec
 
 
 async def test_a_retry_is_a_second_attempt_below_the_same_request(recorded: Recorded) -> None:
-    made = kit()
-    made.agents["stock"].then(TransientError("busy", kind="http-503"))
-    await submitted(made)
-    await made.drain()
+    system = kit()
+    system.agents["stock"].then(TransientError("busy", kind="http-503"))
+    await submitted(system)
+    await system.drain()
     attempts = [span for span in recorded.spans if span.name == "agent stock attempt"]
     request = recorded.span("agent stock do")
     assert {parent_of(span) for span in attempts} == {id_of(request)}
-    seen = [dict(span.attributes or {}) for span in attempts]
-    assert [one["sas.attempt"] for one in seen] == [1, 2]
-    assert [one["sas.outcome"] for one in seen] == ["transient", "done"]
-    assert [one["sas.fault"] for one in seen] == ["http-503", ""]
+    attributes = [dict(span.attributes or {}) for span in attempts]
+    assert [attempt["sas.attempt"] for attempt in attributes] == [1, 2]
+    assert [attempt["sas.outcome"] for attempt in attributes] == ["transient", "done"]
+    assert [attempt["sas.fault"] for attempt in attributes] == ["http-503", ""]
     assert [span.status.status_code for span in attempts] == [StatusCode.ERROR, StatusCode.UNSET]
 
 
 async def test_a_span_has_the_attributes_of_its_subject(recorded: Recorded) -> None:
-    made = kit()
-    await submitted(made)
-    await made.drain()
-    about = {"sas.order_id": "O-1", "sas.workflow": "chain", "sas.step": "pay", "sas.epoch": 1}
-    assert dict(recorded.span("agent payment do").attributes or {}) == about
+    system = kit()
+    await submitted(system)
+    await system.drain()
+    attributes = {"sas.order_id": "O-1", "sas.workflow": "chain", "sas.step": "pay", "sas.epoch": 1}
+    assert dict(recorded.span("agent payment do").attributes or {}) == attributes
     assert dict(recorded.span("submission").attributes or {}) == {
         "sas.order_id": "O-1",
         "sas.workflow": "chain",
@@ -104,37 +104,37 @@ async def test_a_span_has_the_attributes_of_its_subject(recorded: Recorded) -> N
 
 
 async def test_what_the_supervisor_does_goes_on_in_the_orders_trace(recorded: Recorded) -> None:
-    made = kit()
-    await submitted(made)
-    await made.step(QUEUES.scheduler)
-    made.agents_die()
-    await made.later(31)
-    await made.sweep()
+    system = kit()
+    await submitted(system)
+    await system.step(QUEUES.scheduler)
+    system.agents_die()
+    await system.later(31)
+    await system.sweep()
     sweep, expire = recorded.span("supervisor sweep"), recorded.span("supervisor expire")
     assert trace_of(expire) == TRACE != trace_of(sweep)
     assert [link.context.span_id for link in expire.links] == [id_of(sweep)]
-    (wake,) = made.bus.messages(QUEUES.scheduler)
+    (wake,) = system.bus.messages(QUEUES.scheduler)
     assert wake.properties["traceparent"].split("-")[1] == TRACE
 
 
 async def test_an_out_row_is_sent_in_the_orders_trace(recorded: Recorded) -> None:
-    made = kit()
-    made.bus.plan = lambda m: BusFault.UNAVAILABLE if m.queue == SHOP else None
-    await submitted(made)
-    made.bus.plan = lambda _: None
-    await made.later(31)
-    await made.sweep()
+    system = kit()
+    system.bus.plan = lambda m: BusFault.UNAVAILABLE if m.queue == SHOP else None
+    await submitted(system)
+    system.bus.plan = lambda _: None
+    await system.later(31)
+    await system.sweep()
     assert trace_of(recorded.span("supervisor send")) == TRACE
-    (sent,) = made.bus.messages(SHOP)
-    assert sent.properties["traceparent"].split("-")[1] == TRACE
+    (message,) = system.bus.messages(SHOP)
+    assert message.properties["traceparent"].split("-")[1] == TRACE
 
 
 async def test_a_command_and_a_dead_letter_have_spans_of_their_own(recorded: Recorded) -> None:
-    made = kit(CARE)
-    await made.submit(order(workflow="care"))
-    await made.hand(command("undo", made.order().seq))
-    await made.run(
-        made.dead_letters.handle(
+    system = kit(CARE)
+    await system.submit(order(workflow="care"))
+    await system.hand(command("undo", system.order().seq))
+    await system.run(
+        system.dead_letters.handle(
             replace(letter(b"{", "orders"), properties={"traceparent": SENDER})
         )
     )
@@ -143,11 +143,11 @@ async def test_a_command_and_a_dead_letter_have_spans_of_their_own(recorded: Rec
 
 
 async def test_a_repeat_after_a_crash_differs_in_its_trace_alone(recorded: Recorded) -> None:
-    made = kit()
-    await submitted(made)
-    await submitted(made, {"traceparent": SENDER.replace("00f067aa0ba902b7", "b" * 16)})
+    system = kit()
+    await submitted(system)
+    await submitted(system, {"traceparent": SENDER.replace("00f067aa0ba902b7", "b" * 16)})
     for queue in (QUEUES.scheduler, SHOP):
-        first, second = made.bus.messages(queue)
+        first, second = system.bus.messages(queue)
         assert first.properties["traceparent"] != second.properties["traceparent"]
         assert replace(first, properties={}) == replace(second, properties={})
         assert {n for n in first.properties if first.properties[n] != second.properties[n]} == {
@@ -156,32 +156,32 @@ async def test_a_repeat_after_a_crash_differs_in_its_trace_alone(recorded: Recor
 
 
 async def test_an_order_without_a_trace_gets_one_and_keeps_it(recorded: Recorded) -> None:
-    made = kit()
-    await submitted(made, {})
-    await made.drain()
+    system = kit()
+    await submitted(system, {})
+    await system.drain()
     assert len(recorded.traces()) == 1
-    kept = made.order().details.traceparent
-    assert kept is not None
-    assert kept.split("-")[1] in recorded.traces()
+    traceparent = system.order().details.traceparent
+    assert traceparent is not None
+    assert traceparent.split("-")[1] in recorded.traces()
 
 
 async def test_without_an_sdk_the_senders_trace_is_passed_on_all_the_same() -> None:
-    made = kit()
-    await submitted(made, {"traceparent": UNSAMPLED, "tracestate": "vendor=1"})
-    (wake,) = made.bus.messages(QUEUES.scheduler)
+    system = kit()
+    await submitted(system, {"traceparent": UNSAMPLED, "tracestate": "vendor=1"})
+    (wake,) = system.bus.messages(QUEUES.scheduler)
     assert wake.properties == {"traceparent": UNSAMPLED, "tracestate": "vendor=1"}
 
 
 async def test_without_an_sdk_and_without_a_trace_messages_carry_nothing() -> None:
-    made = kit()
-    await submitted(made, {})
-    (wake,) = made.bus.messages(QUEUES.scheduler)
+    system = kit()
+    await submitted(system, {})
+    (wake,) = system.bus.messages(QUEUES.scheduler)
     assert wake.properties == {}
-    assert made.order().details.traceparent is None
+    assert system.order().details.traceparent is None
 
 
 @pytest.mark.parametrize(
-    "nonsense",
+    "traceparent",
     [
         {"traceparent": "nonsense"},
         {"traceparent": 7},
@@ -193,10 +193,12 @@ async def test_without_an_sdk_and_without_a_trace_messages_carry_nothing() -> No
         {"Traceparent": SENDER},
     ],
 )
-async def test_nonsense_for_a_trace_is_as_good_as_none(recorded: Recorded, nonsense: Any) -> None:
-    made = kit()
-    await submitted(made, nonsense)
-    assert made.state() == "Pending"
+async def test_nonsense_for_a_trace_is_as_good_as_none(
+    recorded: Recorded, traceparent: Any
+) -> None:
+    system = kit()
+    await submitted(system, traceparent)
+    assert system.state() == "Pending"
     assert parent_of(recorded.span("submission")) is None
 
 
@@ -208,19 +210,19 @@ def test_a_trace_is_read_from_bytes_too() -> None:
 async def test_the_hosts_own_span_is_linked_and_the_senders_is_the_parent(
     recorded: Recorded,
 ) -> None:
-    made = kit()
+    system = kit()
     with tracing.span("host"):
-        await submitted(made)
+        await submitted(system)
     submission = recorded.span("submission")
     assert trace_of(submission) == TRACE
     assert [link.context.span_id for link in submission.links] == [id_of(recorded.span("host"))]
 
 
 async def test_a_span_that_fails_has_the_kind_of_its_error(recorded: Recorded) -> None:
-    made = kit()
-    made.bus.fail_next(BusFault.UNAVAILABLE)
+    system = kit()
+    system.bus.fail_next(BusFault.UNAVAILABLE)
     with pytest.raises(Exception, match="an injected fault"):
-        await submitted(made)
+        await submitted(system)
     span = recorded.span("submission")
     assert span.status.status_code is StatusCode.ERROR
     assert (span.attributes or {})["error.type"] == "BusUnavailableError"
@@ -228,11 +230,11 @@ async def test_a_span_that_fails_has_the_kind_of_its_error(recorded: Recorded) -
 
 
 async def test_a_refusal_is_an_attempts_outcome(recorded: Recorded) -> None:
-    made = kit()
-    made.agents["stock"].then(RefusedError("sold-out", "none left"))
-    await submitted(made)
-    await made.step(QUEUES.scheduler)
-    await made.step(QUEUES.agent("stock"))
+    system = kit()
+    system.agents["stock"].then(RefusedError("sold-out", "none left"))
+    await submitted(system)
+    await system.step(QUEUES.scheduler)
+    await system.step(QUEUES.agent("stock"))
     attributes = dict(recorded.span("agent stock attempt").attributes or {})
     assert (attributes["sas.outcome"], attributes["sas.fault"]) == ("refused", "sold-out")
 
@@ -240,9 +242,9 @@ async def test_a_refusal_is_an_attempts_outcome(recorded: Recorded) -> None:
 def test_the_bus_sends_the_trace_beside_a_messages_own_properties(recorded: Recorded) -> None:
     message = Message("q", "m", b"{}", properties={"sas_event": "received"})
     with tracing.span("here"):
-        sent = to_sdk(message).application_properties or {}
-    assert set(sent) == {"sas_event", "traceparent"}
-    assert str(sent["traceparent"]).split("-")[1] == trace_of(recorded.span("here"))
+        properties = to_sdk(message).application_properties or {}
+    assert set(properties) == {"sas_event", "traceparent"}
+    assert str(properties["traceparent"]).split("-")[1] == trace_of(recorded.span("here"))
     assert set(to_sdk(message).application_properties or {}) == {"sas_event"}
 
 
@@ -260,11 +262,11 @@ async def test_the_client_starts_a_trace_or_goes_on_in_its_applications(recorded
 
 
 async def test_a_workflow_with_a_wait_in_it_is_still_one_trace(recorded: Recorded) -> None:
-    made = kit()
-    await submitted(made)
-    await made.step(QUEUES.scheduler)
-    await made.later(timedelta(seconds=31).total_seconds())
-    await made.sweep()
-    await made.drain()
-    assert made.state() == "Processed"
+    system = kit()
+    await submitted(system)
+    await system.step(QUEUES.scheduler)
+    await system.later(timedelta(seconds=31).total_seconds())
+    await system.sweep()
+    await system.drain()
+    assert system.state() == "Processed"
     assert {trace_of(s) for s in recorded.spans if s.name != "supervisor sweep"} == {TRACE}

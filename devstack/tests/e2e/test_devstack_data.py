@@ -1,4 +1,4 @@
-"""`--data`: what was sent, and what was written, outlives `kill -9` of everything."""
+"""With `--data`, messages and rows outlive `kill -9` of everything."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ def app_dir(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def killed(up: Child, *, whole: bool = False) -> AsyncIterator[str]:
-    """The screen of a stack that ends by `kill -9`: of `up`, or of the whole at once."""
+    """Give the screen of a stack; at the end kill `up` alone, or every process at once."""
     up.start()
     screen = ""
     try:
@@ -42,7 +42,8 @@ async def killed(up: Child, *, whole: bool = False) -> AsyncIterator[str]:
         yield screen
     finally:
         if whole:
-            up.send_signal(signal.SIGSTOP)  # it would stop the others in order once one is gone
+            # Freeze `up`, which would stop the others in order after the first kill.
+            up.send_signal(signal.SIGSTOP)
         for pid in pids_in(screen) if whole else ():
             os.kill(pid, signal.SIGKILL)
         up.kill()
@@ -67,8 +68,8 @@ async def test_messages_and_rows_outlive_a_kill_of_the_whole_stack(app_dir: Path
         await send(setting_in(screen, "MyBus"), *SENT)
         # Killed while the first function works on them: some are forwarded, some are locked.
     async with killed(up_of(app_dir, *free)) as screen:
-        found = await done(setting_in(screen, "AzureWebJobsStorage"), len(SENT) + 1)
-    assert found == SENT | {"before"}
+        rows = await done(setting_in(screen, "AzureWebJobsStorage"), len(SENT) + 1)
+    assert rows == SENT | {"before"}
 
 
 @pytest.mark.long
@@ -91,7 +92,7 @@ async def test_a_stack_stopped_in_order_keeps_its_data_too(app_dir: Path) -> Non
         await send(stack, "kept")
     async with stack_of(app_dir, data=data) as stack:
         assert await done(stack, 1) == {"kept"}
-    async with stack_of(app_dir) as stack:  # without data all of it is gone
+    async with stack_of(app_dir) as stack:  # without `data` nothing remains
         assert not await tables_of(stack.storage_connection)
 
 

@@ -19,7 +19,7 @@ from devstack.doctor import (
     check_packages,
     has_azurite,
 )
-from devstack.tests.stack_kit import APP, CONFIG, ROOT, ended, make_app, said, up_of
+from devstack.tests.stack_kit import APP, CONFIG, ROOT, ended, make_app, stdout_of, up_of
 
 REMOTE = "Endpoint=sb://contoso.servicebus.windows.net;SharedAccessKeyName=R;SharedAccessKey=K"
 REAL = [
@@ -84,8 +84,8 @@ def test_the_doctor_and_up_refuse_the_same_with_the_same_sentence(
     if content is not None:
         (app_dir / file).write_text(content)
     assert main([verb, str(app_dir), "--setting", "NEXT=next", "--ports", "free"]) == 1
-    told = capsys.readouterr()
-    assert sentence in told.out + told.err
+    output = capsys.readouterr()
+    assert sentence in output.out + output.err
 
 
 @pytest.mark.parametrize("verb", ["doctor", "up"])
@@ -93,18 +93,22 @@ def test_a_busy_port_of_a_command_beside_them_is_reported_before_anything_starts
     app_dir: Path, verb: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("", 0)) as second:
-        one, two = first.getsockname()[1], second.getsockname()[1]
-        argv = ["--ports", "free", "--needs", f"{one}=stock", "--needs", f"{two}=the desk"]
+        stock_port, desk_port = first.getsockname()[1], second.getsockname()[1]
+        argv = ["--ports", "free", f"--needs={stock_port}=stock", f"--needs={desk_port}=the desk"]
         child = up_of(app_dir, *argv, "--with", "touch started", verb=verb)
         child.start()
         ended(child)
     assert child.exit_code == 1
-    told = said(child) + child.log_path.read_text()
-    assert f"Ports {one} (stock), {two} (the desk) are held by pid {os.getpid()}: " in told
+    output = stdout_of(child) + child.log_path.read_text()
     assert (
-        f"stop it (`kill {os.getpid()}`), or say --ports free and change those of --needs." in told
+        f"Ports {stock_port} (stock), {desk_port} (the desk) are held by pid {os.getpid()}: "
+        in output
     )
-    assert "Azure on this machine, for" not in told
+    assert (
+        f"stop it (`kill {os.getpid()}`), or say --ports free and change those of --needs."
+        in output
+    )
+    assert "Azure on this machine, for" not in output
 
 
 def test_the_doctor_prints_every_problem_at_once(app_dir: Path) -> None:
@@ -122,7 +126,7 @@ def test_the_doctor_prints_every_problem_at_once(app_dir: Path) -> None:
     child.start()
     ended(child)
     host_json, none_json = app_dir / "host.json", Path("none.json").resolve()
-    assert said(child).splitlines() == [
+    assert stdout_of(child).splitlines() == [
         "- Node was not found on PATH: install Node 20 or newer for Azurite.",
         f"- {host_json} cannot be a directory for data (File exists): name another one.",
         f"- {host_json} must hold a JSON object ({{...}}), not a list.",
@@ -133,8 +137,8 @@ def test_the_doctor_prints_every_problem_at_once(app_dir: Path) -> None:
 def test_the_doctor_names_the_packages_that_python_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_packages() == []
     monkeypatch.setattr("devstack.doctor._PACKAGES", ("json", "azure.nonsense", "nonsense.azure"))
-    [told] = check_packages()
-    assert told == (
+    [problem] = check_packages()
+    assert problem == (
         "Python lacks azure.nonsense, nonsense.azure: use the Python that has the app's packages, "
         f"or run `{sys.executable} -m pip install azure-nonsense nonsense-azure`."
     )
@@ -151,23 +155,23 @@ def test_the_doctor_names_the_packages_that_python_lacks(monkeypatch: pytest.Mon
 def test_every_command_reports_missing_packages(
     app_dir: Path, arguments: list[str], code: int
 ) -> None:
-    argv = [sys.executable, "-S", "-m", *(one.format(app=app_dir) for one in arguments)]
-    ran = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ran.returncode == code
+    argv = [sys.executable, "-S", "-m", *(argument.format(app=app_dir) for argument in arguments)]
+    process = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.returncode == code
     assert "Python lacks azure.functions, azure.servicebus, aiohttp: use the Python that has" in (
-        ran.stdout + ran.stderr
+        process.stdout + process.stderr
     )
-    assert "Traceback" not in ran.stderr
+    assert "Traceback" not in process.stderr
 
 
 @pytest.mark.parametrize("module", ["devstack", "devstack.servicebus", "devstack.functions"])
 def test_every_command_refuses_an_old_python(module: str) -> None:
     script = f"import sys; sys.version_info = (3, 10, 13); import {module}"
-    ran = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert ran.returncode == 1
-    assert ran.stderr == ("devstack: this is Python 3.10: install Python 3.11 or newer.\n")
+    assert process.returncode == 1
+    assert process.stderr == ("devstack: this is Python 3.10: install Python 3.11 or newer.\n")
 
 
 def test_the_doctor_misses_node_and_azurite(
@@ -206,7 +210,7 @@ def test_the_doctor_reports_a_healthy_machine_and_what_the_host_ignores(app_dir:
     child.start()
     ended(child)
     assert child.exit_code == 0
-    assert said(child).splitlines() == [
+    assert stdout_of(child).splitlines() == [
         "The host ignores these settings of host.json: extensions.queues, telemetryMode.",
         "Nothing is missing: `devstack up` will start.",
     ]

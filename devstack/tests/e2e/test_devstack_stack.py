@@ -35,7 +35,7 @@ async def test_groups_are_killed_and_started_again_and_no_message_is_lost(app_di
     async with stack_of(app_dir, groups=groups) as stack:
         pids = [child.pid for child in stack.children()]
         assert len(set(pids)) == 5
-        assert {one.group: one.functions for one in stack.processes} == groups
+        assert {host.group: host.functions for host in stack.processes} == groups
         assert stack.http_port == stack.group("web")[0].http_port
         await make_table(stack)
         await send(stack, "a")
@@ -43,7 +43,7 @@ async def test_groups_are_killed_and_started_again_and_no_message_is_lost(app_di
         [killed] = stack.kill("two")
         assert not is_running(killed)
         await send(stack, "b", "c")
-        stack.check()  # a kill that was asked for is no failure
+        stack.check()  # the stack itself killed it: no failure
         [started] = await stack.start_group(["second"], name="two")
         assert started.pid != killed
         assert await done(stack, 3) == {"a", "b", "c"}
@@ -77,11 +77,11 @@ async def test_if_a_child_dies_it_is_reported_and_everything_stops(app_dir: Path
         pids = [child.pid for child in stack.children()]
         assert stack.broker is not None
         os.kill(stack.broker.pid, signal.SIGKILL)
-        said = "servicebus died with signal SIGKILL: a person, a program or a la"
-        with pytest.raises(ChildFailedError, match=said):
+        sentence = "servicebus died with signal SIGKILL: a person, a program or a la"
+        with pytest.raises(ChildFailedError, match=sentence):
             await asyncio.wait_for(stack.watch(), 120)
     await until(lambda: not any(is_running(pid) for pid in pids))
-    assert (stack.logs / "servicebus.log").exists()  # kept for a person who looks into it
+    assert (stack.logs / "servicebus.log").exists()  # kept, so that a person can read why it died
     shutil.rmtree(stack.logs)
 
 
@@ -92,14 +92,14 @@ async def test_a_killed_host_is_reported_once_to_its_supervisor(
         assert stack.lost() == []
         (host,) = stack.processes
         os.kill(host.pid, signal.SIGKILL)
-        found: list[str] = []
+        groups: list[str] = []
         async with asyncio.timeout(120):
-            while not found:
-                found = [one.group for one in stack.lost()]
+            while not groups:
+                groups = [lost_host.group for lost_host in stack.lost()]
                 await asyncio.sleep(0.02)
-        assert found == ["all"]
+        assert groups == ["all"]
         assert stack.lost() == []
-        stack.check()  # it is in hand now
+        stack.check()  # `lost` has handed it over: no failure
         (again,) = await stack.start_group([], name="all")
         assert again.pid != host.pid
         stack.check()

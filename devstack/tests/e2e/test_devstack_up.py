@@ -15,10 +15,10 @@ from devstack.tests.stack_kit import (
     is_running,
     make_app,
     pids_in,
-    said,
     screen_of,
     send,
     setting_in,
+    stdout_of,
     until,
     up_of,
 )
@@ -36,7 +36,7 @@ async def test_up_says_what_runs_where_and_one_ctrl_c_stops_it(
     up.start()
     try:
         screen = await screen_of(up)
-        await until(lambda: "[host-host] " in said(up), up)
+        await until(lambda: "[host-host] " in stdout_of(up), up)
         assert "first, second, pid" in screen
         assert "export MyBus='Endpoint=sb://127.0.0.1:" in screen
         assert "export AzureWebJobsStorage='DefaultEndpointsProtocol=http;" in screen
@@ -45,7 +45,7 @@ async def test_up_says_what_runs_where_and_one_ctrl_c_stops_it(
     finally:
         await up.stop_async()
     assert up.exit_code == 0
-    assert "Everything is stopped." in said(up)
+    assert "Everything is stopped." in stdout_of(up)
     assert not any(is_running(pid) for pid in pids_in(screen))
 
 
@@ -58,11 +58,11 @@ async def test_a_failed_function_and_what_a_command_beside_says_are_shown_withou
     up.start()
     try:
         screen = await screen_of(up)
-        await until(lambda: "[beside-1] storage: " in said(up), up)
-        assert f"[beside-1] bus: {setting_in(screen, 'MyBus')}" in said(up)
+        await until(lambda: "[beside-1] storage: " in stdout_of(up), up)
+        assert f"[beside-1] bus: {setting_in(screen, 'MyBus')}" in stdout_of(up)
         await send(setting_in(screen, "MyBus"), "there is no table to write it to")
-        await until(lambda: "ERROR Executed 'Functions.second' (Failed, " in said(up), up)
-        assert "Functions.first" not in said(up)
+        await until(lambda: "ERROR Executed 'Functions.second' (Failed, " in stdout_of(up), up)
+        assert "Functions.first" not in stdout_of(up)
         await ctrl_c(up)
     finally:
         await up.stop_async()
@@ -94,7 +94,7 @@ async def test_a_terminal_that_is_closed_stops_all_in_order(app_dir: Path) -> No
     finally:
         await up.stop_async()
     assert up.exit_code == 0
-    assert "Everything is stopped." in said(up)
+    assert "Everything is stopped." in stdout_of(up)
     assert not any(is_running(pid) for pid in pids_in(screen))
     assert list(app_dir.glob("devstack-*")) == []  # noqa: ASYNC240  # everything has ended
 
@@ -144,15 +144,15 @@ async def test_ctrl_c_during_the_checks_is_an_ordinary_stop(
     finally:
         await up.stop_async()
     assert up.exit_code == 0
-    assert said(up) == "Stopped."
+    assert stdout_of(up) == "Stopped."
     assert "Traceback" not in up.log_path.read_text()
     await until(lambda: not is_running(checked))
 
 
 def children_of(pid: int) -> list[int]:
     command = ["ps", "-o", "pid=", "--ppid", str(pid)]
-    listed = subprocess.run(command, capture_output=True, text=True, check=False)
-    return [int(number) for number in listed.stdout.split()]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    return [int(number) for number in process.stdout.split()]
 
 
 async def test_up_says_who_died_and_ends_with_a_code(app_dir: Path) -> None:
@@ -190,7 +190,7 @@ def test_bad_input_of_up_gets_one_sentence(
     app_dir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
     try:
-        code = main([*(one.format(app=app_dir) for one in arguments), "--ports", "free"])
+        code = main([*(argument.format(app=app_dir) for argument in arguments), "--ports", "free"])
     except SystemExit as end:  # from argparse
         code = int(str(end.code))
     assert code in {1, 2}

@@ -44,7 +44,7 @@ def _typed_data(packed_datum: dict[str, Any]) -> Any:
     if kind == "bytes":
         return _Proto(bytes=bytes.fromhex(value))
     if kind == "collection_bytes":
-        value = {"bytes": [bytes.fromhex(one) for one in value["bytes"]]}
+        value = {"bytes": [bytes.fromhex(text) for text in value["bytes"]]}
     if kind.startswith("collection_"):
         return _Proto(**{kind: SimpleNamespace(**value)})
     return _Proto(**{kind: value})
@@ -76,7 +76,7 @@ async def _invoke(core: Any, module: Any, work: dict[str, Any]) -> list[Any]:
     answer = await core.invocation_request(wrapped)
     if answer.result.status != "Success":
         return ["failed", list(module.seen), bool(answer.result.exception.message)]
-    outputs = {one.name: _given(one.data) for one in answer.output_data}
+    outputs = {output.name: _given(output.data) for output in answer.output_data}
     return ["ok", list(module.seen), outputs, _given(answer.return_value)]
 
 
@@ -89,13 +89,15 @@ async def _drive(app_dir: Path) -> dict[str, Any]:
     answer = await core.worker_init_request(SimpleNamespace(request=request, properties=properties))
     if answer.result.status != "Success":
         return {"indexed": []}
-    listed = await core.functions_metadata_request(SimpleNamespace())
-    names = [one.name for one in listed.function_metadata_results]
+    index = await core.functions_metadata_request(SimpleNamespace())
+    names = [function.name for function in index.function_metadata_results]
     module = sys.modules["function_app"]
-    found = {n: core._functions.get_function(str(uuid.uuid5(uuid.NAMESPACE_OID, n))) for n in names}
-    module.__dict__["PARAMETERS"] = {n: list(info.input_types) for n, info in found.items()}
+    functions = {
+        n: core._functions.get_function(str(uuid.uuid5(uuid.NAMESPACE_OID, n))) for n in names
+    }
+    module.__dict__["PARAMETERS"] = {n: list(info.input_types) for n, info in functions.items()}
     cases = json.loads((app_dir / "cases.json").read_text())
-    return {"indexed": names, "results": [await _invoke(core, module, one) for one in cases]}
+    return {"indexed": names, "results": [await _invoke(core, module, case) for case in cases]}
 
 
 if __name__ == "__main__":

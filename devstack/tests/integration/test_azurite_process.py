@@ -1,4 +1,4 @@
-"""Azurite as a child process: found, started, stopped, and its data kept."""
+"""Azurite as a child process: how it is found, started and stopped, and keeps its data."""
 
 import json
 import os
@@ -167,7 +167,7 @@ def test_telemetry_is_turned_off() -> None:
 def test_the_package_is_pinned_and_its_lock_names_no_address() -> None:
     package = json.loads((FOLDER / "package.json").read_text())
     lock = json.loads((FOLDER / "package-lock.json").read_text())["packages"]
-    [wanted] = package["dependencies"].values()
-    assert wanted == lock["node_modules/azurite"]["version"]
+    [version] = package["dependencies"].values()
+    assert version == lock["node_modules/azurite"]["version"]
     assert not [name for name, entry in lock.items() if "resolved" in entry]
     assert all("integrity" in entry for name, entry in lock.items() if name)

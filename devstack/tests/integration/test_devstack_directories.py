@@ -33,9 +33,9 @@ def _temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
-def leaves(how: str) -> subprocess.Popen[str]:
+def leaves(end: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", LEAVES, how],
+        [sys.executable, "-c", LEAVES, end],
         cwd=ROOT,
         env=os.environ,
         stdin=subprocess.PIPE,
@@ -44,13 +44,13 @@ def leaves(how: str) -> subprocess.Popen[str]:
     )
 
 
-def said(process: subprocess.Popen[str]) -> Path:
+def printed_path(process: subprocess.Popen[str]) -> Path:
     assert process.stdout is not None
     return Path(process.stdout.readline().strip())
 
 
 def aged(path: Path) -> Path:
-    """Make it older than one that may be about to be locked."""
+    """Make a directory so old that no process can be about to lock it."""
     old = time.time() - 120
     for lock in path.glob(".held"):
         os.utime(lock, (old, old))
@@ -62,25 +62,25 @@ def test_what_a_killed_process_left_goes_with_the_next_one_unless_it_is_kept(
     how: str, stays: bool
 ) -> None:
     with leaves(how) as process:
-        left = aged(said(process))
-    assert left.exists()
+        directory = aged(printed_path(process))
+    assert directory.exists()
     Scratch("left-").close()
-    assert left.exists() == stays
+    assert directory.exists() == stays
 
 
 def test_what_a_process_uses_and_what_is_young_stays() -> None:
     with leaves("wait") as process:
-        used = aged(said(process))
+        directory = aged(printed_path(process))
         Scratch("left-").close()
-        assert used.exists()
-        os.utime(used / ".held")
+        assert directory.exists()
+        os.utime(directory / ".held")
         process.kill()
         process.wait()
         Scratch("left-").close()
-        assert used.exists()
-        aged(used)
+        assert directory.exists()
+        aged(directory)
         Scratch("left-").close()
-        assert not used.exists()
+        assert not directory.exists()
 
 
 def test_a_directory_goes_when_it_is_closed_unless_it_is_kept() -> None:

@@ -124,5 +124,5 @@ async def test_bodies_headers_and_cookies_arrive_as_they_were_given(
         assert await response.read() == body
         assert response.headers["Content-Type"] == "application/octet-stream"
         cookies = response.headers.getall("Set-Cookie")
-    assert [one.split(";")[0] for one in cookies] == ["a=1", "b=2"]
+    assert [cookie.split(";")[0] for cookie in cookies] == ["a=1", "b=2"]
     assert "HttpOnly" in cookies[1]

@@ -1,4 +1,4 @@
-"""What host.json says about receiving, retrying and HTTP, seen in what the host does."""
+"""The host does what host.json says about receiving, retrying and HTTP."""
 
 import asyncio
 import json
@@ -61,8 +61,8 @@ def put(broker: Broker, queue: str, count: int) -> None:
 
 
 def seen() -> list[Any]:
-    found: list[Any] = sys.modules["function_app"].seen
-    return found
+    notes: list[Any] = sys.modules["function_app"].seen
+    return notes
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -116,8 +116,12 @@ async def test_the_retry_options_reach_the_client() -> None:
     config = parse_host_json({"version": "2.0", "extensions": {"serviceBus": bus}})
     text = "Endpoint=sb://localhost:1;SharedAccessKeyName=n;SharedAccessKey=k;"
     clients = Clients(config.service_bus)
-    told = clients.client(text)._config
-    assert told.try_timeout == 7
-    assert (told.retry_total, told.retry_backoff_factor, told.retry_backoff_max) == (5, 2, 9)
-    assert str(told.retry_mode).lower().endswith("fixed")
+    client_config = clients.client(text)._config
+    assert client_config.try_timeout == 7
+    assert (
+        client_config.retry_total,
+        client_config.retry_backoff_factor,
+        client_config.retry_backoff_max,
+    ) == (5, 2, 9)
+    assert str(client_config.retry_mode).lower().endswith("fixed")
     await clients.close()

@@ -1,4 +1,4 @@
-"""A small app of a stranger under the embedded host: what Azure would give it."""
+"""Small apps that know nothing of this project see here what they would see in Azure."""
 
 import asyncio
 import json
@@ -73,17 +73,17 @@ async def broker() -> AsyncIterator[Broker]:
         yield broker
 
 
-def host_of(app_dir: Path, code: str, broker: Broker | None = None, **more: Any) -> Host:
+def host_of(app_dir: Path, code: str, broker: Broker | None = None, **options: Any) -> Host:
     (app_dir / "function_app.py").write_text(HEAD + code)
-    config = {"version": "2.0", **more.pop("config", {})}
+    config = {"version": "2.0", **options.pop("config", {})}
     (app_dir / "host.json").write_text(json.dumps(config))
     settings = {"SB": broker.connection_string} if broker else {}
-    return Host(app_dir, settings=settings | more.pop("settings", {}), drain_s=1, **more)
+    return Host(app_dir, settings=settings | options.pop("settings", {}), drain_s=1, **options)
 
 
 def seen() -> list[Any]:
-    found: list[Any] = sys.modules["function_app"].seen
-    return found
+    notes: list[Any] = sys.modules["function_app"].seen
+    return notes
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -125,11 +125,11 @@ async def test_an_output_carries_the_content_type_of_its_kind(
         client.get_queue_receiver("out") as receiver,
     ):
         await send(broker, "in", ServiceBusMessage("x"))
-        found: dict[str, str | None] = {}
-        while len(found) < 2:
-            for one in await receiver.receive_messages(2, max_wait_time=5):
-                found[str(one)] = one.content_type
-        assert found == {"a text": "text/plain", "some bytes": "application/octet-stream"}
+        content_types: dict[str, str | None] = {}
+        while len(content_types) < 2:
+            for message in await receiver.receive_messages(2, max_wait_time=5):
+                content_types[str(message)] = message.content_type
+        assert content_types == {"a text": "text/plain", "some bytes": "application/octet-stream"}
 
 
 @pytest.mark.parametrize("name", ["traceparent", "Diagnostic-Id"])
@@ -142,11 +142,11 @@ async def test_a_function_gets_a_span_of_its_own_in_the_trace_of_its_message(
         await send(broker, "in", ServiceBusMessage("y", application_properties={name: "nonsense"}))
         await send(broker, "other", ServiceBusMessage("z"))
         await until(lambda: len(seen()) == 3)
-        of_message, *own = (trace.trace_parent for _, trace in seen())
+        of_message, *new_parents = (trace.trace_parent for _, trace in seen())
     assert re.fullmatch(rf"00-{TRACE}-(?!00f067aa0ba902b7)[0-9a-f]{{16}}-00", of_message)
-    for one in own:
-        assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-01", one)
-    assert len({one.split("-")[1] for one in own}) == 2
+    for parent in new_parents:
+        assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-01", parent)
+    assert len({parent.split("-")[1] for parent in new_parents}) == 2
 
 
 async def test_an_encoded_slash_in_a_route_parameter_stays_a_part_of_it(tmp_path: Path) -> None:
@@ -169,9 +169,9 @@ def of_a_storage_queue(item): ...
 @queue("%NOWHERE%")
 def unset(msg): ...
 """
-    with pytest.raises(HostError) as told:
+    with pytest.raises(HostError) as refusal:
         await host_of(tmp_path, code).start()
-    assert [line.split(":")[0] for line in str(told.value).splitlines()] == [
+    assert [line.split(":")[0] for line in str(refusal.value).splitlines()] == [
         "Function of_a_blob",
         "Function of_a_storage_queue",
         "The trigger of function unset needs the setting 'NOWHERE'",
@@ -180,9 +180,9 @@ def unset(msg): ...
 
 async def test_all_mistakes_of_the_app_are_reported_at_once(tmp_path: Path) -> None:
     code = '@queue("a")\ndef one(other): ...\n\n@queue("b")\ndef two(msg: int): ...\n'
-    with pytest.raises(HostError) as told:
+    with pytest.raises(HostError) as refusal:
         await host_of(tmp_path, code).start()
-    assert [line.split(":")[0] for line in str(told.value).splitlines()] == [
+    assert [line.split(":")[0] for line in str(refusal.value).splitlines()] == [
         "Function one",
         "Function two",
     ]
@@ -217,10 +217,10 @@ async def test_a_real_connection_in_the_local_settings_is_refused_unless_it_is_a
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "local.settings.json").write_text(json.dumps({"Values": values}))
     code = '@app.route("x")\ndef x(req: func.HttpRequest) -> str:\n    return "x"\n'
-    with pytest.raises(HostError, match="this is not on this machine") as told:
+    with pytest.raises(HostError, match="this is not on this machine") as refusal:
         await host_of(tmp_path, code).start()
-    assert all(one in str(told.value) for one in [*named, "--allow-remote"])
-    assert "s3cret" not in str(told.value)
+    assert all(word in str(refusal.value) for word in [*named, "--allow-remote"])
+    assert "s3cret" not in str(refusal.value)
     async with host_of(tmp_path, code, allow_remote=True) as host:
         assert host.http_port
 

@@ -147,10 +147,10 @@ async def test_batches_of_a_session_are_of_one_session_and_in_order(
         app().gate.set()
         await until(lambda: broker.counts("lots").active == 0)
         batches = app().seen
-        assert [one for batch in batches for one in batch] == [
+        assert [body for batch in batches for body in batch] == [
             lane + body for lane in ("a", "b") for body in BODIES[:6]
         ]
-        assert all(len({one[0] for one in batch}) == 1 for batch in batches)
+        assert all(len({body[0] for body in batch}) == 1 for batch in batches)
         assert max(len(batch) for batch in batches) in {2, 3, 4}
 
 
@@ -164,4 +164,4 @@ async def test_a_batch_of_a_session_that_failed_comes_again_before_what_follows_
         await until(lambda: broker.counts("lots").active == 0)
         failed, *batches = app().seen
         assert len(failed) > 1
-        assert [one for batch in batches for one in batch] == ["a" + body for body in BODIES[:6]]
+        assert [body for batch in batches for body in batch] == ["a" + body for body in BODIES[:6]]

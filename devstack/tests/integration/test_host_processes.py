@@ -94,13 +94,13 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 class Command:
-    """The command under test; always stopped."""
+    """The command under test; it is stopped at the end of the test."""
 
     def __init__(self, app_dir: Path, *arguments: str, broker: Broker | None = None) -> None:
         argv = [sys.executable, "-m", "devstack.functions", str(app_dir), *arguments]
         if broker is not None:
             argv += ["--setting", f"SB={broker.connection_string}"]
-        env = {**os.environ, "TMPDIR": str(app_dir)}  # what a kill -9 leaves goes with the test
+        env = {**os.environ, "TMPDIR": str(app_dir)}  # pytest removes what a kill -9 leaves
         self.child = Child("command", argv, logs=app_dir, env=env)
 
     async def __aenter__(self) -> Self:
@@ -120,11 +120,11 @@ class Command:
         return code
 
     @property
-    def said(self) -> str:
+    def log(self) -> str:
         return self.child.log_path.read_text()
 
     def logged(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.said.splitlines() if line.startswith("{")]
+        return [json.loads(line) for line in self.log.splitlines() if line.startswith("{")]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -140,7 +140,7 @@ async def ping_always(port: int) -> None:
 
 
 async def status_of(method: str, port: int, path: str) -> int | None:
-    """The status of the answer; None when the worker ends first. Raise if it cannot connect."""
+    """Return the status of the answer, None if the worker ends first; raise if none listens."""
     try:
         async with (
             aiohttp.ClientSession() as session,
@@ -184,9 +184,9 @@ async def test_what_any_logger_of_the_app_says_from_info_on_is_passed_on_as_the_
             session.get(f"http://127.0.0.1:{port}/api/speak") as answer,
         ):
             assert answer.status == 200
-        said = [line["message"] for line in command.logged()]
-        assert {f"said by {name}" for name in ("azure.core", "aiohttp", "mine")} <= set(said)
-        assert not [text for text in said if text.startswith("whispered")]
+        messages = [line["message"] for line in command.logged()]
+        assert {f"said by {name}" for name in ("azure.core", "aiohttp", "mine")} <= set(messages)
+        assert not [text for text in messages if text.startswith("whispered")]
 
 
 @pytest.mark.parametrize(
@@ -202,19 +202,19 @@ async def test_a_function_past_its_timeout_fails_all_others_and_the_worker_start
     async with Command(app_dir, broker=broker) as command:
         ready = await command.ready()
         put(broker, hung, "60")
-        await until(lambda: "Executing 'Functions." in command.said)
+        await until(lambda: "Executing 'Functions." in command.log)
         put(broker, "in", *(["60"] * 3))  # their own time ends later
         put(broker, "other", "60")
-        await until(lambda: command.said.count("Executing 'Functions.") >= 5)
+        await until(lambda: command.log.count("Executing 'Functions.") >= 5)
         await until(lambda: len(command.child.out_lines()) >= 2)
         again = json.loads(command.child.out_lines()[1])
         assert (again["pid"], again["http_port"]) == (ready["pid"], ready["http_port"])
         assert (app_dir / "starts").read_text().startswith("++")
-        assert "the process starts again, as in Azure" in command.said
+        assert "the process starts again, as in Azure" in command.log
         failed = f"Executed 'Functions.{beside}' (Failed"
         assert any(
             failed in line and f"Function {late} exceeded the functionTimeout" in line
-            for line in command.said.splitlines()
+            for line in command.log.splitlines()
         )
 
 
@@ -233,7 +233,7 @@ async def test_a_function_that_blocks_the_event_loop_past_its_timeout_is_cut_off
             if not waits:
                 await command.ready()
                 put(broker, "in", "600")
-            await until(lambda: "while work ran: the process starts again" in command.said)
+            await until(lambda: "while work ran: the process starts again" in command.log)
             put(broker, "other", "0")
             await until(lambda: broker.counts("other").active == 0)
             await until(lambda: broker.counts("in").dead_letter == 1)  # its lock has ended
@@ -253,8 +253,8 @@ async def test_a_worker_that_starts_again_never_lets_go_of_its_http_port(
     go.touch()
 
     def starts() -> list[list[Any]]:
-        found = [json.loads(line) for line in (app_dir / "starts").read_text().splitlines()]
-        return [one for one in found if one[0] == pid]
+        lines = [json.loads(line) for line in (app_dir / "starts").read_text().splitlines()]
+        return [start for start in lines if start[0] == pid]
 
     async with (
         Command(app_dir) as command,
@@ -301,7 +301,7 @@ async def test_what_the_app_left_on_its_loop_is_cancelled_at_a_kind_stop(
     async with Command(app_dir, "--only", "opens", broker=broker) as command:
         await command.ready()
         put(broker, "in", "0")
-        await until(lambda: "Succeeded" in command.said)
+        await until(lambda: "Succeeded" in command.log)
         command.child.send_signal(signal.SIGTERM)
         assert await command.ended() == 0
         assert (app_dir / "closed").read_text() == "yes"
@@ -316,7 +316,7 @@ async def test_the_ready_line_says_what_runs_and_logs_name_the_invocation(
         assert ready["pid"] == command.child.pid
         assert ready["http_port"] > 0
         put(broker, "in", "0")
-        await until(lambda: "Succeeded" in command.said)
+        await until(lambda: "Succeeded" in command.log)
         about = [line for line in command.logged() if line.get("function") == "work"]
         assert len({line["invocation"] for line in about}) == 1
         assert len(command.child.out_lines()) == 1
@@ -331,14 +331,14 @@ async def test_sigterm_lets_requests_in_hand_be_answered_within_the_drain(
         aiohttp.ClientSession() as session,
     ):
         url = f"http://127.0.0.1:{(await command.ready())['http_port']}/api/pid"
-        asked = asyncio.ensure_future(session.get(url, params={"wait": wait}))
-        await until(lambda: "Executing" in command.said)
+        answer = asyncio.ensure_future(session.get(url, params={"wait": wait}))
+        await until(lambda: "Executing" in command.log)
         command.child.send_signal(signal.SIGTERM)
         if float(wait) < float(drain):
-            assert await (await asked).text() == str(command.child.pid)
+            assert await (await answer).text() == str(command.child.pid)
         else:
             with pytest.raises(aiohttp.ClientError):
-                await asked
+                await answer
         assert await command.ended() == 0  # within two minutes
         with pytest.raises(aiohttp.ClientConnectorError):
             await session.get(url)
@@ -351,10 +351,10 @@ async def test_a_sync_function_that_never_ends_is_left_behind_after_the_drain(
     async with Command(app_dir, *arguments, broker=broker) as command:
         await command.ready()
         put(broker, "other", "600")
-        await until(lambda: "Executing" in command.said)
+        await until(lambda: "Executing" in command.log)
         command.child.send_signal(signal.SIGTERM)
         assert await command.ended() == 0
-        assert "Left running: function_0" in command.said
+        assert "Left running: function_0" in command.log
         assert broker.counts("other").active == 1
 
 
@@ -374,7 +374,7 @@ async def test_a_taken_port_is_said_with_the_way_out(app_dir: Path, unused_tcp_p
         arguments = ["--only", "pid", "--http-port", str(unused_tcp_port)]
         async with Command(app_dir, *arguments) as command:
             assert await command.ended() == 1
-            assert "take a free one: --http-port 0" in command.said
+            assert "take a free one: --http-port 0" in command.log
 
 
 @pytest.mark.parametrize(
@@ -400,7 +400,7 @@ def test_bad_input_gets_one_sentence(
 ) -> None:
     named = [str(app_dir), *(argument.format(app=app_dir) for argument in arguments)]
     command = [sys.executable, "-m", "devstack.functions", *named]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert told.returncode == code
-    assert sentence in told.stderr
-    assert "Traceback" not in told.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert process.returncode == code
+    assert sentence in process.stderr
+    assert "Traceback" not in process.stderr

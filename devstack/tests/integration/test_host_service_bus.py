@@ -17,7 +17,7 @@ from devstack.functions.settings import HostError
 from devstack.servicebus import Broker
 from devstack.tests.sdk_kit import LEFTOVERS
 
-# What the SDK leaves behind of a link that was refused, see broker_sdk_kit.
+# The SDK leaves sockets open after a link was refused: see sdk_kit.
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), *LEFTOVERS]
 
 
@@ -154,7 +154,7 @@ class Bench:
         self._out = client.get_queue_receiver("out")
 
     async def open(self) -> None:
-        """All links at once: each takes half a second."""
+        """Open all links at once, because each takes half a second."""
         senders = (sender.__aenter__() for sender in self._senders.values())
         await asyncio.gather(self._out.__aenter__(), *senders)
 
@@ -163,17 +163,17 @@ class Bench:
         await self._senders[queue].send_messages(messages)
 
     async def take(self, count: int) -> list[str]:
-        """That many messages of the queue `out`."""
-        taken: list[str] = []
+        """Receive `count` messages from the queue `out`; return their bodies."""
+        bodies: list[str] = []
         async with asyncio.timeout(120):
-            while len(taken) < count:
+            while len(bodies) < count:
                 for message in await self._out.receive_messages(1, max_wait_time=60):
                     await self._out.complete_message(message)
-                    taken.append(str(message))
-        return taken
+                    bodies.append(str(message))
+        return bodies
 
     async def close(self) -> None:
-        """All at once: the SDK's client would close one after the other, a second each."""
+        """Close all links at once: the SDK's client would take a second for each."""
         senders = (sender.close() for sender in self._senders.values())
         await asyncio.gather(self._out.close(), *senders)
 
@@ -191,10 +191,10 @@ async def bench() -> AsyncIterator[Bench]:
         broker.create_queue("sessions", requires_session=True)
         connection = broker.connection_string
         async with ServiceBusClient.from_connection_string(connection) as client:
-            made = Bench(broker, client)
-            await made.open()
-            yield made
-            await made.close()
+            bench = Bench(broker, client)
+            await bench.open()
+            yield bench
+            await bench.close()
 
 
 def host_of(app_dir: Path, bench: Bench, *only: str, **options: Any) -> Host:
@@ -222,15 +222,15 @@ async def host(whole: Host) -> Host:
 
 
 def seen() -> list[Any]:
-    """What the app under test has noted in its own list."""
-    found: list[Any] = sys.modules["function_app"].seen
-    return found
+    """The list in which the app under test notes what it receives."""
+    notes: list[Any] = sys.modules["function_app"].seen
+    return notes
 
 
 def gate() -> asyncio.Event:
-    """What the functions that wait at it wait for."""
-    found: asyncio.Event = sys.modules["function_app"].gate
-    return found
+    """The event for which the waiting functions of the app wait."""
+    event: asyncio.Event = sys.modules["function_app"].gate
+    return event
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -269,8 +269,10 @@ async def test_an_exception_abandons_until_the_queue_dead_letters(
     await bench.send("failing", "poison")
     await until(lambda: bench.broker.counts("failing").dead_letter == 1)
     assert host.counts["failing"].failed == 3
-    said = [record.getMessage() for record in caplog.records if "Failed" in record.getMessage()]
-    assert [text.rsplit("ValueError: ")[1] for text in said] == [f"delivery {n}" for n in (1, 2, 3)]
+    texts = [record.getMessage() for record in caplog.records if "Failed" in record.getMessage()]
+    assert [text.rsplit("ValueError: ")[1] for text in texts] == [
+        f"delivery {n}" for n in (1, 2, 3)
+    ]
     sub_queue = ServiceBusSubQueue.DEAD_LETTER
     async with bench.client.get_queue_receiver("failing", sub_queue=sub_queue) as dead:
         [message] = await dead.receive_messages(1, max_wait_time=60)
@@ -297,7 +299,7 @@ async def test_what_the_worker_would_fail_fails_here(
 async def test_no_more_than_max_concurrent_calls_run_at_once(bench: Bench, host: Host) -> None:
     await bench.send("many", *(["x"] * 12))
     await until(lambda: running(host, "many") == 3)
-    await asyncio.sleep(0.2)  # a fourth would have come
+    await asyncio.sleep(0.2)  # a fourth would have started by now
     assert running(host, "many") == 3
     gate().set()
     await until(lambda: succeeded(host, "many") == 12)
@@ -333,7 +335,7 @@ async def test_sessions_keep_their_order_while_others_go_on(bench: Bench, host: 
     await bench.send("sessions", "4", session_id="C")
     await until(lambda: len(seen()) == 7)
     for session, numbers in (("A", "123"), ("B", "123"), ("C", "4")):
-        assert [one for one in seen() if one[0] == session] == [session + n for n in numbers]
+        assert [note for note in seen() if note[0] == session] == [session + n for n in numbers]
 
 
 async def test_a_settlement_does_not_wait_for_the_idle_receive(bench: Bench, host: Host) -> None:
@@ -353,19 +355,19 @@ async def test_a_cancelled_receive_neither_loses_nor_counts_a_message(
     bench: Bench, host: Host
 ) -> None:
     """The pump cancels idle receives to settle; messages that come just then go back uncounted."""
-    sent = [b"%d" % number for number in range(150)]
+    bodies = [b"%d" % number for number in range(150)]
     for number in range(0, 150, 3):
-        await bench.send("tally", *sent[number : number + 3])
+        await bench.send("tally", *bodies[number : number + 3])
         await asyncio.sleep(0.003 * (number % 5))
     await until(lambda: bench.active("tally") == 0)
-    assert sorted(seen()) == sorted((body, 1) for body in sent)
+    assert sorted(seen()) == sorted((body, 1) for body in bodies)
 
 
 async def test_a_disabled_function_is_not_listened_for(bench: Bench, host: Host) -> None:
     await bench.send("off", "x")
     await bench.send("quick", "x")
     await until(lambda: bench.active("quick") == 0)
-    assert "off" not in [one.name for one in host.functions]
+    assert "off" not in [function.name for function in host.functions]
     assert bench.active("off") == 1
 
 
@@ -455,12 +457,12 @@ async def test_a_queue_that_does_not_exist_is_said_at_the_start(
 
 
 @pytest.mark.usefixtures("last")
-@pytest.mark.parametrize("wrong", ["nowhere", "quick"])
+@pytest.mark.parametrize("name", ["nowhere", "quick"])
 async def test_a_queue_that_has_no_sessions_to_give_is_said_at_the_start(
-    tmp_path: Path, bench: Bench, wrong: str
+    tmp_path: Path, bench: Bench, name: str
 ) -> None:
     host = host_of(tmp_path, bench, "sessions", **NO_RETRIES)
-    app = APP.replace('"sessions", is_sessions', f'"{wrong}", is_sessions')
+    app = APP.replace('"sessions", is_sessions', f'"{name}", is_sessions')
     (tmp_path / "function_app.py").write_text(app)
-    with pytest.raises(HostError, match=f"the queue {wrong} cannot be received from"):
+    with pytest.raises(HostError, match=f"the queue {name} cannot be received from"):
         await host.start()

@@ -26,25 +26,25 @@ class Clock:
         self._began = asyncio.get_running_loop().time()
 
     def __call__(self) -> datetime:
-        gone_s = asyncio.get_running_loop().time() - self._began
-        return min(self._start + timedelta(seconds=gone_s * self.rate), self._end)
+        elapsed_s = asyncio.get_running_loop().time() - self._began
+        return min(self._start + timedelta(seconds=elapsed_s * self.rate), self._end)
 
 
-def function_of(app_dir: Path, code: str, schedule: str, **more: Any) -> IndexedFunction:
-    arguments = "".join(f", {name}={value!r}" for name, value in more.items())
+def function_of(app_dir: Path, code: str, schedule: str, **options: Any) -> IndexedFunction:
+    arguments = "".join(f", {name}={value!r}" for name, value in options.items())
     (app_dir / "function_app.py").write_text(
         "import asyncio, azure.functions as func\napp = func.FunctionApp()\nseen = []\n"
         f"@app.timer_trigger(arg_name='t', schedule={schedule!r}{arguments})\n{code}"
     )
     with imported(app_dir) as module:
-        [found] = find(module)
-        return bind(found, app_dir, Settings({}))
+        [function] = find(module)
+        return bind(function, app_dir, Settings({}))
 
 
 async def run(
     function: IndexedFunction, clock: Clock, *, until: int, status_dir: Path | None = None
 ) -> list[Any]:
-    """Run the timer until the function has noted `until` things; what it noted."""
+    """Run the timer until the function has made `until` notes; return the notes."""
     invoker = Invoker(Settings({}), timeout_s=None)
 
     async def finish(*_: Any) -> None: ...
@@ -59,17 +59,17 @@ async def run(
         clock=clock,
         pace=clock.rate,
     )
-    seen: list[Any] = function.code.__globals__["seen"]
+    notes: list[Any] = function.code.__globals__["seen"]
     task = asyncio.create_task(timer.run())
     try:
         async with asyncio.timeout(120):
-            while len(seen) < until:  # noqa: ASYNC110  # the function notes, nothing signals
+            while len(notes) < until:  # noqa: ASYNC110  # the function notes, nothing signals
                 await asyncio.sleep(0.005)
     finally:
         timer.stop()
         await task
         invoker.close()
-    return seen
+    return notes
 
 
 NOTE = "async def f(t: func.TimerRequest):\n    seen.append([t.past_due, t.schedule_status])\n"
@@ -79,8 +79,10 @@ async def test_a_timer_fires_at_each_occurrence_and_not_before(tmp_path: Path) -
     code = "async def f(t: func.TimerRequest):\n    seen.append(clock())\n"
     function = function_of(tmp_path, code, "*/10 * * * * *")
     clock = function.code.__globals__["clock"] = Clock(100)
-    seen = await run(function, clock, until=3)
-    occurrences = [(at - START + timedelta(milliseconds=1)) // timedelta(seconds=10) for at in seen]
+    times = await run(function, clock, until=3)
+    occurrences = [
+        (at - START + timedelta(milliseconds=1)) // timedelta(seconds=10) for at in times
+    ]
     assert occurrences[0] >= 1  # a busy machine may be late for some of them
     assert occurrences == sorted(set(occurrences))
 
@@ -95,8 +97,8 @@ async def test_runs_never_overlap_and_missed_ones_are_not_made_up_for(tmp_path: 
         "async def f(t: func.TimerRequest):\n    seen.append('begin')\n"
         "    await asyncio.sleep(0.1)\n    seen.append('end')\n"
     )
-    seen = await run(function_of(tmp_path, code, "* * * * * *"), Clock(50), until=6)
-    assert seen[:6] == ["begin", "end"] * 3
+    notes = await run(function_of(tmp_path, code, "* * * * * *"), Clock(50), until=6)
+    assert notes[:6] == ["begin", "end"] * 3
 
 
 async def test_run_on_startup_runs_at_once(tmp_path: Path) -> None:
@@ -152,8 +154,8 @@ async def test_a_status_that_cannot_be_written_never_stops_the_schedule(
 ) -> None:
     (tmp_path / "status").write_text("a file where a directory should be")
     function = function_of(tmp_path, NOTE, "0 */5 * * * *", run_on_startup=True)
-    seen = await run(function, Clock(1000), until=3, status_dir=tmp_path / "status")
-    assert len(seen) >= 3
+    notes = await run(function, Clock(1000), until=3, status_dir=tmp_path / "status")
+    assert len(notes) >= 3
     assert "cannot be written" in caplog.text
 
 

@@ -174,11 +174,11 @@ async def service_bus_cases(broker: Broker) -> list[Case]:
             received: list[ServiceBusReceivedMessage] = []
             while missing := len(messages) - len(received):
                 received += await receiver.receive_messages(missing, max_wait_time=60)
-            one = ["typed", "untyped", "as_text"]
+            names = ["typed", "untyped", "as_text"]
             cases = [
                 case(name, *metadata.single(message, binary=False))
                 for message in received
-                for name in one
+                for name in names
             ]
             cases += [
                 case(name, *metadata.single(message, binary=True))
@@ -199,7 +199,7 @@ async def other_cases() -> list[Case]:
     info = {"Schedule": {"AdjustForDST": True}, "ScheduleStatus": None, "IsPastDue": True}
     status = {"Last": "2026-03-14T12:00:00+00:00", "Next": "x", "LastUpdated": "y"}
     timers = [info, info | {"ScheduleStatus": status, "IsPastDue": False}]
-    cases = [case("timer", Datum(json.dumps(one), "json"), {}) for one in timers]
+    cases = [case("timer", Datum(json.dumps(content), "json"), {}) for content in timers]
     headers = CIMultiDict({"Host": "h", "X-Both": "Case", "X-Empty": ""})
     for path in ("/api/web/7?a=1&a=2&b=", "/api/web/7"):
         request = make_mocked_request("POST", path, headers=headers)
@@ -209,8 +209,8 @@ async def other_cases() -> list[Case]:
     return cases
 
 
-def case(name: str, datum: Datum, found: Mapping[str, Datum]) -> Case:
-    return {"function": name, "datum": datum, "metadata": found}
+def case(name: str, datum: Datum, trigger_metadata: Mapping[str, Datum]) -> Case:
+    return {"function": name, "datum": datum, "metadata": trigger_metadata}
 
 
 def packed(datum: Any) -> Any:
@@ -240,12 +240,15 @@ async def under_this_host(app_dir: Path, cases: list[Case]) -> list[Any]:
     invoker = Invoker(Settings({}), timeout_s=None)
     results: list[Any] = []
     with imported(app_dir) as module:
-        functions = {one.name: bind(one, app_dir, Settings(SETTINGS)) for one in find(module)}
-        for one in cases:
+        functions = {f.name: bind(f, app_dir, Settings(SETTINGS)) for f in find(module)}
+        for example in cases:
             module.seen.clear()
             try:
                 result = await invoker.invoke(
-                    functions[one["function"]], one["datum"], one["metadata"], reason="test"
+                    functions[example["function"]],
+                    example["datum"],
+                    example["metadata"],
+                    reason="test",
                 )
             except Exception as error:  # noqa: BLE001  # compared by whether, not by which
                 results.append(["failed", list(module.seen), bool(str(error))])
@@ -261,7 +264,7 @@ def sent(datum: Datum | None) -> Any:
         return None
     if datum.type == "http":
         value = datum.value
-        headers = {name: one.value for name, one in value["headers"].items()}
+        headers = {name: header.value for name, header in value["headers"].items()}
         return [value["status_code"].value, headers, value["body"].value.decode()]
     if datum.type in {"dict", "list"}:
         return ["json", json.dumps(datum.value)]
@@ -271,18 +274,18 @@ def sent(datum: Datum | None) -> Any:
 def under_worker_core(app_dir: Path, cases: list[Case]) -> list[Any]:
     work = [
         {
-            "function": one["function"],
-            "datum": packed(one["datum"]),
-            "metadata": {name: packed(datum) for name, datum in one["metadata"].items()},
+            "function": example["function"],
+            "datum": packed(example["datum"]),
+            "metadata": {name: packed(datum) for name, datum in example["metadata"].items()},
         }
-        for one in cases
+        for example in cases
     ]
     (app_dir / "cases.json").write_text(json.dumps(work))
     return driven(app_dir)["results"]  # type: ignore[no-any-return]
 
 
 def driven(app_dir: Path) -> dict[str, Any]:
-    ran = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "devstack.tests.integration.host_worker_driver", str(app_dir)],
         cwd=ROOT,
         capture_output=True,
@@ -290,9 +293,9 @@ def driven(app_dir: Path) -> dict[str, Any]:
         timeout=300,
         check=False,
     )
-    assert ran.returncode == 0, ran.stderr
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return found
+    assert process.returncode == 0, process.stderr
+    outcome: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    return outcome
 
 
 async def test_functions_see_and_give_the_same_under_this_host_and_the_worker_core(
@@ -303,8 +306,8 @@ async def test_functions_see_and_give_the_same_under_this_host_and_the_worker_co
     cases = await service_bus_cases(broker) + await other_cases()
     ours = await under_this_host(tmp_path, cases)
     theirs = await asyncio.to_thread(under_worker_core, tmp_path, cases)
-    for one, our, their in zip(cases, ours, theirs, strict=True):
-        assert json.loads(json.dumps(our)) == their, one["function"]
+    for example, our, their in zip(cases, ours, theirs, strict=True):
+        assert json.loads(json.dumps(our)) == their, example["function"]
     outcomes = [our[0] for our in ours]
     # Forged ApplicationProperties fail two, the empty body its batch, three fail by themselves.
     assert (len(outcomes), outcomes.count("failed")) == (40, 6)
@@ -338,11 +341,11 @@ async def test_both_agree_on_which_apps_can_be_indexed(tmp_path: Path) -> None:
         (app_dir / "cases.json").write_text("[]")
         try:
             with imported(app_dir) as module:
-                ours.append([one.name for one in find(module)])
+                ours.append([function.name for function in find(module)])
         except IndexingError:
             ours.append([])
     drives = [asyncio.to_thread(driven, tmp_path / str(number)) for number in range(len(APPS))]
-    theirs = [found["indexed"] for found in await asyncio.gather(*drives)]
+    theirs = [outcome["indexed"] for outcome in await asyncio.gather(*drives)]
     assert ours == theirs
     assert ours.count(["f"]) == 2
 

@@ -34,8 +34,8 @@ def found_in(app_dir: Path, code: str) -> list[FoundFunction]:
 
 
 def bound_in(app_dir: Path, code: str) -> None:
-    for one in found_in(app_dir, code):
-        bind(one, app_dir, SETTINGS)
+    for function in found_in(app_dir, code):
+        bind(function, app_dir, SETTINGS)
 
 
 def test_triggers_are_read_with_their_settings_resolved(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_triggers_are_read_with_their_settings_resolved(tmp_path: Path) -> None:
         + '@app.route("a/{id}", methods=["GET"], auth_level=func.AuthLevel.ADMIN)\n'
         + "def web(req: func.HttpRequest) -> func.HttpResponse: ...\n"
     )
-    many, tick, web = (bind(one, tmp_path, SETTINGS) for one in found_in(tmp_path, code))
+    many, tick, web = (bind(function, tmp_path, SETTINGS) for function in found_in(tmp_path, code))
     assert isinstance(many.trigger, ServiceBusTrigger)
     assert (many.trigger.queue, many.trigger.batch, many.trigger.binary) == ("q", True, True)
     assert isinstance(tick.trigger, TimerTrigger)
@@ -66,7 +66,7 @@ def test_functions_of_blueprints_are_found_too(tmp_path: Path) -> None:
         + "def from_blueprint(msg): ...\n"
     )
     code = HEAD + "from more import bp\napp.register_functions(bp)\n"
-    assert [one.name for one in found_in(tmp_path, code)] == ["from_blueprint"]
+    assert [function.name for function in found_in(tmp_path, code)] == ["from_blueprint"]
 
 
 def test_what_the_app_imported_is_forgotten_so_that_the_next_app_gets_its_own(
@@ -78,7 +78,7 @@ def test_what_the_app_imported_is_forgotten_so_that_the_next_app_gets_its_own(
         (app / "shared_name.py").write_text(f"NAME = {name!r}\n")
         code = HEAD + "from shared_name import NAME\n" + QUEUE
         code += "@app.function_name(NAME)\ndef f(msg): ...\n"
-        assert [found.name for found in found_in(app, code)] == [name]
+        assert [function.name for function in found_in(app, code)] == [name]
     assert "shared_name" not in sys.modules
     assert str(tmp_path / "two") not in sys.path
 
@@ -86,9 +86,9 @@ def test_what_the_app_imported_is_forgotten_so_that_the_next_app_gets_its_own(
 def test_a_wrong_setting_is_reported_in_the_sentence_of_the_app(tmp_path: Path) -> None:
     (tmp_path / "own_settings.py").write_text("class SettingError(ValueError): pass\n")
     code = "import own_settings\nraise own_settings.SettingError('SIZE=0: give a number.')\n"
-    with pytest.raises(IndexingError) as wrong:
+    with pytest.raises(IndexingError) as refusal:
         found_in(tmp_path, code)
-    assert str(wrong.value) == (
+    assert str(refusal.value) == (
         "function_app.py cannot be imported: SIZE=0: give a number (SettingError)."
     )
 
@@ -199,17 +199,17 @@ def test_a_retry_policy_is_named_and_has_no_effect(
 
 def test_a_function_left_out_needs_neither_connection_nor_support(tmp_path: Path) -> None:
     code = HEAD + QUEUE.replace('"SB"', '"NO"') + "def f(msg): ...\n" + QUEUE + "def g(msg): ...\n"
-    found = found_in(tmp_path, code)
-    for chosen in (select(found, only=["G"]), select(found, without=["f"])):
-        assert [bind(one, tmp_path, SETTINGS).name for one in chosen] == ["g"]
+    functions = found_in(tmp_path, code)
+    for selection in (select(functions, only=["G"]), select(functions, without=["f"])):
+        assert [bind(function, tmp_path, SETTINGS).name for function in selection] == ["g"]
 
 
 def test_an_unknown_name_is_refused_with_those_that_exist(tmp_path: Path) -> None:
-    found = found_in(tmp_path, HEAD + QUEUE + "def f(msg): ...\n")
+    functions = found_in(tmp_path, HEAD + QUEUE + "def f(msg): ...\n")
     with pytest.raises(IndexingError, match="no function 'h' in this app; it has f"):
-        select(found, only=["h"])
+        select(functions, only=["h"])
     with pytest.raises(IndexingError, match="No function is left"):
-        select(found, without=["f"])
+        select(functions, without=["f"])
 
 
 def test_a_directory_without_an_app_is_refused(tmp_path: Path) -> None:

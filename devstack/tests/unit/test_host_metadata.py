@@ -35,10 +35,10 @@ def metadata() -> Metadata:
 
 
 def message(body: str) -> func.ServiceBusMessage:
-    found = metadata()
-    override(found, body)
+    trigger_metadata = metadata()
+    override(trigger_metadata, body)
     decoded: Any = ServiceBusMessageInConverter.decode(
-        Datum(body, "string"), trigger_metadata=found
+        Datum(body, "string"), trigger_metadata=trigger_metadata
     )
     assert isinstance(decoded, func.ServiceBusMessage)
     return decoded
@@ -68,9 +68,9 @@ def test_other_bodies_leave_the_metadata_alone(body: str) -> None:
 
 
 def test_a_member_named_application_properties_replaces_them_when_it_is_an_object() -> None:
-    found: Any = message('{"applicationProperties": {"a": 1.5}}')
-    assert found.application_properties == {"a": 1.5}
-    assert found.user_properties == {"kept": 1}
+    decoded: Any = message('{"applicationProperties": {"a": 1.5}}')
+    assert decoded.application_properties == {"a": 1.5}
+    assert decoded.user_properties == {"kept": 1}
 
 
 def test_a_member_named_application_properties_that_is_not_an_object_fails_the_decoding() -> None:
@@ -99,9 +99,9 @@ def test_any_kind_of_amqp_body_becomes_bytes(body: object, expected: bytes) -> N
 
 
 def test_truth_values_arrive_as_dotnet_writes_them() -> None:
-    found = metadata()
-    override(found, '{"flag": true, "number": 1.50}')
-    assert (found["flag"].value, found["number"].value) == ("True", "1.50")
+    facts = metadata()
+    override(facts, '{"flag": true, "number": 1.50}')
+    assert (facts["flag"].value, facts["number"].value) == ("True", "1.50")
 
 
 def test_utc_times_are_naive_in_the_function_as_in_azure() -> None:
@@ -121,17 +121,17 @@ json_values = st.recursive(
 
 @given(body=st.dictionaries(st.text(), json_values) | json_values)
 def test_no_json_body_can_make_the_override_raise_or_drop_metadata(body: object) -> None:
-    found = metadata()
-    override(found, json.dumps(body))
-    assert set(metadata()) <= set(found)
-    assert all(datum.type in {"string", "json"} for datum in found.values())
+    facts = metadata()
+    override(facts, json.dumps(body))
+    assert set(metadata()) <= set(facts)
+    assert all(datum.type in {"string", "json"} for datum in facts.values())
 
 
 @given(body=st.text())
 def test_no_text_body_can_make_the_override_raise(body: str) -> None:
-    found = metadata()
-    override(found, "{" + body + "}")
-    assert set(metadata()) <= set(found)
+    facts = metadata()
+    override(facts, "{" + body + "}")
+    assert set(metadata()) <= set(facts)
 
 
 words = st.none() | st.text() | st.binary().map(lambda b: b.decode("latin-1"))
@@ -160,9 +160,9 @@ received_messages = st.builds(
 def test_a_message_is_decoded_as_the_converter_of_azure_functions_decodes_its_metadata(
     received: Any, body: bytes
 ) -> None:
-    found = MessageMetadata(received)
+    trigger_metadata = MessageMetadata(received)
     theirs: Any = ServiceBusMessageInConverter.decode(
-        Datum(body, "bytes"), trigger_metadata=dict(found)
+        Datum(body, "bytes"), trigger_metadata=dict(trigger_metadata)
     )
     ours: Any = MessageMetadata(received).decoded(body)
     assert type(ours) is type(theirs)

@@ -10,8 +10,8 @@ NOON = datetime(2026, 3, 14, 12, 0, 0, tzinfo=UTC)  # a Saturday
 
 
 def after(text: str, moment: datetime = NOON) -> str:
-    found = Schedule.parse(text).next_after(moment)
-    return found.strftime("%Y-%m-%d %H:%M:%S") if found else "never"
+    occurrence = Schedule.parse(text).next_after(moment)
+    return occurrence.strftime("%Y-%m-%d %H:%M:%S") if occurrence else "never"
 
 
 @pytest.mark.parametrize(
@@ -73,10 +73,10 @@ numbers = st.integers(0, 59)
 def test_a_daily_schedule_comes_within_a_day_and_at_its_time(
     second: int, minute: int, hour: int, start: datetime
 ) -> None:
-    found = Schedule.parse(f"{second} {minute} {hour} * * *").next_after(start)
-    assert found is not None
-    assert timedelta(0) < found - start <= timedelta(days=1)
-    assert (found.hour, found.minute, found.second) == (hour, minute, second)
+    occurrence = Schedule.parse(f"{second} {minute} {hour} * * *").next_after(start)
+    assert occurrence is not None
+    assert timedelta(0) < occurrence - start <= timedelta(days=1)
+    assert (occurrence.hour, occurrence.minute, occurrence.second) == (hour, minute, second)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_an_empty_prefix_leaves_the_route_alone() -> None:
 
 def test_literal_routes_rank_before_constrained_before_free_before_catch_all() -> None:
     templates = ["{*all}", "{id}", "{id:int}", "orders"]
-    ranked = sorted(templates, key=lambda one: compile_route("f", "api", one).rank)
+    ranked = sorted(templates, key=lambda template: compile_route("f", "api", template).rank)
     assert ranked == ["orders", "{id:int}", "{id}", "{*all}"]
 
 

@@ -56,11 +56,11 @@ def test_an_unusable_file_is_refused_with_a_sentence(
         Settings.load(app_with(tmp_path, content), environ={})
 
 
-@pytest.mark.parametrize("wrong", ["[" * 100_000, '{"n": ' + "9" * 5000 + "}"])
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"n": ' + "9" * 5000 + "}"])
 def test_json_that_python_cannot_hold_is_refused_with_a_sentence(
-    tmp_path: Path, wrong: str
+    tmp_path: Path, content: str
 ) -> None:
-    (tmp_path / "local.settings.json").write_text(wrong)
+    (tmp_path / "local.settings.json").write_text(content)
     with pytest.raises(SettingsError, match=r"nests too deep|too many digits"):
         Settings.load(tmp_path, environ={})
 
@@ -73,20 +73,20 @@ def test_broken_json_names_the_line(tmp_path: Path) -> None:
 
 def test_percent_names_are_resolved_also_inside_text() -> None:
     settings = Settings({"ORDERS": "orders", "ENV": "dev"})
-    assert settings.resolve("%ORDERS%-%env%", where="x") == "orders-dev"
+    assert settings.resolve("%ORDERS%-%env%", place="x") == "orders-dev"
 
 
 def test_an_unknown_percent_name_is_fatal_and_the_near_one_is_named() -> None:
     settings = Settings({"ORDERS_QUEUE": "orders"})
     with pytest.raises(SettingsError, match=r"'ORDER_QUEUE'.*did you mean ORDERS_QUEUE\?"):
-        settings.resolve("%ORDER_QUEUE%", where="The trigger of function f")
+        settings.resolve("%ORDER_QUEUE%", place="The trigger of function f")
 
 
 def test_a_connection_is_found_under_its_name_before_the_prefixed_one() -> None:
-    both = Settings({"SB": EMULATOR, "AzureWebJobsSB": EMULATOR + ";EntityPath=x"})
-    assert both.service_bus("SB", where="f") == EMULATOR
-    prefixed = Settings({"AzureWebJobsSB": EMULATOR})
-    assert prefixed.service_bus("SB", where="f") == EMULATOR
+    settings = Settings({"SB": EMULATOR, "AzureWebJobsSB": EMULATOR + ";EntityPath=x"})
+    assert settings.service_bus("SB", place="f") == EMULATOR
+    settings = Settings({"AzureWebJobsSB": EMULATOR})
+    assert settings.service_bus("SB", place="f") == EMULATOR
 
 
 def test_a_missing_connection_is_named() -> None:
@@ -94,7 +94,7 @@ def test_a_missing_connection_is_named() -> None:
         SettingsError,
         match=r"the connection 'SB', a Service Bus connection string: set it in",
     ):
-        Settings({}).service_bus("SB", where="The trigger of function f")
+        Settings({}).service_bus("SB", place="The trigger of function f")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_missing_connection_is_named() -> None:
 )
 def test_an_invalid_connection_string_is_refused_without_its_secret(value: str) -> None:
     with pytest.raises(SettingsError, match="must look like Endpoint=") as caught:
-        Settings({"SB": value}).service_bus("SB", where="f")
+        Settings({"SB": value}).service_bus("SB", place="f")
     assert "SharedAccessKey=k" not in str(caught.value)
 
 

@@ -1,11 +1,20 @@
-"""Entity group transactions, built and read by hand.
+"""Who sends: operations as one entity group transaction, written and read by hand.
 
 ``TableClient.submit_transaction`` builds and parses multipart messages with the standard library's
-``email`` package, which costs several milliseconds of CPU for each transaction. This module joins
-the same message from bytes, signs it and parses the answer itself. The SDK's transport sends it.
-Results and errors are those of ``submit_transaction``. Only public names of the SDK are used.
+``email`` package, which costs several milliseconds of CPU for each transaction. This module does
+the same with joined bytes. Results and errors are those of ``submit_transaction``, and only public
+names of the SDK are used.
 
-A cut off or unreadable answer raises DecodeError: whether the transaction was written is unknown.
+1. ``write_body`` joins the body: one part for each operation, with its method, its key and, for a
+   guarded row, ``If-Match``. The boundary is random, so that no content can hold it.
+2. The SDK's transport sends it, signed with the client's own credential, **once**. There is no
+   retry policy here. A repeat of a transaction that was written would be refused by its own ETag,
+   and look like another instance's win. Only ``store`` repeats, because it looks first.
+3. The answer has status 202 and one part for each operation, or a single part with the error of
+   the first operation that was refused. Then all are rolled back: TableTransactionError. Another
+   status refuses the whole request: HttpResponseError.
+4. If the answer is cut off, too large, unreadable, or has another number of parts, nobody knows
+   whether the transaction was written: DecodeError. ``table`` treats it like a lost answer.
 """
 
 from __future__ import annotations
@@ -40,11 +49,11 @@ from azure.data.tables.aio import TableClient
 from sas.adapters.tables.operations import Operation
 from sas.adapters.tables.rows import Entity, stored
 
-ANSWER_BYTES_MAX = 8 * 1024 * 1024
+TRANSACTION_ANSWER_BYTES_MAX = 8 * 1024 * 1024
 """Largest answer that is read. An answer repeats keys, but no content."""
 STORAGE_SCOPE = "https://storage.azure.com/.default"
 INT_MAX = 2**31 - 1
-"""Largest number of a column."""
+"""Largest number that a column holds."""
 _BOUNDARY = re.compile(r'multipart/mixed; *boundary="?([^";]+)"?', re.IGNORECASE)
 _STATUS = re.compile(r"HTTP/1\.[01] (\d{3})(?: .*)?")
 _ETAG = re.compile(r"etag: *(.+)", re.IGNORECASE)
@@ -80,14 +89,14 @@ class GroupTransactions:
             DecodeError, or another of ``sas.adapters.tables.table.LOST``: the outcome is unknown.
         """
         mark = uuid4().hex
-        response = await self._pipeline.run(self._request(partition, operations, mark))
+        response = await self._pipeline.run(self._request(partition, operations, mark))  # 1. and 2.
         answer = response.http_response
         if answer.status_code != 202:
             text = answer.content.decode("utf-8", "replace")
             code = answer.headers.get("x-ms-error-code")
             raise _error(HttpResponseError, answer.status_code, text, code)
-        kind = answer.headers.get("Content-Type", "")
-        return read_answer(kind, answer.content, len(operations))
+        content_type = answer.headers.get("Content-Type", "")
+        return read_answer(content_type, answer.content, len(operations))
 
     def _request(self, partition: str, operations: Sequence[Operation], mark: str) -> HttpRequest:
         now = format_date_time(time.time())
@@ -112,9 +121,8 @@ class AccountKeyPolicy(SansIOHTTPPolicy[HttpRequest, AsyncHttpResponse]):
 
     def on_request(self, request: PipelineRequest[HttpRequest]) -> None:
         """Add the header Authorization."""
-        sent, (name, key) = request.http_request, self._credential.named_key
-        path = urlsplit(sent.url).path
-        headers = sent.headers
+        (name, key), headers = self._credential.named_key, request.http_request.headers
+        path = urlsplit(request.http_request.url).path
         text = f"POST\n\n{headers['Content-Type']}\n{headers['x-ms-date']}\n/{name}{path}"
         signature = b64encode(hmac.digest(b64decode(key), text.encode(), "sha256")).decode()
         headers["Authorization"] = f"SharedKey {name}:{signature}"
@@ -130,9 +138,9 @@ def _signing(credential: Any) -> object:
 
 
 def write_body(table: str, partition: str, operations: Sequence[Operation], mark: str) -> bytes:
-    """Return the body of a transaction on the table of this address.
+    """Return the body of a transaction on the table at this address.
 
-    ``mark`` makes the boundaries. It is new for each transaction, so that no content can hold it.
+    ``mark`` makes the boundaries. It is new for each transaction.
     """
     batch, change = f"batch_{mark}", f"changeset_{mark}"
     parts = [f"--{batch}\r\nContent-Type: multipart/mixed; boundary={change}\r\n\r\n".encode()]
@@ -194,25 +202,25 @@ def typed(partition: str, row: Entity) -> dict[str, Any]:
     return members
 
 
-def read_answer(kind: str, content: bytes, count: int) -> list[str | None]:
-    """Return the ETag of each of ``count`` operations from an answer with this Content-Type.
+def read_answer(content_type: str, content: bytes, count: int) -> list[str | None]:
+    """Return the ETag of each of ``count`` operations from an answer.
 
     Raises:
         TableTransactionError: the service refused an operation.
         DecodeError: the answer is cut off, too large, or not the answer to so many operations.
     """
-    if len(content) > ANSWER_BYTES_MAX:
+    if len(content) > TRANSACTION_ANSWER_BYTES_MAX:  # 4.
         raise DecodeError(f"the answer to a transaction is too large: {len(content):,} bytes")
     try:
-        [changes] = _parts(kind, content.decode())
-        headers, inner = _halves(changes)
+        [changes] = _parts(content_type, content.decode())
+        headers, inner = _headers_and_content(changes)
         answers = [_answer(part) for part in _parts(headers, inner)]
-    except ValueError as unreadable:
-        raise DecodeError(f"the answer to a transaction is unreadable: {unreadable}") from None
-    for status, _, text in answers:
+    except ValueError as error:
+        raise DecodeError(f"the answer to a transaction is unreadable: {error}") from None
+    for status, _, text in answers:  # 3.
         if not 200 <= status < 300:
             raise _error(TableTransactionError, status, text)
-    if len(answers) != count:
+    if len(answers) != count:  # 4.
         raise DecodeError(f"{len(answers)} answers to {count} operations of a transaction")
     return [etag for _, etag, _ in answers]
 
@@ -234,18 +242,18 @@ def _parts(headers: str, text: str) -> list[str]:
 
 def _answer(part: str) -> tuple[int, str | None, str]:
     """Return the status, the ETag and the content of the answer to one operation."""
-    _, answer = _halves(part)
-    head, content = _halves(answer)
+    _, answer = _headers_and_content(part)
+    head, content = _headers_and_content(answer)
     first, *headers = head.split("\r\n")
     status = _STATUS.fullmatch(first)
     if status is None:
         raise ValueError("no status")
-    etags = [found[1] for header in headers if (found := _ETAG.fullmatch(header))]
+    etags = [match[1] for header in headers if (match := _ETAG.fullmatch(header))]
     return int(status[1]), etags[0] if etags else None, content
 
 
-def _halves(text: str) -> tuple[str, str]:
-    """Return headers and content, which an empty line parts."""
+def _headers_and_content(text: str) -> tuple[str, str]:
+    """Return headers and content, which an empty line separates."""
     headers, line, content = text.partition("\r\n\r\n")
     if not line:
         raise ValueError("headers without end")
@@ -253,21 +261,21 @@ def _halves(text: str) -> tuple[str, str]:
 
 
 def _error(
-    kind: type[HttpResponseError], status: int, text: str, code: str | None = None
+    error_class: type[HttpResponseError], status: int, text: str, code: str | None = None
 ) -> HttpResponseError:
-    """Return an error with what the service says in JSON, or in XML about authentication."""
+    """Return an error with the service's code and message: JSON, or XML about authentication."""
     try:
-        told = json.loads(text)["odata.error"]
-        code, message = told["code"], told["message"]["value"]
+        problem = json.loads(text)["odata.error"]
+        code, message = problem["code"], problem["message"]["value"]
     except (ValueError, KeyError, TypeError):
         code = _element("code", text) or code
         message = _element("message", text) or f"the service answered {status}"
-    error = kind(message=f"{message}\nErrorCode:{code}")
+    error = error_class(message=f"{message}\nErrorCode:{code}")
     error.status_code = status
     error.error_code = code  # type: ignore[attr-defined]  # where the SDK puts it, too
     return error
 
 
 def _element(name: str, xml: str) -> str | None:
-    found = re.search(rf"<(?:\w+:)?{name}\b[^>]*>([^<]*)<", xml, re.IGNORECASE)
-    return found[1] if found else None
+    match = re.search(rf"<(?:\w+:)?{name}\b[^>]*>([^<]*)<", xml, re.IGNORECASE)
+    return match[1] if match else None

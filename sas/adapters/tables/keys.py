@@ -19,7 +19,8 @@ from sas.domain.ids import digest_id, key_time, parse_key_time
 
 META_PARTITION = "meta"
 """Partition of the row with the number of shards, the shared values and the leases."""
-META = "meta"
+META_ROW = "meta"
+"""Row with the number of shards and the format."""
 
 # The service decodes the path of a URL twice. With '%' or '+' in a key, reads, updates and
 # deletes of one row fail or find another row. A quote must be doubled in some places only.
@@ -29,12 +30,12 @@ _ESCAPED = re.compile(r"=([0-9a-f]{2})")
 
 def escape(order_id: str) -> str:
     """Return an order id for use in keys: each of ``% + ' =`` becomes ``=25`` and so on."""
-    return _UNSAFE.sub(lambda found: f"={ord(found.group()):02x}", order_id)
+    return _UNSAFE.sub(lambda match: f"={ord(match.group()):02x}", order_id)
 
 
 def unescape(part: str) -> str:
     """Return the order id that ``escape`` was given."""
-    return _ESCAPED.sub(lambda found: chr(int(found.group(1), 16)), part)
+    return _ESCAPED.sub(lambda match: chr(int(match.group(1), 16)), part)
 
 
 def details(order_id: str) -> str:
@@ -99,16 +100,16 @@ def payload_chunks(order_id: str, sha256: str) -> tuple[str, str]:
 
 def due(row: Due) -> str:
     """Row of a due step, of an order's deadline, or of unsent messages."""
-    when = f"due|{key_time(row.at)}|{escape(row.order_id)}"
+    prefix = f"due|{key_time(row.at)}|{escape(row.order_id)}"
     if isinstance(row, OutDue):
-        return f"{when}|out|{row.seq:010d}"
+        return f"{prefix}|out|{row.seq:010d}"
     if isinstance(row, DeferredDue):
-        return f"{when}|deferred|{row.key}"
+        return f"{prefix}|deferred|{row.key}"
     if isinstance(row, DeadlineDue):
-        return f"{when}|deadline|0"
+        return f"{prefix}|deadline|0"
     if isinstance(row, OtherDue):
         return row.row_key
-    return f"{when}|{row.step:02d}|{row.epoch}"
+    return f"{prefix}|{row.step:02d}|{row.epoch}"
 
 
 def parse_due(row_key: str) -> Due:

@@ -1,8 +1,28 @@
-"""A change as one entity group transaction, and the rows that only grow: journal and payloads.
+"""Who builds: a change as the operations of one transaction, and the rows that never change.
 
-The state row comes first: if another instance changed it, the transaction fails on this row and
-on no other. A transaction takes at most 100 operations and each row once. 30 steps that all
-change at once need 97.
+Nothing here sends or waits. ``operations`` looks at the order before and after a change and returns
+what to do with which row:
+
+1. The state row **comes first**. It is replaced only if it still has the token's ETag, or created
+   for a new order. The service checks operations in order and reports the first one that fails. So
+   if another instance changed the order, the refusal is about this row. If the refusal is about a
+   later one, we know that the ETag was right. The first ETag of the answer is the new token.
+2. The details row, for a new order or if a large payload was stored outside of it.
+3. The row of each step that changed. A large result has a row of its own, so that a step that
+   changes later does not write its result again.
+4. The journal row, which is **created**. Its key has the seq, so each seq is written once. It
+   holds the commit id by which ``store`` recognises our own write, and the messages to send.
+5. The cause row, which is created too. If it exists, this message was acted on before, and the
+   whole transaction is refused. So a message that is delivered twice has one effect.
+6. Due rows: those of the old order that the new one does not have are deleted, new ones are
+   written. A deletion comes without ETag, because the state row's ETag guards it. If its row is
+   missing, the service answers 404; ``store`` knows what that means.
+7. The out row, for a timer. It says that the messages of the journal row are not sent yet.
+8. The row of the list ``attention`` or ``done``.
+
+A transaction takes at most 100 operations, and each row once. 30 steps that all change at once
+need 97. So an order with the most steps still fits, and a workflow with more is refused when it is
+defined.
 
 The journal keeps the messages that each transition sends, as compact JSON: one object each, with
 its kind under ``k`` and the members of its class. A version that changes a member or a kind raises
@@ -41,7 +61,7 @@ from sas.ports import LostContentError, Message
 
 OPERATIONS_MAX = 100
 BINARY_BYTES = 64 * 1024
-"""Most bytes of a binary property."""
+"""Most bytes that one binary column holds."""
 
 KINDS: Mapping[str, type[Outgoing]] = {
     "wake": Wake,
@@ -49,7 +69,7 @@ KINDS: Mapping[str, type[Outgoing]] = {
     "notify": Notify,
     "alert": Alert,
 }
-_KIND_OF = {made: kind for kind, made in KINDS.items()}
+_KIND_OF = {message_class: kind for kind, message_class in KINDS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,30 +101,31 @@ def deletion(row_key: str) -> Operation:
 
 
 def operations(change: Change) -> list[Operation]:
-    """Return what a change writes, the state row first.
+    """Return what a change writes, the state row first. The numbers are those of the module.
 
     Raises:
         ValueError: more than 100 operations, or two on one row. This is a bug: 30 steps never need
             so many.
     """
     order_id, entry = change.after.order_id, change.entry
-    made = [_state(change), *_details(change), *_steps(change)]
-    made.append(Operation("create", journal_row(order_id, entry)))
-    if entry.cause is not None:
-        made.append(Operation("create", _cause_row(order_id, entry.cause, entry.seq)))
-    made += [deletion(keys.due(gone)) for gone in _by_key(change.due_removed())]
-    made += [Operation("upsert", due_row(added)) for added in _by_key(change.due_added())]
-    if change.out_at is not None:
+    batch = [_state(change), *_details(change), *_steps(change)]  # 1. to 3.
+    batch.append(Operation("create", journal_row(order_id, entry)))  # 4.
+    if entry.cause is not None:  # 5.
+        batch.append(Operation("create", _cause_row(order_id, entry.cause, entry.seq)))
+    # 6. In the order of their keys, so that the same change always gives the same transaction.
+    batch += [deletion(keys.due(due)) for due in _by_key(change.due_removed())]
+    batch += [Operation("upsert", due_row(due)) for due in _by_key(change.due_added())]
+    if change.out_at is not None:  # 7.
         out = OutDue(change.out_at, order_id, entry.seq)
-        made.append(Operation("upsert", due_row(out)))
-    made += _stopped(change)
-    distinct = len({operation.row_key for operation in made})
-    if distinct != len(made) or len(made) > OPERATIONS_MAX:
+        batch.append(Operation("upsert", due_row(out)))
+    batch += _stopped(change)  # 8.
+    distinct = len({operation.row_key for operation in batch})
+    if distinct != len(batch) or len(batch) > OPERATIONS_MAX:
         raise ValueError(
-            f"order {order_id}: {len(made)} operations on {distinct} rows; a transaction takes at "
+            f"order {order_id}: {len(batch)} operations on {distinct} rows; a transaction takes at "
             f"most {OPERATIONS_MAX}, each on another row. Report this as a bug"
         )
-    return made
+    return batch
 
 
 def due_row(due: Due) -> Entity:
@@ -123,7 +144,7 @@ def due_row(due: Due) -> Entity:
 
 
 def deferred_row(due: DeferredDue, message: Message) -> Entity:
-    """Return the row of a message that is held."""
+    """Return the due row of a deferred message, which holds the whole message."""
     body = message.body
     chunks = [body[at : at + BINARY_BYTES] for at in range(0, len(body), BINARY_BYTES)]
     columns: Entity = {
@@ -172,14 +193,14 @@ def _details(change: Change) -> list[Operation]:
 
 def _steps(change: Change) -> list[Operation]:
     """Write the steps that changed. A large result has its own row, written when it changes."""
-    made: list[Operation] = []
+    batch: list[Operation] = []
     old = {step.number: step for step in change.before.steps} if change.before else {}
     for step in change.after.steps:
         before = old.get(step.number)
         if step != before:
-            made.append(Operation("upsert", rows.step_row(change.after.order_id, step)))
-            made += _result(change.after, before, step)
-    return made
+            batch.append(Operation("upsert", rows.step_row(change.after.order_id, step)))
+            batch += _result(change.after, before, step)
+    return batch
 
 
 def _result(order: Order, before: StepRecord | None, step: StepRecord) -> list[Operation]:
@@ -195,12 +216,12 @@ def _stopped(change: Change) -> list[Operation]:
     """Move the order between the lists ``attention`` and ``done``, or take it off both."""
     before = rows.stopped_row(change.before) if change.before else None
     after = rows.stopped_row(change.after)
-    made: list[Operation] = []
+    batch: list[Operation] = []
     if before and (after is None or after["RowKey"] != before["RowKey"]):
-        made.append(deletion(before["RowKey"]))
+        batch.append(deletion(before["RowKey"]))
     if after and after != before:
-        made.append(Operation("upsert", after))
-    return made
+        batch.append(Operation("upsert", after))
+    return batch
 
 
 def _cause_row(order_id: str, cause: str, seq: int) -> Entity:
@@ -253,14 +274,15 @@ def entry_from(row: Row) -> JournalEntry:
 def changes_to_text(changes: tuple[StepChange, ...]) -> str:
     """Return what a transition did to its steps as a short text: ``1:Error>Pending:edited``."""
     return ",".join(
-        f"{one.step}:{one.before.value}>{one.after.value}" + (":edited" if one.edited else "")
-        for one in changes
+        f"{change.step}:{change.before.value}>{change.after.value}"
+        + (":edited" if change.edited else "")
+        for change in changes
     )
 
 
 def changes_from_text(text: str) -> tuple[StepChange, ...]:
     """Return what ``changes_to_text`` was given; raises ValueError for any other text."""
-    return tuple(_change_from(one) for one in text.split(",")) if text else ()
+    return tuple(_change_from(part) for part in text.split(",")) if text else ()
 
 
 def _change_from(text: str) -> StepChange:
@@ -278,21 +300,23 @@ def _change_from(text: str) -> StepChange:
 
 def messages_to_json(messages: tuple[Outgoing, ...]) -> str:
     """Return messages as compact JSON."""
-    made = [{"k": _KIND_OF[type(one)], **msgspec.to_builtins(one)} for one in messages]
-    return json.dumps(made, separators=(",", ":"))
+    members = [
+        {"k": _KIND_OF[type(message)], **msgspec.to_builtins(message)} for message in messages
+    ]
+    return json.dumps(members, separators=(",", ":"))
 
 
 def messages_from_json(text: str) -> tuple[Outgoing, ...]:
     """Return the messages that ``messages_to_json`` was given; raises ValueError for other text."""
-    return tuple(_message_from(item) for item in json.loads(text))
+    return tuple(_message_from(members) for members in json.loads(text))
 
 
-def _message_from(item: dict[str, Any]) -> Outgoing:
-    word = item.pop("k", None)
-    kind = KINDS.get(word) if isinstance(word, str) else None
-    if kind is None or item.keys() != {field.name for field in fields(kind)}:
-        raise ValueError(f"column Messages has {str(word)[:40]!r} with {sorted(item)!s:.200}")
-    message: Outgoing = msgspec.convert(item, kind)
+def _message_from(members: dict[str, Any]) -> Outgoing:
+    kind = members.pop("k", None)
+    message_class = KINDS.get(kind) if isinstance(kind, str) else None
+    if message_class is None or members.keys() != {field.name for field in fields(message_class)}:
+        raise ValueError(f"column Messages has {str(kind)[:40]!r} with {sorted(members)!s:.200}")
+    message: Outgoing = msgspec.convert(members, message_class)
     if isinstance(message, Request) and message.complete_by.tzinfo is None:
         raise ValueError(f"complete_by {message.complete_by} of a message has no time zone")
     return message
@@ -326,16 +350,16 @@ def payload_from(order_id: str, ref: PayloadRef, by_key: Mapping[str, Row]) -> b
         row = by_key.get(keys.payload_chunk(order_id, ref.sha256, number))
         if row is None:
             raise _lost(order_id, ref, f"chunk {number} of {ref.chunks} is missing")
-        columns = sorted(name for name in row if name.startswith("Data"))
-        parts += [part for name in columns if isinstance(part := row[name], bytes)]
+        columns = sorted(column for column in row if column.startswith("Data"))
+        parts += [part for column in columns if isinstance(part := row[column], bytes)]
     data = b"".join(parts)
     if not matches(ref, data):
         raise _lost(order_id, ref, f"its {len(data):,} bytes do not match the reference")
     return data
 
 
-def _lost(order_id: str, ref: PayloadRef, why: str) -> LostContentError:
+def _lost(order_id: str, ref: PayloadRef, reason: str) -> LostContentError:
     return LostContentError(
         f"order {order_id}: the payload of {ref.size:,} bytes (SHA-256 {ref.sha256}) cannot be "
-        f"read: {why}. Restore its rows of the table (d|payload)"
+        f"read: {reason}. Restore its rows of the table (d|payload)"
     )

@@ -1,7 +1,19 @@
-"""Removes finished orders from the table: each in one transaction, several together if they fit.
+"""Removes finished orders from the table, so that no crash leaves half of one.
 
-If an order has more rows than one transaction takes, its past is removed first. Its state row is
-removed last, so an interrupted removal is found again.
+1. The rows of several orders of a shard go in one transaction of at most 100 operations. Each order
+   brings its state row, guarded by the ETag that it was loaded with. So if an operator changed one
+   of them meanwhile, nothing of this transaction is removed.
+2. If an order has more rows, its *past* goes first: the last errors of its steps, its oldest
+   journal and cause rows, and payloads that nothing refers to. Each of these transactions writes
+   the state row again under its ETag. So if an operator changes the order meanwhile, the next one
+   is refused, and the rest of the order stays.
+3. The rest goes last, in one transaction: the aggregate, the payloads that it refers to, and the
+   row that lists the order as finished. These are at most 99 rows: 6 chunks of a payload, and for
+   each of 30 steps its row and 2 chunks.
+
+After a crash between two transactions the order is still listed as finished, and the next run
+removes the rest. After a lost answer nothing is tried again: the next run either finds the order
+and removes it, or it is gone.
 """
 
 from __future__ import annotations
@@ -19,8 +31,8 @@ from sas.domain.ids import shard_of
 from sas.domain.order import Order
 
 
-class Purge:
-    """The removal of orders from one table."""
+class FinishedOrders:
+    """The finished orders of one table, which can be removed from it."""
 
     def __init__(self, table: Table, shards: int) -> None:
         self._table = table
@@ -30,7 +42,7 @@ class Purge:
         return shard_of(order.order_id, self._shards)
 
     async def remove(self, *orders: Order) -> set[str]:
-        """Remove finished orders; return the ids of the removed ones.
+        """Remove finished orders; return the ids of those that were removed.
 
         Raises:
             IllegalMoveError: an order is not finished.
@@ -39,28 +51,30 @@ class Purge:
         """
         for order in orders:
             check_finished(order)
-        gone: set[str] = set()
+        removed: set[str] = set()
         batches: dict[str, list[tuple[str, list[Operation]]]] = {}
-        found = await asyncio.gather(*(self._deletions(order) for order in orders))
-        for order, deletions in zip(orders, found, strict=True):
+        per_order = await asyncio.gather(*(self._deletions(order) for order in orders))
+        for order, deletions in zip(orders, per_order, strict=True):
             partition = self._partition(order)
             batch = batches.setdefault(partition, [])
-            if sum(len(one) for _, one in batch) + len(deletions) > OPERATIONS_MAX:
-                gone |= await self._purge_batch(partition, batches.pop(partition))
+            size = sum(len(rows) for _, rows in batch)
+            if size + len(deletions) > OPERATIONS_MAX:
+                removed |= await self._purge_batch(partition, batches.pop(partition))
                 batch = batches.setdefault(partition, [])
             if deletions:
                 batch.append((order.order_id, deletions))
         for partition, batch in batches.items():
-            gone |= await self._purge_batch(partition, batch)
-        return gone
+            removed |= await self._purge_batch(partition, batch)
+        return removed
 
     async def _purge_batch(
         self, partition: str, batch: Sequence[tuple[str, list[Operation]]]
     ) -> set[str]:
-        """Remove some orders in one transaction; return the removed ones: all or none."""
-        whole = [operation for _, deletions in batch for operation in deletions]
-        done = whole and await self._transact_once(partition, whole)
-        return {order_id for order_id, _ in batch} if done else set()
+        """Remove some orders in one transaction; return the ids of all of them, or none."""
+        operations = [operation for _, deletions in batch for operation in deletions]
+        if not operations or not await self._transact_once(partition, operations):
+            return set()
+        return {order_id for order_id, _ in batch}
 
     async def _deletions(self, order: Order) -> list[Operation]:
         """Return what removes an order in one transaction; empty if it changed or is gone.
@@ -68,14 +82,16 @@ class Purge:
         Of an order with more rows than one transaction takes, the past is removed first.
         """
         partition = self._partition(order)
-        past, last = await self._rows_to_purge(partition, order)
+        # 2. The past, if one transaction does not take all rows.
+        past, rest = await self._rows_to_purge(partition, order)
         token: str | None = str(order.token)
-        if len(past) + len(last) > OPERATIONS_MAX:
-            token = await self._purge_past(partition, order, past, OPERATIONS_MAX - len(last))
-        if token is None or not last:
+        if len(past) + len(rest) > OPERATIONS_MAX:
+            token = await self._purge_past(partition, order, past, OPERATIONS_MAX - len(rest))
+        if token is None or not rest:
             return []
+        # 1. and 3. The rest, behind the state row that guards all of it.
         guard = Operation("delete", {"RowKey": keys.state(order.order_id)}, token)
-        return [guard, *past, *last[1:]]
+        return [guard, *past, *rest[1:]]
 
     async def _purge_past(
         self, partition: str, order: Order, past: list[Operation], room: int
@@ -85,15 +101,15 @@ class Purge:
         if state is None or state.metadata["etag"] != order.token:
             return None
         token = str(order.token)
-        same = {name: value for name, value in state.items() if name != "PartitionKey"}
+        row = {name: value for name, value in state.items() if name != "PartitionKey"}
         while len(past) > room:
-            some = past[: OPERATIONS_MAX - 1]
-            guard = Operation("update", same, token)
-            etags = await self._transact_once(partition, [guard, *some])
+            oldest = past[: OPERATIONS_MAX - 1]
+            guard = Operation("update", row, token)
+            etags = await self._transact_once(partition, [guard, *oldest])
             if not etags or not etags[0]:
                 return None
             token = etags[0]
-            del past[: len(some)]
+            del past[: len(oldest)]
         return token
 
     async def _rows_to_purge(
@@ -101,15 +117,14 @@ class Purge:
     ) -> tuple[list[Operation], list[Operation]]:
         """Return two lists of deletions: the past, and the rest with the state row first.
 
-        Both are empty if the order is gone.
-
-        The past: last errors, journal, causes, payloads without a reference, payloads in use.
+        Both are empty if the order is gone. Payloads that the order refers to are the end of the
+        past, so that they stay as long as possible.
         """
         order_id = order.order_id
         state = keys.state(order_id)
         low, high = keys.aggregate(order_id)
-        found = await self._table.rows(partition, keys.whole(order_id), select=["RowKey"])
-        all_keys = [str(row["RowKey"]) for row in found]
+        rows = await self._table.rows(partition, keys.whole(order_id), select=["RowKey"])
+        all_keys = [str(row["RowKey"]) for row in rows]
         if state not in all_keys:
             return [], []
         used = _payload_keys(order)
@@ -132,16 +147,16 @@ class Purge:
                 return await self._table.transact(partition, batch)
             except RefusedTransactionError:
                 return []
-            except UnknownOutcomeError as unknown:
-                raise self._table.unavailable(unknown.__cause__ or unknown) from unknown
+            except UnknownOutcomeError as error:
+                raise self._table.unavailable(error.__cause__ or error) from error
 
 
 def _payload_keys(order: Order) -> set[str]:
     """Return the row keys of the payloads that an order refers to."""
     contents = [order.details.payload, *(step.result for step in order.steps)]
     return {
-        keys.payload_chunk(order.order_id, ref.sha256, number)
-        for ref in contents
-        if isinstance(ref, PayloadRef)
-        for number in range(ref.chunks)
+        keys.payload_chunk(order.order_id, content.sha256, number)
+        for content in contents
+        if isinstance(content, PayloadRef)
+        for number in range(content.chunks)
     }

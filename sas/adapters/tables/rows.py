@@ -13,7 +13,7 @@ left to an instance that knows it. All others are read by exact rules: a column 
 unknown or of the wrong type makes its order unreadable, because such a row was changed by hand.
 
 Large content is stored in rows outside of the order, in binary columns. The row that refers to it
-(``PayloadRef``) has its hash, its size and its number of chunks.
+(``PayloadRef``) holds its hash, its size and its number of chunks.
 """
 
 from __future__ import annotations
@@ -54,20 +54,67 @@ Entity = dict[str, Any]
 Row = Mapping[str, Any]
 
 CHUNK_UNITS = 32_000
+"""Most UTF-16 units that one column of a long text gets."""
 
-
+# The columns of all rows by type. A row with any other column was changed by hand.
 _NUMBERS = frozenset(
-    {"Steps", "Seq", "Version", "Epoch", "Generation", "FailureCount", "Number", "ExtendedWaits"}
-    | {"Excused", "Route", "Attempt", "PayloadBytes", "PayloadChunks", "ResultBytes"}
-    | {"ResultChunks"}
+    {
+        "Steps",
+        "Seq",
+        "Version",
+        "Epoch",
+        "Generation",
+        "FailureCount",
+        "Number",
+        "ExtendedWaits",
+        "Excused",
+        "Route",
+        "Attempt",
+        "PayloadBytes",
+        "PayloadChunks",
+        "ResultBytes",
+        "ResultChunks",
+    }
 )
 _FLAGS = frozenset({"Rejected", "Resting", "Urgent", "ResultRow"})
 _TEXTS = frozenset(
-    {"OrderID", "LockedBy", "CompleteBy", "ProcessState", "Workflow", "ContentHash", "ReplyQueue"}
-    | {"CorrelationID", "SubmittedAt", "TraceParent", "StoppedAt", "Deadline", "AcknowledgedBy"}
-    | {"UndoneBecause", "Name", "Since", "ErrorCode", "ErrorMessage", "CalledUntil", "Undo", "At"}
-    | {"Edited", "Note", "PayloadSha256", "ResultSha256", "What", "By", "CommitId"}
-    | {"Cause", "Reason", "Changes", "Queue", "MessageId", "ContentType", "Properties"}
+    {
+        "OrderID",
+        "LockedBy",
+        "CompleteBy",
+        "ProcessState",
+        "Workflow",
+        "ContentHash",
+        "ReplyQueue",
+        "CorrelationID",
+        "SubmittedAt",
+        "TraceParent",
+        "StoppedAt",
+        "Deadline",
+        "AcknowledgedBy",
+        "UndoneBecause",
+        "Name",
+        "Since",
+        "ErrorCode",
+        "ErrorMessage",
+        "CalledUntil",
+        "Undo",
+        "At",
+        "Edited",
+        "Note",
+        "PayloadSha256",
+        "ResultSha256",
+        "What",
+        "By",
+        "CommitId",
+        "Cause",
+        "Reason",
+        "Changes",
+        "Queue",
+        "MessageId",
+        "ContentType",
+        "Properties",
+    }
 )
 _CHUNKED = re.compile(r"(Payload|Result|Messages)\d\d")
 _BINARY = re.compile(r"Body\d\d")
@@ -96,17 +143,17 @@ def reading(order_id: str, row: Row) -> Iterator[None]:
         for column, value in row.items():
             _check_column(column, value)
         yield
-    except KeyError as missing:
-        why = f"column {missing.args[0]} is missing"
-    except (TypeError, ValueError, AttributeError, RecursionError, MsgspecError) as wrong:
-        why = str(wrong)[:300]
+    except KeyError as error:
+        reason = f"column {error.args[0]} is missing"
+    except (TypeError, ValueError, AttributeError, RecursionError, MsgspecError) as error:
+        reason = str(error)[:300]
     else:
         return
-    raise CorruptOrderError(order_id, f"row {row.get('RowKey')} cannot be read: {why}")
+    raise CorruptOrderError(order_id, f"row {row.get('RowKey')} cannot be read: {reason}")
 
 
 def _check_column(column: str, value: object) -> None:
-    """Raise ValueError for an unknown column, or a value that does not belong into it."""
+    """Raise ValueError for an unknown column, or for a value of the wrong type."""
     if value is None or column in _OF_EVERY_ROW:
         return
     if column not in _KNOWN and not (_CHUNKED.fullmatch(column) or _BINARY.fullmatch(column)):
@@ -281,7 +328,7 @@ def order_from(order_id: str, by_key: Mapping[str, Row], token: str) -> Order:
     state, details = by_key.get(keys.state(order_id)), by_key.get(keys.details(order_id))
     if state is None:
         raise CorruptOrderError(order_id, "its state row is missing")
-    with reading(order_id, state):  # first, because rows of a newer format may be others
+    with reading(order_id, state):  # first, because a newer format may have other rows
         if details is None:
             raise CorruptOrderError(order_id, "its details row is missing")
         count = state["Steps"]
@@ -301,8 +348,11 @@ def order_from(order_id: str, by_key: Mapping[str, Row], token: str) -> Order:
     steps = tuple(_step_of(order_id, number, by_key, details) for number in range(count))
     for step in steps:
         if step.call.generation > order.seq:  # each edit is a transition, and an agent undoes all
-            found = f"column Generation of step {step.number} is {step.call.generation}"
-            raise CorruptOrderError(order_id, f"{found}, with {order.seq} transitions")
+            raise CorruptOrderError(
+                order_id,
+                f"column Generation of step {step.number} is {step.call.generation}, "
+                f"with {order.seq} transitions",
+            )
     return replace(order, steps=steps)
 
 

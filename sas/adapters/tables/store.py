@@ -1,18 +1,64 @@
 """The state store on Azure Table Storage: one table, one transaction per transition.
 
-**Our own write is never taken for another instance's.** After a refusal (404, 409, 412) or an
-unknown outcome the store reads the journal row of this seq. That row never changes. It carries
-our commit id if, and only if, our transaction was written, even if other writes followed. If it is
-missing after an unknown outcome, the same transaction is tried again, never a new decision: if the
-first one arrives late, one of the two is refused.
+All rows of an order lie in one partition, so one entity group transaction can change them
+together. Every change rewrites one of them, the state row. So the ETag of the state row is the
+version of the whole order. The port calls it the order's *token*.
 
-**A finished order is removed so that no crash leaves half of one.** Up to 100 rows go in one
-transaction, those of several orders of a shard together, each guarded by its state row's ETag. If
-an order has more, the last errors of its steps and its oldest journal and cause rows go first, and
-payloads that nothing refers to. Each of these transactions rewrites the state row under its ETag,
-so that an order which an operator changes meanwhile is left alone. The rest of the aggregate, its
-payloads and the row that lists the order as finished go last, together. These are at most 99 rows:
-6 chunks of a payload, and for each of 30 steps its row and 2 chunks.
+**How a load sees one consistent order**
+
+1. One range query reads the details, the state, the steps and their results. The service answers
+   in pages, and one page is a snapshot: it never shows half of a transaction.
+2. Nearly every order fits into one page. If there are several, another instance may change the
+   order between two of them. So the state row is read again after the last page. If its ETag is
+   still the same, no transaction came between. Otherwise the load starts again.
+
+**How a commit works**
+
+3. ``operations`` turns the change into one transaction. Its first operation replaces the state row
+   only if the row still has the token's ETag; for a new order it creates the row. The service
+   writes all operations or none. So if two instances decide about the same version of an order,
+   one commits, and the service refuses the other one (404, 409 or 412).
+4. The answer holds the new ETag of the state row. It becomes the new token, so this process can
+   decide about the order again without a load.
+
+**What a lost answer means**
+
+After a broken connection, a timeout or a 503 the outcome is unknown: the transaction may be
+written, may not be, or may still arrive. A refusal proves little too, because the refused request
+may be our own repeat of step 8. So the store looks before it says anything.
+
+5. It reads the journal row of this seq (``_our_token``). A journal row is created once, never
+   changes, and carries the commit id, which is new for each change. If the row is missing, no
+   transaction of this seq is written so far. If it carries our commit id, ours is written, even if
+   other transactions followed. If it carries another one, a rival committed first: ConflictError.
+6. If ours is written, the state row has our commit id, and its ETag is our token. But another
+   instance may have changed the order in the meantime. Then we were *overtaken*: our change stands
+   and its messages must be sent, but our ETag is gone. The order gets ``OVERTAKEN_ETAG``, which no
+   row has. So the next commit with it is refused, and the caller loads the order.
+7. If nothing of this seq is written after a refusal, the cause was recorded at an earlier seq, or
+   a purge is removing the order: ConflictError, and the caller loads the order and decides anew.
+   There is one exception. If the missing row is an index row that we wanted to delete, an operator
+   has deleted it by hand. The same transaction is sent without this operation; otherwise its order
+   could never change again.
+8. If nothing is written after an unknown outcome, the **same** transaction is sent again, with the
+   same ETag and the same commit id. It cannot be applied twice: the one that arrives first changes
+   the ETag and creates the journal row, so the service refuses the other one, and step 5 finds our
+   commit id. A new decision would have a new commit id, and would take the late one for a rival's.
+9. When the retry budget is used up, the caller gets StoreUnavailableError and puts its message
+   back. If the transaction was not written, the redelivered message decides anew. If it was, its
+   cause is recorded, and the redelivered message only sends the recorded messages. A timer has no
+   redelivery: a due row brings the supervisor back, either the old one or the out row.
+
+**Index rows and leases**
+
+10. The rows ``due``, ``attention`` and ``done`` lie in the order's partition and change in its
+    transactions, so they always agree with it. Their keys begin with a time, so a range query
+    returns the oldest first. Only messages that wait (``defer``, ``remove_due``) and out rows are
+    written or removed alone. That is harmless, because a message sent twice keeps its id.
+11. Leases and shared values lie in the partition ``meta``. A lease names its holder and its end.
+    It is taken over by a replace under its ETag, so one of two instances gets it. If the answer is
+    lost, the holder may not know that it leads; it finds its name in the row when it asks again.
+    Two leaders would do no harm either, because the ETag of each order decides.
 """
 
 from __future__ import annotations
@@ -41,7 +87,7 @@ from sas.adapters.tables.operations import (
     payload_from,
     payload_rows,
 )
-from sas.adapters.tables.purge import Purge
+from sas.adapters.tables.purge import FinishedOrders
 from sas.adapters.tables.rows import Row, error_row, order_from, reading
 from sas.adapters.tables.table import (
     Meter,
@@ -76,12 +122,12 @@ AZURITE = (
     "mEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==;"
     "TableEndpoint=http://127.0.0.1:10002/devstoreaccount1;"
 )
-"""Meaning of ``UseDevelopmentStorage=true``, which the Tables SDK lacks. The key is public."""
+"""What ``UseDevelopmentStorage=true`` means. The Tables SDK does not know it. The key is public."""
 
-LOADS_MAX = 5
+LOAD_ATTEMPTS_MAX = 5
 
-OVERTAKEN = "W/\"datetime'2000-01-01T00%3A00%3A00.0000000Z'\""
-"""The token of an order that we wrote and another instance changed before we saw our ETag.
+OVERTAKEN_ETAG = "W/\"datetime'2000-01-01T00%3A00%3A00.0000000Z'\""
+"""The token of an order that another instance changed before we saw the ETag of our write.
 
 It matches no row, so the next commit with it is refused, as it must be.
 """
@@ -98,10 +144,10 @@ class TableStore:
     loop that uses it. It opens on first use; close it. ``table.meter`` counts the requests.
     """
 
-    def __init__(self, table: Table, *, shards: int = 16, owned: Sequence[Any] = ()) -> None:
+    def __init__(self, table: Table, *, shards: int = 16, credentials: Sequence[Any] = ()) -> None:
         self.table = table
         self._shards = all_shards(shards)
-        self._owned = owned
+        self._credentials = credentials
         self._opening = asyncio.Lock()
         self._opened = False
 
@@ -133,19 +179,19 @@ class TableStore:
             "transport": transport,
         }
         text = endpoint if isinstance(endpoint, str) else endpoint.connection_string
-        owned: list[Any] = []
+        credentials: list[Any] = []
         if text:
             text = AZURITE if "UseDevelopmentStorage=true" in text else text
             client = TableClient.from_connection_string(text, table, **settings)
         elif not isinstance(endpoint, str) and endpoint.address:
             credential = token_credential(endpoint.client_id)
-            owned.append(credential)
+            credentials.append(credential)
             client = TableClient(endpoint.address, table, credential=credential, **settings)
         else:
             raise ValueError("the state store needs a connection string or an address")
         transactions = GroupTransactions(client, transport, meter.count_request)
-        made = Table(client, retry_budget or RetryBudget(), meter, transactions)
-        return cls(made, shards=shards, owned=owned)
+        rows = Table(client, retry_budget or RetryBudget(), meter, transactions)
+        return cls(rows, shards=shards, credentials=credentials)
 
     @property
     def requests(self) -> int:
@@ -171,18 +217,18 @@ class TableStore:
                 self._opened = True
 
     async def _check_meta(self) -> None:
-        meta = await self.table.get(keys.META_PARTITION, keys.META)
+        meta = await self.table.get(keys.META_PARTITION, keys.META_ROW)
         if meta is None:
             await self.table.create()
-            row = {"RowKey": keys.META, "Shards": len(self._shards)}
+            row = {"RowKey": keys.META_ROW, "Shards": len(self._shards)}
             await self.table.insert(keys.META_PARTITION, row)
-            meta = await self.table.get(keys.META_PARTITION, keys.META)
+            meta = await self.table.get(keys.META_PARTITION, keys.META_ROW)
         if meta is None:
             raise StoreUnavailableError("the table was deleted while it was being opened")
         try:
             check_format(meta.get("Format"), "the table")
-        except (OtherVersionError, ValueError) as wrong:
-            raise StoreMismatchError(str(wrong), "format of the table") from None
+        except (OtherVersionError, ValueError) as error:
+            raise StoreMismatchError(str(error), "format of the table") from None
         if (shards := meta.get("Shards")) != len(self._shards):
             raise StoreMismatchError(
                 f"the table was created with {shards} shards, this start asks for "
@@ -199,65 +245,69 @@ class TableStore:
     # Orders
 
     async def load(self, order_id: str) -> Order | None:
-        """See ``StateStore.load``. One range query returns all rows of the aggregate.
-
-        One page is a consistent snapshot. Several pages are not, so the state row's ETag is
-        checked again after them.
-        """
+        """See ``StateStore.load``. The numbers are those of the theory of operation above."""
         partition = await self._partition(order_id)
-        for _ in range(LOADS_MAX):
+        for _ in range(LOAD_ATTEMPTS_MAX):
+            # 1. One range query reads the aggregate.
             pages = [page async for page in self.table.pages(partition, keys.aggregate(order_id))]
             if not pages:
                 return None
-            found = {row["RowKey"]: row for page in pages for row in page}
-            if all(keys.is_error(row_key) for row_key in found):
+            by_key = {row["RowKey"]: row for page in pages for row in page}
+            if all(keys.is_error(row_key) for row_key in by_key):
                 return None  # an agent wrote it after its order was purged
-            state = found.get(keys.state(order_id))
+            state = by_key.get(keys.state(order_id))
             token = str(state.metadata["etag"]) if state else ""
+            # 2. Several pages fit together if the state row did not change meanwhile.
             if len(pages) == 1 or await self._has_token(partition, order_id, token):
-                return order_from(order_id, found, token)
-        raise StoreUnavailableError(f"order {order_id} changed {LOADS_MAX} times while it was read")
+                return order_from(order_id, by_key, token)
+        raise StoreUnavailableError(
+            f"order {order_id} changed {LOAD_ATTEMPTS_MAX} times while it was read"
+        )
 
     async def _has_token(self, partition: str, order_id: str, token: str) -> bool:
         state = await self.table.get(partition, keys.state(order_id))
         return state is not None and state.metadata["etag"] == token
 
     async def commit(self, change: Change) -> Order:
-        """See ``StateStore.commit``."""
+        """See ``StateStore.commit``. The numbers are those of the theory of operation above."""
         check_bounds(change)
-        left = operations(change)
+        batch = operations(change)
         partition = await self._partition(change.after.order_id)
         budget, attempt = self.table.retry_budget, 1
         async with self.table.within_time():
             while True:
                 try:
-                    etags = await self.table.transact(partition, left)
-                    return replace(change.after, token=etags[0] or OVERTAKEN)
-                except RefusedTransactionError as refused:
+                    # 3. and 4. The first operation writes the state row: its ETag is the token.
+                    etags = await self.table.transact(partition, batch)
+                    return replace(change.after, token=etags[0] or OVERTAKEN_ETAG)
+                except RefusedTransactionError as refusal:
+                    # 5. and 6. Refused, perhaps because our first attempt is written.
                     if (token := await self._our_token(partition, change)) is not None:
                         return replace(change.after, token=token)
-                    # An index row to delete may be missing already, because it was deleted
-                    # by hand. Without this its order could never change again.
-                    if refused.status != 404 or not left[refused.index].is_index_delete:
+                    # 7. A rival won, unless only an index row to delete is missing.
+                    if refusal.status != 404 or not batch[refusal.index].is_index_delete:
                         raise ConflictError(
                             f"order {change.after.order_id} changed since it was loaded (seq "
-                            f"{change.entry.seq - 1}), or its cause was recorded already: {refused}"
-                        ) from refused
-                    del left[refused.index]
-                except UnknownOutcomeError as unknown:
+                            f"{change.entry.seq - 1}), or its cause was recorded already: {refusal}"
+                        ) from refusal
+                    del batch[refusal.index]
+                except UnknownOutcomeError as error:
+                    # 5. and 6. The answer is lost, but the transaction may be written.
                     if (token := await self._our_token(partition, change)) is not None:
                         return replace(change.after, token=token)
-                    if attempt >= budget.attempts:
-                        raise self.table.unavailable(unknown.__cause__ or unknown) from unknown
+                    if attempt >= budget.attempts:  # 9.
+                        raise self.table.unavailable(error.__cause__ or error) from error
+                    # 8. The same transaction again, never a new decision.
                     await budget.pause(attempt)
                     attempt += 1
 
     async def _our_token(self, partition: str, change: Change) -> str | None:
-        """Return our token if our transaction was written; None if no transaction was.
+        """Return our token if our transaction is written; None if none of this seq is.
 
         Raises:
-            ConflictError: another instance's transaction was written.
+            ConflictError: another instance's transaction is written.
         """
+        # 5. The journal row says whose transaction it was.
         order_id, entry = change.after.order_id, change.entry
         journal = await self.table.get(partition, keys.journal(order_id, entry.seq))
         if journal is None:
@@ -267,9 +317,10 @@ class TableStore:
                 f"order {order_id}: seq {entry.seq} was committed by {journal.get('By')} "
                 f"({journal.get('What')})"
             )
+        # 6. The state row says whether another transaction followed.
         state = await self.table.get(partition, keys.state(order_id))
         if state is None or state.get("CommitId") != entry.commit_id:
-            return OVERTAKEN
+            return OVERTAKEN_ETAG
         return str(state.metadata["etag"])
 
     async def keep_error(self, order_id: str, step: int, error: AttemptError) -> None:
@@ -288,45 +339,45 @@ class TableStore:
     async def get_payload(self, order_id: str, ref: PayloadRef) -> bytes:
         """See ``StateStore.get_payload``. One range query."""
         partition = await self._partition(order_id)
-        found = await self.table.rows(partition, keys.payload_chunks(order_id, ref.sha256))
-        return payload_from(order_id, ref, {row["RowKey"]: row for row in found})
+        chunks = await self.table.rows(partition, keys.payload_chunks(order_id, ref.sha256))
+        return payload_from(order_id, ref, {chunk["RowKey"]: chunk for chunk in chunks})
 
     async def recorded(self, order_id: str, cause: str) -> JournalEntry | None:
         """See ``StateStore.recorded``."""
         partition = await self._partition(order_id)
-        found = await self.table.get(partition, keys.cause(order_id, cause))
-        if found is None:
+        row = await self.table.get(partition, keys.cause(order_id, cause))
+        if row is None:
             return None
-        with reading(order_id, found):
-            seq = int(found["Seq"])
+        with reading(order_id, row):
+            seq = int(row["Seq"])
         return await self.entry(order_id, seq)
 
     async def entry(self, order_id: str, seq: int) -> JournalEntry | None:
         """See ``StateStore.entry``."""
         partition = await self._partition(order_id)
-        found = await self.table.get(partition, keys.journal(order_id, seq))
-        return None if found is None else entry_from(found)
+        row = await self.table.get(partition, keys.journal(order_id, seq))
+        return None if row is None else entry_from(row)
 
     async def journal(self, order_id: str) -> list[JournalEntry]:
         """See ``StateStore.journal``."""
         partition = await self._partition(order_id)
-        found = await self.table.rows(partition, keys.journals(order_id))
-        return [entry_from(row) for row in found]
+        rows = await self.table.rows(partition, keys.journals(order_id))
+        return [entry_from(row) for row in rows]
 
-    # Index rows
+    # 10. Index rows
 
     async def due(self, shard: str, until: datetime, limit: int) -> list[Due]:
         """See ``StateStore.due``."""
         await self.open()
         span = keys.between("due", until=until)
-        found = await self.table.rows(shard, span, limit=limit, select=["RowKey"])
-        return [keys.parse_due(row["RowKey"]) for row in found]
+        rows = await self.table.rows(shard, span, limit=limit, select=["RowKey"])
+        return [keys.parse_due(row["RowKey"]) for row in rows]
 
     async def oldest_due(self, shard: str) -> datetime | None:
         """See ``StateStore.oldest_due``."""
         await self.open()
-        found = await self.table.rows(shard, keys.between("due"), limit=1, select=["RowKey"])
-        return keys.parse_due(found[0]["RowKey"]).at if found else None
+        rows = await self.table.rows(shard, keys.between("due"), limit=1, select=["RowKey"])
+        return keys.parse_due(rows[0]["RowKey"]).at if rows else None
 
     async def defer(self, order_id: str, message: Message, at: datetime) -> None:
         """See ``StateStore.defer``."""
@@ -358,15 +409,16 @@ class TableStore:
         return await self._stopped(keys.between("done", since, until), limit, shard)
 
     async def _stopped(
-        self, span: tuple[str, str], limit: int, only: str | None = None
+        self, span: tuple[str, str], limit: int, shard: str | None = None
     ) -> list[Summary]:
+        """Read one list from all shards, or from one of them, oldest first."""
         await self.open()
-        shards = self._shards if only is None else [only]
+        shards = self._shards if shard is None else [shard]
         lists = await asyncio.gather(
             *(self.table.rows(shard, span, limit=limit) for shard in shards)
         )
-        found = [one for rows in lists for row in rows if (one := _summary(row)) is not None]
-        return sorted(found, key=lambda summary: (summary.at, summary.order_id))[:limit]
+        summaries = [summary for rows in lists for row in rows if (summary := _summary(row))]
+        return sorted(summaries, key=lambda summary: (summary.at, summary.order_id))[:limit]
 
     # Removal
 
@@ -379,26 +431,26 @@ class TableStore:
                 rows are gone.
         """
         await self.open()
-        return await Purge(self.table, len(self._shards)).remove(*orders)
+        return await FinishedOrders(self.table, len(self._shards)).remove(*orders)
 
-    # Shared values and leases
+    # 11. Shared values and leases
 
     async def read_shared(self, name: str) -> SharedValue[str] | None:
         """See ``StateStore.read_shared``."""
         await self.open()
-        found = await self.table.get(keys.META_PARTITION, keys.shared(name))
-        return None if found is None else _shared(found)
+        row = await self.table.get(keys.META_PARTITION, keys.shared(name))
+        return None if row is None else _shared(row)
 
     async def shared_values(self, prefix: str) -> dict[str, SharedValue[str]]:
         """See ``StateStore.shared_values``."""
         await self.open()
-        found = await self.table.rows(keys.META_PARTITION, keys.shared_range(prefix))
+        rows = await self.table.rows(keys.META_PARTITION, keys.shared_range(prefix))
         values: dict[str, SharedValue[str]] = {}
-        for row in found:
+        for row in rows:
             try:
                 values[keys.shared_name(row["RowKey"])] = _shared(row)
-            except OtherVersionError as newer:
-                log.warning("%s", newer)
+            except OtherVersionError as error:
+                log.warning("%s", error)
         return values
 
     async def write_shared(self, name: str, value: str, token: str | None) -> SharedValue[str]:
@@ -411,28 +463,28 @@ class TableStore:
             written = await self.table.replace(keys.META_PARTITION, row, token)
         if not written:
             raise ConflictError(f"shared value {name} changed since it was read")
-        found = await self.read_shared(name)
-        if found is None or found.value != value:
+        shared = await self.read_shared(name)  # for its token
+        if shared is None or shared.value != value:
             raise ConflictError(f"shared value {name} changed as soon as it was written")
-        return found
+        return shared
 
     async def acquire_lease(self, name: str, holder: str, until: datetime, now: datetime) -> bool:
         """See ``StateStore.acquire_lease``."""
         await self.open()
         row = {"RowKey": keys.lease(name), "Holder": holder, "Until": key_time(until)}
-        found = await self.table.get(keys.META_PARTITION, keys.lease(name))
-        if found is None:
+        lease = await self.table.get(keys.META_PARTITION, keys.lease(name))
+        if lease is None:
             return await self.table.insert(keys.META_PARTITION, row)
-        if found.get("Holder") != holder and _held_until(found, now) > now:
+        if lease.get("Holder") != holder and _lease_end(lease, now) > now:
             return False
-        etag = str(found.metadata["etag"])
+        etag = str(lease.metadata["etag"])
         return await self.table.replace(keys.META_PARTITION, row, etag)
 
     async def close(self) -> None:
         """Close the client, and the credential if the store made it."""
         await self.table.close()
-        for owned in self._owned:
-            await owned.close()
+        for credential in self._credentials:
+            await credential.close()
 
 
 async def connect_existing(endpoint: Endpoint, table: str) -> TableStore:
@@ -447,36 +499,36 @@ async def connect_existing(endpoint: Endpoint, table: str) -> TableStore:
         ValueError: the endpoint has neither an address nor a readable connection string.
     """
     probe = TableStore.connect(endpoint, table)
-    where = probe.table.client.url.split("?")[0].rstrip("/")
+    address = probe.table.client.url.split("?")[0].rstrip("/")
     try:
-        meta = await probe.table.get(keys.META_PARTITION, keys.META)
-    except HttpResponseError as other:
+        meta = await probe.table.get(keys.META_PARTITION, keys.META_ROW)
+    except HttpResponseError as error:
         raise NoStoreError(
-            f"{where} does not answer as Table Storage does ({first_line(other)}): check the "
+            f"{address} does not answer as Table Storage does ({first_line(error)}): check the "
             "address of the storage account's tables"
-        ) from other
+        ) from error
     finally:
         await probe.close()
     if meta is None:
         raise NoStoreError(
-            f"no order yet: there is no table {table!r} with orders at {where} (otherwise "
+            f"no order yet: there is no table {table!r} with orders at {address} (otherwise "
             "check the storage account and the table's name)"
         )
     try:
         check_format(meta.get("Format"), "the table")
-    except (OtherVersionError, ValueError) as wrong:
-        raise NoStoreError(f"{where}: {wrong}") from None
+    except (OtherVersionError, ValueError) as error:
+        raise NoStoreError(f"{address}: {error}") from None
     shards = meta.get("Shards")
     if type(shards) is not int or not 1 <= shards <= SHARDS_MAX:
         raise NoStoreError(
-            f"the row {keys.META!r} of table {table!r} at {where} has Shards={str(shards)[:40]!r}: "
-            "set it back to SAS_SHARDS of the app"
+            f"the row {keys.META_ROW!r} of table {table!r} at {address} has "
+            f"Shards={str(shards)[:40]!r}: set it back to SAS_SHARDS of the app"
         )
     return TableStore.connect(endpoint, table, shards)
 
 
 def _shared(row: TableEntity) -> SharedValue[str]:
-    """Return a shared value; one that was broken by hand is empty.
+    """Return a shared value; a value that was broken by hand is empty.
 
     Raises:
         OtherVersionError: its format is newer.
@@ -487,8 +539,8 @@ def _shared(row: TableEntity) -> SharedValue[str]:
     return SharedValue(value if isinstance(value, str) else "", str(row.metadata["etag"]))
 
 
-def _held_until(row: Row, now: datetime) -> datetime:
-    """Return when a lease ends; if its row was broken by hand, it has ended."""
+def _lease_end(row: Row, now: datetime) -> datetime:
+    """Return when a lease ends. If its row was broken by hand, the lease has ended."""
     try:
         return parse_key_time(row["Until"])
     except (KeyError, TypeError, ValueError):
@@ -507,6 +559,6 @@ def _summary(row: Row) -> Summary | None:
                 submitted_at=parse_key_time(row["SubmittedAt"]),
                 undone_because=row.get("UndoneBecause"),
             )
-    except (CorruptOrderError, OtherVersionError) as wrong:
-        log.warning("a row of a list is skipped: %s", wrong)
+    except (CorruptOrderError, OtherVersionError) as error:
+        log.warning("a row of a list is skipped: %s", error)
     return None

@@ -1,9 +1,22 @@
-"""One table of Azure Table Storage: requests, retries and what errors mean.
+"""One table of Azure Table Storage: single requests, retries, and what an error means.
 
-The SDK's own retries are off (``retry_total=0``). They would repeat a transaction whose answer
-was lost. The repeat fails with 409 or 412 although the first one was written: a false conflict.
-So retries happen in two places only, and both know what they repeat: here for reads and for
-writes that are safe to repeat, and in ``table_store`` for transactions, which looks first.
+1. **The SDK's own retries are off** (``retry_total=0``). They would repeat a transaction whose
+   answer was lost. The repeat fails with 409 or 412 although the first one was written: a false
+   conflict. So retries happen in two places only, and both know what they repeat.
+2. Here (``_with_retries``): reads, and writes that are safe to repeat, because they write a whole
+   row whatever was there, or delete one. ``insert`` and ``replace`` are repeated too. If the first
+   answer was lost, they return False although the row is ours. Their callers, leases and shared
+   values, can bear that: they read the row again.
+3. In ``store``: transactions. ``transact`` sends a transaction once and sorts what came back:
+
+   * **refused** (404, 409, 412 about one operation): rolled back, RefusedTransactionError;
+   * **unknown** (no answer, half an answer, or a status of ``BUSY``): it may be written, or may
+     still arrive, UnknownOutcomeError. A 503 is unknown too, because a gateway can answer it while
+     the request is on its way;
+   * **misconfigured** (no right, no table): not written, and no retry helps, StoreUnavailableError
+     with what to check.
+4. A time limit (``within_time``) encloses each request with its retries, so no caller waits longer
+   than ``total_s``, whatever the service does.
 """
 
 from __future__ import annotations
@@ -41,8 +54,8 @@ from sas.telemetry.usage import Usage
 
 T = TypeVar("T")
 
-PAGE_MAX = 1000
-"""Most entities the service returns at once."""
+PAGE_ROWS_MAX = 1000
+"""Most rows that the service returns at once."""
 
 LOST = (
     ServiceRequestError,
@@ -53,7 +66,7 @@ LOST = (
     OSError,
     TimeoutError,
 )
-"""The answer is missing or incomplete: it is unknown whether the request had its effect."""
+"""The answer is missing or incomplete. Whether the request had its effect is unknown."""
 
 BUSY = frozenset({408, 429, 500, 502, 503, 504})
 """Status codes of a service that may answer later."""
@@ -99,9 +112,9 @@ class Meter(Usage):
 
     def count_request(self, request: Any) -> None:
         """Count one request; the SDK's ``raw_request_hook``, called at each repeat too."""
-        asked = request.http_request
-        size = int(asked.headers.get("Content-Length") or 0)
-        self.count(_kind(asked.method, asked.url), size)
+        http = request.http_request
+        size = int(http.headers.get("Content-Length") or 0)
+        self.count(_kind(http.method, http.url), size)
 
     def count(self, kind: str, size: int) -> None:
         """Count one request; ``kind`` is its count of ``Usage``, ``size`` its body in bytes."""
@@ -161,11 +174,11 @@ class Table:
 
         async def ask() -> TableEntity | None:
             try:
-                found = await self.client.get_entity(partition, row_key)
+                row = await self.client.get_entity(partition, row_key)
             except ResourceNotFoundError:
                 return None
             self.meter.count_read(1)
-            return found
+            return row
 
         return await self._with_retries(ask)
 
@@ -194,13 +207,15 @@ class Table:
         """Delete a row. A missing one is not an error."""
         await self._write(lambda: self.client.delete_entity(partition, row_key))
 
-    async def _write(self, ask: Callable[[], Awaitable[object]], *no: type[Exception]) -> bool:
-        """Return whether one row was written; False for one of these errors."""
+    async def _write(
+        self, ask: Callable[[], Awaitable[object]], *refusals: type[Exception]
+    ) -> bool:
+        """Return whether one row was written; False if ``ask`` raises one of ``refusals``."""
 
         async def write() -> bool:
             try:
                 await ask()
-            except no:
+            except refusals:
                 return False
             self.meter.count_written(1)
             return True
@@ -232,21 +247,21 @@ class Table:
         ``select`` names the columns to read. The service may answer with an empty page and a
         continuation token: such pages are followed, and not yielded.
         """
-        asked = self.client.query_entities(
+        query = self.client.query_entities(
             "PartitionKey eq @partition and RowKey ge @low and RowKey lt @high",
             parameters={"partition": partition, "low": span[0], "high": span[1]},
-            results_per_page=None if limit is None else min(limit, PAGE_MAX),
+            results_per_page=None if limit is None else min(limit, PAGE_ROWS_MAX),
             select=None if select is None else list(select),
         ).by_page()
-        left = limit
-        while left is None or left > 0:
-            page = await self._with_retries(lambda: _next_page(asked))
+        room = limit
+        while room is None or room > 0:
+            page = await self._with_retries(lambda: _next_page(query))
             if page is None:
                 return
             self.meter.count_read(len(page))
             if page:
-                yield page[:left]
-                left = None if left is None else left - len(page)
+                yield page[:room]
+                room = None if room is None else room - len(page)
 
     async def transact(self, partition: str, operations: Sequence[Operation]) -> list[str | None]:
         """Send one entity group transaction, once; return the new ETag of each row.
@@ -256,6 +271,7 @@ class Table:
             UnknownOutcomeError: it may be written, or may still be written later.
             StoreUnavailableError: no table, or no right to it; it was not written.
         """
+        # 3. Refused, unknown or misconfigured.
         try:
             etags = await self.transactions.submit(partition, operations)
         except LOST as error:
@@ -281,12 +297,12 @@ class Table:
             raise self.unavailable(error) from error
 
     def unavailable(self, error: BaseException) -> StoreUnavailableError:
-        """Return the error to raise for one of the SDK's. It names the table and what to check."""
-        where = f"{self.client.url.split('?')[0].rstrip('/')}/{self.client.table_name}"
-        silent = f"no answer within {self.retry_budget.total_s:g} s"
-        text = silent if type(error) is TimeoutError else first_line(error).rstrip(".")
+        """Return the error to raise for an error of the SDK: the table, and what to check."""
+        address = f"{self.client.url.split('?')[0].rstrip('/')}/{self.client.table_name}"
+        timeout = f"no answer within {self.retry_budget.total_s:g} s"
+        text = timeout if type(error) is TimeoutError else first_line(error).rstrip(".")
         return StoreUnavailableError(
-            f"the state store at {where} did not answer as it should: {text}. {advice(error)}"
+            f"the state store at {address} did not answer as it should: {text}. {advice(error)}"
         )
 
     async def close(self) -> None:
@@ -299,21 +315,21 @@ class Table:
         Raises:
             StoreUnavailableError: the retry budget is used up, or a setting is wrong.
         """
-        async with self.within_time():
+        async with self.within_time():  # 4.
             attempt = 1
             while True:
                 try:
                     return await ask()
                 except LOST as error:
-                    lost: Exception = error
+                    failure: Exception = error
                 except HttpResponseError as error:
                     self._raise_misconfigured(error)
                     if error.status_code not in BUSY:
                         raise
-                    lost = error
+                    failure = error
                 if attempt >= self.retry_budget.attempts:
-                    raise self.unavailable(lost) from lost
-                await self.retry_budget.pause(attempt)
+                    raise self.unavailable(failure) from failure
+                await self.retry_budget.pause(attempt)  # 2. It is safe to ask again.
                 attempt += 1
 
     def _raise_misconfigured(self, error: HttpResponseError) -> None:
@@ -324,9 +340,9 @@ class Table:
 
 
 async def _next_page(pages: AsyncIterator[AsyncIterator[TableEntity]]) -> list[TableEntity] | None:
-    """Return the next page, possibly empty; None after the last.
+    """Return the next page, possibly empty; None after the last one.
 
-    Asking again is safe: the iterator keeps its continuation token until a page is complete.
+    A retry is safe, because the iterator keeps its continuation token until a page is complete.
     """
     try:
         page = await anext(pages)

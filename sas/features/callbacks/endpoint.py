@@ -17,21 +17,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from uuid import uuid4
 
 from opentelemetry.trace import SpanKind
 
 from sas.codec import internal
 from sas.codec.internal import CallbackMessage
 from sas.codec.strict import MalformedError, Reason
-from sas.domain.change import Change, Decision, Origin, fence
+from sas.domain.change import Decision, Trigger, fence
 from sas.domain.ids import cause_of, digest_id, key_time
 from sas.domain.messages import AlertKind, JournalWord
 from sas.domain.order import Order
 from sas.domain.queues import lane
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
-from sas.engine.transition import ApplyResult, Source, TransitionRunner
+from sas.engine.transition import ApplyResult, TransitionRunner
 from sas.features.callbacks import codec, results
 from sas.features.callbacks import rules as decisions
 from sas.features.callbacks.codec import CallbackKeys, ForgedError, check_order
@@ -166,16 +165,17 @@ class Callbacks:
         """
         queue, store = self._context.queues.callbacks, self._context.store
 
-        def accept(found: Order | None, now: datetime) -> Change:
-            origin = Origin(by=message.id, commit_id=uuid4().hex, cause=cause, at=now)
-            return fence(check_order(message, found), origin, JournalWord.CALLBACK_ACCEPTED)
+        def accept(order: Order | None, _now: datetime) -> Decision:
+            return fence(check_order(message, order), JournalWord.CALLBACK_ACCEPTED)
 
         number = 0
         while True:
             cause = cause_of(queue, f"accepted/{digest_id(token)}/{number}")
             entry = await store.recorded(message.order_id, cause)
             if entry is None:
-                await self._runner.run(message.order_id, Source(cause, message.id), accept)
+                await self._runner.run(
+                    message.order_id, Trigger(by=message.id, cause=cause), accept
+                )
                 entry = await store.recorded(message.order_id, cause)  # a rival may have won
             if entry is None or entry.by == message.id:
                 return entry is not None
@@ -198,11 +198,10 @@ class Callbacks:
         sent = Message(self._lane(order), message.id, internal.encode(message))
         await self._context.external.send([sent], order.order_id)
 
-        def record(found: Order | None, now: datetime) -> Change:
-            origin = Origin(by=message.id, commit_id=uuid4().hex, cause=cause, at=now)
-            return fence(check_order(message, found), origin, JournalWord.CALLBACK_SENT)
+        def record(order: Order | None, _now: datetime) -> Decision:
+            return fence(check_order(message, order), JournalWord.CALLBACK_SENT)
 
-        await self._runner.run(order.order_id, Source(cause, message.id), record)
+        await self._runner.run(order.order_id, Trigger(by=message.id, cause=cause), record)
 
     async def handle(self, delivery: Delivery) -> ApplyResult:
         """Handle one message of the ``callbacks`` queue.
@@ -238,27 +237,29 @@ class Callbacks:
         self, message: CallbackMessage, delivery: Delivery
     ) -> tuple[ApplyResult, StepStatus, datetime]:
         """Decide about a callback; return also the status of its step, and since when."""
-        said = codec.to_callback_result(message)
+        callback = codec.to_callback_result(message)
         status, since = StepStatus.CLOSED, self._context.clock.now()
 
-        def decide(order: Order, now: datetime) -> Decision | None:
+        def decide(loaded: Order | None, now: datetime) -> Decision | None:
             nonlocal status, since
-            check_order(message, order)  # it may have been purged since, and its id used again
-            status = decisions.status_of(order, said)
+            order = check_order(message, loaded)  # it may have been purged, and its id used again
+            status = decisions.status_of(order, callback)
             if status is StepStatus.CLOSED:
                 return None
-            step = order.steps[said.step]
+            step = order.steps[callback.step]
             since = step.since
             tracing.about(step=step.name, epoch=step.epoch)
             if status is not StepStatus.OUT:
                 return None
             rules = self._context.rules.of(self._business.workflow_of(order), now)
-            return decisions.decide(order, said, rules, now=now, instance=self._context.instance)
+            return decisions.decide(
+                order, callback, rules, now=now, instance=self._context.instance
+            )
 
         cause = cause_of(self._context.queues.callbacks, message.id)
-        source = Source(cause, "callback", external_sent=delivery.external_sent)
+        trigger = Trigger(by="callback", cause=cause, external_sent=delivery.external_sent)
         await self._context.rules.refresh()
-        result = await self._runner.apply(said.order_id, source, decide)
+        result = await self._runner.run(callback.order_id, trigger, decide)
         return result, status, since
 
     def _lane(self, order: Order) -> str:

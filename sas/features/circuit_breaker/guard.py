@@ -232,7 +232,8 @@ def _name(agent: str) -> tuple[AlertKind, str]:
 def _incident(agent: str, breaker: Breaker, now: datetime) -> Incident:
     text = (
         f"The remote service of agent {agent} failed too often in a row ({breaker.why}). No calls "
-        "go out until a probe succeeds. Requests wait, and no failure is counted. Check that service."
+        "go out until a probe succeeds. Requests wait, and no failure is counted. "
+        "Check that service."
     )
     kind, scope = _name(agent)
     return Incident(
