@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_agents_of_the_sample_run_by_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["sim", "--app", "orders", "--agents", "own", "--project", str(ROOT), "--first", "6"]
-    assert main([*asked, "--seeds", "8", "--jobs", "1"]) == 0
+    words = ["sim", "--app", "orders", "--agents", "own", "--project", str(ROOT), "--first", "6"]
+    assert main([*words, "--seeds", "8", "--jobs", "1"]) == 0
     assert "every invariant held" in capsys.readouterr().out
 
 
