@@ -302,10 +302,12 @@ class Business:
         return workflow
 
 
-def _check_names(what: str, named: Iterable[str], kind: str, names: Sequence[str]) -> None:
-    unknown = sorted(set(named) - set(names))
+def _check_names(member: str, keys: Iterable[str], kind: str, names: Sequence[str]) -> None:
+    unknown = sorted(set(keys) - set(names))
     if unknown:
-        raise WorkflowError(f"{what} names the {kind} {unknown[0]!r}: there is {', '.join(names)}")
+        raise WorkflowError(
+            f"{member} names the {kind} {unknown[0]!r}: there is {', '.join(names)}"
+        )
 
 
 def _check_agent(name: str, agent: object) -> None:

@@ -53,8 +53,8 @@ class OtherVersionError(UnavailableError):
     """
 
 
-def check_format(number: object, what: str, newest: int = FORMAT) -> None:
-    """Check the format number of a row or message; ``what`` names it.
+def check_format(number: object, name: str, newest: int = FORMAT) -> None:
+    """Check the format number of a row or message. ``name`` says which one.
 
     Raises:
         OtherVersionError: it is newer than ``newest``.
@@ -64,7 +64,7 @@ def check_format(number: object, what: str, newest: int = FORMAT) -> None:
         raise ValueError(f"the format number is {str(number)[:40]!r}: it must be 1 or more")
     if number > newest:
         raise OtherVersionError(
-            f"{what} has format {number}, and this version knows up to {newest}: it is left to an "
+            f"{name} has format {number}, and this version knows up to {newest}: it is left to an "
             "instance of a newer version"
         )
 
@@ -231,8 +231,8 @@ class StateStore(Protocol):
         same call may be left too: try them again, one by one.
 
         An order stays listed as finished until none of its rows is left. So after a crash at any
-        point it is found and removed again. If an operator changes it meanwhile, only its oldest
-        journal rows are gone.
+        point it is found and removed again. If an operator changes it meanwhile, only rows of its
+        past are gone: last errors, journal rows, causes, and payloads that nothing refers to.
         """
 
     async def read_shared(self, name: str) -> SharedValue[str] | None:
@@ -348,7 +348,8 @@ class MessageBus(Protocol):
     async def peek(self, queue: str, limit: int) -> list[Peeked]:
         """Return at most ``limit`` messages of a queue, oldest first, and leave them there.
 
-        It ends once their bodies have ``PEEK_BYTES_MAX`` bytes, so that large ones take no longer.
+        It ends once their bodies have ``PEEK_BYTES_MAX`` bytes, so that large messages do not make
+        it slow.
         Scheduled messages and those that a function handles right now are among them.
 
         Raises:

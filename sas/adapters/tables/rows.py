@@ -122,7 +122,7 @@ _OF_EVERY_ROW = frozenset({"PartitionKey", "RowKey", "Format"})
 _KNOWN = _NUMBERS | _FLAGS | _TEXTS
 _SHORT = _TEXTS - {"ErrorMessage", "Reason", "Changes", "Properties", "Edited"}
 NUMBER_MAX = 2**31 - 2
-"""Largest number in a row. A column has 32 bits, and the number may still grow by one."""
+"""Largest number in a row. A column has 32 bits, and the next transition may add one."""
 
 
 def stored(partition: str, row: Entity) -> Entity:
@@ -347,7 +347,8 @@ def order_from(order_id: str, by_key: Mapping[str, Row], token: str) -> Order:
         )
     steps = tuple(_step_of(order_id, number, by_key, details) for number in range(count))
     for step in steps:
-        if step.call.generation > order.seq:  # each edit is a transition, and an agent undoes all
+        # Each edit is a transition. A higher number would have the agent undo keys without end.
+        if step.call.generation > order.seq:
             raise CorruptOrderError(
                 order_id,
                 f"column Generation of step {step.number} is {step.call.generation}, "
@@ -397,7 +398,10 @@ def _details_from(order_id: str, row: Row) -> Details:
 
 
 def _error_from(order_id: str, row: Row, details: Row) -> AttemptError | None:
-    """Return the last error of a step. An agent of a purged order with this id may have left it."""
+    """Return the last error of a step; None if it is older than the order.
+
+    Then the agent of an earlier order with this id, which was purged, wrote it.
+    """
     with reading(order_id, row):
         if row["At"] < details["SubmittedAt"]:
             return None
