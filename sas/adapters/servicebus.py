@@ -84,7 +84,7 @@ LATER = (ServiceBusServerBusyError, ServiceBusQuotaExceededError, MessagingEntit
 TIME_TO_LIVE_MS_MAX = 2**32 - 1
 
 PEEK_PAGE = 100
-"""Most messages that one peek asks for."""
+"""Most messages that one request of a peek asks for."""
 
 LINK_CLOSE_S = 5.0
 """Longest wait for one link to close, in seconds: a dead connection may not answer."""

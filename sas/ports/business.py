@@ -24,7 +24,7 @@ from sas.ports.platform import PayloadCodec
 
 THREADS_MAX = 32
 LIMIT_MAX = 1000
-"""Highest limit of calls in flight. With more, finding a free slot takes too long."""
+"""Highest limit of calls in flight. Above it, the search for a free slot takes too long."""
 
 
 class RefusedError(Exception):

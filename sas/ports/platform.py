@@ -42,14 +42,16 @@ class StoreUnavailableError(UnavailableError):
 FORMAT = 1
 """The format number of the rows and internal messages that this version writes.
 
-A version raises it when it writes what this one cannot read. It reads its own format and all lower
-ones, each by exact rules.
+A later version raises the number if this version cannot read what it writes. Each version reads its
+own format and all lower ones, by exact rules.
 """
 
 
 class OtherVersionError(UnavailableError):
-    """Only an instance of another version can act on this: it has the order's workflow, or it knows
-    the format of a row or message. While a deploy goes on, such an instance runs and takes it.
+    """Only an instance of another version can act on this message or due row.
+
+    That instance has the order's workflow, or knows the format of a row or message. While a deploy
+    goes on, such an instance runs too, and takes the message.
     """
 
 
@@ -93,8 +95,9 @@ class CorruptOrderError(StoreMismatchError):
 
 
 class UnreadableError(Exception):
-    """Content of an order cannot be read for now. The text says what to fix. Waiting loses
-    nothing.
+    """Content of an order cannot be read for now. The text says what to fix.
+
+    The step waits meanwhile, and nothing is lost.
     """
 
 

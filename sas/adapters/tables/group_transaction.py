@@ -1,4 +1,4 @@
-"""Who sends: operations as one entity group transaction, written and read by hand.
+"""Sends operations as one entity group transaction, which is written and read by hand.
 
 ``TableClient.submit_transaction`` builds and parses multipart messages with the standard library's
 ``email`` package, which costs several milliseconds of CPU for each transaction. This module does

@@ -1,7 +1,7 @@
-"""Who builds: a change as the operations of one transaction, and the rows that never change.
+"""Builds the operations of one transaction from a change, and the rows that never change.
 
-Nothing here sends or waits. ``operations`` looks at the order before and after a change and returns
-what to do with which row:
+Nothing here sends or waits. ``operations`` compares the order before and after a change, and
+returns one operation for each row to write or delete:
 
 1. The state row **comes first**. It is replaced only if it still has the token's ETag, or created
    for a new order. The service checks operations in order and reports the first one that fails. So

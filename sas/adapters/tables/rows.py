@@ -4,9 +4,9 @@ Columns keep the pattern's names: OrderID, LockedBy, CompleteBy, ProcessState, F
 are ISO strings of fixed width in UTC. A missing column means None. Table Storage allows 32,768
 UTF-16 units a property, so a long text is spread over several (``Payload00``, ``Payload01``).
 
-A large result (``has_own_row``) has a row of its own, which is written only when it changes.
-Reason: the start of an undo rewrites up to 30 step rows in one transaction of at most 4 MiB, and
-the SDK writes up to 6 bytes for one unit (30 x 16,000 x 6 bytes fit).
+A large result (``has_own_row``) has a row of its own, which is written only when it changes. The
+reason is the start of an undo: it rewrites up to 30 step rows in one transaction of at most 4 MiB,
+and JSON may need 6 bytes for one unit (30 x 16,000 x 6 bytes fit).
 
 Versions run side by side. Every row has a format number (``stored``). A row of a newer format is
 left to an instance that knows it. All others are read by exact rules: a column that is missing,
@@ -328,7 +328,7 @@ def order_from(order_id: str, by_key: Mapping[str, Row], token: str) -> Order:
     state, details = by_key.get(keys.state(order_id)), by_key.get(keys.details(order_id))
     if state is None:
         raise CorruptOrderError(order_id, "its state row is missing")
-    with reading(order_id, state):  # first, because a newer format may have other rows
+    with reading(order_id, state):  # checks the format first: a newer one may have other rows
         if details is None:
             raise CorruptOrderError(order_id, "its details row is missing")
         count = state["Steps"]
