@@ -21,7 +21,7 @@ DEPTH_MAX = 32
 CONTENT_DEPTH_MAX = DEPTH_MAX - 2
 """Deepest nesting of a result or of an operator's input. In a message they are two levels down."""
 SALVAGE_DEPTH_MAX = 200
-"""Deepest nesting of a refused message in which the sender is looked up."""
+"""Deepest nesting of a refused message that is still read to find its sender."""
 PLAIN = r"^[^\x00-\x1f\x7f-\x9f]*\Z"
 """Pattern of a text without control characters."""
 DESCRIPTION_LENGTH_MAX = 500

@@ -1,8 +1,8 @@
 """Undo: "undo the work that was performed, so the entire operation succeeds or fails as a whole".
 
-Every step that was dispatched and has an undo is undone, in reverse order, because a step that
-timed out, failed or was reset may still have had its effect. The agent that was asked to do it
-undoes it.
+Every step that was dispatched and has an undo is undone, because a step that timed out, failed or
+was reset may still have had its effect. Later steps are undone first. The agent that was asked to
+do a step also undoes it.
 """
 
 from __future__ import annotations
