@@ -152,13 +152,13 @@ MUTANTS = (
     Mutant(
         name="undo in any order",
         path=_CLAIM,
-        old="return all(states[n] is StepState.COMPENSATED for n in later)",
+        old="return all(states[number] is StepState.COMPENSATED for number in later)",
         new="return bool(later) or True",
     ),
     Mutant(
         name="steps do not wait for earlier ones",
         path=_CLAIM,
-        old="return done and StepState.ERROR not in states",
+        old="return all_done and StepState.ERROR not in states",
         new="return True",
     ),
     Mutant(

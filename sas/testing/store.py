@@ -429,7 +429,7 @@ class MemoryStore:
             return 0
         parts = -(-(past + last - TRANSACTION_MAX) // (TRANSACTION_MAX - 1))
         self.meter.transactions += parts
-        return past + last - min(past, parts * (TRANSACTION_MAX - 1))
+        return TRANSACTION_MAX
 
     def _purge_batch(self, batch: Sequence[tuple[Order, int]]) -> set[str]:
         """Remove some orders of a shard in one transaction; return those that went: all or none."""

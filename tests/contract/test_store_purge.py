@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -250,6 +251,28 @@ async def test_a_removal_that_crashed_half_way_is_listed_whole_enough_and_done_a
     again = await loaded(troubled.rival, "order-1")
     assert again == order
     assert await troubled.rival.purge(again)
+    assert await left_of(troubled.rival, "order-1") == []
+
+
+async def test_a_removal_that_crashed_half_way_leaves_the_payload_that_its_order_refers_to(
+    troubled: Troubled,
+) -> None:
+    large = b'"' + b"x" * 100 + b'"'
+    ref = await troubled.rival.put_payload("order-1", large)
+    submitted = cases.submitted("order-1", ONE)
+    details = replace(submitted.after.details, payload=ref)
+    change = replace(submitted, after=replace(submitted.after, details=details))
+    order = await troubled.rival.commit(change)
+    order = await troubled.rival.commit(cases.claimed(order, ONE))
+    while len(await left_of(troubled.rival, "order-1")) < 100:  # just too many for one transaction
+        order = await troubled.rival.commit(cases.fenced(order, f"dead-letters:{order.seq}"))
+    order = await troubled.rival.commit(cases.answered(order, 0, ONE, at=NOW + SECOND))
+    troubled.proxy.batches.extend([None, Trouble.CUT_OFF])
+    with pytest.raises(StoreUnavailableError):
+        await troubled.store.purge(order)
+    assert await loaded(troubled.rival, "order-1") == order
+    assert await troubled.rival.get_payload("order-1", ref) == large
+    assert await troubled.rival.purge(await loaded(troubled.rival, "order-1"))
     assert await left_of(troubled.rival, "order-1") == []
 
 
