@@ -37,6 +37,15 @@ _WAITING = frozenset(
         JournalWord.PROGRESS,
     }
 )
+_STILL_OUT = frozenset(
+    {
+        JournalWord.PROGRESS,
+        JournalWord.WAITS_IN_QUEUE,
+        JournalWord.QUEUE_AWAY,
+        JournalWord.POSTPONED,
+    }
+)
+"""After these transitions the same request is still out, with a later CompleteBy."""
 _BETWEEN_WAITS = frozenset({JournalWord.RELEASED, JournalWord.CLAIMED, JournalWord.STEP_RESET})
 FOLDED_MIN = 4
 """Fewer rows of waiting than this are shown one by one."""
@@ -246,8 +255,9 @@ def agents_of(
     """
     agents: dict[int, str] = {}
     for entry in journal:
-        number = _replied_step(entry)
-        if number is not None and entry.by.startswith("agent "):
+        request = _answered_request(entry)
+        if request is not None and entry.by.startswith("agent "):
+            number, _ = request
             agents[number] = entry.by.removeprefix("agent ")
     try:
         details = order.details
@@ -276,9 +286,9 @@ def attempts(order: Order, journal: Sequence[JournalEntry]) -> list[Attempt]:
     """
     attempts_so_far: list[Attempt] = []
     for entry in journal:
-        for number in _ended(entry, attempts_so_far):
-            attempts_so_far[number] = replace(
-                attempts_so_far[number], ended_at=entry.at, outcome=_outcome(entry.what)
+        for index in _ended(entry, attempts_so_far):
+            attempts_so_far[index] = replace(
+                attempts_so_far[index], ended_at=entry.at, outcome=_outcome(entry.what)
             )
         for message in entry.messages:
             if isinstance(message, Request):
@@ -294,24 +304,29 @@ def attempts(order: Order, journal: Sequence[JournalEntry]) -> list[Attempt]:
 
 
 def _ended(entry: JournalEntry, attempts: Sequence[Attempt]) -> Iterator[int]:
-    if entry.what is JournalWord.PROGRESS:
+    """Yield the index of each attempt that a transition ended."""
+    if entry.what in _STILL_OUT:
         return
-    replied = _replied_step(entry)
-    for number, attempt in enumerate(attempts):
+    request = _answered_request(entry)
+    for index, attempt in enumerate(attempts):
         if attempt.ended_at is None and (
-            attempt.step == replied
-            or (replied is None and entry.cause is None and attempt.complete_by <= entry.at)
+            (attempt.step, attempt.epoch) == request
+            or (entry.cause is None and attempt.complete_by <= entry.at)
         ):
-            yield number
+            yield index
 
 
-def _replied_step(entry: JournalEntry) -> int | None:
-    """Return the step whose reply led to a transition. ``reply_id`` gives such a cause its form."""
+def _answered_request(entry: JournalEntry) -> tuple[int, int] | None:
+    """Return the step and the epoch of the request whose reply led to a transition.
+
+    ``reply_id`` of `sas/domain/ids.py` gives such a cause its form.
+    """
     parts = (entry.cause or "").rsplit("/", 3)
     directions = {direction.value for direction in Direction}
-    if len(parts) != 4 or parts[2] not in directions or not parts[1].isdecimal():
+    if len(parts) != 4 or parts[2] not in directions:
         return None
-    return int(parts[1])
+    step, epoch = parts[1], parts[3]
+    return (int(step), int(epoch)) if step.isdecimal() and epoch.isdecimal() else None
 
 
 def _outcome(word: JournalWord) -> str:

@@ -151,6 +151,32 @@ async def test_an_undo_is_an_attempt_too_and_one_that_is_out_has_no_end() -> Non
     assert undos
 
 
+async def test_a_reply_ends_only_the_attempt_of_its_own_epoch() -> None:
+    system = kit(CHAIN)
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    await system.hand(command("undo", system.order().seq))
+    await system.drain()
+    attempts = why.attempts(system.order(), system.journal())
+    assert [(attempt.direction.value, attempt.epoch, attempt.outcome) for attempt in attempts] == [
+        ("do", 1, "?"),
+        ("undo", 2, "done"),
+    ]
+
+
+async def test_an_attempt_whose_message_waits_in_a_queue_is_still_out() -> None:
+    system = kit(CHAIN)
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    dispatched, complete_by = system.journal()[-1], system.order().complete_by
+    assert complete_by is not None
+    excused = replace(
+        dispatched, what=JournalWord.WAITS_IN_QUEUE, at=complete_by, cause=None, messages=()
+    )
+    attempts = why.attempts(system.order(), [*system.journal(), excused])
+    assert [(attempt.outcome, attempt.ended_at) for attempt in attempts] == [("is out", None)]
+
+
 def rows(*words: JournalWord) -> list[JournalEntry]:
     at = actors_kit.kit(CHAIN).clock.now()
     return [
