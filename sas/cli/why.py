@@ -119,7 +119,7 @@ async def _explanation(
         waits = _with_agent(waits, message, queues, circuits)
     elif order.process_state is OrderState.ERROR and bus is not None:
         message = await _command(bus, order, queues)
-        waits = waits if message is None else replace(waits, what=_COMMAND, then="")
+        waits = waits if message is None else replace(waits, awaited=_COMMAND, then="")
     return Explanation(order=order, journal=journal, waits=waits, message=message)
 
 
@@ -226,7 +226,7 @@ def _lines(explanation: Explanation) -> list[str]:
     order, waits, step = explanation.order, explanation.waits, explanation.waits.step
     story = why.story(order, explanation.journal)
     headline = output.row([f"{order.order_id} is {order.process_state.value}. {story}"])
-    pairs = [("waits for", waits.what)]
+    pairs = [("waits for", waits.awaited)]
     if step is not None:
         last = step.last_error
         pairs += [
@@ -259,7 +259,7 @@ def _circuit(circuit: Breaker | None) -> str:
 
 
 def _todo(explanation: Explanation) -> str:
-    if explanation.waits.what == _COMMAND:
+    if explanation.waits.awaited == _COMMAND:
         return _APP_RUNS
     if explanation.order.process_state is OrderState.ERROR:
         return look.advice(explanation.order, output.now())
@@ -275,7 +275,7 @@ def _record(explanation: Explanation) -> Record:
         "ProcessState": order.process_state.value,
         "Seq": order.seq,
         "Story": why.story(order, explanation.journal),
-        "WaitsFor": waits.what,
+        "WaitsFor": waits.awaited,
         "Step": step.name if step else None,
         "Attempt": step.epoch if step else None,
         "FailureCount": step.failure_count if step else None,
