@@ -207,7 +207,7 @@ def _new_message(
 
 
 def _is_given_up(rejected: RejectedMessage, target: str, queues: Queues) -> bool:
-    return rejected.reason == Reason.DEAD_LETTERED and target in _lanes(queues.orders)
+    return rejected.reason == Reason.DEAD_LETTERED and queues.takes_orders(target)
 
 
 def _copy(message: Peeked, new_id: str, target: str, queues: Queues) -> Message:
