@@ -1,4 +1,4 @@
-"""Send messages of queues again, or remove them: show the plan, ask, then act."""
+"""Send messages of queues again, or remove them: show the plan, ask, then carry it out."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from sas.operate.redriving import PlannedMove
 from sas.ports import OperatorBus, UndeliverableError
 
 ASK_ABOVE = 10
+"""The command asks before it sends more messages than this."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of a verb that sends messages again."""
+    """Add the arguments of a verb that sends messages again or removes them."""
     add = parser.add_argument
     add("--dry-run", action="store_true", help="only show what would be sent or removed")
     add("--yes", action="store_true", help=f"do not ask (it asks above {ASK_ABOVE} messages)")
@@ -35,10 +36,10 @@ async def carry_out(
     arguments: argparse.Namespace,
     heading: str,
 ) -> int:
-    """Show the plans, ask, and carry them out; return the exit code: 1 if a message stays.
+    """Show the plans, ask, and carry them out. Return the exit code: 1 if a message stays.
 
-    ``reasons`` tells for each other message why it stays. A removal always asks, because there is
-    no way back.
+    ``reasons`` says for each message without a plan why it stays. A removal asks for any number of
+    messages, because there is no way back. With ``--yes`` nothing is asked.
     """
     count, removal = len(plans), any(plan.move.message is None for plan in plans)
     if not arguments.json:
@@ -58,7 +59,7 @@ async def carry_out(
 
 
 async def _move_all(bus: OperatorBus, plans: Sequence[PlannedMove], *, as_json: bool) -> int:
-    """Send and remove; return how many were removed."""
+    """Carry out all moves; return how many moves removed their messages."""
     count, done, removed = len(plans), 0, 0
     removal = any(plan.move.message is None for plan in plans)
     try:

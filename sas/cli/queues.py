@@ -61,7 +61,7 @@ Bus Data Sender on the target. At most 1,000 messages of a queue are read.
   sas queues remove orders-rejected --id MESSAGE_ID
 """
 SHOWN_CHARACTERS_MAX = 1000
-"""The most characters of a body that are shown."""
+"""How many characters of a body are shown at most."""
 QUEUE_COLUMNS = ("Queue", "Waiting", "Scheduled", "DeadLettered", "Oldest")
 
 
@@ -216,7 +216,10 @@ def _path(arguments: argparse.Namespace) -> str:
 
 
 def _alert(message: Peeked) -> Record:
-    """Return the whole text of an alert, because it tells the operator what to do."""
+    """Return the members of a record that an alert replaces.
+
+    The text of an alert is not shortened, because it says what to do.
+    """
     alert = alert_of(message)
     if alert is None:
         return {"Description": message.body.decode(errors="replace")[:SHOWN_CHARACTERS_MAX]}
@@ -263,7 +266,11 @@ async def _redrive(bus: OperatorBus, arguments: argparse.Namespace, queues: Queu
 
 
 def _check_removal(arguments: argparse.Namespace, queues: Queues) -> None:
-    """Refuse to remove messages that wait for their reader, or that are not named."""
+    """Check that the arguments name messages which no reader waits for.
+
+    Raises:
+        UsageError: they name no messages, or messages that wait for their reader.
+    """
     if not arguments.id or arguments.all:
         raise UsageError("give --id MESSAGE_ID (once or more): remove takes single messages")
     if not arguments.dead_letter and arguments.name not in {queues.rejected, queues.alerts}:
