@@ -76,8 +76,8 @@ def _add_arguments(verb: Verb, parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="refuse if the order has changed since this seq (default: its seq now)",
     )
-    many = parser.add_argument_group("many orders at once")
-    selection.add_arguments(many, STATES_OF_MANY.get(verb, ["error"]), default=None, limit=1000)
+    group = parser.add_argument_group("many orders at once")
+    selection.add_arguments(group, STATES_OF_MANY.get(verb, ["error"]), default=None, limit=1000)
     add_name(parser)
     parser.add_argument(
         "--reason", metavar="TEXT", default="", help="why you do this: it goes into the journal"

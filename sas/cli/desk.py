@@ -85,8 +85,8 @@ async def _serve(arguments: argparse.Namespace) -> int:
         link = desk.guard.new_link()
         at_terminal = sys.stdin is not None and sys.stdin.isatty()
 
-        def say(words: str, link: str) -> None:
-            output.say(to_line({"Link": link}) if arguments.json else f"{words} {link}")
+        def say(text: str, link: str) -> None:
+            output.say(to_line({"Link": link}) if arguments.json else f"{text} {link}")
 
         def new_link() -> None:
             say("A new link:", desk.guard.new_link())

@@ -279,18 +279,18 @@ def _writing(name: str) -> Iterator[TextIO]:
             yield sys.stdout
             sys.stdout.flush()
         return
-    part = Path(f"{name}.{os.getpid()}.part")
+    partial_file = Path(f"{name}.{os.getpid()}.part")
     try:
-        with open(part, "w", encoding="utf-8", opener=_for_owner) as file:
+        with open(partial_file, "w", encoding="utf-8", opener=_for_owner) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        part.replace(name)
+        partial_file.replace(name)
     except OSError as error:
         raise UsageError(f"cannot write {name}: {error.strerror}") from None
     finally:
         with suppress(OSError):
-            part.unlink(missing_ok=True)
+            partial_file.unlink(missing_ok=True)
 
 
 def _for_owner(path: str, flags: int) -> int:

@@ -60,29 +60,29 @@ async def carry_out(
 
 async def _move_all(bus: OperatorBus, plans: Sequence[PlannedMove], *, as_json: bool) -> int:
     """Carry out all moves; return how many moves removed their messages."""
-    count, done, removed = len(plans), 0, 0
+    count, moved, removed = len(plans), 0, 0
     removal = any(plan.move.message is None for plan in plans)
     try:
         for path in dict.fromkeys(plan.path for plan in plans):
             moves = [plan.move for plan in plans if plan.path == path]
             async with aclosing(bus.move(path, moves)) as moving:
                 async for is_removed in moving:
-                    done, removed = done + 1, removed + is_removed
+                    moved, removed = moved + 1, removed + is_removed
     except BaseException as error:
-        nothing_sent = not done and isinstance(error, UndeliverableError)
+        nothing_sent = not moved and isinstance(error, UndeliverableError)
         if not removal and not nothing_sent:
             output.complain(
-                f"sas: at least {done:,} of {count:,} were sent and nothing is lost: "
+                f"sas: at least {moved:,} of {count:,} were sent and nothing is lost: "
                 "repeat the command"
             )
         raise
     if as_json:
-        output.say(to_line({"Sent": 0 if removal else done, "Removed": removed, "Of": count}))
+        output.say(to_line({"Sent": 0 if removal else moved, "Removed": removed, "Of": count}))
     elif removal:
         output.say(f"removed {removed:,} of {count:,}")
     else:
-        output.say(f"sent {done:,} of {count:,}, removed {removed:,}")
-    if done < count or (removal and removed < count):
+        output.say(f"sent {moved:,} of {count:,}, removed {removed:,}")
+    if moved < count or (removal and removed < count):
         output.complain("sas: the others were gone, or another reader has them: look again")
     elif removed < count:
         output.complain(

@@ -140,19 +140,19 @@ async def _counts(bus: OperatorBus, name: str) -> Record:
     record: Record = dict.fromkeys((*QUEUE_COLUMNS, "Problem")) | {"Queue": name}
     try:
         waiting = await bus.peek(name, READ_MAX)
-        dead = await bus.peek(name + DEAD_LETTER_SUBQUEUE, READ_MAX)
+        dead_letters = await bus.peek(name + DEAD_LETTER_SUBQUEUE, READ_MAX)
     except BusUnavailableError as error:
         return record | {"Problem": str(error)}
     scheduled = sum(message.is_scheduled for message in waiting)
     # A message that was put back keeps its age.
     times = [
         message.properties.get(FIRST_AT) or key_time(message.enqueued_at)
-        for message in (*waiting, *dead)
+        for message in (*waiting, *dead_letters)
     ]
     counts = {
         "Waiting": len(waiting) - scheduled,
         "Scheduled": scheduled,
-        "DeadLettered": len(dead),
+        "DeadLettered": len(dead_letters),
     }
     return record | counts | {"Oldest": min(times, default=None)}
 
@@ -257,7 +257,7 @@ async def _redrive(bus: OperatorBus, arguments: argparse.Namespace, queues: Queu
     messages = await bus.peek(path, READ_MAX)
     plans, reasons = redriving.redrive(messages, path, ids=ids, queues=queues, to=arguments.to)
     targets = Counter(plan.move.message.queue for plan in plans if plan.move.message)
-    destinations = ", ".join(f"{number:,} to {queue}" for queue, number in sorted(targets.items()))
+    destinations = ", ".join(f"{count:,} to {queue}" for queue, count in sorted(targets.items()))
     heading = f"redrive of {in_words(len(plans))} of {path}: {destinations or 'nothing'}"
     return await moving.carry_out(bus, plans, reasons=reasons, arguments=arguments, heading=heading)
 

@@ -46,7 +46,7 @@ from sas.ports import (
 OPERATOR_NAME_LENGTH_MAX = 100
 JOURNAL_POLL_S = 0.25
 SEND_COMMANDS_MAX = 100
-"""Commands handed to the bus at once."""
+"""Commands that are given to the bus in one call."""
 GONE = "the order does not exist any more (finished orders are purged in the end)"
 UNDER_WAY = frozenset({OrderState.PENDING, OrderState.PROCESSING, OrderState.ERROR})
 
@@ -380,13 +380,13 @@ async def what_changed(store: StateStore, order: Order | None, seq: int) -> str:
     """Return in one sentence what changed since the operator saw an order."""
     if order is None:
         return GONE
-    now = f"the order is at seq {order.seq} ({order.process_state.value})"
+    position = f"the order is at seq {order.seq} ({order.process_state.value})"
     if order.seq < seq:
-        return f"you gave seq {seq}, but {now}: check which seq you saw"
+        return f"you gave seq {seq}, but {position}: check which seq you saw"
     entries = [entry for entry in await store.journal(order.order_id) if entry.seq > seq]
     changes = ", ".join(f"{entry.seq} {entry.what} by {entry.by}" for entry in entries[:5])
     changes = (changes or "nothing") + (", ..." if len(entries) > 5 else "")
-    return f"you saw seq {seq}, but {now}; since then: {changes}. Look at it again"
+    return f"you saw seq {seq}, but {position}; since then: {changes}. Look at it again"
 
 
 def why_not_done(result: CommandResult, wait_s: float) -> str:

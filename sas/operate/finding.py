@@ -165,7 +165,7 @@ def _summary_matches(summary: Summary, query: OrderQuery) -> bool:
 
 
 async def under_way(store: StateStore) -> list[str]:
-    """Return the ids of all orders that have a due row, the first due first.
+    """Return the ids of all orders that have a due row, sorted by the time of that row.
 
     Every order with an open step has a due row. A few others have one too: of a deadline, or of
     messages that may be unsent.

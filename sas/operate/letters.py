@@ -138,7 +138,7 @@ def who_worked(alert: AlertMessage) -> str:
 
 
 def rejected_of(message: Peeked) -> RejectedMessage | None:
-    """Return the part of a rejected message in a message; None if the message is no such part."""
+    """Return the decoded body of a message of ``orders-rejected``; None for any other body."""
     with suppress(MalformedError):
         return convert(message.body, RejectedMessage)
     return None
@@ -286,8 +286,8 @@ def _of_recorded(entry: JournalEntry, order: Order) -> Verdict:
     """Return the fate of a message whose cause the journal row ``entry`` records.
 
     If the row has messages, the process may have died after the commit and before it sent them. So
-    it is safe to send the dead letter again. The scheduler then sends the recorded messages under
-    the same ids, and none of them counts twice.
+    it is safe to send the dead letter again: the recorded messages are then sent under the same
+    ids, and none of them counts twice.
     """
     position, state = f"(seq {entry.seq})", order.process_state.value
     if not entry.what.acts:

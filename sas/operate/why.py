@@ -38,15 +38,18 @@ _WAITING = frozenset(
         JournalWord.PROGRESS,
     }
 )
-_STILL_OUT = frozenset(
+_ENDS_NO_ATTEMPT = frozenset(
     {
         JournalWord.PROGRESS,
         JournalWord.WAITS_IN_QUEUE,
         JournalWord.QUEUE_AWAY,
         JournalWord.POSTPONED,
+        JournalWord.RELEASED,
+        JournalWord.WOKEN_AGAIN,
+        JournalWord.OVERDUE,
     }
 )
-"""After these transitions the same request is still out, with a later CompleteBy."""
+"""After these transitions all requests that were out are still out."""
 _BETWEEN_WAITS = frozenset({JournalWord.RELEASED, JournalWord.CLAIMED, JournalWord.STEP_RESET})
 FOLDED_MIN = 4
 """The journal rows of a shorter wait are shown one by one."""
@@ -70,7 +73,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """What an order waits for. ``then`` says what happens after that.
+    """What an order waits for. ``then`` says what happens next, or that the wait is too long.
 
     ``at`` is when the supervisor looks at the step. ``todo`` is what the operator must do; it is
     empty if nobody has to act.
@@ -289,12 +292,12 @@ def attempts(order: Order, journal: Sequence[JournalEntry]) -> list[Attempt]:
 
     Each request in a journal row begins an attempt. Two kinds of row end attempts:
 
-    - The cause of a row is a reply. It names its step and its epoch.
-    - The row has no cause, because the supervisor wrote it. It names no step, so it ends every
-      attempt whose CompleteBy had passed.
+    - The cause of the row is a reply, whose id names the step and the epoch of the request.
+    - The row has no cause, because the supervisor wrote it. Such a row names no request. It ends
+      every attempt whose first CompleteBy had passed.
 
-    A callback, a command or a deadline may end an attempt too, and its row names no request. For
-    these attempts see ``_with_current_state``.
+    A callback or a command may end an attempt too, and its row names no request. For such an
+    attempt see ``_with_current_state``.
     """
     attempts_so_far: list[Attempt] = []
     for entry in journal:
@@ -317,7 +320,7 @@ def attempts(order: Order, journal: Sequence[JournalEntry]) -> list[Attempt]:
 
 def _ended(entry: JournalEntry, attempts: Sequence[Attempt]) -> Iterator[int]:
     """Yield the index of each attempt that a transition ended."""
-    if entry.what in _STILL_OUT:
+    if entry.what in _ENDS_NO_ATTEMPT:
         return
     request = _answered_request(entry)
     for index, attempt in enumerate(attempts):
@@ -355,10 +358,10 @@ def _outcome(word: JournalWord) -> str:
 
 
 def _with_current_state(attempt: Attempt, order: Order) -> Attempt:
-    """Return an attempt that no journal row ended as the current state of its step shows it.
+    """If no journal row ended an attempt, complete it from the current state of its step.
 
-    If the step is out with the same epoch, the attempt is still out, and the step has its current
-    CompleteBy. Otherwise the attempt has ended, and how it ended is not known.
+    If the step is out with the same epoch, the attempt is still out. The step then has the current
+    CompleteBy of the attempt. Otherwise the attempt has ended, and how it ended is not known.
     """
     step = order.steps[attempt.step] if attempt.step < len(order.steps) else None
     if attempt.ended_at is not None or step is None:

@@ -164,16 +164,15 @@ async def test_a_reply_ends_only_the_attempt_of_its_own_epoch() -> None:
     ]
 
 
-async def test_an_attempt_whose_message_waits_in_a_queue_is_still_out() -> None:
+@pytest.mark.parametrize("word", [JournalWord.WAITS_IN_QUEUE, JournalWord.RELEASED])
+async def test_an_attempt_that_is_excused_or_beside_a_rest_is_still_out(word: JournalWord) -> None:
     system = kit(CHAIN)
     await system.submit()
     await system.step(QUEUES.scheduler)
     dispatched, complete_by = system.journal()[-1], system.order().complete_by
     assert complete_by is not None
-    excused = replace(
-        dispatched, what=JournalWord.WAITS_IN_QUEUE, at=complete_by, cause=None, messages=()
-    )
-    attempts = why.attempts(system.order(), [*system.journal(), excused])
+    later = replace(dispatched, what=word, at=complete_by, cause=None, messages=())
+    attempts = why.attempts(system.order(), [*system.journal(), later])
     assert [(attempt.outcome, attempt.ended_at) for attempt in attempts] == [("is out", None)]
 
 
