@@ -1,4 +1,4 @@
-"""The class of a verb, and what verbs share: the namespace, the table, arguments of a number."""
+"""The class of a verb, and what verbs share: the namespace, the table, arguments with numbers."""
 
 from __future__ import annotations
 

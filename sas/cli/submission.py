@@ -293,7 +293,7 @@ class SubmissionTracker:
         return time.monotonic() - self.heard_at
 
     def note(self, notification: Notification) -> bool:
-        """Count a notification. Return False if it was counted before."""
+        """Count a notification. Return whether it is the first one with its source and id."""
         self.heard_at = time.monotonic()
         order_id = notification.data.order_id
         key = (notification.source, notification.id)

@@ -19,7 +19,7 @@ BATCH_ORDERS = 200
 LOADS_AT_ONCE = 8
 """Orders that are loaded at the same time."""
 UNDER_WAY_MAX = 1_000_000
-"""The most due rows that are read of one shard."""
+"""How many due rows of one shard are read at most."""
 _EARLIEST = datetime(2020, 1, 1, tzinfo=UTC)
 _FIRST_WINDOW = timedelta(minutes=10)
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
