@@ -1,7 +1,7 @@
-"""Content of orders as an operator sees it: indented.
+"""The content of orders as indented JSON for an operator.
 
-The text is split into tokens, and is never parsed and written again, because that would change
-numbers such as 0.10000000000000000001.
+The text is only split into tokens. Parsing and writing it again would change numbers such as
+0.10000000000000000001.
 """
 
 from __future__ import annotations

@@ -191,8 +191,8 @@ class Invariants:
         self._not_needed = {QUEUES.alerts, QUEUES.rejected} | {
             QUEUES.agent(agent, urgent=urgent) for agent in agents for urgent in (False, True)
         }
-        """Queues whose messages may be put aside without an alert. If a function dies between the two
-        sends, the alert is missing when its step no longer waits for the request."""
+        """Queues whose messages may be put aside without an alert. After a crash between the two
+        sends, the alert is missing if the step no longer waits for its request."""
         system.bus.on_sent = self._was_sent
         system.bus.on_given_up = self._was_given_up
         system.bus.on_completed = self._was_completed

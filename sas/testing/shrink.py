@@ -38,9 +38,10 @@ def shrunk(plan: Plan, fails: Callable[[Plan], bool], plays_max: int = PLAYS_MAX
             size //= 2
         elif not is_shorter:
             break
-    while plan.instances > 1 and still_fails(
-        candidate := replace(plan, instances=plan.instances - 1)
-    ):
+    while plan.instances > 1:
+        candidate = replace(plan, instances=plan.instances - 1)
+        if not still_fails(candidate):
+            break
         plan = candidate
     return _calmer(plan, still_fails)
 
