@@ -63,7 +63,7 @@ def emulator_queues(infra: Path) -> dict[str, dict[str, Any]]:
 
 
 def differences(azure: Mapping[str, Any], emulator: Mapping[str, Any]) -> list[str]:
-    """Return how a queue of the emulator differs from Azure's, apart from its narrower bounds."""
+    """Return how a queue of the emulator differs from Azure's within the emulator's bounds."""
     ttl = min(seconds(azure["defaultMessageTimeToLive"]), EMULATOR_TTL_MAX_S)
     window = min(seconds(azure["duplicateDetectionHistoryTimeWindow"]), EMULATOR_WINDOW_MAX_S)
     pairs: list[tuple[str, object, object]] = [

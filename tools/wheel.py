@@ -1,7 +1,7 @@
 """How the wheel of ``sas`` gets the files of ``sas new``: setuptools calls ``BuildPy``.
 
-The files are this repository's own (``sas.project.SOURCES``). Git has no second copy of them: the
-wheel gets one when it is built, and in a working copy ``sas new`` reads them in place.
+The files are those of this repository (``sas.project.SOURCES``). Git has no second copy of them.
+The build copies them into the wheel. In a working copy ``sas new`` reads them where they are.
 """
 
 from __future__ import annotations
