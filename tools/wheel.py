@@ -24,10 +24,10 @@ class BuildPy(build_py):  # type: ignore[misc]  # it has no types
         if self.editable_mode:
             return
         sys.path.insert(0, str(ROOT))
-        from sas.project import FILES, sources  # noqa: PLC0415  # not importable before
+        from sas.project import FILES, sources  # noqa: PLC0415  # it is importable from here on
 
         sys.path.remove(str(ROOT))
         for name in sources(ROOT):
-            to = Path(self.build_lib) / "sas" / FILES / name
-            to.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, to)
+            target = Path(self.build_lib) / "sas" / FILES / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, target)

@@ -27,7 +27,7 @@ from sas.client import OrdersClient
 
 EVERY_S = 0.001
 SHOWN = 30
-"""Functions and stacks that are print_tables, the most frequent first."""
+"""Functions and stacks that are printed, the most frequent first."""
 DEPTH = 8
 """Frames that the list of the most frequent stacks shows."""
 STORAGE = "SDK of Table Storage: requests, signatures"

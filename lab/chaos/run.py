@@ -248,9 +248,9 @@ class Run:
         ended = sorted(self.ended_at)
         times_of: dict[str, list[float]] = {}
         for event in self.happened:
-            after = next((at for at in ended if at >= event.ended), None)
-            if after is not None:
-                times_of.setdefault(event.fault.kind.value, []).append(after - event.ended)
+            next_at = next((at for at in ended if at >= event.ended), None)
+            if next_at is not None:
+                times_of.setdefault(event.fault.kind.value, []).append(next_at - event.ended)
         return times_of
 
     def kinds(self) -> Counter[str]:

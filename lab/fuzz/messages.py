@@ -64,16 +64,16 @@ FUZZED = "fuzzed-message"
 
 def queue_parts(queue: str, scene: Scene, rng: random.Random) -> Parts:
     """Return a message for a queue: usually a valid message of this queue with some changes."""
-    kinds = [name for name in scene.valid if name.removesuffix("-urgent") == queue]
-    if rng.random() < 0.05 or not kinds:
-        kinds = list(scene.valid)
-    bodies = scene.valid[rng.choice(kinds)]
+    names = [name for name in scene.valid if name.removesuffix("-urgent") == queue]
+    if rng.random() < 0.05 or not names:
+        names = list(scene.valid)
+    bodies = scene.valid[rng.choice(names)]
     body = body_of(json.loads(rng.choice(bodies)), rng)
     urgent = rng.random() < 0.2
     parts: Parts = {"queue": lane(queue, urgent=urgent), "body": body}
     if rng.random() < 0.2:
-        names = rng.sample(PROPERTIES, rng.choice([1, 1, 3]))
-        parts["properties"] = {name: _property(rng) for name in names}
+        properties = rng.sample(PROPERTIES, rng.choice([1, 1, 3]))
+        parts["properties"] = {name: _property(rng) for name in properties}
     return parts
 
 
@@ -154,7 +154,7 @@ async def check_message(parts: Parts, scene: Scene) -> str | None:
 
 
 def _is_plain(value: object) -> bool:
-    """Return whether a property can lie on the bus in memory."""
+    """Return whether the bus in memory takes this value of a property."""
     return isinstance(value, str) and value.isprintable()
 
 

@@ -82,16 +82,16 @@ def _similar(text: str, rng: random.Random) -> str:
     odd = rng.choice(
         [value for value in ODD if isinstance(value, str) and not isinstance(value, Raw)]
     )
-    where = rng.randint(0, len(text))
+    position = rng.randint(0, len(text))
     letter = chr(rng.randint(0, 0xD7FF))
     return rng.choice(
         [
-            text[:where],
-            text[:where] + odd + text[where:],
+            text[:position],
+            text[:position] + odd + text[position:],
             text + text,
             text.upper(),
             f" {text} ",
-            text[:where] + letter + text[where + 1 :],
+            text[:position] + letter + text[position + 1 :],
         ]
     )
 

@@ -25,10 +25,10 @@ def indented(text: str) -> str:
 def _indented(parts: list[str]) -> Iterator[str]:
     depth = 0
     for number, part in enumerate(parts):
-        after = parts[number + 1] if number + 1 < len(parts) else ""
+        next_part = parts[number + 1] if number + 1 < len(parts) else ""
         if part in "{[":
             depth += 1
-            yield part if after in {"}", "]"} else f"{part}\n{'  ' * depth}"
+            yield part if next_part in {"}", "]"} else f"{part}\n{'  ' * depth}"
         elif part in "}]":
             depth -= 1
             empty = number > 0 and parts[number - 1] in {"{", "["}

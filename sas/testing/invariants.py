@@ -106,9 +106,9 @@ _ENDS = frozenset({StepState.PROCESSED, StepState.ERROR})
 def of_change(change: Change, rows: int, rules: Rules) -> Iterator[Violation]:
     """Yield what a new transition breaks. ``rows`` is the number of journal rows after it."""
     order, entry = change.after, change.entry
-    where = f"order {order.order_id} seq {entry.seq} ({entry.what.value})"
+    place = f"order {order.order_id} seq {entry.seq} ({entry.what.value})"
     if not rows == entry.seq == order.seq:
-        yield Violation(1, f"{where}: the journal has a gap")
+        yield Violation(1, f"{place}: the journal has a gap")
     old_turns = [step.turn for step in change.before.steps] if change.before else []
     begins = [
         step.name
@@ -116,50 +116,50 @@ def of_change(change: Change, rows: int, rules: Rules) -> Iterator[Violation]:
         if isinstance(step.turn, Ready) and not isinstance(old, Ready)
     ]
     if begins and Wake() not in entry.messages:
-        yield Violation(11, f"{where}: {begins[0]} is ready, and no scheduler is woken")
+        yield Violation(11, f"{place}: {begins[0]} is ready, and no scheduler is woken")
     if change.before is None:
         return
     for old, new in zip(change.before.steps, order.steps, strict=False):
-        yield from _of_step(old, new, where)
-        yield from _of_turn(change, old, new, rules=rules, where=where)
+        yield from _of_step(old, new, place)
+        yield from _of_turn(change, old, new, rules=rules, place=place)
     if entry.cause is None and entry.messages and change.out_at is None:
-        yield Violation(4, f"{where}: a timer's messages have no out row")
+        yield Violation(4, f"{place}: a timer's messages have no out row")
     if change.before.direction is Direction.UNDO and order.direction is Direction.DO:
-        yield Violation(10, f"{where}: the order went back from undo to do")
+        yield Violation(10, f"{place}: the order went back from undo to do")
     for message in entry.messages:
         if isinstance(message, Request) and message.epoch != order.steps[message.step].epoch:
-            yield Violation(6, f"{where}: a request has another epoch than its step")
+            yield Violation(6, f"{place}: a request has another epoch than its step")
 
 
-def _of_step(old: StepRecord, new: StepRecord, where: str) -> Iterator[Violation]:
+def _of_step(old: StepRecord, new: StepRecord, place: str) -> Iterator[Violation]:
     if old.process_state is StepState.COMPENSATED and new != old:
-        yield Violation(10, f"{where}: {new.name} changed after its undo was confirmed")
+        yield Violation(10, f"{place}: {new.name} changed after its undo was confirmed")
 
 
 def _of_turn(
-    change: Change, old: StepRecord, new: StepRecord, *, rules: Rules, where: str
+    change: Change, old: StepRecord, new: StepRecord, *, rules: Rules, place: str
 ) -> Iterator[Violation]:
     """Yield what is wrong with a step that was dispatched, reset or edited just now."""
     states = [step.process_state for step in change.after.steps]
     doing = new.process_state is StepState.PROCESSING
     if new.dispatched and not old.dispatched:
         if new.epoch != old.epoch + 1:
-            yield Violation(6, f"{where}: {new.name} was dispatched without a new epoch")
+            yield Violation(6, f"{place}: {new.name} was dispatched without a new epoch")
         before = rules.steps[new.number].after if doing else rules.dependents(new.number)
         needed_state = StepState.PROCESSED if doing else StepState.COMPENSATED
         in_line = doing or new.process_state is StepState.COMPENSATING
         if in_line and any(states[number] is not needed_state for number in before):
-            yield Violation(10, f"{where}: {new.name} was dispatched too early")
+            yield Violation(10, f"{place}: {new.name} was dispatched too early")
     resets = {JournalWord.STEP_RESET, JournalWord.UNDO_RESET}
     freed = old.dispatched and not new.dispatched
     if change.entry.what in resets and freed and new.failure_count != old.failure_count + 1:
-        yield Violation(11, f"{where}: the timeout of {new.name} was not counted")
+        yield Violation(11, f"{place}: the timeout of {new.name} was not counted")
     step_rules = rules.steps[new.number]
     waits = step_rules.extended_wait.times if step_rules.extended_wait else 0
     if new.failures.extended_waits > waits:
-        yield Violation(11, f"{where}: {new.name} rests once more than its workflow says")
+        yield Violation(11, f"{place}: {new.name} rests once more than its workflow says")
     if new.call.edited != old.call.edited and new.call.generation != old.call.generation + 1:
-        yield Violation(7, f"{where}: the edited input of {new.name} keeps its key")
+        yield Violation(7, f"{place}: the edited input of {new.name} keeps its key")
 
 
 # --- a running system ---
@@ -215,7 +215,7 @@ class Invariants:
     def written(self, change: Change) -> None:
         """Check a transition that was just committed."""
         order, entry = change.after, change.entry
-        where = f"order {order.order_id} seq {entry.seq} ({entry.what.value})"
+        place = f"order {order.order_id} seq {entry.seq} ({entry.what.value})"
         stored = self._system.store.orders[order.order_id]
         if not order.rejected:  # its workflow may be unknown
             rules = self._system.rules_of(order)
@@ -233,29 +233,29 @@ class Invariants:
             change.before.steps if change.before else (), order.steps, strict=False
         ):
             if new.failure_count > old.failure_count and self._untried(order.order_id, old):
-                self._say(15, f"{where}: {old.name} is counted, and its request waits in its queue")
+                self._say(15, f"{place}: {old.name} is counted, and its request waits in its queue")
         if entry.cause is not None:
-            self._of_cause(change, entry.cause, where)
-        self._owed(change, where)
+            self._of_cause(change, entry.cause, place)
+        self._owed(change, place)
 
-    def _of_cause(self, change: Change, cause: str, where: str) -> None:
+    def _of_cause(self, change: Change, cause: str, place: str) -> None:
         entry, order_id = change.entry, change.after.order_id
         if (order_id, cause) in self._causes:
-            self._say(1, f"{where}: cause {cause} is recorded twice")
+            self._say(1, f"{place}: cause {cause} is recorded twice")
         self._causes.add((order_id, cause))
         if entry.what.acts:
             if entry.by.startswith("dead letters"):
-                self._say(3, f"{where}: a dead letter led to it")
+                self._say(3, f"{place}: a dead letter led to it")
             if cause in self._put_aside_causes:
-                self._say(3, f"{where}: its cause {cause} was put aside before")
+                self._say(3, f"{place}: its cause {cause} was put aside before")
         elif cause not in self._given_up and not cause.startswith(f"{QUEUES.callbacks}:"):
-            self._say(17, f"{where}: cause {cause} is fenced, and its queue never gave it up")
+            self._say(17, f"{place}: cause {cause} is fenced, and its queue never gave it up")
         queue, _, own_id = cause.partition(":")
         parts = own_id.split("/")
         if queue == QUEUES.replies and entry.what.acts and change.before and len(parts) > 3:
             number, direction, epoch = int(parts[1]), Direction(parts[2]), int(parts[3])
             if not _is_out(change.before, number, direction, epoch):
-                self._say(6, f"{where}: reply {own_id} counts, and no such request is out")
+                self._say(6, f"{place}: reply {own_id} counts, and no such request is out")
 
     def _untried(self, order_id: str, step: StepRecord) -> bool:
         """Return whether a timeout of a dispatched step must not count as its failure.
@@ -485,16 +485,16 @@ class Invariants:
     def _was_answered(self, callback: Callback, status: int) -> None:
         """Check the answer to a callback by HTTP."""
         claims = _claims(callback.token)
-        where = f"order {claims['order_id']}: a callback for step {claims['step']}"
+        place = f"order {claims['order_id']}: a callback for step {claims['step']}"
         if (
             status == 202
             and _callback_key(claims) not in self._accepted
             and not self._holds(claims)
         ):
-            self._say(2, f"{where} is answered 202, and is neither sent nor held")
+            self._say(2, f"{place} is answered 202, and is neither sent nor held")
         done = any(self._has_ended(claims, end) for end in _ENDS)
         if status == 200 and claims["direction"] == Direction.DO.value and not done:
-            self._say(12, f"{where} is answered 200, and its step has not ended")
+            self._say(12, f"{place} is answered 200, and its step has not ended")
 
     def _holds(self, claims: dict[str, Any]) -> bool:
         messages = self._system.store._deferred.values()  # noqa: SLF001  the twin of a table
@@ -511,12 +511,12 @@ class Invariants:
 
     # --- a, f. what is owed ---
 
-    def _owed(self, change: Change, where: str) -> None:
+    def _owed(self, change: Change, place: str) -> None:
         """Check what a transition owes: an alert, an incident, the effect of a deadline."""
         order, entry = change.after, change.entry
         if order.rejected:
             return
-        self._of_deadline(change, where)
+        self._of_deadline(change, place)
         alerts = [message for message in entry.messages if isinstance(message, Alert)]
         steps_before = change.before.steps if change.before else ()
         for old, new in zip(steps_before, order.steps, strict=False):
@@ -526,9 +526,9 @@ class Invariants:
             self._ended |= {(order.order_id, new.number, end) for end in ends}
             fails = new.process_state is StepState.ERROR is not old.process_state
             if fails and not any(alert.step == new.number for alert in alerts):
-                self._say(12, f"{where}: {new.name} failed, and no alert is sent")
+                self._say(12, f"{place}: {new.name} failed, and no alert is sent")
         if self._is_incident(change) and change.incident is None:
-            self._say(12, f"{where}: no incident is reported")
+            self._say(12, f"{place}: no incident is reported")
         if change.incident is not None:
             self._incidents.add((change.incident.kind.value, change.incident.scope))
 
@@ -542,7 +542,7 @@ class Invariants:
 
     # --- deadlines ---
 
-    def _of_deadline(self, change: Change, where: str) -> None:
+    def _of_deadline(self, change: Change, place: str) -> None:
         order, entry = change.after, change.entry
         rules = self._system.rules_of(order)
         if entry.what is JournalWord.SUBMITTED and rules.deadline is not None:
@@ -550,15 +550,15 @@ class Invariants:
         ends_at = self._deadlines.get(order.order_id)
         overdue = entry.what in {JournalWord.OVERDUE, JournalWord.OVERDUE_UNDO}
         if overdue and (ends_at is None or entry.at < ends_at):
-            self._say(12, f"{where}: it has no deadline, or it is not past it")
+            self._say(12, f"{place}: it has no deadline, or it is not past it")
         if overdue:
             undoes = rules.on_failure is OnFailure.UNDO
             alerts = [message for message in entry.messages if isinstance(message, Alert)]
             is_reported = any(alert.alert is AlertKind.OVERDUE for alert in alerts)
             if not (order.direction is Direction.UNDO if undoes else is_reported):
-                self._say(12, f"{where}: that is not what its workflow says")
+                self._say(12, f"{place}: that is not what its workflow says")
         elif self._has_missed_deadline(order.order_id):
-            self._say(12, f"{where}: it was past its deadline before, and nothing followed")
+            self._say(12, f"{place}: it was past its deadline before, and nothing followed")
         elif order.direction is Direction.DO and order.process_state not in FINISHED:
             return
         self._deadlines.pop(order.order_id, None)
@@ -727,18 +727,18 @@ def _of_order(
 ) -> Iterator[Violation]:
     state = order.process_state
     notified = Counter(notified_ids.values())
-    where = f"order {order.order_id} ({state.value})"
+    place = f"order {order.order_id} ({state.value})"
     if state is OrderState.REJECTED:
         is_resent = any(order.order_id in body.decode() for body in system.redriven)
         if not notified[Notice.REJECTED] or (notified[Notice.REJECTED] > 1 and not is_resent):
-            yield Violation(12, f"{where} got {notified[Notice.REJECTED]} notifications 'rejected'")
+            yield Violation(12, f"{place} got {notified[Notice.REJECTED]} notifications 'rejected'")
         if not any(order.order_id in body for body in _rejected_bodies(system)):
-            yield Violation(2, f"{where} lies on no queue: nobody can send it again")
+            yield Violation(2, f"{place} lies on no queue: nobody can send it again")
         return
     for step in order.steps:
-        yield from _effects(system, order, step, journal=journal, where=where)
-    yield from _messages(order, journal, notified_ids=notified_ids, alerted=alerted, where=where)
-    yield from _of_state(state, notified, where)
+        yield from _effects(system, order, step, journal=journal, place=place)
+    yield from _messages(order, journal, notified_ids=notified_ids, alerted=alerted, place=place)
+    yield from _of_state(state, notified, place)
 
 
 def _messages(
@@ -747,7 +747,7 @@ def _messages(
     *,
     notified_ids: dict[str, Notice],
     alerted: dict[str, str],
-    where: str,
+    place: str,
 ) -> Iterator[Violation]:
     """Yield a violation unless exactly the messages of the journal were sent."""
     due: Counter[Notice] = Counter()
@@ -761,9 +761,9 @@ def _messages(
             if isinstance(message, Notify):
                 due[message.notice] += 1
                 if own_id not in notified_ids:
-                    yield Violation(2, f"{where} got no notification {message.notice.value!r}")
+                    yield Violation(2, f"{place} got no notification {message.notice.value!r}")
             elif isinstance(message, Alert) and own_id not in alerted:
-                yield Violation(2, f"{where}: no alert {message.alert.value} was sent")
+                yield Violation(2, f"{place}: no alert {message.alert.value} was sent")
     notified = Counter(notified_ids.values())
     excess = {
         notice.value: count - due[notice]
@@ -771,17 +771,17 @@ def _messages(
         if count > due[notice]
     }
     if excess:
-        yield Violation(1, f"{where} got notifications that its journal does not have: {excess}")
+        yield Violation(1, f"{place} got notifications that its journal does not have: {excess}")
 
 
-def _of_state(state: OrderState, notified: Counter[Notice], where: str) -> Iterator[Violation]:
+def _of_state(state: OrderState, notified: Counter[Notice], place: str) -> Iterator[Violation]:
     """Yield a violation if the notifications of an order contradict its end."""
     if bool(notified[Notice.UNDONE]) != (state is OrderState.COMPENSATED):
-        yield Violation(4, f"{where} got {notified[Notice.UNDONE]} notifications 'undone'")
+        yield Violation(4, f"{place} got {notified[Notice.UNDONE]} notifications 'undone'")
     if state is OrderState.PROCESSED and notified[Notice.COMPLETED] != 1:
-        yield Violation(4, f"{where} got {notified[Notice.COMPLETED]} notifications 'completed'")
+        yield Violation(4, f"{place} got {notified[Notice.COMPLETED]} notifications 'completed'")
     if state is OrderState.ERROR and not notified[Notice.FAILED]:
-        yield Violation(4, f"{where} got no notification 'failed'")
+        yield Violation(4, f"{place} got no notification 'failed'")
 
 
 def keys_of(order: Order, step: StepRecord) -> list[str]:
@@ -811,36 +811,36 @@ def _effects(
     step: StepRecord,
     *,
     journal: Sequence[JournalEntry],
-    where: str,
+    place: str,
 ) -> Iterator[Violation]:
     """Yield what is wrong with the effects of a step at its service.
 
     Processed means that its effect exists once; Compensated means that no effect exists. Steps that
     an operator skipped or undid by hand, and steps without an undo, are left out.
     """
-    where = f"{where}: {step.name}"
+    place = f"{place}: {step.name}"
     rules = system.rules_of(order).steps[step.number]
     limited = rules.drain_time is not None
     keys = keys_of(order, step)
     all_effects = [system.ledger.by_key[key] for key in keys if key in system.ledger.by_key]
     count = in_force(system, order, step)
     if not limited and any(effects.done > 1 for effects in all_effects):
-        yield Violation(7, f"{where} had its effect twice: a repeated call did not find the first")
+        yield Violation(7, f"{place} had its effect twice: a repeated call did not find the first")
     if not limited and count > 1:
-        yield Violation(7, f"{where} has {count} effects in force under several keys")
+        yield Violation(7, f"{place} has {count} effects in force under several keys")
     if order.process_state is OrderState.PROCESSED and not skipped(step, journal):
         if not count and system.owes_effect(keys):
             about = (
                 f"{order.details.workflow}: step {step.name} is Processed, and its service failed "
                 "or refused it: its agent must raise that error"
             )
-            yield Violation(10, f"{where} has no effect", about)
+            yield Violation(10, f"{place} has no effect", about)
         contents = [effects.content for effects in all_effects if effects.in_force]
         if count and step.call.edited and contents != [json.loads(step.call.edited)]:
-            yield Violation(7, f"{where} was done with an older input")
+            yield Violation(7, f"{place} was done with an older input")
     if order.process_state is OrderState.COMPENSATED and count and not _may_stay(step, rules):
         about = f"{order.details.workflow}: the undo of step {step.name} leaves its effect in force"
-        yield Violation(10, f"{where} is still in force", about)
+        yield Violation(10, f"{place} is still in force", about)
 
 
 def _may_stay(step: StepRecord, rules: StepRules) -> bool:

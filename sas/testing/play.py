@@ -143,9 +143,9 @@ class _Play:
 
     def _time(self) -> str:
         now = self._system.world.clock.now() if self._system else START
-        days, rest = divmod((now - START).total_seconds(), DAY)
-        hours, rest = divmod(rest, HOUR)
-        minutes, seconds = divmod(rest, 60)
+        days, seconds = divmod((now - START).total_seconds(), DAY)
+        hours, seconds = divmod(seconds, HOUR)
+        minutes, seconds = divmod(seconds, 60)
         prefix = f"{int(days)}d " if days else ""
         return f"{prefix}{int(hours):02}:{int(minutes):02}:{seconds:06.3f}"
 

@@ -420,8 +420,8 @@ class System:
 
     def turn(self, dependency: str, *, is_away: bool) -> None:  # noqa: C901  a case for each
         """Take a dependency away, or bring it back. See ``Away``."""
-        kind, _, rest = dependency.partition(" ")
-        match kind, rest:
+        kind, _, name = dependency.partition(" ")
+        match kind, name:
             case "table", "":
                 self.store.partitions_away = self.store.partitions if is_away else frozenset()
             case "table", _:
@@ -433,21 +433,21 @@ class System:
             case "namespace", _:
                 self.bus.cut() if is_away else self.bus.mend()
             case "service", _:
-                self.agents[rest].down = is_away
+                self.agents[name].down = is_away
             case "every", _:
                 if is_away:
                     self.world.restart()
                 for instance in self.world.instances:
                     instance.up = not is_away
             case "clock", _:
-                jump = CLOCK_SKEW.total_seconds() * (1 if rest == "ahead" else -1)
+                jump = CLOCK_SKEW.total_seconds() * (1 if name == "ahead" else -1)
                 self.hosts[0].clock.seconds = jump if is_away else 0.0
             case _:
-                name, _, how = rest.partition(" ")
-                if how == "disabled":
-                    self.bus.cut(name) if is_away else self.bus.mend(name)
+                queue, _, fault = name.partition(" ")
+                if fault == "disabled":
+                    self.bus.cut(queue) if is_away else self.bus.mend(queue)
                 else:
-                    self.bus.queues[name].refuses = is_away
+                    self.bus.queues[queue].refuses = is_away
 
     def _kill(self, item: Kill) -> None:
         instances = self.world.instances

@@ -72,14 +72,14 @@ class Tally:
 
 
 def _of_step(workflow: str, step: Step, tally: StepTally) -> Iterator[str]:
-    where = f"{workflow}: step {step.name}"
+    place = f"{workflow}: step {step.name}"
     if tally.left_in_force:
         yield (
-            f"{where} has no undo: its effect stayed in {tally.left_in_force} orders that were "
+            f"{place} has no undo: its effect stayed in {tally.left_in_force} orders that were "
             "undone. Give it an undo, or put it last."
         )
     if tally.without_effect:
         yield (
-            f"{where} had no effect at any service in {tally.without_effect} of {tally.processed} "
+            f"{place} had no effect at any service in {tally.without_effect} of {tally.processed} "
             "processed orders. If it should have one, its agent does not call its service."
         )
