@@ -137,7 +137,7 @@ class Inbox(Generic[M]):
         self.unsettled: dict[int, Unsettled[M]] = {}
         self.followers: set[Follower[M]] = set()
         self._submitted: OrderedDict[str, set[str | None]] = OrderedDict()
-        """The correlation ids of each order that this client submitted, or found later."""
+        """The correlation ids that an order of this client may have, by its order id."""
         self._ended: OrderedDict[str, int] = OrderedDict()
         """The seq at which each order ended, once that end was handed out."""
 
