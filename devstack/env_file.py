@@ -33,7 +33,7 @@ class EnvFile:
         self._file: TextIO | None = None
 
     def write(self, settings: Mapping[str, str]) -> None:
-        """Write the settings, or raise DevstackError, for example if another stack uses the file."""
+        """Write the settings; raise DevstackError, for example if another stack has the file."""
         try:
             self.path.parent.mkdir(exist_ok=True)
             self._file = self._locked()

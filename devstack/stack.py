@@ -138,7 +138,7 @@ class Stack(AsyncRunnable):
         self.beside: list[Child] = []
         self._commands = beside
         self._needs = dict(needs or {})
-        self._count = processes
+        self._processes_per_group = processes
         self._without = list(without)
         self._config = config
         self._data = Path(data).resolve() if data else None
@@ -286,7 +286,7 @@ class Stack(AsyncRunnable):
     ) -> list[HostProcess]:
         """Start processes that run only `functions` ([]: all), or raise ChildFailedError."""
         group = name or "+".join(functions) or "all"
-        count = self._count if processes is None else processes
+        count = self._processes_per_group if processes is None else processes
         hosts = [self._describe(group, functions, number) for number in range(count)]
         for host in hosts:
             host.start()

@@ -1,6 +1,7 @@
 """The triggers and outputs that this host runs, read from the bindings of a function.
 
-A binding that the host cannot run is refused by name at indexing; no binding is ignored.
+When the host indexes an app, it refuses a binding that it cannot run. The error names the binding.
+No binding is ignored.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ _AUTH_LEVELS = ("anonymous", "function", "admin")
 
 
 class IndexingError(HostError):
-    """function_app.py cannot be indexed; Azure would refuse it at deployment."""
+    """function_app.py cannot be indexed: Azure would refuse it, or this host cannot run it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,7 @@ class ServiceBusTrigger:
     binary: bool = False
     sessions: bool = False
     auto_complete: bool | None = None
+    """None means the value of host.json."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
-"""Import function_app.py once and read its functions; refuse each wrong one with a sentence.
+"""Import function_app.py once and read its functions; refuse each wrong function with a sentence.
 
-The checks of names and annotations follow `azure_functions_runtime.functions` 1.3: this host
-indexes the apps that Microsoft's Python worker indexes, and refuses the others.
+The checks of names and annotations follow `azure_functions_runtime.functions` 1.3. So this host
+accepts the functions that Microsoft's Python worker accepts, except those with a binding that it
+does not run.
 """
 
 import importlib
@@ -37,7 +38,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,126}")
 
 @dataclass(frozen=True)
 class BoundParameter:
-    """How a parameter is converted: by the converter of a binding, or not at all (generic)."""
+    """The conversion of a parameter: by the converter of a binding, or none (generic)."""
 
     converter: str
     annotation: Any = None
@@ -56,7 +57,7 @@ class Signature:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundFunction:
-    """A function as its decorators describe it; settings are not resolved yet."""
+    """A function as its decorators describe it. Its settings are not resolved yet."""
 
     name: str
     code: Callable[..., Any]
@@ -75,7 +76,10 @@ class IndexedFunction(FoundFunction):
 
 @contextmanager
 def imported(app_dir: Path) -> Iterator[ModuleType]:
-    """Import function_app.py, or raise IndexingError; at the end remove what it imported."""
+    """Import function_app.py, or raise IndexingError; at the end remove it from `sys.modules`.
+
+    If this function put the app's directory on the path, it also removes the app's other modules.
+    """
     script = app_dir / SCRIPT
     if not script.exists():
         raise IndexingError(f"{script} does not exist: name the directory of a function app.")
@@ -116,7 +120,7 @@ def _import(script: Path) -> ModuleType:
 
 
 def _place(error: BaseException, app_dir: Path) -> str:
-    """The last line of the app in the traceback of an error."""
+    """The place of an error: the last of the app's own lines in the traceback."""
     root = app_dir.resolve()
     places = [
         f" at {path.relative_to(root)}:{frame.lineno}"
@@ -127,12 +131,12 @@ def _place(error: BaseException, app_dir: Path) -> str:
 
 
 def _is_of_app(path: Path, root: Path) -> bool:
-    """Whether a file is the app's, and not an installed package's."""
+    """Whether a file belongs to the app, and not to an installed package."""
     return path.is_relative_to(root) and "site-packages" not in path.parts
 
 
 def find(module: ModuleType) -> list[FoundFunction]:
-    """Find the functions of an imported app, or raise IndexingError where the worker would."""
+    """Find the functions of an imported app, or raise IndexingError for what the worker refuses."""
     try:
         built = list(_app(module).get_functions())
     except ValueError as error:
@@ -151,7 +155,7 @@ def find(module: ModuleType) -> list[FoundFunction]:
 
 
 def all_of(work: Callable[[Item], Outcome], items: Iterable[Item]) -> list[Outcome]:
-    """Do the work for each item; raise one IndexingError with the problems of all."""
+    """Do the work for each item; raise one IndexingError with the problems of all items."""
     results: list[Outcome] = []
     problems: list[str] = []
     for item in items:
@@ -235,7 +239,7 @@ def converter_for(binding: str) -> Any:
 
 
 def _signature(function: Callable[..., Any], bindings: list[dict[str, Any]]) -> Signature:
-    """Match parameters with bindings; raise ValueError where the worker refuses them."""
+    """Match parameters with bindings; raise ValueError if the worker refuses them."""
     try:
         annotations = typing.get_type_hints(function)
     except NameError as error:
@@ -297,7 +301,7 @@ def _returned(binding: dict[str, Any], annotations: dict[str, Any]) -> BoundPara
 
 
 def _check_annotation(annotation: Any, converter: str, kind: str, *, is_out: bool) -> None:
-    """Refuse what the worker refuses: unions, `list[...]`, and classes that the binding lacks."""
+    """Refuse what the worker refuses: unions, `list[...]`, classes that do not fit the binding."""
     origin = typing.get_origin(annotation)
     builtin = isinstance(annotation, types.GenericAlias)
     is_class = isinstance(annotation, type) or origin not in (None, typing.Union, types.UnionType)

@@ -2,8 +2,8 @@
 
     {second} {minute} {hour} {day} {month} {day of week}
 
-Five fields are cron without seconds, which the Functions host accepts too. When both day fields
-are given, both must match (NCrontab's rule; in Unix cron one is enough).
+Five fields are cron without seconds, which the Functions host accepts too. If a schedule names a
+day and a day of the week, both must match. (This is NCrontab's rule. In Unix cron one is enough.)
 """
 
 import re
@@ -27,7 +27,7 @@ _TIMESPAN = re.compile(
     r"(?:(?P<days>\d+)\.)?(?P<hours>\d{1,2}):(?P<minutes>\d{2}):(?P<seconds>\d{2})"
     r"(?:\.(?P<fraction>\d{1,7}))?"
 )
-# Eight years contain a 29 February even around the year 2100.
+# Eight years always contain a 29 February, even around the year 2100, which has none.
 _HORIZON = timedelta(days=8 * 366)
 
 
@@ -60,7 +60,7 @@ class Schedule:
         return schedule
 
     def next_after(self, moment: datetime) -> datetime | None:
-        """The first occurrence after `moment`, in its time zone; None beyond eight years."""
+        """The first occurrence after `moment`, in its time zone; None if eight years have none."""
         seconds, minutes, hours, days, months, weekdays = self.fields
         now = moment.replace(microsecond=0) + timedelta(seconds=1)
         end = moment + _HORIZON

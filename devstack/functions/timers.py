@@ -1,11 +1,12 @@
 """Timer triggers: runs never overlap, because the next occurrence counts from the end of a run.
 
-With `use_monitor` (the default) a file keeps the status over a restart. If runs were missed
-meanwhile, the timer then runs once (`past_due`), not once for each. An exception does not stop the
-schedule. Schedules are in UTC, as in Azure without WEBSITE_TIME_ZONE.
+With `use_monitor` (the default) a file keeps the status over a restart, if the schedule has a
+minute or more between two runs. If runs were missed meanwhile, the timer runs once after the
+restart (`past_due`), and not once for each missed run. An exception does not stop the schedule.
+Schedules are in UTC, as in Azure without WEBSITE_TIME_ZONE.
 
-In Azure a blob lease makes a timer a singleton over all instances. Here each host process runs
-its own timers, so put a timer in one group of a stack only.
+In Azure a blob lease makes a timer a singleton over all instances. Here the primary process of
+each group runs the timers of the group, so put a timer in one group of a stack only.
 """
 
 import asyncio
@@ -34,14 +35,14 @@ _NO_LAST_RUN = datetime(1, 1, 1, tzinfo=UTC)
 
 
 class _Status(NamedTuple):
-    """The times of a timer's last and next run, and when this was written."""
+    """The times of a timer's last run, of its next run, and of the last change of this status."""
 
     last: datetime
     next: datetime
     last_updated: datetime
 
     def to_json(self) -> dict[str, str]:
-        """The form of the Functions host, which `TimerRequest.schedule_status` shows."""
+        """The status as the Functions host writes it, for `TimerRequest.schedule_status`."""
         return {key: moment.isoformat() for key, moment in zip(_KEYS, self, strict=True)}
 
 
@@ -112,7 +113,7 @@ class Timer:
         }
         datum = Datum(json.dumps(content), "json")
         await self._run_once(datum, f"Timer fired at {started.isoformat()}")
-        # Never before `due`: after an early wake-up the same occurrence would run twice.
+        # After an early wake-up the clock is before `due`: the same occurrence would run twice.
         end = max(self.clock(), due)
         status = _Status(started, self._next(end), self.clock())
         self._write(status)
