@@ -3,7 +3,7 @@
     async with Stack(app_dir, groups=[["submission"], ["agent_payment"]]) as stack:
         client = ServiceBusClient.from_connection_string(stack.servicebus_connection)
         stack.kill("agent_payment")                  # kill -9
-        await stack.start_group(["agent_payment"])   # and again
+        await stack.start_group(["agent_payment"])   # start it again
 
 Each group is one or more host processes that run only its functions, as Azure Flex scales each
 group of functions by itself.
@@ -56,11 +56,15 @@ from devstack.lifecycle import AsyncRunnable
 from devstack.servicebus import read_config
 
 _READY_S = 60.0
+"""Time for a broker or a host to be ready."""
 _WATCH_EVERY_S = 0.1
 _DRAIN_S = 2.0
 _EXIT_S = 0.8
+"""Time for a host to end after its drain."""
 _STOP_S = 2.5
+"""Time from the end of the drain until Azurite and the broker have to be stopped."""
 _STOP_S_MIN = 0.5
+"""Time for Azurite, and then for the broker, if the hosts took all of it."""
 _BROKER_PORTS = (5672, 5300)
 EMULATOR = (
     "Endpoint=sb://localhost;SharedAccessKeyName=RootManageSharedAccessKey;"
@@ -189,6 +193,7 @@ class Stack(AsyncRunnable):
         The result has the app's `queues`, and the settings of host.json that a host `ignores`.
         """
         groups = [functions for _, functions in self._groups]
+        # An empty group means all functions.
         names = [name for functions in groups for name in functions] if all(groups) else []
         argv = [*self._host_argv(names), "--check"]
         env = _environment() | self.host_settings()
@@ -231,8 +236,7 @@ class Stack(AsyncRunnable):
         # 5. Hosts and commands first.
         end = time.monotonic() + self._drain_s + _STOP_S
         limit_s = self._drain_s + _EXIT_S
-        users = (*self.processes, *self.beside)
-        stops = (child.stop_async(timeout_s=limit_s) for child in users)
+        stops = (child.stop_async(timeout_s=limit_s) for child in (*self.processes, *self.beside))
         try:
             await asyncio.shield(asyncio.gather(*stops, return_exceptions=True))
         finally:
@@ -240,7 +244,7 @@ class Stack(AsyncRunnable):
                 child.kill()
             if self.broker is not None:
                 self.broker.stopping = True
-                self.broker.send_signal(signal.SIGTERM)  # it ends while Azurite ends
+                self.broker.send_signal(signal.SIGTERM)  # the broker ends while Azurite ends
             if self.azurite is not None:
                 self.azurite.stop(timeout_s=max(_STOP_S_MIN, end - time.monotonic()))
             if self.broker is not None:
@@ -298,12 +302,13 @@ class Stack(AsyncRunnable):
         return hosts
 
     def _describe(self, group: str, functions: Sequence[str], number: int) -> HostProcess:
-        """Describe a process of a group; `number` counts from 0 those that start together."""
-        total = self._started_per_group[group] = self._started_per_group.get(group, 0) + 1
+        """Describe a process of a group; `number` is its index among those that start together."""
+        started = self._started_per_group.get(group, 0) + 1
+        self._started_per_group[group] = started
         file_name = "".join(c if c.isalnum() or c in "-_+" else "-" for c in group)[:80]
-        name = f"host-{file_name}" + (f"-{total}" if total > 1 else "")
+        name = f"host-{file_name}" + (f"-{started}" if started > 1 else "")
         env = _environment() | self.host_settings()
-        # 2. One process of a group is the primary.
+        # 2. If the group has a primary process, the others are secondary.
         secondary = number > 0 or any(not host.secondary for host in self.group(group))
         argv = [*self._host_argv(functions), "--drain", str(self._drain_s)]
         argv += ["--data", str(self._data / "functions")] if self._data else []
@@ -321,8 +326,10 @@ class Stack(AsyncRunnable):
 
     def host_settings(self) -> dict[str, str]:
         """The app settings of every host process: `settings` override this stack's connections."""
-        local = local_values(self.app_dir, self.servicebus_connection, self.storage_connection)
-        return local | self.settings
+        connections = local_values(
+            self.app_dir, self.servicebus_connection, self.storage_connection
+        )
+        return connections | self.settings
 
     def group(self, name: str) -> list[HostProcess]:
         """The running processes of a group, the oldest first."""
@@ -360,7 +367,7 @@ class Stack(AsyncRunnable):
             # 3. This child ended, and this stack did not end it.
             if not child.alive and not child.stopping:
                 if self._scratch is not None:
-                    self._scratch.keep()  # its logs explain the failure
+                    self._scratch.keep()  # the logs in it explain the failure
                 raise ChildFailedError(f"{child.describe_end()}\nIts logs stay in {self.logs}.")
 
     async def watch(self) -> None:
@@ -392,9 +399,9 @@ def local_values(app_dir: Path, servicebus: str, storage: str) -> dict[str, str]
     """The settings that point the app's emulator connections at this stack.
 
     An app's local.settings.json names the emulators at their usual ports, and a stack replaces
-    these values. `AzureWebJobsStorage` is always set, and `ServiceBusConnection` if the file has no
-    connection to the emulator. Where the file names a real account, its value stays, so that the
-    host can refuse it.
+    these values. It also adds `AzureWebJobsStorage`, and `ServiceBusConnection` if no setting of
+    the file names the broker. A value that names a real account stays, so that the host can refuse
+    it.
     """
     path = app_dir / "local.settings.json"
     content = load_object(path).get("Values", {}) if path.exists() else {}

@@ -28,7 +28,9 @@ class ServiceBusTrigger:
     """The connection string."""
     queue: str
     batch: bool = False
+    """Whether a call gets a list of messages (cardinality many)."""
     binary: bool = False
+    """Whether the function gets the body as bytes."""
     sessions: bool = False
     auto_complete: bool | None = None
     """None means the value of host.json."""
@@ -41,6 +43,7 @@ class TimerTrigger:
     param: str
     schedule: Schedule | timedelta
     text: str
+    """The schedule as the app writes it."""
     run_on_startup: bool = False
     use_monitor: bool = True
 
@@ -154,6 +157,7 @@ def _unsupported(feature: str) -> ValueError:
 
 
 def _queue(binding: dict[str, Any], settings: Settings, place: str) -> tuple[str, str]:
+    """Return the connection string and the name of a queue."""
     if "queueName" not in binding:
         raise _unsupported("topics")
     queue = settings.resolve(binding["queueName"], place=place).strip()

@@ -25,6 +25,7 @@ from devstack.functions.pumps import BatchPump, MessagePump, Pump, SessionPump
 
 _log = logging.getLogger("devstack.functions")
 _ACCEPT_SESSION_S = 10.0
+"""How long a receiver waits for a free session before it asks again."""
 
 
 class Clients:
@@ -36,7 +37,7 @@ class Clients:
         self._senders: dict[ServiceBusOutput, tuple[ServiceBusSender, asyncio.Lock]] = {}
 
     def client(self, connection: str) -> ServiceBusClient:
-        """The client for a connection string; there is only one for each."""
+        """Return the client for a connection string; make it on first use."""
         if connection not in self._clients:
             self._clients[connection] = self._open(connection)
         return self._clients[connection]
@@ -109,19 +110,19 @@ class Listener:
     def pump(self) -> Pump:
         """Make the pump of this trigger."""
         trigger = self.trigger
-        pump_class: Callable[..., Pump]
+        new_pump: Callable[..., Pump]
         if trigger.sessions:
             accept = functools.partial(
                 self._receiver, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=_ACCEPT_SESSION_S
             )
-            pump_class = functools.partial(SessionPump, accept, self._receiver, trigger.batch)
+            new_pump = functools.partial(SessionPump, accept, self._receiver, trigger.batch)
         else:
-            queue_pump = BatchPump if trigger.batch else MessagePump
-            pump_class = functools.partial(queue_pump, self._receiver())
+            pump_class = BatchPump if trigger.batch else MessagePump
+            new_pump = functools.partial(pump_class, self._receiver())
         auto_complete = trigger.auto_complete
         if auto_complete is None:
             auto_complete = self.options.auto_complete_messages
-        return pump_class(
+        return new_pump(
             name=f"{self.function.name} on {trigger.queue}",
             handler=self._handle,
             options=self.options,
@@ -135,18 +136,20 @@ class Listener:
 
     async def _handle(self, messages: Sequence[ServiceBusReceivedMessage]) -> bool:
         """Call the function; return whether it succeeded and its outputs are sent."""
-        trigger, first = self.trigger, messages[0]
+        trigger, first_message = self.trigger, messages[0]
         if trigger.batch:
             reason = f"{len(messages)} messages of {trigger.queue}"
         else:
-            count = metadata.delivery_count(first)
-            reason = f"Message {first.message_id} of {trigger.queue}, delivery {count}"
+            count = metadata.delivery_count(first_message)
+            reason = f"Message {first_message.message_id} of {trigger.queue}, delivery {count}"
         try:
             if trigger.batch:
-                datum, values = metadata.batch(messages, binary=trigger.binary)
+                datum, trigger_metadata = metadata.batch(messages, binary=trigger.binary)
             else:
-                datum, values = metadata.single(first, binary=trigger.binary)
-            result = await self.invoker.invoke(self.function, datum, values, reason=reason)
+                datum, trigger_metadata = metadata.single(first_message, binary=trigger.binary)
+            result = await self.invoker.invoke(
+                self.function, datum, trigger_metadata, reason=reason
+            )
             await self.clients.send_outputs(self.function, result)
         except Exception as error:  # noqa: BLE001  # any failure abandons
             _log.warning("%s is abandoned: %r", reason, error)
