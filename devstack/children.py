@@ -188,7 +188,7 @@ class Child:
 
     def until_steps(self, condition: Callable[[], T | None], timeout_s: float) -> Steps[T]:
         """Wait until `condition` returns something other than None; see `until` for the errors."""
-        end = time.monotonic() + timeout_s
+        deadline = time.monotonic() + timeout_s
         while True:
             exit_code = self.exit_code  # 6. It is read before the condition.
             result = condition()
@@ -197,7 +197,7 @@ class Child:
             if exit_code is not None:
                 problem = f"ended with {describe_exit(exit_code)} before it was ready"
                 raise ChildFailedError(f"{self.name} {problem}:\n{self.tail()}")
-            if time.monotonic() > end:
+            if time.monotonic() > deadline:
                 raise ChildFailedError(
                     f"{self.name} was not ready within {timeout_s:g} s:\n{self.tail()}"
                 )
@@ -231,8 +231,8 @@ class Child:
         if self._process is None:
             return 0
         self.send_signal(number)
-        end = time.monotonic() + timeout_s
-        while self.alive and time.monotonic() < end:
+        deadline = time.monotonic() + timeout_s
+        while self.alive and time.monotonic() < deadline:
             yield
         self.kill()
         return self._process.wait()

@@ -61,7 +61,7 @@ class EnvFile:
             self._file = None
 
     def _locked(self) -> TextIO:
-        end = time.monotonic() + _READERS_S
+        deadline = time.monotonic() + _READERS_S
         while True:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             file = os.fdopen(descriptor, "r+", encoding="utf-8")
@@ -69,7 +69,7 @@ class EnvFile:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.close()
-                if time.monotonic() > end:
+                if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
                 continue

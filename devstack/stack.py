@@ -234,7 +234,7 @@ class Stack(AsyncRunnable):
         With `data`, Azurite has a minute to save.
         """
         # 5. Hosts and commands first.
-        end = time.monotonic() + self._drain_s + _STOP_S
+        deadline = time.monotonic() + self._drain_s + _STOP_S
         limit_s = self._drain_s + _EXIT_S
         stops = (child.stop_async(timeout_s=limit_s) for child in (*self.processes, *self.beside))
         try:
@@ -246,9 +246,9 @@ class Stack(AsyncRunnable):
                 self.broker.stopping = True
                 self.broker.send_signal(signal.SIGTERM)  # the broker ends while Azurite ends
             if self.azurite is not None:
-                self.azurite.stop(timeout_s=max(_STOP_S_MIN, end - time.monotonic()))
+                self.azurite.stop(timeout_s=max(_STOP_S_MIN, deadline - time.monotonic()))
             if self.broker is not None:
-                self.broker.stop(timeout_s=max(_STOP_S_MIN, end - time.monotonic()))
+                self.broker.stop(timeout_s=max(_STOP_S_MIN, deadline - time.monotonic()))
             if self._scratch is not None:
                 self._scratch.close()
 

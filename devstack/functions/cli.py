@@ -233,7 +233,7 @@ def _leave(code: int) -> int:
 
     Otherwise the interpreter would wait for that thread.
     """
-    end = time.monotonic() + _THREADS_S
+    deadline = time.monotonic() + _THREADS_S
     main_thread = threading.current_thread()
     threads = [
         thread
@@ -241,7 +241,7 @@ def _leave(code: int) -> int:
         if thread is not main_thread and not thread.daemon
     ]
     for thread in threads:
-        thread.join(max(0.0, end - time.monotonic()))
+        thread.join(max(0.0, deadline - time.monotonic()))
     if running := [thread.name for thread in threads if thread.is_alive()]:
         _log.warning("Left running: %s; their messages are delivered again", ", ".join(running))
         logging.shutdown()

@@ -195,7 +195,7 @@ class Host(AsyncRunnable):
                     function=function,
                     trigger=trigger,
                     invoker=invoker,
-                    finish=clients.send_outputs,
+                    send_outputs=clients.send_outputs,
                     status_dir=self.status_dir,
                 )
                 timers.append(timer)

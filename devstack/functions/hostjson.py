@@ -57,10 +57,10 @@ class HostJsonError(HostError):
     """host.json contains something that the Functions host would refuse or ignore."""
 
 
-def _whole(low: int) -> _Reader:
+def _whole_number(minimum: int) -> _Reader:
     def read(value: Any) -> int:
-        if not re.fullmatch(r"-?[0-9]{1,15}", str(value)) or int(value) < low:
-            raise ValueError(f"must be a whole number of at least {low}")
+        if not re.fullmatch(r"-?[0-9]{1,15}", str(value)) or int(value) < minimum:
+            raise ValueError(f"must be a whole number of at least {minimum}")
         return int(value)
 
     return read
@@ -79,7 +79,7 @@ def _positive_seconds(value: Any) -> float:
     return seconds
 
 
-def _truth(value: Any) -> bool:
+def _boolean(value: Any) -> bool:
     return bool(_one_of("true", "false")(value) == "true")
 
 
@@ -106,24 +106,24 @@ class RetryOptions:
     try_timeout_s: float = _key(_positive_seconds, 60.0)
     delay_s: float = _key(_seconds, 0.8)
     max_delay_s: float = _key(_seconds, 60.0)
-    max_retries: int = _key(_whole(0), 3)
+    max_retries: int = _key(_whole_number(0), 3)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceBusOptions:
     """`extensions.serviceBus` of the 5.x extension, with its defaults."""
 
-    prefetch_count: int = _key(_whole(0), 0)
+    prefetch_count: int = _key(_whole_number(0), 0)
     transport_type: str = _key(_one_of("amqpTcp", "amqpWebSockets"), "amqpTcp")
-    auto_complete_messages: bool = _key(_truth, default=True)
+    auto_complete_messages: bool = _key(_boolean, default=True)
     max_auto_lock_renewal_duration_s: float = _key(_seconds, 300.0)
-    max_concurrent_calls: int = _key(_whole(1), 16 * (os.cpu_count() or 1))
-    max_concurrent_sessions: int = _key(_whole(1), 8)
-    max_message_batch_size: int = _key(_whole(1), 1000)
-    min_message_batch_size: int = _key(_whole(1), 1)
+    max_concurrent_calls: int = _key(_whole_number(1), 16 * (os.cpu_count() or 1))
+    max_concurrent_sessions: int = _key(_whole_number(1), 8)
+    max_message_batch_size: int = _key(_whole_number(1), 1000)
+    min_message_batch_size: int = _key(_whole_number(1), 1)
     max_batch_wait_time_s: float = _key(_seconds, 30.0)
     session_idle_timeout_s: float = _key(_seconds, 60.0)
-    enable_cross_entity_transactions: bool = _key(_truth, default=False)
+    enable_cross_entity_transactions: bool = _key(_boolean, default=False)
     retry: RetryOptions = field(default_factory=RetryOptions)
 
 
@@ -284,9 +284,9 @@ def _override(content: dict[str, Any], settings: Settings) -> None:
         *sections, key = (
             spelling.get(part.lower(), part) for part in path[len(_OVERRIDE) :].split(":")
         )
-        level = content
+        parent = content
         for section in sections:
-            level = level.setdefault(section, {})
-            if not isinstance(level, dict):
+            parent = parent.setdefault(section, {})
+            if not isinstance(parent, dict):
                 raise HostJsonError(f"The setting {name} does not fit host.json: {section} is set.")
-        level[key] = value
+        parent[key] = value

@@ -84,7 +84,7 @@ def imported(app_dir: Path) -> Iterator[ModuleType]:
     if not script.exists():
         raise IndexingError(f"{script} does not exist: name the directory of a function app.")
     root, modules = app_dir.resolve(), set(sys.modules)
-    previous = sys.modules.pop(script.stem, None)
+    previous_module = sys.modules.pop(script.stem, None)
     on_path = str(app_dir) in sys.path
     if not on_path:
         sys.path.insert(0, str(app_dir))
@@ -98,8 +98,8 @@ def imported(app_dir: Path) -> Iterator[ModuleType]:
                 if name not in modules and file and Path(file).resolve().is_relative_to(root):
                     del sys.modules[name]
         sys.modules.pop(script.stem, None)
-        if previous is not None:
-            sys.modules[script.stem] = previous
+        if previous_module is not None:
+            sys.modules[script.stem] = previous_module
 
 
 def _import(script: Path) -> ModuleType:
@@ -138,18 +138,18 @@ def _is_of_app(path: Path, root: Path) -> bool:
 def find(module: ModuleType) -> list[FoundFunction]:
     """Find the functions of an imported app, or raise IndexingError for what the worker refuses."""
     try:
-        built = list(_app(module).get_functions())
+        app_functions = list(_app(module).get_functions())
     except ValueError as error:
         raise IndexingError(f"{SCRIPT}: {error}") from error
-    functions = all_of(_read, built)
+    functions = all_of(_read, app_functions)
     if not functions:
         raise IndexingError(f"{SCRIPT} registers no function: decorate one with a trigger.")
     names: dict[str, str] = {}
     for function in functions:
-        earlier = names.setdefault(function.name.lower(), function.name)
-        if earlier is not function.name:
+        other_name = names.setdefault(function.name.lower(), function.name)
+        if other_name is not function.name:
             raise IndexingError(
-                f"The functions {earlier} and {function.name} differ in case only: rename one."
+                f"The functions {other_name} and {function.name} differ in case only: rename one."
             )
     return functions
 
@@ -183,20 +183,20 @@ def _app(module: ModuleType) -> func.FunctionRegister:
     return next(iter(apps.values()))
 
 
-def _read(built: Any) -> FoundFunction:
-    name = str(built.get_function_name())
+def _read(app_function: Any) -> FoundFunction:
+    name = str(app_function.get_function_name())
     if not _NAME.fullmatch(name):
         raise IndexingError(
             f"{name!r} is not a valid function name: use a letter, then letters, digits, _ or -."
         )
-    if built.http_type in {"wsgi", "asgi"}:
+    if app_function.http_type in {"wsgi", "asgi"}:
         raise IndexingError(
             f"Function {name}: this host does not run ASGI or WSGI apps; write its routes with "
             "@app.route."
         )
-    bindings = json.loads(built.get_function_json())["bindings"]
-    code = built.get_user_function()
-    if built.get_settings_dict("retry_policy"):
+    bindings = json.loads(app_function.get_function_json())["bindings"]
+    code = app_function.get_user_function()
+    if app_function.get_settings_dict("retry_policy"):
         _log.warning("Function %s: @app.retry has no effect here: %s", name, _RETRIED)
     try:
         return FoundFunction(
@@ -219,11 +219,11 @@ def select(
         if name.lower() not in names:
             existing = ", ".join(sorted(function.name for function in functions))
             raise IndexingError(f"There is no function {name!r} in this app; it has {existing}.")
-    keep = names if only is None else {name.lower() for name in only}
-    keep = keep - {name.lower() for name in without or ()}
-    if not keep:
+    selection = names if only is None else {name.lower() for name in only}
+    selection = selection - {name.lower() for name in without or ()}
+    if not selection:
         raise IndexingError("No function is left to run: name at least one.")
-    return [function for function in functions if function.name.lower() in keep]
+    return [function for function in functions if function.name.lower() in selection]
 
 
 def bind(function: FoundFunction, app_dir: Path, settings: Settings) -> IndexedFunction:
@@ -246,7 +246,7 @@ def _signature(function: Callable[..., Any], bindings: list[dict[str, Any]]) -> 
         raise ValueError(f"an annotation names something that is not defined: {error}.") from error
     names = set(inspect.signature(function).parameters)
     by_name = {str(binding["name"]): binding for binding in bindings}
-    returned = by_name.pop("$return", None)
+    return_binding = by_name.pop("$return", None)
     wants_context = "context" in names and "context" not in by_name
     if wants_context:
         names.remove("context")
@@ -266,7 +266,7 @@ def _signature(function: Callable[..., Any], bindings: list[dict[str, Any]]) -> 
         outputs={name: part for name, part in parameters.items() if _is_out(by_name[name])},
         wants_context=wants_context,
         is_async=inspect.iscoroutinefunction(function),
-        returns=_returned(returned, annotations) if returned else None,
+        returns=_return_value(return_binding, annotations) if return_binding else None,
     )
 
 
@@ -292,7 +292,7 @@ def _parameter(binding: dict[str, Any], annotations: dict[str, Any]) -> BoundPar
     return BoundParameter(converter, annotation)
 
 
-def _returned(binding: dict[str, Any], annotations: dict[str, Any]) -> BoundParameter:
+def _return_value(binding: dict[str, Any], annotations: dict[str, Any]) -> BoundParameter:
     kind, annotation = str(binding["type"]), annotations.get("return")
     if annotation is None or annotation is type(None):
         return BoundParameter(kind)

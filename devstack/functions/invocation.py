@@ -179,22 +179,24 @@ class Invoker:
         InvocationError with the sentence. Later calls share a new future.
         """
         loop = asyncio.get_running_loop()
-        end = self._worker_end = self._worker_end or loop.create_future()
+        worker_end = self._worker_end = self._worker_end or loop.create_future()
         work = asyncio.ensure_future(self._run(function, arguments))
         try:
             await asyncio.wait(
-                {work, end}, timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED
+                {work, worker_end}, timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
             if work.done():
                 return work.result()
-            if not end.done():
+            if not worker_end.done():
                 limit = f"functionTimeout of host.json ({self._timeout_s:g} s)"
-                end.set_result(f"Function {function.name} exceeded the {limit}: its worker ends.")
+                worker_end.set_result(
+                    f"Function {function.name} exceeded the {limit}: its worker ends."
+                )
                 self._worker_end = None
                 self.timed_out.set()
                 self.close()  # a sync function keeps its thread, and later calls get new ones
                 self._threads = self._new_threads()
-            raise InvocationError(end.result())
+            raise InvocationError(worker_end.result())
         finally:
             if not work.done():
                 work.cancel()

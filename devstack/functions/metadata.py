@@ -131,11 +131,11 @@ def override(metadata: Metadata, body: str) -> None:
         objects = json.loads(text) if any(isinstance(v, dict) for v in members.values()) else {}
     except (ValueError, RecursionError):  # the Functions host ignores errors here too
         return
-    existing = {name.lower(): name for name in metadata}
+    names_by_lower = {name.lower(): name for name in metadata}
     for member, value in members.items():
         if value is None or isinstance(value, list):
             continue
-        name = existing.setdefault(member.lower(), member)
+        name = names_by_lower.setdefault(member.lower(), member)
         is_object = isinstance(value, dict)
         metadata[name] = _json(objects[member]) if is_object else Datum(str(value), "string")
 

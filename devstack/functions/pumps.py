@@ -169,9 +169,9 @@ class Pump(ABC):
         batch = await self._receive(receiver, 1 if buffered else size_max, wait_s)
         if batch and buffered and size_max > 1:
             batch += await self._receive(receiver, size_max - 1, _BATCH_BUFFER_S)
-        end = clock() + self.options.max_batch_wait_time_s
-        while batch and len(batch) < self.options.min_message_batch_size and clock() < end:
-            rest = await self._receive(receiver, size_max - len(batch), end - clock())
+        deadline = clock() + self.options.max_batch_wait_time_s
+        while batch and len(batch) < self.options.min_message_batch_size and clock() < deadline:
+            rest = await self._receive(receiver, size_max - len(batch), deadline - clock())
             if not rest:
                 break
             batch += rest
@@ -313,8 +313,8 @@ class MessagePump(_QueuePump):
         loop = asyncio.get_running_loop()
         for message in await self._receive(self.receiver, 1, _RECEIVE_S):
             # 4. Start the function.
-            end = loop.time() + self.options.max_auto_lock_renewal_duration_s
-            delivery = _Delivery(message=message, renew_until=end)
+            renew_until = loop.time() + self.options.max_auto_lock_renewal_duration_s
+            delivery = _Delivery(message=message, renew_until=renew_until)
             self._plan_renewal(delivery)
             task = loop.create_task(self._handle(delivery))
             self._running.add(task)
@@ -456,10 +456,10 @@ class SessionPump(Pump):
         if self.batch:
             return
         clock = asyncio.get_running_loop().time
-        end = clock() + self.options.max_auto_lock_renewal_duration_s
+        deadline = clock() + self.options.max_auto_lock_renewal_duration_s
         while True:
             await asyncio.sleep(max(_RENEWAL_S_MIN, _remaining_lock_s(receiver) / 2))
-            if clock() >= end:
+            if clock() >= deadline:
                 return
             await receiver.session.renew_lock()
 

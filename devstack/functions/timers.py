@@ -53,8 +53,7 @@ class Timer:
     function: IndexedFunction
     trigger: TimerTrigger
     invoker: Invoker
-    finish: Callable[[IndexedFunction, Result], Awaitable[None]]
-    """Sends the outputs of a run."""
+    send_outputs: Callable[[IndexedFunction, Result], Awaitable[None]]
     status_dir: Path | None
     """The directory of the status file; None means that a restart forgets the last run."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -122,7 +121,7 @@ class Timer:
     async def _run_once(self, datum: Datum, reason: str) -> None:
         try:
             result = await self.invoker.invoke(self.function, datum, {}, reason=reason)
-            await self.finish(self.function, result)
+            await self.send_outputs(self.function, result)
         except Exception as error:  # noqa: BLE001  # the invoker logged it; a timer continues
             _log.debug("timer %s continues after %r", self.function.name, error)
 
