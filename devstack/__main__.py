@@ -77,7 +77,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb; return 0 for success and 1 for a failure. Bad usage ends with exit code 2."""
+    """Run a verb; return the exit code: 0 for success, 1 for a failure, 2 for bad usage.
+
+    After a Ctrl-C it is 0 for `up`, and 130 for the other verbs.
+    """
     arguments = parser().parse_args(argv)
     try:
         if arguments.verb == "install":
@@ -182,7 +185,7 @@ async def _run(stack: Stack, env_file: EnvFile, *, verbose: bool) -> None:
 def _screen(stack: Stack, hint: str, *, verbose: bool) -> str:
     """The processes with their addresses, and the settings as lines to paste.
 
-    `hint` tells where the settings are besides.
+    `hint` tells where else to find the settings.
     """
     endpoint = stack.servicebus_connection.removeprefix("Endpoint=sb://").split(";")[0]
     rows = [("broker", _pid(stack.broker), f"amqp://{endpoint}")]

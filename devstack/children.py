@@ -176,7 +176,7 @@ class Child:
 
     @property
     def killed(self) -> bool:
-        """Whether SIGKILL or SIGTERM ended it, as sent by `kill`, or by a kernel without memory."""
+        """Whether SIGKILL or SIGTERM ended it, which `kill` and a kernel without memory send."""
         return self.exit_code in {-signal.SIGKILL, -signal.SIGTERM}
 
     def describe_end(self) -> str:

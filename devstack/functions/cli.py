@@ -27,7 +27,7 @@ from devstack.lifecycle import stop_event
 
 _log = logging.getLogger("devstack.functions")
 _THREADS_S = 0.2
-"""How long the end waits for sync functions that still run on their threads."""
+"""How long the command waits at its end for sync functions that still run."""
 _DRAIN_S_MAX = 86400
 _GRACE_S = 2.0
 """Time after functionTimeout for the invoker to act, before the watching thread acts."""
@@ -59,10 +59,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 after SIGTERM or Ctrl-C, and 1 for a failure.
-
-    Bad usage ends the process with exit code 2.
-    """
+    """Run the command. The exit code is 0 after a signal, 1 for a failure, 2 for bad usage."""
     argv = sys.argv[1:] if argv is None else argv
     arguments = parser().parse_args(argv)
     _check(arguments)

@@ -112,7 +112,7 @@ class HttpServer:
                 break
         else:
             return web.Response(status=404)  # for a wrong method too, as in Azure
-        if self._stopping:  # the connection is older than the end of the port
+        if self._stopping:  # the connection was opened before the port closed
             return web.Response(status=503)
         self._requests += 1
         try:

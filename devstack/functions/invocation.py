@@ -203,10 +203,10 @@ class Invoker:
                 await asyncio.wait({work}, timeout=_CANCEL_S)
 
     async def _run(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
-        """Run the code; turn a SystemExit or a cancellation of the code's own into an exception.
+        """Run the code; if it raises SystemExit or CancelledError, raise InvocationError instead.
 
-        Otherwise a SystemExit could end the event loop that all functions share, and a cancellation
-        could leave a message unsettled.
+        Otherwise a SystemExit could end the event loop that all functions share, and a
+        CancelledError could leave a message unsettled.
         """
         try:
             if function.signature.is_async:

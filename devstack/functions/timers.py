@@ -112,7 +112,8 @@ class Timer:
         }
         datum = Datum(json.dumps(content), "json")
         await self._run_once(datum, f"Timer fired at {started.isoformat()}")
-        # After an early wake-up the clock is before `due`: the same occurrence would run twice.
+        # After an early wake-up the clock may be before `due`. Then the occurrence after the clock
+        # would be `due` again, and would run twice.
         end = max(self.clock(), due)
         status = _Status(started, self._next(end), self.clock())
         self._write(status)
