@@ -57,7 +57,7 @@ def _service(env: Mapping[str, str], name: str, setting: str) -> HttpService:
 
 
 def _callback_time(env: Mapping[str, str]) -> timedelta | None:
-    """Return how long the carrier has for its callback; None where the agent asks it instead."""
+    """Return how long the carrier has for its callback; None if the agent asks it instead."""
     if not env.get("ORDERS_CARRIER_TELLS_SECONDS"):
         return None
     if not (env.get("SAS_CALLBACK_KEY") and env.get("SAS_CALLBACK_URL")):

@@ -61,9 +61,9 @@ def check(payload: bytes) -> OrderContent:
     return content
 
 
-def _check_between(value: Decimal, most: int, where: str) -> None:
-    if not value.is_finite() or not 0 <= value <= most:
-        raise ValueError(f"Expected a number from 0 to {most:,} - at `$.{where}`")
+def _check_between(value: Decimal, maximum: int, where: str) -> None:
+    if not value.is_finite() or not 0 <= value <= maximum:
+        raise ValueError(f"Expected a number from 0 to {maximum:,} - at `$.{where}`")
 
 
 def amount_due(order: Any) -> str:

@@ -17,29 +17,29 @@ class Services:
     """Stock and payment, on one port."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, dict[str, object]] = {}
+        self.effects: dict[str, dict[str, object]] = {}
         self.undone: set[str] = set()
 
     async def post(self, request: web.Request) -> web.Response:
         """Reserve or charge, once for each key. The card named "declined" is declined."""
-        key, asked = request.headers["Idempotency-Key"], await request.json()
+        key, body = request.headers["Idempotency-Key"], await request.json()
         if key in self.undone:
             return web.json_response({"type": "undone", "detail": "it was undone"}, status=409)
-        if asked.get("card") == "declined" and request.path == "/charges":
+        if body.get("card") == "declined" and request.path == "/charges":
             return web.json_response({"type": "declined", "detail": "no such card"}, status=422)
-        price = PRICE * int(asked.get("quantity", 1))
-        made = {"number": len(self.kept) + 1, "price": asked.get("amount", price)}
-        return web.json_response(self.kept.setdefault(key, made), status=201)
+        price = PRICE * int(body.get("quantity", 1))
+        effect = {"number": len(self.effects) + 1, "price": body.get("amount", price)}
+        return web.json_response(self.effects.setdefault(key, effect), status=201)
 
     async def delete(self, request: web.Request) -> web.Response:
         """Undo, and remember it."""
         key = request.headers["Idempotency-Key"]
         self.undone.add(key)
-        return web.json_response({"undone": self.kept.pop(key, None) is not None})
+        return web.json_response({"undone": self.effects.pop(key, None) is not None})
 
     async def show(self, _request: web.Request) -> web.Response:
         """Show what is reserved and charged."""
-        return web.json_response(self.kept)
+        return web.json_response(self.effects)
 
     def app(self) -> web.Application:
         """Return the web application."""

@@ -1,10 +1,16 @@
 """A Service Bus broker for one machine: queues over AMQP 1.0, for the real SDKs.
 
-The layers, lowest first: ``amqp`` has values and frames, ``core`` the queues without sockets,
-``wire`` connections, sessions and links, ``storage`` the data, ``admin`` the management port,
-``broker`` all of it as one object, ``__main__`` the command.
+The layers, lowest first:
 
-The broker is imported when it is first used: `devstack up` only reads its configuration.
+- ``amqp`` encodes and decodes values and frames;
+- ``core`` holds the queues and knows nothing of sockets (theory of operation: core/queue.py);
+- ``storage`` makes changes durable before they are acknowledged (theory of operation there);
+- ``wire`` has connections, sessions and links (theory: wire/connection.py, wire/session.py);
+- ``admin`` is the management port;
+- ``broker`` joins all of them in one object, and ``__main__`` is the command.
+
+The broker itself is imported when it is first used, because `devstack up` only reads its
+configuration.
 """
 
 from importlib import import_module
@@ -19,14 +25,20 @@ if TYPE_CHECKING:
     from devstack.servicebus.wire.server import QueueCounts
 
 __all__ = [
-    "Broker", "Config", "ConfigError", "EntityStatus", "Limits", "QueueCounts", "QueueProperties",
+    "Broker",
+    "Config",
+    "ConfigError",
+    "EntityStatus",
+    "Limits",
+    "QueueCounts",
+    "QueueProperties",
     "read_config",
-]  # fmt: skip
-_WHERE = {"Broker": "broker", "Limits": "wire.context", "QueueCounts": "wire.server"}
+]
+_MODULES = {"Broker": "broker", "Limits": "wire.context", "QueueCounts": "wire.server"}
 
-if not TYPE_CHECKING:  # a checker would take any name
+if not TYPE_CHECKING:  # with this function, a type checker would accept any name
 
     def __getattr__(name: str) -> object:
-        if name not in _WHERE:
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -35,8 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "%s is not served: this broker serves queues only", entity
             )
         names = ("port", "management_port", "data")
-        wanted = {name: getattr(options, name) for name in names}
-        return asyncio.run(_serve(Broker(config, **wanted)))
+        settings = {name: getattr(options, name) for name in names}
+        return asyncio.run(_serve(Broker(config, **settings)))
     except (ConfigError, StorageError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 (a command's message)
         return 2
@@ -76,14 +76,14 @@ async def _serve(broker: Broker) -> int:
         )
         return 2
     stop = stop_event()
-    failing = asyncio.create_task(broker.wait_failed())
-    failing.add_done_callback(lambda _: stop.set())
+    disk_failure = asyncio.create_task(broker.wait_failed())
+    disk_failure.add_done_callback(lambda _: stop.set())
     names = ("port", "management_port", "connection_string")
-    shown = {name: getattr(broker, name) for name in names}
-    ready = {"ready": True, "pid": os.getpid(), **shown}
+    addresses = {name: getattr(broker, name) for name in names}
+    ready = {"ready": True, "pid": os.getpid(), **addresses}
     print(json.dumps(ready), flush=True)  # noqa: T201 (the ready line)
     await stop.wait()
-    failing.cancel()
+    disk_failure.cancel()
     await broker.stop()
     if broker.failure is not None:
         print(f"error: {broker.failure}", file=sys.stderr)  # noqa: T201 (a command's message)

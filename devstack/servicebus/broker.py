@@ -1,4 +1,4 @@
-"""The broker as an object: queues, the AMQP listener, the data and the management port."""
+"""The broker as one object: queues, AMQP listener, data and management port."""
 
 import asyncio
 import sqlite3
@@ -24,15 +24,16 @@ Queues = Config | Mapping[str, QueueProperties] | Iterable[str] | None
 class Broker(AmqpServer, AsyncRunnable):
     """A Service Bus broker in the caller's event loop.
 
-    ``queues`` is a `Config`, names, or names with properties. ``port`` 0 takes a free port;
-    ``management_port`` None serves no HTTP. ``data`` is the directory for the data; without it,
-    a stop deletes everything. ``require_key`` refuses tokens that are signed with another key.
+    ``queues`` is a `Config`, a list of names, or a mapping of names to properties. ``port`` 0 takes
+    a free port. With ``management_port`` None the broker serves no HTTP. ``data`` is the directory
+    that keeps the messages; without it, a stop deletes everything. With ``require_key`` the broker
+    refuses tokens that are signed with another key.
 
         async with Broker(["orders"]) as broker:
             client = ServiceBusClient.from_connection_string(broker.connection_string)
     """
 
-    def __init__(  # noqa: PLR0913 (every one has a default and is named)
+    def __init__(  # noqa: PLR0913 (each has a default and is passed by keyword)
         self,
         queues: Queues = None,
         *,
@@ -122,12 +123,14 @@ class Broker(AmqpServer, AsyncRunnable):
         await self._failed.wait()
 
     def _create_configured(self) -> None:
-        given: Any = self._queues.queues if isinstance(self._queues, Config) else self._queues or ()
-        if isinstance(given, str):
+        queues: Any = self._queues or ()
+        if isinstance(queues, Config):
+            queues = queues.queues
+        if isinstance(queues, str):
             raise ValueError(  # noqa: TRY004 (one kind of error for every wrong value)
-                f"queues are a list of names: write [{given!r}]"
+                f"queues are a list of names: write [{queues!r}]"
             )
-        pairs = given.items() if isinstance(given, Mapping) else ((name, None) for name in given)
+        pairs = queues.items() if isinstance(queues, Mapping) else ((name, None) for name in queues)
         for name, properties in pairs:
             self.namespace.create(name, properties, self.clock())
 

@@ -1,4 +1,4 @@
-"""Reading the official emulator's ``Config.json``, comments and trailing commas included."""
+"""Reads the official emulator's ``Config.json``, which may hold comments and trailing commas."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,14 +36,14 @@ def parse_config(text: str) -> Config:
 
 
 def _config(document: Mapping[str, Any]) -> Config:
-    namespaces = _at(_at(document, "UserConfig", dict), "Namespaces", list)
+    namespaces = _required(_required(document, "UserConfig", dict), "Namespaces", list)
     if len(namespaces) != 1:
         raise ConfigError(f"UserConfig.Namespaces must hold one namespace, not {len(namespaces)}")
     namespace = _expect(namespaces[0], dict, "Namespaces[0]")
     queues: dict[str, QueueProperties] = {}
     for number, entry in enumerate(_expect(namespace.get("Queues", []), list, "Queues")):
         name, properties = _queue(_expect(entry, dict, f"Queues[{number}]"), number)
-        if name.lower() in {known.lower() for known in queues}:
+        if name.lower() in {queue.lower() for queue in queues}:
             raise ConfigError(f"queue '{name}' is configured twice; remove one")
         queues[name] = properties
     _check_targets(queues)
@@ -66,10 +66,10 @@ def _queue(entry: Mapping[str, Any], number: int) -> tuple[str, QueueProperties]
 
 
 def _check_targets(queues: Mapping[str, QueueProperties]) -> None:
-    known = {name.lower() for name in queues}
+    names = {name.lower() for name in queues}
     for name, properties in queues.items():
         for target in (properties.forward_to, properties.forward_dead_letters_to):
-            if target and target.lower() not in known:
+            if target and target.lower() not in names:
                 raise ConfigError(
                     f"queue '{name}' forwards to '{target}', which is not in this file; add the "
                     "queue or leave the property empty"
@@ -78,14 +78,14 @@ def _check_targets(queues: Mapping[str, QueueProperties]) -> None:
                 raise ConfigError(f"queue '{name}' forwards to itself; name another queue")
 
 
-def _at(parent: Any, name: str, kind: type[Any]) -> Any:
+def _required(parent: Any, name: str, kind: type[Any]) -> Any:
     if not isinstance(parent, dict) or name not in parent:
         raise ConfigError(f"'{name}' is missing; follow the emulator's Config.json")
     return _expect(parent[name], kind, name)
 
 
-def _expect(value: Any, kind: type[Any], where: str) -> Any:
+def _expect(value: Any, kind: type[Any], place: str) -> Any:
     if not isinstance(value, kind):
-        wanted = "an object" if kind is dict else "a list"
-        raise ConfigError(f"{where} must be {wanted}")
+        kind_name = "an object" if kind is dict else "a list"
+        raise ConfigError(f"{place} must be {kind_name}")
     return value

@@ -1,6 +1,6 @@
 """Faults on demand, for tests and demos.
 
-An armed fault waits for the next matching event, and happens ``remaining`` times:
+An armed fault happens at each of the next ``remaining`` events that match it:
 
 - ``server-busy``: a send, a settlement, an attach or a management request is refused;
 - ``delay``: the answer to a send or a settlement is ``seconds`` late;
@@ -9,7 +9,8 @@ An armed fault waits for the next matching event, and happens ``remaining`` time
 - ``duplicate-delivery``: the completion of a message's first delivery is accepted, but the message
   is delivered again, as after an expired lock.
 
-Dropped connections and expired locks are not armed; the broker does them at once.
+The broker drops connections and ends locks at once when it is asked to, so these two are not
+armed.
 """
 
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ class Fault:
             raise ValueError(f"a delay is from 0 to 600 seconds, not {self.seconds!r}")
 
     def matches(self, queue: str, operation: str) -> bool:
-        """Whether this fault is for ``operation`` on ``queue``."""
+        """Return whether this fault is for ``operation`` on ``queue``."""
         same_queue = not self.queue or self.queue.lower() == queue.lower()
         return same_queue and (not self.operation or self.operation == operation)
 
@@ -66,7 +67,7 @@ class Faults:
             raise ServerBusyError(f"queue '{queue}' is busy; wait a moment and try again")
 
     def take(self, kind: str, queue: str, operation: str) -> Fault | None:
-        """Count down and give the first fault that matches, None for no match."""
+        """Return the first fault that matches and count it down, or None if none matches."""
         for fault in self.armed:
             if fault.kind == kind and fault.matches(queue, operation):
                 fault.remaining -= 1

@@ -1,14 +1,51 @@
 """Keeps everything acknowledged over ``kill -9``, in one SQLite database in WAL mode.
 
-The queues record their changes in the journal's write-behind buffer. `SqliteJournal.commit` writes
-the buffer in one transaction (group commit). The server calls it at the end of each read of a
-socket, before it sends the acknowledgements. A killed process loses nothing that was committed.
-A power failure may lose the last commits, but never a part of one: only checkpoints flush the disk
-(``synchronous=NORMAL``).
+Theory of operation: how a change becomes durable before a client learns of it. The numbers stand
+again at the steps in the code; step 4 is in wire/context.py.
 
-The key of a row is ``store << 44 | sequence``; each queue and sub-queue has a store. The lock,
-delivery count and state change often, so they have a small row of their own: a delivery does not
-rewrite the body. See docs/adr/0002-sqlite-in-wal-mode.md.
+1. *Record.* A queue changes its messages in memory, and calls the journal for each change. The
+   journal appends a statement and a copy of the values to its buffer. It writes nothing yet. The
+   buffer keeps the order of the changes, so a message that is locked and then completed ends as
+   removed.
+2. *Reserve.* Sequence numbers must never come twice, not even after a crash, because clients use
+   them to receive deferred messages. To write the counter with each message would be slow. So the
+   journal reserves a thousand numbers at once, and the reservation goes into the same buffer,
+   before the first message that needs it. After a restart the queue begins behind the reservation,
+   and the unused numbers stay unused.
+3. *Commit.* At the end of each read of a socket (or of each turn of the event loop for other work)
+   the server calls `commit`: one transaction for all changes of all queues (group commit). The
+   acknowledgements of that read wait in memory meanwhile.
+4. *Acknowledge.* Only after the commit `Context.flush` gives the bytes to the sockets.
+5. *Fail.* If the disk is full or fails, `commit` raises. The broker then drops every connection
+   together with the waiting acknowledgements, and serves nothing more (`Broker.commit`). So no
+   client believes in a change that was not written.
+6. *Recover.* At a start the broker reads everything back: queues, messages, locks, the history of
+   duplicate detection, and session states. A message lock goes on with its token until its end, so
+   that a client which reconnects can still settle, and nobody else gets the message meanwhile. The
+   lock of a session ended with its connection: its messages come again, and no delivery is counted.
+
+What a ``kill -9`` leaves behind, by its moment:
+
+- Before the commit (1 to 3): nothing of the read is on the disk, and nothing of it is acknowledged.
+  The client sends or settles again.
+- During the commit: SQLite finds the unfinished transaction at the end of its log and ignores it.
+  The case is the same as before the commit.
+- After the commit and before the bytes arrive (4): the change is durable, but the client does not
+  know. A sender sends again; duplicate detection drops the copy, or the message is there twice. A
+  receiver that completes a message again learns that the lock is lost, and nobody gets the message
+  again. A message on its way to a receiver in receive-and-delete mode is lost: that mode says so.
+
+A power failure may lose the last commits, but never a part of one, because SQLite flushes the disk
+only at checkpoints (``synchronous=NORMAL``). See docs/adr/0002-sqlite-in-wal-mode.md.
+
+Who writes and who reads: the methods of `Journal` append to ``_changes``; the queues call them, on
+the event loop. Only `commit` takes from it, on the same loop. ``stores`` and ``_reserved`` are
+written by `_key` and `queue_deleted`, and read by the recovery. The lock on the file keeps other
+brokers out.
+
+The key of a row is ``store << 44 | sequence``; each queue and each of its parts has a store. The
+lock, delivery count and state change often, so they have a small row of their own: a delivery does
+not rewrite the body.
 """
 
 import json
@@ -26,9 +63,9 @@ from devstack.servicebus.core.queue import Journal, Queue
 
 FILE_NAME = "broker.sqlite3"
 FORMAT = 6
-#: Sequence numbers are reserved in steps, so that a message does not write the counter.
+#: So many sequence numbers are reserved at once.
 _RESERVE = 1000
-#: Old message-ids are deleted once for so many new ones.
+#: Message-ids that left the window are deleted each time that so many new ones were recorded.
 _FORGET_EVERY = 256
 _SHIFT = 44
 _MASK = (1 << _SHIFT) - 1
@@ -54,8 +91,17 @@ CREATE TABLE IF NOT EXISTS session(
 """
 #: The columns of ``message`` behind its key: attributes of `Message`.
 _COLUMNS = (
-    *("header", "annotations", "annotation_count", "bare", "size", "enqueued_at"),
-    *("enqueued_sequence", "scheduled_at", "expires_at", "ttl_s", "dead_letter_source"),
+    "header",
+    "annotations",
+    "annotation_count",
+    "bare",
+    "size",
+    "enqueued_at",
+    "enqueued_sequence",
+    "scheduled_at",
+    "expires_at",
+    "ttl_s",
+    "dead_letter_source",
     "delivery_annotations",
 )
 _values = operator.attrgetter(*_COLUMNS)
@@ -78,27 +124,27 @@ def open_database(directory: Path) -> sqlite3.Connection:
             f"{directory} cannot hold the broker's data ({error}); give --data a directory that "
             "can be written"
         ) from None
-    advice = ""
+    problem = ""
     try:
         for setting in _SETTINGS:
             database.execute(f"PRAGMA {setting}")
-        (found,) = database.execute("PRAGMA user_version").fetchone()
-        if found in {0, FORMAT}:
+        (stored_format,) = database.execute("PRAGMA user_version").fetchone()
+        if stored_format in {0, FORMAT}:
             database.executescript(
                 f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version={FORMAT}; COMMIT;"
             )
             return database
-        advice = f"another version of the broker wrote it (format {found}, not {FORMAT})"
+        problem = f"another version of the broker wrote it (format {stored_format}, not {FORMAT})"
     except sqlite3.Error as error:
-        advice = f"its file is not data of this broker ({error})"
+        problem = f"its file is not data of this broker ({error})"
         if "locked" in str(error):
-            advice = "another broker is using it; stop that one"
+            problem = "another broker is using it; stop that one"
     database.close()
-    raise StorageError(f"{directory} cannot be used: {advice}, or give --data another directory")
+    raise StorageError(f"{directory} cannot be used: {problem}, or give --data another directory")
 
 
 class SqliteJournal(Journal):
-    """The write-behind buffer of the queues' changes. See `Journal` for the methods."""
+    """The buffer of the queues' changes, and the database. See `Journal` for the methods."""
 
     def __init__(self, directory: Path) -> None:
         """Open the database. Raises StorageError with a sentence."""
@@ -111,12 +157,12 @@ class SqliteJournal(Journal):
         self._since_forgetting = 0
 
     def _key(self, queue: Queue, sequence: int) -> int:
-        """Give the key of a row, and reserve its sequence number."""
+        """Return the key of a row, and reserve its sequence number."""
         name = queue.name.lower()
         store = self.stores.get(name)
         if store is None:
             store = self.stores[name] = max(self.stores.values(), default=0) + 1
-        if sequence >= self._reserved.get(store, 0):
+        if sequence >= self._reserved.get(store, 0):  # 2.
             self._reserved[store] = sequence + _RESERVE
             row = (store, name, self._reserved[store])
             self._changes.append(("INSERT OR REPLACE INTO store VALUES(?, ?, ?)", row))
@@ -124,6 +170,7 @@ class SqliteJournal(Journal):
 
     def stored(self, queue: Queue, message: Message) -> None:
         """Record a message that arrived, or whose properties changed."""
+        # 1. The row copies the values, so later changes of the message do not reach it.
         row = (self._key(queue, message.sequence), *_values(message))
         self._changes.append((_STORE_MESSAGE, row))
         if message.state or message.delivery_count or message.token is not None:
@@ -131,8 +178,13 @@ class SqliteJournal(Journal):
 
     def changed(self, queue: Queue, message: Message) -> None:
         """Record a message's lock, delivery count or state."""
-        key, m = self._key(queue, message.sequence), message
-        row = (key, m.delivery_count, int(m.state), m.token, m.locked_until)
+        row = (
+            self._key(queue, message.sequence),
+            message.delivery_count,
+            int(message.state),
+            message.token,
+            message.locked_until,
+        )
         self._changes.append(("INSERT OR REPLACE INTO delivery VALUES(?, ?, ?, ?, ?)", row))
 
     def removed(self, queue: Queue, message: Message) -> None:
@@ -167,8 +219,13 @@ class SqliteJournal(Journal):
         """Delete a queue with its messages."""
         name = queue.name.lower()
         self._changes.append(("DELETE FROM queue WHERE name = ?", (queue.name,)))
-        for known in [it for it in self.stores if it == name or it.startswith(name + "/$")]:
-            store = self.stores.pop(known)
+        store_names = [
+            store_name
+            for store_name in self.stores
+            if store_name == name or store_name.startswith(name + "/$")
+        ]
+        for store_name in store_names:
+            store = self.stores.pop(store_name)
             self._reserved.pop(store, None)
             bounds = (store << _SHIFT, (store + 1) << _SHIFT)
             self._changes += [
@@ -183,6 +240,7 @@ class SqliteJournal(Journal):
         """Write the buffer in one transaction. Raises sqlite3.Error if the disk fails."""
         if not self._changes:
             return
+        # 3. If a statement raises (5), SQLite undoes the transaction when the database is closed.
         self.database.execute("BEGIN IMMEDIATE")
         for statement, row in self._changes:
             self.database.execute(statement, row)
@@ -203,8 +261,7 @@ class SqliteJournal(Journal):
     def recover(self, namespace: Namespace, now: float) -> None:
         """Restore queues, messages, locks, the history and session states.
 
-        It also creates stored queues that are not configured. A message lock lasts until its
-        end. A session's lock ended with the connection that held it.
+        It also creates stored queues that are not configured.
         """
         self._recover_queues(namespace)
         queues = self._recovered_stores(namespace)
@@ -218,6 +275,7 @@ class SqliteJournal(Journal):
             if row[0] in deliveries:
                 message.delivery_count, state, token, until = deliveries[row[0]]
                 message.state, message.locked_until = MessageState(state), until
+            # 6. A lock of a session is not restored: its connection is gone.
             if token is not None and queue.sessions is None:
                 queue.index(message)
                 queue.restore_lock(message, token)
@@ -229,21 +287,21 @@ class SqliteJournal(Journal):
         self._recover_sessions(queues)
 
     def _recover_queues(self, namespace: Namespace) -> None:
-        known = {queue.name.lower() for queue in namespace}
+        configured = {queue.name.lower() for queue in namespace}
         rows = self.database.execute("SELECT name, properties, created_at FROM queue").fetchall()
         for name, properties, created_at in rows:
-            if name.lower() not in known:
+            if name.lower() not in configured:
                 settings = QueueProperties.from_official(json.loads(properties))
                 namespace.create(name, settings, created_at)
 
     def _recovered_stores(self, namespace: Namespace) -> dict[int, Queue]:
         queues = {store: namespace.find(name) for name, store in self.stores.items()}
         for store, queue in queues.items():
-            queue.last_sequence = self._reserved[store]
+            queue.last_sequence = self._reserved[store]  # 2. The numbers up to here may be in use.
         return queues
 
     def _recover_history(self, queues: dict[int, Queue]) -> None:
-        # An id that was sent again after its window has two rows. The later one counts.
+        # An id that came again after its window has two rows. The later row counts.
         rows = self.database.execute("SELECT id, message_id, at FROM history ORDER BY id")
         for key, raw, at in rows:
             queues[key >> _SHIFT].history.remember(decode.decode(raw)[0], at, key & _MASK)

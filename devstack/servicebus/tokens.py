@@ -22,16 +22,16 @@ _PREFIX = "SharedAccessSignature "
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right that a token gives: all of ``path`` until ``expires_at`` (s since 1970)."""
+    """The right to use ``path`` and all below it until ``expires_at`` (seconds since 1970)."""
 
     path: str
     expires_at: float
 
     def covers(self, entity: str, now: float) -> bool:
         """Whether this claim allows opening a link to ``entity``."""
-        path, wanted = self.path.lower(), entity.lower()
-        inside = not path or wanted == path or wanted.startswith(path + "/")
-        return inside and now < self.expires_at
+        path, target = self.path.lower(), entity.lower()
+        is_inside = not path or target == path or target.startswith(path + "/")
+        return is_inside and now < self.expires_at
 
 
 def path_of(address: str) -> str:
@@ -42,7 +42,7 @@ def path_of(address: str) -> str:
 
 
 def signature(key: str, resource: str, expiry: str) -> str:
-    """Sign: base64 of HMAC-SHA256 over the resource, a line feed and the expiry."""
+    """Return the base64 of HMAC-SHA256 over the resource, a line feed and the expiry."""
     digest = hmac.new(key.encode(), f"{resource}\n{expiry}".encode(), hashlib.sha256).digest()
     return base64.b64encode(digest).decode()
 
@@ -75,8 +75,8 @@ class TokenValidator:
         pairs = (part.partition("=") for part in token[len(_PREFIX) :].split("&"))
         parts = {name: value for name, _, value in pairs}
         resource, expiry = parts.get("sr", ""), parts.get("se", "")
-        wanted = signature(self._key, resource, expiry).encode()
-        if not hmac.compare_digest(wanted, unquote(parts.get("sig", "")).encode()):
+        expected_signature = signature(self._key, resource, expiry).encode()
+        if not hmac.compare_digest(expected_signature, unquote(parts.get("sig", "")).encode()):
             raise TokenRefusedError(
                 f"the signature for '{audience[:200]}' does not match: the SharedAccessKey of the "
                 "connection string is not the one that this broker requires"

@@ -1,4 +1,4 @@
-"""The broker for tests and benchmarks without an event loop: on a thread, or as a process."""
+"""Runs the broker for tests and benchmarks without an event loop: on a thread or as a process."""
 
 import asyncio
 import json

@@ -1,9 +1,9 @@
 """What every test with the real azure-servicebus shares.
 
-The SDK polls: it sleeps 0.05 to 0.1 s between looks at a link that opens, and a second at a time
-in the thread that keeps a sync client alive, which every close waits for. The fixtures shorten
-those pauses and nothing else, and collect what a client leaves open when its connection was cut
-(its sockets), so that the warning does not fall on whichever test runs next.
+The SDK polls. It sleeps 0.05 to 0.1 s each time before it checks whether a link has opened. The
+thread that keeps a sync client alive sleeps for a second at a time, and each close waits for that
+thread. The fixtures shorten those pauses and nothing else. They also collect the sockets that a
+client leaves open when its connection was cut, so that the warning does not hit the next test.
 """
 
 import gc

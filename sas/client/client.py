@@ -28,7 +28,9 @@ from sas.environment import CONNECTION, here, service_bus
 from sas.telemetry import tracing
 
 BATCH_ORDERS_MAX = 100
-_ENDS = frozenset(event_type(n) for n in (Notice.COMPLETED, Notice.UNDONE, Notice.REJECTED))
+_ENDS = frozenset(
+    event_type(notice) for notice in (Notice.COMPLETED, Notice.UNDONE, Notice.REJECTED)
+)
 _ENDED = frozenset(state.value for state in (*FINISHED, OrderState.REJECTED, OrderState.ERROR))
 
 
@@ -134,7 +136,7 @@ class OrdersClient:
             raise ValueError(
                 "give a connection_string, or fully_qualified_namespace and credential"
             )
-        self._own_credential: AsyncTokenCredential | None = None
+        self._credential_to_close: AsyncTokenCredential | None = None
         self._patience_s = patience_s
         self._order_bytes_max = order_bytes_max
         self._sender: ServiceBusSender | None = None
@@ -153,18 +155,18 @@ class OrdersClient:
             ValueError: no Service Bus namespace is named anywhere, or the file cannot be used.
             ModuleNotFoundError: a namespace without a key needs azure-identity (the extra cli).
         """
-        found = here()
-        where = service_bus(found.settings)
-        if where is None:
-            source = found.stack or "the environment variables"
+        system = here()
+        namespace = service_bus(system.settings)
+        if namespace is None:
+            source = system.stack or "the environment variables"
             raise ValueError(f"no connection in {source}: start devstack, or set {CONNECTION}")
-        if "=" in where:
-            return cls(where, **arguments)
+        if "=" in namespace:  # a connection string
+            return cls(namespace, **arguments)
         from azure.identity.aio import DefaultAzureCredential  # noqa: PLC0415  # slow to import
 
         credential = DefaultAzureCredential()
-        client = cls(fully_qualified_namespace=where, credential=credential, **arguments)
-        client._own_credential = credential
+        client = cls(fully_qualified_namespace=namespace, credential=credential, **arguments)
+        client._credential_to_close = credential
         return client
 
     async def __aenter__(self) -> Self:
@@ -182,17 +184,18 @@ class OrdersClient:
         """
         await self._receiving.stop()
         await close_link(self._client)
-        if self._own_credential is not None:
-            await self._own_credential.close()
+        if self._credential_to_close is not None:
+            await self._credential_to_close.close()
 
-    async def submit(self, new: NewOrder) -> Receipt:
+    async def submit(self, new_order: NewOrder) -> Receipt:
         """Submit one order.
 
         Raises:
             InvalidOrderError: the system would reject it; the text says why.
             SubmitError: Service Bus did not take it.
         """
-        return (await self.submit_many([new]))[0]
+        [receipt] = await self.submit_many([new_order])
+        return receipt
 
     async def submit_many(
         self, orders: Iterable[NewOrder], on_sent: Callable[[int], None] | None = None
@@ -213,13 +216,13 @@ class OrdersClient:
                 on_sent(len(receipts))
 
         async with self._lock:
-            for index, new in enumerate(orders):
+            for index, new_order in enumerate(orders):
                 try:
-                    message, receipt = self._message(index, new)
+                    message, receipt = self._message(index, new_order)
                 except InvalidOrderError:
                     await send()
                     raise
-                self._inbox.submitted(new.order_id, new.correlation_id)
+                self._inbox.submitted(new_order.order_id, new_order.correlation_id)
                 receipts.append(receipt)
                 waiting.append(message)
                 if len(waiting) >= BATCH_ORDERS_MAX:
@@ -259,25 +262,25 @@ class OrdersClient:
             FollowError: the queue cannot be read, or the client is closed.
             TimeoutError: the queue could be read, and nothing came for ``quiet_s`` seconds.
         """
-        left = None if order_ids is None else set(order_ids)
+        open_ids = None if order_ids is None else set(order_ids)
         loop = asyncio.get_running_loop()
-        follower = self._inbox.join(left)
-        heard = loop.time()
+        follower = self._inbox.join(open_ids)
+        news_at = loop.time()
         try:
             self._start()
-            while (left is None or left) and not (until and until()):
+            while (open_ids is None or open_ids) and not (until and until()):
                 await self._woken(follower)
                 while follower.unread:
-                    one = follower.unread.popleft()
-                    yield one.event
-                    self._inbox.done(follower, one)
-                    heard = loop.time()
-                    if left is not None and is_end(one.event):
-                        left.discard(one.event.data.order_id)
-                if quiet_s is not None and self._receiving.read_at - heard >= quiet_s:
+                    entry = follower.unread.popleft()
+                    yield entry.event
+                    self._inbox.done(follower, entry)
+                    news_at = loop.time()
+                    if open_ids is not None and is_end(entry.event):
+                        open_ids.discard(entry.event.data.order_id)
+                if quiet_s is not None and self._receiving.read_at - news_at >= quiet_s:
                     raise TimeoutError(
                         f"nothing came on {self._reply_queue} for {quiet_s:g} s; "
-                        f"{len(left or ())} orders have not ended"
+                        f"{len(open_ids or ())} orders have not ended"
                     )
         finally:
             self._inbox.leave(follower)
@@ -311,14 +314,14 @@ class OrdersClient:
             TimeoutError: the queue could be read, and nothing came for ``quiet_s`` seconds.
         """
         async with aclosing(self.follow([order_id], quiet_s=quiet_s)) as notifications:
-            ends = [one async for one in notifications if is_end(one)]
+            ends = [notification async for notification in notifications if is_end(notification)]
         return ends[-1]
 
     def _start(self) -> None:
         try:
             self._receiving.start()
-        except LinkError as closed:
-            raise FollowError(str(closed)) from closed
+        except LinkError as error:
+            raise FollowError(str(error)) from error
 
     async def _woken(self, follower: Follower[ServiceBusReceivedMessage]) -> None:
         """Wait until the queue was read.
@@ -328,9 +331,9 @@ class OrdersClient:
         """
         await follower.wake.wait()
         follower.wake.clear()
-        if failed := follower.failure:
-            text = f"queue {self._reply_queue!r} cannot be read: {failed}"
-            raise FollowError(text) from failed
+        if failure := follower.failure:
+            text = f"queue {self._reply_queue!r} cannot be read: {failure}"
+            raise FollowError(text) from failure
 
     async def _send_all(self, messages: Sequence[ServiceBusMessage]) -> None:
         if not messages:
@@ -339,39 +342,43 @@ class OrdersClient:
             self._sender = self._client.get_queue_sender(self._queues.orders)
         try:
             await send_batches(self._sender, messages, self._patience_s)
-        except LinkError as failed:
-            broken, self._sender = self._sender, None
-            await close_link(broken)
+        except LinkError as error:
+            sender, self._sender = self._sender, None
+            await close_link(sender)
             raise SubmitError(
-                f"queue {self._queues.orders!r} did not take orders: {failed} "
+                f"queue {self._queues.orders!r} did not take orders: {error} "
                 "To submit them again is safe: a repeat of the same order is recognised."
-            ) from failed
+            ) from error
 
-    def _message(self, index: int, new: NewOrder) -> tuple[ServiceBusMessage, Receipt]:
-        receipt = Receipt(new.order_id, new.submission_id or uuid4().hex)
+    def _message(self, index: int, new_order: NewOrder) -> tuple[ServiceBusMessage, Receipt]:
+        receipt = Receipt(new_order.order_id, new_order.submission_id or uuid4().hex)
         try:
             body = encode_order(
                 OrderMessage(
-                    order_id=new.order_id,
-                    workflow=new.workflow,
+                    order_id=new_order.order_id,
+                    workflow=new_order.workflow,
                     reply_queue=self._reply_queue,
-                    order=_content(new.order),
-                    correlation_id=new.correlation_id,
+                    order=_content(new_order.order),
+                    correlation_id=new_order.correlation_id,
                     submission_id=receipt.submission_id,
-                    workflow_version=new.workflow_version,
+                    workflow_version=new_order.workflow_version,
                 )
             )
             parse_order(body, receipt.submission_id, self._order_bytes_max)
-        except (TypeError, ValueError, RecursionError) as wrong:
-            raise InvalidOrderError(index, f"order {str(new.order_id)[:120]!r}: {wrong}") from None
+        except (TypeError, ValueError, RecursionError) as error:
+            text = f"order {str(new_order.order_id)[:120]!r}: {error}"
+            raise InvalidOrderError(index, text) from None
         with tracing.span(
-            "submit", kind=SpanKind.PRODUCER, order_id=new.order_id, workflow=new.workflow
+            "submit",
+            kind=SpanKind.PRODUCER,
+            order_id=new_order.order_id,
+            workflow=new_order.workflow,
         ):
             message = ServiceBusMessage(
                 body,
                 message_id=receipt.submission_id,
                 content_type="application/json",
-                correlation_id=new.correlation_id,
+                correlation_id=new_order.correlation_id,
                 application_properties=dict(tracing.carried().items()),
             )
         return message, receipt

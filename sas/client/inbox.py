@@ -1,6 +1,59 @@
-"""Decides which follower gets a notification, and how its message is settled. No I/O, no clock.
+"""Decides which loops get a notification, and when its message is settled. No I/O, no clock.
 
-Times are seconds of one monotonic clock, passed in.
+Theory of operation
+-------------------
+An application runs loops (``client.follow``), which this module calls *followers*. All of them
+share one response queue, so no loop may take a message away from another one. The queue is read
+with peek-lock: a message that this client has received is *unsettled*. It stays on the queue, but
+its lock keeps it from all other readers, until the client completes it (it is removed) or gives it
+back, or until the lock expires (in both cases it is delivered again). The inbox has one entry for
+each unsettled message. ``receiving.py`` does the I/O: it puts into the inbox what it received,
+asks for the fate of each entry, and carries it out.
+
+Everything runs in one event loop and no method awaits, so a method is atomic without a lock.
+Times are seconds of one monotonic clock, passed in. Who writes what:
+
+- ``unsettled``: the receiving task alone, with ``arrived``, ``add`` and ``drop``.
+- ``followers``: the loops, with ``join`` and ``leave``, and the receiving task, with ``fail``.
+- ``Follower.unread``: an offer appends to it, and the follower's own loop takes from its left.
+- ``Unsettled.readers``: an offer adds a follower; ``done`` and ``leave`` remove it.
+
+The life of one message:
+
+1. *It arrives* and gets an entry. If its number has an entry already, the lock was lost in an
+   outage and Service Bus delivered it again. The entry takes the new lock, and no loop gets it
+   twice.
+2. *It is offered* to each follower of its order, which becomes one of its readers. A follower that
+   joins later is offered what is here and was not handed out yet, so a loop may begin after the
+   notification has come. The order id alone does not decide, because another application may name
+   this response queue and one of our ids: see ``_follows``.
+3. *It is handed out.* A follower stays a reader while its caller works on the notification, and
+   stops being one when the caller asks for the next. If the caller leaves instead (``break``, an
+   exception), the notification does not count as handed out, and the next follower gets it unless
+   another loop has finished it.
+4. *Its fate is decided*, again and again. With no reader left, one that was handed out is
+   completed. One that still has a reader has its lock renewed, however slow the caller is. Half of
+   the lock's time at most passes between two decisions, so a lock does not expire meanwhile.
+5. *Nobody follows its order*: it goes back to the queue, because another process that shares the
+   queue may wait for it. That takes ten seconds for an order that this client submitted (a loop
+   will probably follow it soon) and three for any other. All such messages go back together:
+   the receiving task pauses after it, and one pause for all is enough. A message that was
+   delivered twice before keeps its lock instead. Giving back should count as no delivery, but if
+   it does, the queue would dead-letter a message that goes round and round.
+6. *It is older than the end of its order*: a repeat, or news of a step that ran beside the last
+   one. Once *completed* or *undone* was handed out, no caller needs it, and unless a loop follows
+   the order again it is completed unread. Otherwise such messages would collect until they block
+   the queue (``UNFOLLOWED_MAX``).
+7. *Its lock is lost*: the entry is dropped, and the message is delivered again as in step 1.
+
+What can go wrong, and why nothing is lost: a message is completed only after its caller has asked
+for the next one (3, 4) or after the end of its order (6). If the process dies at any earlier
+point, or the completion fails, the lock expires and Service Bus delivers the message again, to
+this client or to another process. So each notification of an order that a loop follows is handed
+out at least once. It is handed out twice if the process dies between step 3 and the completion, or
+if the lock is lost while a caller works; the CloudEvent's ``id`` is the same then. What the inbox
+knows of orders dies with the process, and the oldest is forgotten above ``ORDERS_MAX``. That loses
+no message either: the order then counts as submitted by another process.
 """
 
 from __future__ import annotations
@@ -17,11 +70,11 @@ import msgspec
 from sas.codec.external import Notification, event_type
 from sas.domain.messages import Notice
 
-WAIT_S = 10.0
-"""Longest time for which a message is unsettled without a decision, in seconds."""
+OWN_WAIT_S = 10.0
+"""Longest time from a message's arrival or renewal to a decision about it, in seconds."""
 FOREIGN_WAIT_S = 3.0
-"""The same for a message of an order that this client does not know: another process waits."""
-KEPT_MAX = 2_000
+"""The same for a message of an order that this client did not submit: another process waits."""
+UNFOLLOWED_MAX = 2_000
 """Most unsettled messages that no loop follows."""
 ORDERS_MAX = 10_000
 """Orders remembered: those submitted, and those followed to their end."""
@@ -55,7 +108,11 @@ class Follower(Generic[M]):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Unsettled(Generic[M]):
-    """A message whose lock this client has, and the followers that are not done with it."""
+    """An entry: a message whose lock this client has, and the followers not yet done with it.
+
+    ``number`` is its sequence number on the queue. ``decide_at`` is the next time to decide about
+    its lock, and ``wait_s`` the time from one such decision to the next.
+    """
 
     number: int
     message: M
@@ -74,34 +131,37 @@ class Inbox(Generic[M]):
         self.unsettled: dict[int, Unsettled[M]] = {}
         self.followers: set[Follower[M]] = set()
         self._submitted: OrderedDict[str, set[str | None]] = OrderedDict()
+        """The correlation ids of each order that this client submitted."""
         self._ended: OrderedDict[str, int] = OrderedDict()
+        """The seq at which each order ended, once that end was handed out."""
 
     def submitted(self, order_id: str, correlation_id: str | None) -> None:
-        """Note an order that is about to be sent."""
+        """Note an order that is about to be sent: its first notification may come very soon."""
         self._ended.pop(order_id, None)
-        known = self._submitted.get(order_id, set())
-        _remember(self._submitted, order_id, known | {correlation_id})
+        correlation_ids = self._submitted.get(order_id, set())
+        _remember(self._submitted, order_id, correlation_ids | {correlation_id})
 
     def join(self, orders: Iterable[str] | None) -> Follower[M]:
         """Return a new follower. It gets what came of its orders before."""
         follower: Follower[M] = Follower(orders=None if orders is None else frozenset(orders))
         self.followers.add(follower)
-        for one in self.unsettled.values():
-            self._offer(one, follower)
+        for entry in self.unsettled.values():
+            self._offer(entry, follower)
         return follower
 
     def leave(self, follower: Follower[M]) -> None:
         """End a follower. Its unfinished messages go to the other followers."""
         self.followers.discard(follower)
-        for one in self.unsettled.values():
-            one.readers.discard(follower)
+        for entry in self.unsettled.values():
+            entry.readers.discard(follower)
 
-    def done(self, follower: Follower[M], one: Unsettled[M]) -> None:
+    def done(self, follower: Follower[M], entry: Unsettled[M]) -> None:
         """Note that a follower has asked for the next notification."""
-        one.readers.discard(follower)
-        one.handed_out = True
-        data = one.event.data
-        if one.event.type in _FINAL and data.seq is not None:
+        # 3. It is handed out.
+        entry.readers.discard(follower)
+        entry.handed_out = True
+        data = entry.event.data
+        if entry.event.type in _FINAL and data.seq is not None:
             _remember(self._ended, data.order_id, data.seq)
 
     def arrived(
@@ -112,75 +172,82 @@ class Inbox(Generic[M]):
         *,
         now: float,
         lock_s: float,
-        before: int,
+        delivery_count: int,
     ) -> None:
         """Take a message.
 
         Args:
-            number: its sequence number on the queue. One that is here already was delivered
-                again because its lock was lost: the new lock counts.
+            number: its sequence number on the queue.
             message: what settles it.
-            event: what it says.
+            event: the notification in it.
             now: the time.
             lock_s: how long its lock lasts, in seconds.
-            before: how often it was delivered before.
+            delivery_count: how often it was delivered before.
         """
-        known = self._submitted.get(event.data.order_id)
-        most = FOREIGN_WAIT_S if known is None else WAIT_S
-        wait_s = min(most, max(lock_s, 0.0) / 2)
-        again = self.unsettled.get(number)
-        if again is not None:
-            again.message, again.decide_at, again.wait_s = message, now + wait_s, wait_s
+        # 1. It arrives.
+        correlation_ids = self._submitted.get(event.data.order_id)
+        wait_max_s = FOREIGN_WAIT_S if correlation_ids is None else OWN_WAIT_S
+        wait_s = min(wait_max_s, max(lock_s, 0.0) / 2)
+        entry = self.unsettled.get(number)
+        if entry is not None:  # its lock was lost: the new lock counts
+            entry.message, entry.decide_at, entry.wait_s = message, now + wait_s, wait_s
             return
-        keeps_lock = before >= DELIVERIES_SPARED
-        one = Unsettled(
-            number=number,
-            message=message,
-            event=event,
-            decide_at=now + wait_s,
-            wait_s=wait_s,
-            keeps_lock=keeps_lock,
+        self.add(
+            Unsettled(
+                number=number,
+                message=message,
+                event=event,
+                decide_at=now + wait_s,
+                wait_s=wait_s,
+                keeps_lock=delivery_count >= DELIVERIES_SPARED,
+            )
         )
-        self.keep(one)
-        if known is not None and event.data.duplicate:
-            known.add(event.data.correlation_id)
+        if correlation_ids is not None and event.data.duplicate:
+            # We submitted an order again. It was recorded under the correlation id of the first
+            # time, so notifications that were not ours a moment ago are ours now.
+            correlation_ids.add(event.data.correlation_id)
             self._offer_all()
 
-    def keep(self, one: Unsettled[M]) -> None:
-        """Keep a message, and offer it to every follower."""
-        self.unsettled[one.number] = one
+    def add(self, entry: Unsettled[M]) -> None:
+        """Add an entry, and offer it to every follower."""
+        self.unsettled[entry.number] = entry
         for follower in self.followers:
-            self._offer(one, follower)
+            self._offer(entry, follower)
 
-    def fate(self, one: Unsettled[M], now: float) -> Fate:
+    def fate(self, entry: Unsettled[M], now: float) -> Fate:
         """Decide about a message."""
-        if one.readers or not (one.handed_out or self._is_late(one.event)):
-            if now < one.decide_at:
+        # 4. Its fate is decided.
+        if entry.readers or not (entry.handed_out or self._is_late(entry.event)):
+            if now < entry.decide_at:
                 return Fate.WAIT
-            return Fate.RENEW if one.readers or one.keeps_lock else Fate.GIVE_BACK
+            return Fate.RENEW if entry.readers or entry.keeps_lock else Fate.GIVE_BACK
         return Fate.COMPLETE
 
-    def given_back(self, now: float) -> list[Unsettled[M]]:
+    def to_give_back(self, now: float) -> list[Unsettled[M]]:
         """Return the messages to give back now: once one is due, all that no loop follows."""
-        if not any(self.fate(one, now) is Fate.GIVE_BACK for one in self.unsettled.values()):
+        # 5. Nobody follows their orders.
+        if not any(self.fate(entry, now) is Fate.GIVE_BACK for entry in self.unsettled.values()):
             return []
-        later = now + WAIT_S
-        return [one for one in self.unsettled.values() if self.fate(one, later) is Fate.GIVE_BACK]
+        later = now + OWN_WAIT_S  # all of them are due by then
+        return [
+            entry for entry in self.unsettled.values() if self.fate(entry, later) is Fate.GIVE_BACK
+        ]
 
-    def drop(self, one: Unsettled[M]) -> None:
-        """Forget a message whose lock is lost or given up. It is delivered again."""
-        self.unsettled.pop(one.number, None)
-        for follower in one.readers:
-            if one in follower.unread:
-                follower.unread.remove(one)
+    def drop(self, entry: Unsettled[M]) -> None:
+        """Forget a message that is about to be settled, or whose lock is lost."""
+        # 7. Its lock is lost: it must not be handed out from the old entry.
+        self.unsettled.pop(entry.number, None)
+        for follower in entry.readers:
+            if entry in follower.unread:
+                follower.unread.remove(entry)
 
-    def unread(self) -> int:
+    def backlog(self) -> int:
         """Return how many notifications wait for the slowest follower."""
         return max((len(follower.unread) for follower in self.followers), default=0)
 
-    def kept(self) -> int:
+    def unfollowed(self) -> int:
         """Return how many unsettled messages no loop follows."""
-        return sum(not one.readers for one in self.unsettled.values())
+        return sum(not entry.readers for entry in self.unsettled.values())
 
     def wake(self) -> None:
         """Let every follower look again."""
@@ -195,18 +262,20 @@ class Inbox(Generic[M]):
             self.leave(follower)
 
     def _offer_all(self) -> None:
-        for one in self.unsettled.values():
+        for entry in self.unsettled.values():
             for follower in self.followers:
-                self._offer(one, follower)
+                self._offer(entry, follower)
 
-    def _offer(self, one: Unsettled[M], follower: Follower[M]) -> None:
-        if one.handed_out or follower in one.readers or not self._wants(follower, one.event):
+    def _offer(self, entry: Unsettled[M], follower: Follower[M]) -> None:
+        # 2. It is offered.
+        if entry.handed_out or follower in entry.readers:
             return
-        one.readers.add(follower)
-        follower.unread.append(one)
-        follower.wake.set()
+        if self._follows(follower, entry.event):
+            entry.readers.add(follower)
+            follower.unread.append(entry)
+            follower.wake.set()
 
-    def _wants(self, follower: Follower[M], event: Notification) -> bool:
+    def _follows(self, follower: Follower[M], event: Notification) -> bool:
         """Return whether a notification is of an order that a follower follows.
 
         Another application may name this response queue and one of these order ids. Its
@@ -220,14 +289,15 @@ class Inbox(Generic[M]):
             return False
         if event.subject not in (msgspec.UNSET, data.order_id):
             return False
-        known = self._submitted.get(data.order_id)
-        return known is None or data.correlation_id in known
+        correlation_ids = self._submitted.get(data.order_id)
+        return correlation_ids is None or data.correlation_id in correlation_ids
 
     def _is_late(self, event: Notification) -> bool:
         """Return whether a notification is older than the end of its order, which was handed out.
 
         It is a repeat, or is about a step that ran beside the last one: no caller needs it.
         """
+        # 6. It is older than the end of its order.
         end, seq = self._ended.get(event.data.order_id), event.data.seq
         return end is not None and seq is not None and seq <= end
 

@@ -1,4 +1,39 @@
-"""Operations on Service Bus that survive an outage, and say in one sentence why they failed."""
+"""Operations on Service Bus that survive an outage, and say in one sentence why they failed.
+
+Theory of operation
+-------------------
+The client has at most one link for sending and one for receiving. A link breaks when the
+connection is cut, the broker restarts, or the service detaches a link that was idle. The SDK closes
+a broken link and raises an error; the next operation opens it again. The SDK would also retry by
+itself, but with its own backoff and without a word to the user, so the client switches that off
+(``retry_total=0``) and does it here. All operations go through ``persist``:
+
+1. *Try.* Each attempt opens the link first if it is closed. Opening has the whole patience: left
+   to the SDK, ``receive_messages`` gives up when opening takes longer than its own short waiting
+   time, and a receiver whose link is closed settles nothing.
+2. *A refusal ends it at once*: the queue is missing, access is denied, a message is too large, its
+   lock has expired, or it is settled already. Another attempt has the same answer, and the user
+   should see it now rather than after half a minute.
+3. *Any other error is an outage*: pause, and try again. After ``SILENT_S`` a warning is logged
+   once, because until then a program that waits looks like one that hangs.
+4. *The patience bounds all attempts together*, also one that never returns. Then the last error of
+   Service Bus becomes the text of a ``LinkError``: what failed, and what to check.
+
+What can go wrong, and why nothing is lost or done twice:
+
+- *A send took effect, but its answer was lost.* The next attempt sends the same message with the
+  same message id, which is the submission id. The system recognises a repeated submission, so
+  there is one order. For the same reason the caller may submit again after the patience is over.
+- *A batch was not sent.* Batches go one after another, so the orders before it were sent and those
+  after it were not; of its own orders nobody knows. ``submit_many`` tells ``on_sent`` how many
+  were surely sent, and to submit the others again is safe.
+- *The lock of a message expired during an outage.* A lock belongs to the message and not to the
+  link, so after a short outage it still holds. If it has expired, Service Bus delivers the message
+  again. ``settle`` therefore reports no error, and ``renew`` raises ``LockLostError``, so that the
+  inbox drops what it has.
+- *A dead connection does not answer the closing of a link.* ``close_link`` waits ``CLOSE_S``
+  and abandons it.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +67,19 @@ RELEASES_TRIED = ("7.14.", "7.15.")
 """Releases of azure-servicebus whose private method of *released* was tried."""
 CLOSE_S = 5.0
 """Longest wait for a link to close, in seconds: a dead connection may not answer."""
-PAUSE_S = 0.5
+RETRY_PAUSE_S = 0.5
 """Pause before a failed operation is tried again, in seconds."""
 SILENT_S = 5.0
 """An operation that takes longer is logged, in seconds, so that people know why they wait."""
-POLL_S = 0.25
+RECEIVE_WAIT_S = 0.25
 """Longest wait of one read, in seconds. It also bounds how late a message is completed."""
 _REFUSALS = (
     MessagingEntityNotFoundError,
-    *(ServiceBusAuthenticationError, ServiceBusAuthorizationError),
-    *(MessageSizeExceededError, MessageLockLostError, MessageAlreadySettled),
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+    MessageSizeExceededError,
+    MessageLockLostError,
+    MessageAlreadySettled,
 )
 """Answers that another attempt does not change."""
 _NO_QUEUE = "there is no such queue: create it, or correct the name."
@@ -66,13 +104,14 @@ async def persist(operation: Callable[[], Awaitable[T]], patience_s: float) -> T
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s
-    last: Exception | None = None
+    last_error: Exception | None = None
 
     def warn() -> None:
-        said = _why(last or TimeoutError())
         log.warning(
             "Service Bus has not answered for %g s: %s Trying again, for up to %g s in all.",
-            *(SILENT_S, said, patience_s),
+            SILENT_S,
+            _why(last_error or TimeoutError()),
+            patience_s,
         )
 
     warning = loop.call_later(SILENT_S, warn)
@@ -80,15 +119,16 @@ async def persist(operation: Callable[[], Awaitable[T]], patience_s: float) -> T
         async with asyncio.timeout_at(deadline):
             while True:
                 try:
-                    return await operation()
+                    return await operation()  # 1. Try.
                 except _REFUSALS:
-                    raise
-                except ServiceBusError as failed:
-                    last = failed
-                await asyncio.sleep(PAUSE_S)
-    except (ServiceBusError, TimeoutError) as failed:
-        why = last if last and isinstance(failed, TimeoutError) else failed
-        raise LinkError(_why(why)) from why
+                    raise  # 2. A refusal ends it at once.
+                except ServiceBusError as error:
+                    last_error = error  # 3. An outage: pause, and try again.
+                await asyncio.sleep(RETRY_PAUSE_S)
+    except (ServiceBusError, TimeoutError) as error:
+        # 4. The patience is over. The last error says more than our own timeout does.
+        cause = last_error if last_error and isinstance(error, TimeoutError) else error
+        raise LinkError(_why(cause)) from cause
     finally:
         warning.cancel()
 
@@ -96,20 +136,17 @@ async def persist(operation: Callable[[], Awaitable[T]], patience_s: float) -> T
 async def receive(
     receiver: ServiceBusReceiver, count_max: int, patience_s: float
 ) -> Sequence[ServiceBusReceivedMessage]:
-    """Return what has arrived: soon after the first message, or nothing after ``POLL_S``.
-
-    The link is opened first, with the full patience: ``receive_messages`` would give up when
-    opening the link takes longer than its own waiting time.
+    """Return what has arrived: soon after the first message, or nothing after ``RECEIVE_WAIT_S``.
 
     Raises:
         LinkError: the queue cannot be read.
     """
 
-    async def poll() -> Sequence[ServiceBusReceivedMessage]:
+    async def read() -> Sequence[ServiceBusReceivedMessage]:
         await _open(receiver)
-        return await receiver.receive_messages(count_max, max_wait_time=POLL_S)
+        return await receiver.receive_messages(count_max, max_wait_time=RECEIVE_WAIT_S)
 
-    return await persist(poll, patience_s)
+    return await persist(read, patience_s)
 
 
 async def settle(
@@ -122,18 +159,18 @@ async def settle(
     """
 
     async def act() -> None:
-        await _open(receiver)  # a receiver whose link is closed settles nothing
+        await _open(receiver)
         await action()
 
     try:
         await persist(act, patience_s)
-    except LinkError as failed:
-        if not isinstance(failed.__cause__, MessageLockLostError):
+    except LinkError as error:
+        if not isinstance(error.__cause__, MessageLockLostError):
             raise
 
 
 async def _open(receiver: ServiceBusReceiver) -> None:
-    """Open the link of a receiver. Return at once where it is open."""
+    """Open the link of a receiver, if it is closed."""
     await receiver.__aenter__()
 
 
@@ -146,8 +183,8 @@ async def send_batches(
         LinkError: some were not sent; those before them were.
     """
 
-    async def send(what: ServiceBusMessage | ServiceBusMessageBatch) -> None:
-        await persist(lambda: sender.send_messages(what), patience_s)
+    async def send(payload: ServiceBusMessage | ServiceBusMessageBatch) -> None:
+        await persist(lambda: sender.send_messages(payload), patience_s)
 
     batch = await persist(sender.create_message_batch, patience_s)
     for message in messages:
@@ -159,7 +196,7 @@ async def send_batches(
                 batch = await persist(sender.create_message_batch, patience_s)
             try:
                 batch.add_message(message)
-            except MessageSizeExceededError:  # without a batch's wrapping it may fit
+            except MessageSizeExceededError:  # it may fit without the wrapping of a batch
                 await send(message)
     if len(batch):
         await send(batch)
@@ -188,41 +225,43 @@ async def renew(
 
     try:
         await persist(act, patience_s)
-    except LinkError as failed:
-        if isinstance(failed.__cause__, MessageLockLostError):
-            raise LockLostError(str(failed)) from failed
+    except LinkError as error:
+        if isinstance(error.__cause__, MessageLockLostError):
+            raise LockLostError(str(error)) from error
         raise
 
 
 async def release(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> bool:
     """Give a message back to its queue, and use up no delivery. Return whether that was possible.
 
-    ``abandon_message`` uses up a delivery. AMQP's outcome *released* does not. The SDK releases
-    messages that come too late, but has no public method for it. It is not possible for a message
-    of an earlier link, nor with a release of the SDK in which this was not tried.
+    ``abandon_message`` uses up a delivery, and a queue dead-letters a message after some of them.
+    AMQP's outcome *released* uses up none. The SDK releases messages that come too late, but has
+    no public method for it, so this calls a private one. That is not possible for a message of an
+    earlier link, nor with a release of the SDK in which it was not tried.
     """
     if not servicebus.__version__.startswith(RELEASES_TRIED):
         return False
     try:
         number, tag = message._delivery_id, message._delivery_tag  # noqa: SLF001  see above
         await receiver._handler.settle_messages_async(number, tag, "released")  # noqa: SLF001
-    except Exception:  # noqa: BLE001  of an internal method: the lock is kept, or expires
+    except Exception:  # noqa: BLE001  a private method may raise anything; the lock holds or expires
         return False
     return True
 
 
 def bytes_of(message: ServiceBusReceivedMessage) -> bytes:
-    """Return a message's body; nothing where its sender used AMQP values instead of bytes."""
+    """Return a message's body; it is empty if the sender used AMQP values instead of bytes."""
     if message.body_type is not AmqpMessageBodyType.DATA:
         return b""
     return b"".join(message.body)
 
 
-def _why(failed: Exception) -> str:
-    match failed:
+def _why(error: Exception) -> str:
+    """Return why an operation failed and what to look at, in one sentence."""
+    match error:
         case MessagingEntityNotFoundError():
             return _NO_QUEUE
-        case ServiceBusAuthenticationError() if "Status code: 404" in str(failed.inner_exception):
+        case ServiceBusAuthenticationError() if "Status code: 404" in str(error.inner_exception):
             return _NO_QUEUE  # Azure answers the token for a missing queue with 404
         case ServiceBusAuthenticationError() | ServiceBusAuthorizationError():
             return "access was refused: check the key or the identity's role."
@@ -230,6 +269,6 @@ def _why(failed: Exception) -> str:
             return "an order is larger than the namespace takes: keep large parts elsewhere."
         case TimeoutError():
             return "no answer in time: check that the namespace (or the broker) can be reached."
-    said = str(failed).strip().splitlines()
-    what = said[0].rstrip(".") if said else type(failed).__name__
-    return f"{what}: check that the namespace (or the broker) is up."
+    lines = str(error).strip().splitlines()
+    text = lines[0].rstrip(".") if lines else type(error).__name__
+    return f"{text}: check that the namespace (or the broker) is up."

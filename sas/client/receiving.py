@@ -1,4 +1,44 @@
-"""Reads the response queue in one task. Only this task uses the link."""
+"""Reads the response queue in one task, and settles its messages as the inbox decides.
+
+Theory of operation
+-------------------
+All loops of a client (``client.follow``) share one receiver. The SDK does not promise that two
+tasks may use a receiver at once, and two receivers of one process would take each other's messages.
+So one task owns the receiver: it alone reads, settles and closes. The loops never touch the link.
+They take notifications out of the inbox, and tell it when their caller is done with one.
+``inbox.py`` says which loop gets what, and when a message is settled; ``links.py`` says how one
+operation survives an outage.
+
+1. *Start.* The first loop starts the task, and a later one finds it running. The task opens a
+   receiver and repeats a round, steps 2 to 6, while loops follow.
+2. *Too many that nobody follows?* If the queue is full of messages that no loop of any process
+   wants, those that the loops wait for may never be reached. So every loop ends with an error that
+   says what to do.
+3. *Enough to read?* If a loop has 50 notifications to read, the round reads nothing. So a slow
+   caller leaves the rest on the queue, unlocked, instead of keeping all of it locked in memory.
+4. *Read* what has arrived, for a quarter of a second at most, and put it into the inbox. What is no
+   notification goes to the dead-letter queue: it would come again for ever.
+5. *Let the loops read*, before anything is settled, because each settlement waits for an answer
+   of the service. So a notification reaches its caller within milliseconds.
+6. *Settle*: complete, renew the lock, or give back, as the inbox decides. After giving back the
+   task pauses for a random time up to 0.6 s, so that another process on this queue can take what
+   went back. With equal pauses two processes would keep taking each other's messages.
+7. *Linger.* After the last loop has ended, the task reads on for five seconds. Applications often
+   follow one order after another, and opening a link takes about a second.
+8. *End.* What was handed out is completed, the rest is given back, and the link is closed. If a
+   loop has begun meanwhile, the task starts again with a new receiver.
+
+What can go wrong, and why nothing is lost:
+
+- *Service Bus is away.* Each operation tries again for ``patience_s`` (``links.py``). The loops
+  only wait. After that, or after a refusal such as a missing queue, every loop ends with
+  ``FollowError``. All messages are still on the queue, and to follow again starts a new task.
+- *The lock of a message expires meanwhile.* Service Bus delivers it again (``inbox.py``, step 1).
+- *Ending fails too.* It has five seconds. What could not be given back stays locked until its lock
+  expires, and is delivered again then.
+- *The task is cancelled in the middle of a frame.* That would break the link, so ``stop`` lets the
+  read in progress end before it cancels the task.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +51,7 @@ from functools import partial
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 
-from sas.client.inbox import KEPT_MAX, Fate, Inbox, Unsettled
+from sas.client.inbox import UNFOLLOWED_MAX, Fate, Inbox, Unsettled
 from sas.client.links import (
     CLOSE_S,
     LinkError,
@@ -27,22 +67,24 @@ from sas.codec import external
 from sas.codec.strict import MalformedError, Reason
 
 RECEIVE_MAX = 50
-"""Messages on their way at once, and notifications that may wait for a slow follower."""
+"""Messages received at once, and notifications that may wait for a slow follower."""
 LINGER_S = 5.0
 """How long the queue is read after the last follower left, in seconds: another may come."""
 OTHERS_FIRST_S = 0.6
 """Longest time for which messages that were given back are left to other readers, in seconds."""
-PAUSE_S = 0.01
+FULL_PAUSE_S = 0.01
 """Pause while a slow follower has enough to read, in seconds."""
-
-Message = ServiceBusReceivedMessage
 
 
 class Receiving:
     """The task that receives and settles the messages of an inbox while a loop follows."""
 
     def __init__(
-        self, client: ServiceBusClient, queue: str, patience_s: float, inbox: Inbox[Message]
+        self,
+        client: ServiceBusClient,
+        queue: str,
+        patience_s: float,
+        inbox: Inbox[ServiceBusReceivedMessage],
     ) -> None:
         self.read_at = 0.0
         """When the queue was last read, in the loop's time."""
@@ -59,6 +101,7 @@ class Receiving:
         Raises:
             LinkError: the client is closed.
         """
+        # 1. Start.
         if self._stopping:
             raise LinkError("the client is closed: make a new one.")
         if self._task is None or self._task.done():
@@ -79,10 +122,10 @@ class Receiving:
             receiver = self._client.get_queue_receiver(self._queue)
             try:
                 await self._read(receiver)
-            except Exception as failed:  # noqa: BLE001  a follower must not wait for ever
-                self._inbox.fail(failed)
+            except Exception as error:  # noqa: BLE001  a follower must not wait for ever
+                self._inbox.fail(error)
             finally:
-                await self._put_back(receiver)
+                await self._end(receiver)
 
     async def _read(self, receiver: ServiceBusReceiver) -> None:
         loop = asyncio.get_running_loop()
@@ -90,33 +133,38 @@ class Receiving:
         while not self._stopping:
             if self._inbox.followers:
                 followed_at = loop.time()
-            elif loop.time() - followed_at >= LINGER_S:
+            elif loop.time() - followed_at >= LINGER_S:  # 7. Linger.
                 return
-            kept = self._inbox.kept()
-            if kept >= KEPT_MAX:
+            unfollowed = self._inbox.unfollowed()
+            if unfollowed >= UNFOLLOWED_MAX:  # 2. Too many that nobody follows.
                 raise LinkError(
-                    f"{kept:,} notifications that no loop follows block the queue. Read them with "
-                    "events(), follow their orders, or use a response queue of your own."
+                    f"{unfollowed:,} notifications that no loop follows block the queue. Read them "
+                    "with events(), follow their orders, or use a response queue of your own."
                 )
-            if self._inbox.unread() < RECEIVE_MAX:
+            if self._inbox.backlog() < RECEIVE_MAX:
+                # 4. Read.
                 for message in await receive(receiver, RECEIVE_MAX, self._patience_s):
                     await self._take(receiver, message)
                 self.read_at = loop.time()
-            else:
-                await asyncio.sleep(PAUSE_S)
+            else:  # 3. There is enough to read.
+                await asyncio.sleep(FULL_PAUSE_S)
             self._inbox.wake()
-            await asyncio.sleep(0)  # the followers read
-            await self._decide(receiver)
+            await asyncio.sleep(0)  # 5. Let the loops read.
+            await self._settle(receiver)
             await self._give_back(receiver)
 
-    async def _take(self, receiver: ServiceBusReceiver, message: Message) -> None:
+    async def _take(self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
+        """Put a message into the inbox, or dead-letter it if it is no notification."""
         try:
             event = external.decode_notification(bytes_of(message))
-        except MalformedError as wrong:
-            reason = Reason.NOT_A_NOTIFICATION.value
-            put_aside = partial(receiver.dead_letter_message, message, reason=reason)
-            act = partial(put_aside, error_description=str(wrong))
-            await settle(receiver, act, self._patience_s)
+        except MalformedError as error:
+            dead_letter = partial(
+                receiver.dead_letter_message,
+                message,
+                reason=Reason.NOT_A_NOTIFICATION.value,
+                error_description=str(error),
+            )
+            await settle(receiver, dead_letter, self._patience_s)
             return
         until = message.locked_until_utc
         self._inbox.arrived(
@@ -125,63 +173,66 @@ class Receiving:
             event,
             now=asyncio.get_running_loop().time(),
             lock_s=(until - datetime.now(UTC)).total_seconds() if until else 0.0,
-            before=message.delivery_count or 0,
+            delivery_count=message.delivery_count or 0,
         )
 
-    async def _decide(self, receiver: ServiceBusReceiver) -> None:
-        """Settle each message that is ready, or renew its lock.
-
-        Each settlement waits for the service's answer. What arrives meanwhile is handed out first.
-        """
+    async def _settle(self, receiver: ServiceBusReceiver) -> None:
+        """Complete each message that is ready, and renew the locks that need it."""
+        # 6. Settle.
         loop = asyncio.get_running_loop()
-        for one in list(self._inbox.unsettled.values()):
-            match self._inbox.fate(one, loop.time()):
+        for entry in list(self._inbox.unsettled.values()):
+            match self._inbox.fate(entry, loop.time()):
                 case Fate.COMPLETE:
-                    self._inbox.drop(one)
-                    done = partial(receiver.complete_message, one.message)
-                    await settle(receiver, done, self._patience_s)
+                    self._inbox.drop(entry)
+                    await self._complete(receiver, entry)
                 case Fate.RENEW:
-                    await self._renew(receiver, one, loop.time())
-                case _:
+                    await self._renew(receiver, entry, loop.time())
+                case Fate.WAIT | Fate.GIVE_BACK:
                     continue
+
+    async def _complete(
+        self, receiver: ServiceBusReceiver, entry: Unsettled[ServiceBusReceivedMessage]
+    ) -> None:
+        complete = partial(receiver.complete_message, entry.message)
+        await settle(receiver, complete, self._patience_s)
+
+    async def _renew(
+        self, receiver: ServiceBusReceiver, entry: Unsettled[ServiceBusReceivedMessage], now: float
+    ) -> None:
+        try:
+            await renew(receiver, entry.message, self._patience_s)
+        except LockLostError:
+            self._inbox.drop(entry)
+        entry.decide_at = now + entry.wait_s
 
     async def _give_back(self, receiver: ServiceBusReceiver) -> None:
         """Give back what no loop follows, and wait so that other readers of the queue can take it.
 
         The wait is random: two readers that wait equally long would take each other's messages.
         """
-        back = self._inbox.given_back(asyncio.get_running_loop().time())
-        if not back:
+        entries = self._inbox.to_give_back(asyncio.get_running_loop().time())
+        if not entries:
             return
-        for one in back:
-            self._inbox.drop(one)
-            if not await release(receiver, one.message):
-                one.keeps_lock = True
-                self._inbox.keep(one)
+        for entry in entries:
+            self._inbox.drop(entry)
+            if not await release(receiver, entry.message):
+                entry.keeps_lock = True
+                self._inbox.add(entry)
         await asyncio.sleep(random.uniform(0.1, OTHERS_FIRST_S))  # noqa: S311
 
-    async def _renew(
-        self, receiver: ServiceBusReceiver, one: Unsettled[Message], now: float
-    ) -> None:
-        try:
-            await renew(receiver, one.message, self._patience_s)
-        except LockLostError:
-            self._inbox.drop(one)
-        one.decide_at = now + one.wait_s
-
-    async def _put_back(self, receiver: ServiceBusReceiver) -> None:
+    async def _end(self, receiver: ServiceBusReceiver) -> None:
         """Complete what was handed out, give the rest back, and close the link.
 
-        Where that fails, the locks expire, and the messages are delivered again.
+        If that fails, the locks expire, and the messages are delivered again.
         """
-        unsettled = list(self._inbox.unsettled.values())
+        # 8. End.
+        entries = list(self._inbox.unsettled.values())
         self._inbox.unsettled.clear()
         with suppress(LinkError, TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                for one in unsettled:
-                    if self._inbox.fate(one, 0.0) is Fate.COMPLETE:
-                        done = partial(receiver.complete_message, one.message)
-                        await settle(receiver, done, self._patience_s)
+                for entry in entries:
+                    if self._inbox.fate(entry, 0.0) is Fate.COMPLETE:
+                        await self._complete(receiver, entry)
                     else:
-                        await release(receiver, one.message)
+                        await release(receiver, entry.message)
         await close_link(receiver)

@@ -50,87 +50,93 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class _Minutes:
+    """What happened in each of the minutes 0 to 59; minute 59 is the present one.
+
+    ``ended`` counts by kind. ``durations`` has the seconds of each order that completed.
+    """
+
     started: Counter[int]
     ended: dict[str, Counter[int]]
-    took: dict[int, list[float]]
+    durations: dict[int, list[float]]
 
 
 def of(picture: Picture) -> tuple[Chart, Chart]:
     """Return the charts: orders per minute, and time to completion."""
-    found = _counted(picture)
-    return _per_minute(found), _time_to_completion(found.took)
+    minutes = _counted(picture)
+    return _per_minute(minutes), _time_to_completion(minutes.durations)
 
 
-def _per_minute(found: _Minutes) -> Chart:
+def _per_minute(minutes: _Minutes) -> Chart:
     """Return how many orders were started (a line), ended and failed (bars) in each minute."""
-    totals = [sum(of[n] for of in found.ended.values()) for n in range(MINUTES)]
-    most = max([1, *totals, *found.started.values()])
+    totals = [sum(counts[n] for counts in minutes.ended.values()) for n in range(MINUTES)]
+    top = max([1, *totals, *minutes.started.values()])
     bars: list[Bar] = []
     for number in range(MINUTES):
-        floor = HEIGHT
-        for kind, of in found.ended.items():
-            if of[number]:
-                height = of[number] / most * (HEIGHT - 4)
+        floor = HEIGHT  # the bars of one minute stand on each other: y grows downwards
+        for kind, counts in minutes.ended.items():
+            if counts[number]:
+                height = counts[number] / top * (HEIGHT - 4)
                 floor -= height
                 ago = MINUTES - 1 - number
-                title = f"{ago} min ago: {of[number]:,} {kind}"
+                title = f"{ago} min ago: {counts[number]:,} {kind}"
                 bars.append(_bar(kind, number, y=floor, height=height, title=title))
-    line = _line([found.started[n] / most for n in range(MINUTES)])
-    words = [f"{sum(found.started.values()):,} started"]
-    words += [f"{sum(of.values()):,} {kind}" for kind, of in found.ended.items()]
-    lines = [("started", line)] if found.started else []
+    line = _line([minutes.started[n] / top for n in range(MINUTES)])
+    words = [f"{sum(minutes.started.values()):,} started"]
+    words += [f"{sum(counts.values()):,} {kind}" for kind, counts in minutes.ended.items()]
+    lines = [("started", line)] if minutes.started else []
     return Chart(
-        bars=bars, lines=lines, top=f"{most:,}", label=f"In the last hour: {', '.join(words)}."
+        bars=bars, lines=lines, top=f"{top:,}", label=f"In the last hour: {', '.join(words)}."
     )
 
 
-def _time_to_completion(took: Mapping[int, Sequence[float]]) -> Chart:
+def _time_to_completion(durations: Mapping[int, Sequence[float]]) -> Chart:
     """Return how long orders took that completed in each minute: the median, and 95 of 100."""
-    every = [seconds for of in took.values() for seconds in of]
-    if not every:
+    hour = [seconds for minute in durations.values() for seconds in minute]
+    if not hour:
         return Chart(bars=(), lines=(), top="", label="No order completed in the last hour.")
-    high = {number: _share(of, 0.95) for number, of in took.items()}
-    middle = {number: median(of) for number, of in took.items()}
-    most = max(high.values()) or 1.0
+    high = {number: _share(minute, 0.95) for number, minute in durations.items()}
+    middle = {number: median(minute) for number, minute in durations.items()}
+    top = max(high.values()) or 1.0
     bars = [
         _bar(
             kind,
             number,
-            y=HEIGHT - value / most * (HEIGHT - 4),
-            height=value / most * (HEIGHT - 4),
+            y=HEIGHT - seconds / top * (HEIGHT - 4),
+            height=seconds / top * (HEIGHT - 4),
             title=(
                 f"{MINUTES - 1 - number} min ago: "
-                f"{_spelled(value)} for {share} of 100 orders or more"
+                f"{_spelled(seconds)} for {share} of 100 orders or more"
             ),
         )
-        for kind, share, of in (("slow", 95, high), ("median", 50, middle))
-        for number, value in sorted(of.items())
+        for kind, share, values in (("slow", 95, high), ("median", 50, middle))
+        for number, seconds in sorted(values.items())
     ]
     label = (
-        f"In the last hour: half of the completed orders took {_spelled(median(every))} or less, "
-        f"95 of 100 took {_spelled(_share(every, 0.95))} or less."
+        f"In the last hour: half of the completed orders took {_spelled(median(hour))} or less, "
+        f"95 of 100 took {_spelled(_share(hour, 0.95))} or less."
     )
-    return Chart(bars=bars, lines=(), top=_spelled(most), label=label)
+    return Chart(bars=bars, lines=(), top=_spelled(top), label=label)
 
 
 def _counted(picture: Picture) -> _Minutes:
     first = picture.at.replace(second=0, microsecond=0) - (MINUTES - 1) * MINUTE
-    made = _Minutes(Counter(), {kind: Counter() for kind in KINDS}, defaultdict(list))
+    minutes = _Minutes(Counter(), {kind: Counter() for kind in KINDS}, defaultdict(list))
     kinds = {state: kind for kind, states in KINDS.items() for state in states}
     for row in _recent(picture, first):
         state, since, submitted = row.state, row.since, row.submitted_at
         if submitted is not None and submitted >= first:
-            made.started[_minute(submitted, first)] += 1
+            minutes.started[_minute(submitted, first)] += 1
         if state is None or since is None or since < first or state not in kinds:
             continue
-        ended = _minute(since, first)
-        made.ended[kinds[state]][ended] += 1
+        number = _minute(since, first)
+        minutes.ended[kinds[state]][number] += 1
         if state is OrderState.PROCESSED and submitted is not None:
-            made.took[ended].append((since - submitted).total_seconds())
-    return made
+            minutes.durations[number].append((since - submitted).total_seconds())
+    return minutes
 
 
 def _recent(picture: Picture, first: datetime) -> Iterator[Row]:
+    """Yield every order that may have started or ended since ``first``, and some older ones."""
     yield from picture.under_way
     yield from picture.in_error
     for block in reversed(picture.blocks):  # the newest are last

@@ -1,6 +1,7 @@
 """Content of orders as an operator sees it: indented.
 
-The text is never parsed and written again: that would change its numbers.
+The text is split into tokens, and is never parsed and written again, because that would change
+numbers such as 0.10000000000000000001.
 """
 
 from __future__ import annotations

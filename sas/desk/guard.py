@@ -1,9 +1,9 @@
 """What keeps others out of a server on this machine: other web pages, and other users.
 
 A page of another site can send requests to this machine, and DNS rebinding can give it our address
-under its own name. So every request must name our own host, carry the cookie of the login, and a
-POST must come from our own origin with the token of its form. The login link works once. Its secret
-never appears in a URL again.
+under its own name. So every request must name our host and carry the cookie of the login. A POST
+must also come from our origin, with the token of its form. The login link works once, and its
+secret never appears in a URL again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Guard:
         self._links: set[str] = set()
         self._refused = refused
         self.logged_in: Callable[[], None] = lambda: None
-        """Called when a link was used."""
+        """Called after a browser has logged in with a link."""
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -68,8 +68,8 @@ class Guard:
 
     def log_in(self, request: web.Request) -> web.Response | None:
         """Return the redirect that gives a browser its cookie; None if the link is not valid."""
-        given = request.query.get("once", "")
-        if not any(_same(given, link) for link in self._links):
+        secret = request.query.get("once", "")
+        if not any(_same(secret, link) for link in self._links):
             return None
         self._links.clear()
         self.logged_in()
@@ -110,11 +110,12 @@ class Guard:
             return 403, "This form was sent by another site. Nothing was done."
         if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
             return 403, "This form was sent by another site. Nothing was done."
-        given = (await request.post()).get(FORM_TOKEN, "")
-        if not isinstance(given, str) or not _same(given, self.form_token):
+        token = (await request.post()).get(FORM_TOKEN, "")
+        if not isinstance(token, str) or not _same(token, self.form_token):
             return 403, "This form is of an older start of the desk. Load the page again."
         return None
 
 
-def _same(given: str, own: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), own.encode())
+def _same(text: str, secret: str) -> bool:
+    """Compare in constant time, so that no request can find a secret out letter by letter."""
+    return hmac.compare_digest(text.encode("utf-8", "surrogateescape"), secret.encode())

@@ -1,6 +1,6 @@
 """The messages in the queues for an operator: alerts, rejected messages, dead letters.
 
-The queues are peeked in the background. Nothing is removed.
+The queues are peeked in the background, so a page never waits for them. Peeking removes nothing.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ from sas.codec.strict import MalformedError, convert
 from sas.desk.rows import Row
 from sas.domain.order import OrderState
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
-from sas.operate.letters import who_worked
+from sas.operate.letters import WHY, WHY_TEXT, who_worked
 from sas.ports import BusUnavailableError, MessageBus, Peeked
 
-EVERY_S = 15.0
+PEEK_EVERY_S = 15.0
 PEEK_MAX = 200
-AT_ONCE = 4
-WHY, WHY_TEXT = "DeadLetterReason", "DeadLetterErrorDescription"
+QUEUES_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """One message for an operator."""
+class InboxMessage:
+    """One message for an operator. ``worked`` says which agent had the step of an alert."""
 
     at: datetime
     kind: str
@@ -42,13 +41,13 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inbox:
+class InboxView:
     """The messages of one kind, the newest first. ``problems``: queues that cannot be read."""
 
     name: str
     title: str
     about: str
-    items: Sequence[Item] = ()
+    messages: Sequence[InboxMessage] = ()
     problems: Sequence[str] = ()
     read_at: datetime | None = None
 
@@ -57,36 +56,30 @@ class Inbox:
         """Whether its messages can be sent again."""
         return self.name != "alerts"
 
-    def find(self, queue: str, message_id: str) -> Item | None:
+    def find(self, queue: str, message_id: str) -> InboxMessage | None:
         """Return a message by where it lies and its id."""
-        own = (one for one in self.items if (one.queue, one.message_id) == (queue, message_id))
-        return next(own, None)
+        for message in self.messages:
+            if (message.queue, message.message_id) == (queue, message_id):
+                return message
+        return None
 
     @property
     def count(self) -> str:
         """How many messages there are; ``?`` before they were read."""
-        if self.read_at is None or (self.problems and not self.items):
+        if self.read_at is None or (self.problems and not self.messages):
             return "?"
-        return f"{len(self.items):,}" + ("+" if len(self.items) >= PEEK_MAX else "")
+        return f"{len(self.messages):,}" + ("+" if len(self.messages) >= PEEK_MAX else "")
 
 
-def _empty() -> dict[str, Inbox]:
-    return {
-        one.name: one
-        for one in (
-            Inbox(
-                name="alerts", title="Alerts", about="Alerts that the system sent. You remove them."
-            ),
-            Inbox(
-                name="rejected",
-                title="Rejected messages",
-                about="Messages that could not be used, kept whole.",
-            ),
-            Inbox(
-                name="dead-letters", title="Dead letters", about="Messages that a queue gave up."
-            ),
-        )
-    }
+_EMPTY = (
+    InboxView(name="alerts", title="Alerts", about="Alerts that the system sent. You remove them."),
+    InboxView(
+        name="rejected",
+        title="Rejected messages",
+        about="Messages that could not be used, kept whole.",
+    ),
+    InboxView(name="dead-letters", title="Dead letters", about="Messages that a queue gave up."),
+)
 
 
 @dataclass(kw_only=True)
@@ -97,58 +90,68 @@ class Inboxes:
     queues: Queues
     now: Callable[[], datetime]
     agents: Sequence[str] = ()
-    boxes: dict[str, Inbox] = field(default_factory=_empty)
+    boxes: dict[str, InboxView] = field(default_factory=lambda: {box.name: box for box in _EMPTY})
 
     async def run(self) -> None:
         """Look again and again until this is cancelled."""
         while True:
             await self.look()
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(PEEK_EVERY_S)
 
     async def look(self) -> None:
         """Peek every queue that has something for an operator."""
-        own = self.queues
-        dead = [own.dead_letters]
-        dead += [f"{name}{DEAD_LETTER_SUBQUEUE}" for name in own.own(self.agents)]
-        sources = {"alerts": [own.alerts], "rejected": [own.rejected], "dead-letters": dead}
-        gate = asyncio.Semaphore(AT_ONCE)
+        queues = self.queues
+        dead_letters = [queues.dead_letters]
+        dead_letters += [f"{name}{DEAD_LETTER_SUBQUEUE}" for name in queues.own(self.agents)]
+        sources = {
+            "alerts": [queues.alerts],
+            "rejected": [queues.rejected],
+            "dead-letters": dead_letters,
+        }
+        gate = asyncio.Semaphore(QUEUES_AT_ONCE)
 
-        async def peeked(queue: str) -> tuple[str, list[Peeked], str]:
+        async def peek(path: str) -> tuple[str, list[Peeked], str]:
             async with gate:
                 try:
-                    return queue, await self.bus.peek(queue, PEEK_MAX), ""
-                except BusUnavailableError as away:
-                    return queue, [], str(away)
+                    return path, await self.bus.peek(path, PEEK_MAX), ""
+                except BusUnavailableError as error:
+                    return path, [], str(error)
 
-        for name, queues in sources.items():
-            answers = await asyncio.gather(*map(peeked, queues))
-            items = [_item(queue, one) for queue, got, _ in answers for one in got]
-            items.sort(key=lambda item: item.at, reverse=True)
-            problems = [f"{queue}: {why}" for queue, _, why in answers if why]
-            known = self.boxes[name]
-            self.boxes[name] = replace(known, items=items, problems=problems, read_at=self.now())
+        for name, paths in sources.items():
+            answers = await asyncio.gather(*map(peek, paths))
+            messages = [_message(path, peeked) for path, batch, _ in answers for peeked in batch]
+            messages.sort(key=lambda message: message.at, reverse=True)
+            problems = [f"{path}: {problem}" for path, _, problem in answers if problem]
+            self.boxes[name] = replace(
+                self.boxes[name], messages=messages, problems=problems, read_at=self.now()
+            )
 
-    def forget(self, item: Item) -> None:
+    def forget(self, resent: InboxMessage) -> None:
         """Leave a message out that was sent again, until the queues are read."""
         for name, box in self.boxes.items():
-            self.boxes[name] = replace(box, items=[one for one in box.items if one != item])
+            messages = [message for message in box.messages if message != resent]
+            self.boxes[name] = replace(box, messages=messages)
 
     def refused(self) -> list[Row]:
         """Return the orders on ``orders-rejected``, each once, as rows of a list."""
-        found: dict[str, Row] = {}
-        for one in self.boxes["rejected"].items:
-            if one.order_id is not None:
-                said = f"{one.kind}: {one.text}"
-                row = Row(order_id=one.order_id, state=OrderState.REJECTED, since=one.at, said=said)
-                found.setdefault(one.order_id, row)
-        return list(found.values())
+        rows: dict[str, Row] = {}
+        for message in self.boxes["rejected"].messages:
+            if message.order_id is not None:
+                row = Row(
+                    order_id=message.order_id,
+                    state=OrderState.REJECTED,
+                    since=message.at,
+                    why=f"{message.kind}: {message.text}",
+                )
+                rows.setdefault(message.order_id, row)
+        return list(rows.values())
 
 
-def _item(queue: str, one: Peeked) -> Item:
+def _message(queue: str, peeked: Peeked) -> InboxMessage:
     """Return a message as an operator reads it. Its body, which may be personal, is not shown."""
-    base = partial(Item, at=one.enqueued_at, queue=queue, message_id=one.message_id)
+    base = partial(InboxMessage, at=peeked.enqueued_at, queue=queue, message_id=peeked.message_id)
     with suppress(MalformedError):
-        alert = convert(one.body, AlertMessage)
+        alert = convert(peeked.body, AlertMessage)
         return base(
             kind=alert.kind,
             text=alert.text,
@@ -158,8 +161,8 @@ def _item(queue: str, one: Peeked) -> Item:
             command=alert.command,
         )
     with suppress(MalformedError):
-        said = convert(one.body, RejectedMessage)
-        text = f"{said.description} (from {said.source_queue})"
-        return base(kind=said.reason, text=text, order_id=said.order_id)
-    why = one.properties.get(WHY, "message")
-    return base(kind=why, text=one.properties.get(WHY_TEXT, ""))
+        rejected = convert(peeked.body, RejectedMessage)
+        text = f"{rejected.description} (from {rejected.source_queue})"
+        return base(kind=rejected.reason, text=text, order_id=rejected.order_id)
+    reason = peeked.properties.get(WHY, "message")
+    return base(kind=reason, text=peeked.properties.get(WHY_TEXT, ""))

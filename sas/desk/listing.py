@@ -9,12 +9,12 @@ from datetime import timedelta
 from itertools import chain, islice
 from urllib.parse import urlencode
 
-from sas.desk.rows import NO_TIME, SORTS, Block, Row
+from sas.desk.rows import SORTS, START_OF_TIME, Block, Row
 from sas.desk.watch import Picture
 from sas.domain.order import OrderState
 
 PER_PAGE = 50
-STATES = {
+STATE_FILTERS = {
     "error": "in Error",
     "under-way": "under way",
     "finished": "finished",
@@ -23,7 +23,7 @@ STATES = {
     "rejected": "Rejected",
     "all": "all",
 }
-AGES = {
+AGE_FILTERS = {
     "": "any time",
     "1m": "over 1 minute",
     "10m": "over 10 minutes",
@@ -40,7 +40,7 @@ _SPANS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What a list shows. A sort that begins with ``-`` is from last to first."""
+    """Which orders a list shows, and how. A sort that begins with ``-`` is from last to first."""
 
     state: str = "error"
     workflow: str = ""
@@ -51,64 +51,69 @@ class Query:
     page: int = 1
 
     @classmethod
-    def read(cls, given: Mapping[str, str]) -> Query:
-        """Return the query that an address names. What it does not understand is left out."""
-        state, age, sort = given.get("state", ""), given.get("age", ""), given.get("sort", "")
-        page = given.get("page", "1")
+    def read(cls, parameters: Mapping[str, str]) -> Query:
+        """Return the query that the parameters of an address name. Unknown values are ignored."""
+        state, age = parameters.get("state", ""), parameters.get("age", "")
+        sort, page = parameters.get("sort", ""), parameters.get("page", "1")
         return cls(
-            state=state if state in STATES else "error",
-            workflow=given.get("workflow", "")[:100],
-            age=age if age in AGES else "",
-            text=given.get("text", "")[:200].strip(),
-            fingerprint=given.get("fingerprint", "")[:300],
+            state=state if state in STATE_FILTERS else "error",
+            workflow=parameters.get("workflow", "")[:100],
+            age=age if age in AGE_FILTERS else "",
+            text=parameters.get("text", "")[:200].strip(),
+            fingerprint=parameters.get("fingerprint", "")[:300],
             sort=sort if sort.removeprefix("-") in SORTS else "",
             page=int(page) if page.isdecimal() and len(page) < 8 and int(page) else 1,
         )
 
     @property
-    def order(self) -> str:
-        """The sort, or the usual one: the longest waiting first, of what ended the newest."""
+    def sort_in_use(self) -> str:
+        """The sort, or if none is named the usual one of the state.
+
+        Of orders in Error or under way the one that waits longest is first, because it may need
+        somebody. Of the others the newest is first.
+        """
         return self.sort or ("since" if self.state in {"error", "under-way"} else "-since")
 
     def address(self, **changes: str | int) -> str:
         """Return the address of the list with some of the query changed."""
-        now = replace(self, **({"page": 1} | changes))  # type: ignore[arg-type]
-        usual = Query(state="")
-        names = [name for name in Query.__slots__ if getattr(now, name) != getattr(usual, name)]
-        return "/orders?" + urlencode({name: getattr(now, name) for name in names})
+        query = replace(self, **({"page": 1} | changes))  # type: ignore[arg-type]
+        default = Query(state="")
+        names = [name for name in Query.__slots__ if getattr(query, name) != getattr(default, name)]
+        return "/orders?" + urlencode({name: getattr(query, name) for name in names})
 
     def sorted_by(self, name: str) -> str:
         """Return the address of the list sorted by a column, or the other way round."""
-        return self.address(sort=f"-{name}" if self.order == name else name)
+        return self.address(sort=f"-{name}" if self.sort_in_use == name else name)
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """One page of a list."""
+class ListPage:
+    """One page of a list. ``total`` and ``pages`` count the whole list."""
 
     rows: list[Row]
     total: int
     pages: int
 
 
-def listed(picture: Picture, query: Query, refused: Sequence[Row] = ()) -> Listed:
+def list_page(picture: Picture, query: Query, refused: Sequence[Row] = ()) -> ListPage:
     """Return the page of the list that a query asks for.
 
     ``refused`` are orders that never began: only their messages on ``orders-rejected`` tell.
     """
-    by, last_first = query.order.removeprefix("-"), query.order.startswith("-")
-    runs = [_matching(block, query, by, picture) for block in _blocks_of(picture, query, refused)]
+    sort, last_first = query.sort_in_use.removeprefix("-"), query.sort_in_use.startswith("-")
+    blocks = _blocks_of(picture, query, refused)
+    runs = [_matching(block, query, sort, picture) for block in blocks]
     total = sum(map(len, runs))
     pages = max(1, -(-total // PER_PAGE))
     first = (min(query.page, pages) - 1) * PER_PAGE
     last = min(first + PER_PAGE, total)
-    if from_the_end := first > total - last:  # the way to the page is shorter
+    if from_the_end := first > total - last:  # fewer rows to merge before the page
         first, last = total - last, total - first
     backwards = last_first != from_the_end
-    ways = [reversed(run) if backwards else iter(run) for run in runs]
-    merged = heapq.merge(*ways, key=SORTS[by], reverse=backwards)
+    iterators = [reversed(run) if backwards else iter(run) for run in runs]
+    merged = heapq.merge(*iterators, key=SORTS[sort], reverse=backwards)
     rows = list(islice(merged, first, last))
-    return Listed(rows[::-1] if from_the_end else rows, total, pages)
+    return ListPage(rows[::-1] if from_the_end else rows, total, pages)
 
 
 def _blocks_of(picture: Picture, query: Query, refused: Sequence[Row]) -> list[Block]:
@@ -119,22 +124,22 @@ def _blocks_of(picture: Picture, query: Query, refused: Sequence[Row]) -> list[B
     if state not in {"error", "under-way"}:
         blocks += picture.blocks
     if refused and state in {"finished", "rejected", "all"}:
-        known = {row.order_id for row in chain(picture.in_error, picture.under_way)}
-        known |= {row.order_id for row in refused if row.order_id in picture.finished}
-        blocks.append(Block(row for row in refused if row.order_id not in known))
+        stored = {row.order_id for row in chain(picture.in_error, picture.under_way)}
+        stored |= {row.order_id for row in refused if row.order_id in picture.finished}
+        blocks.append(Block(row for row in refused if row.order_id not in stored))
     return [block for block in blocks if len(block)]
 
 
-def _matching(block: Block, query: Query, by: str, picture: Picture) -> Sequence[Row]:
+def _matching(block: Block, query: Query, sort: str, picture: Picture) -> Sequence[Row]:
     """Return the orders of a block that match, sorted."""
-    wanted = {one.value.lower(): one for one in OrderState}.get(query.state)
+    state = {state.value.lower(): state for state in OrderState}.get(query.state)
     before = picture.at - _SPANS[query.age] if query.age else None
     if before is not None and block.oldest > before:
         return ()
-    part = block.only(wanted, query.workflow)
-    rows = part.with_text(query.text, by) if query.text else part.by(by)
+    part = block.only(state, query.workflow)
+    rows = part.with_text(query.text, sort) if query.text else part.by(sort)
     if query.fingerprint:
-        rows = [row for row in rows if query.fingerprint in row.failed]
-    if before is not None and not NO_TIME < block.oldest <= block.newest <= before:
+        rows = [row for row in rows if query.fingerprint in row.fingerprints]
+    if before is not None and not START_OF_TIME < block.oldest <= block.newest <= before:
         rows = [row for row in rows if row.since is not None and row.since <= before]
     return rows

@@ -20,13 +20,14 @@ from sas.operate.commands import Intent, outlook, refusal
 from sas.operate.finding import is_failed
 from sas.operate.why import Attempt, Fold, Waits
 
-WIDTH = 1000.0
-BAR_MIN = 8.0
+TIMELINE_WIDTH = 1000.0
+BAR_WIDTH_MIN = 8.0
+"""A shorter attempt is drawn as wide as this, so that it can be seen and pointed at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """One attempt on the timeline, in its units."""
+class AttemptBar:
+    """One attempt on the timeline of a step, in units of ``TIMELINE_WIDTH``."""
 
     kind: str
     x: float
@@ -42,7 +43,7 @@ class StepView:
     agent: str | None
     circuit: Breaker | None
     attempts: Sequence[Attempt]
-    bars: Sequence[Bar]
+    bars: Sequence[AttemptBar]
     undo: str
 
     @property
@@ -53,18 +54,21 @@ class StepView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerbView:
-    """A verb that is possible now, and what it will do."""
+    """A verb that is possible now. ``effect`` says what it will do; ``final``: no way back."""
 
     name: str
     title: str
-    will: str
+    effect: str
     final: bool
     takes_input: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderView:
-    """Everything that the page of an order shows."""
+    """Everything that the page of an order shows.
+
+    ``folds`` is the journal, the newest first. Its first ``removed`` rows are not stored any more.
+    """
 
     order: Order
     story: str
@@ -73,30 +77,35 @@ class OrderView:
     folds: Sequence[Fold]
     removed: int
     verbs: Sequence[VerbView]
-    took: str
+    duration: str
 
 
 def view(
     order: Order,
     journal: Sequence[JournalEntry],
+    *,
     now: datetime,
     circuits: Mapping[str, Breaker],
     workflows: Workflows | None,
 ) -> OrderView:
     """Return an order as its page shows it."""
     agents = why.agents_of(order, journal, workflows)
-    every = why.attempts(order, journal)
-    began = order.details.submitted_at
-    ended = max([order.stopped_at or now, *(one.ended_at or began for one in every)])
+    attempts = why.attempts(order, journal)
+    start = order.details.submitted_at
+    end = max([order.stopped_at or now, *(attempt.ended_at or start for attempt in attempts)])
     steps = []
     for step in order.steps:
-        own = [one for one in every if one.step == step.number]
+        attempts_of_step = [attempt for attempt in attempts if attempt.step == step.number]
         agent = agents.get(step.number)
-        circuit = circuits.get(agent) if agent else None
-        bars = [_bar(one, began, ended) for one in own]
-        undo = "" if step.undo is UndoStatus.NOT_DECIDED else step.undo.value
         steps.append(
-            StepView(step=step, agent=agent, circuit=circuit, attempts=own, bars=bars, undo=undo)
+            StepView(
+                step=step,
+                agent=agent,
+                circuit=circuits.get(agent) if agent else None,
+                attempts=attempts_of_step,
+                bars=[_bar(attempt, start, end) for attempt in attempts_of_step],
+                undo="" if step.undo is UndoStatus.NOT_DECIDED else step.undo.value,
+            )
         )
     return OrderView(
         order=order,
@@ -106,23 +115,27 @@ def view(
         folds=why.folded(journal)[::-1],
         removed=journal[0].seq - 1 if journal else 0,
         verbs=verbs_of(order),
-        took=why.spelled(ended - began),
+        duration=why.spelled(end - start),
     )
 
 
-def _bar(one: Attempt, began: datetime, ended: datetime) -> Bar:
-    whole = max((ended - began) / timedelta(seconds=1), 0.001)
-    until = one.ended_at or ended
-    x = min((one.began_at - began) / timedelta(seconds=1) / whole, 1.0) * (WIDTH - BAR_MIN)
-    width = (until - one.began_at) / timedelta(seconds=1) / whole * WIDTH
-    kind = {"done": "done", "failed": "failed", "timed out": "late", "is out": "out"}
-    shown = kind.get(one.outcome, "other")
-    if one.direction is Direction.UNDO:
-        shown += " undo"
-    took = why.spelled(until - one.began_at)
-    title = f"{one.direction.value} {one.epoch}: {one.outcome}, {took}"
-    return Bar(
-        kind=shown, x=round(x, 1), width=round(min(max(width, BAR_MIN), WIDTH - x), 1), title=title
+def _bar(attempt: Attempt, start: datetime, end: datetime) -> AttemptBar:
+    """Return an attempt on a timeline from ``start`` to ``end``."""
+    whole_s = max((end - start) / timedelta(seconds=1), 0.001)
+    until = attempt.ended_at or end
+    offset = min((attempt.began_at - start) / timedelta(seconds=1) / whole_s, 1.0)
+    x = offset * (TIMELINE_WIDTH - BAR_WIDTH_MIN)
+    width = (until - attempt.began_at) / timedelta(seconds=1) / whole_s * TIMELINE_WIDTH
+    kinds = {"done": "done", "failed": "failed", "timed out": "late", "is out": "out"}
+    kind = kinds.get(attempt.outcome, "other")
+    if attempt.direction is Direction.UNDO:
+        kind += " undo"
+    duration = why.spelled(until - attempt.began_at)
+    return AttemptBar(
+        kind=kind,
+        x=round(x, 1),
+        width=round(min(max(width, BAR_WIDTH_MIN), TIMELINE_WIDTH - x), 1),
+        title=f"{attempt.direction.value} {attempt.epoch}: {attempt.outcome}, {duration}",
     )
 
 
@@ -138,45 +151,43 @@ _TITLES = {
 def verbs_of(order: Order) -> list[VerbView]:
     """Return the verbs that are possible now, each with what it will do."""
     undoing = order.direction is Direction.UNDO
-    found = []
+    verbs = []
     for verb, title in _TITLES.items():
         intent = Intent(verb=verb, by="")
         if refusal(order, intent):
             continue
-        will = outlook(order, intent)
-        final = verb in {Verb.UNDO, Verb.CANCEL}
-        takes = verb is Verb.RESUBMIT and not undoing
-        found.append(
+        effect = outlook(order, intent)
+        verbs.append(
             VerbView(
                 name=verb.value,
                 title=title,
-                will=f"{will[0].upper()}{will[1:]}.",
-                final=final,
-                takes_input=takes,
+                effect=f"{effect[0].upper()}{effect[1:]}.",
+                final=verb in {Verb.UNDO, Verb.CANCEL},
+                takes_input=verb is Verb.RESUBMIT and not undoing,
             )
         )
     if order.process_state is OrderState.ERROR and can_undo(order):
-        # In Error nothing is out: to cancel would do the same as to undo.
-        found = [one for one in found if one.name != Verb.CANCEL.value]
-    return found
+        # In Error no call is out, so to cancel would do the same as to undo.
+        verbs = [verb_view for verb_view in verbs if verb_view.name != Verb.CANCEL.value]
+    return verbs
 
 
 def editable(order: Order, step: str | None) -> str:
     """Return the input that a resubmitted step would get: what was edited last, or the order.
 
-    It is empty where it cannot be read.
+    It is empty if it cannot be read. ``step`` is the name of the step; None means the first that
+    failed and was edited.
     """
     content = order.details.payload
-    for one in order.steps:
-        if is_failed(one) and step in {None, one.name} and one.call.edited is not None:
-            content = one.call.edited
+    for record in order.steps:
+        if is_failed(record) and step in {None, record.name} and record.call.edited is not None:
+            content = record.call.edited
             break
-    readable = isinstance(content, str) and not is_encoded(content)
-    return content if isinstance(content, str) and readable else ""
+    return content if isinstance(content, str) and not is_encoded(content) else ""
 
 
 def shown(content: Content | None) -> str:
-    """Return content for people: indented JSON, or that it is encrypted."""
+    """Return content for people: indented JSON, or why it cannot be shown."""
     if content is None:
         return ""
     if isinstance(content, PayloadRef):

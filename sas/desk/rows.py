@@ -1,7 +1,9 @@
 """The rows of the lists, one for each order, in blocks.
 
-There may be 100,000 finished orders, and new ones every second. A block never changes, so it is
-sorted and counted once. A list that is looked at merges the sorted blocks as far as its page.
+There may be 100,000 finished orders, and new ones every second. To sort all of them for each page
+would take too long. So the rows are in blocks. A block never changes, so it is sorted and counted
+once, and a page of a list merges the sorted blocks only as far as that page. An order that finishes
+makes a new block of the last one, and leaves the others as they are.
 """
 
 from __future__ import annotations
@@ -17,13 +19,18 @@ from typing import Any
 
 from sas.domain.order import OrderState
 
-BLOCK = 1000
-NO_TIME = datetime.min.replace(tzinfo=UTC)
+BLOCK_ROWS_MAX = 1000
+START_OF_TIME = datetime.min.replace(tzinfo=UTC)
+"""Stands for a moment that is not known: such rows are sorted before all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One order in a list. ``state`` None: it is under way, and not loaded yet."""
+    """One order in a list. ``state`` is None while it is under way and not loaded yet.
+
+    ``since`` is when it came into this state. ``fingerprints`` (``step/code``) are those of
+    its failed steps. ``why`` tells in words why it is in this state, or what it does.
+    """
 
     order_id: str
     state: OrderState | None
@@ -31,19 +38,19 @@ class Row:
     since: datetime | None = None
     submitted_at: datetime | None = None
     seq: int = 0
-    failed: tuple[str, ...] = ()
-    said: str = ""
-    done: int = 0
+    fingerprints: tuple[str, ...] = ()
+    why: str = ""
+    steps_done: int = 0
     steps: int = 0
     acknowledged_by: str | None = None
     urgent: bool = False
 
 
 SORTS: Mapping[str, Callable[[Row], Any]] = {
-    "since": lambda row: (row.since or NO_TIME, row.order_id),
+    "since": lambda row: (row.since or START_OF_TIME, row.order_id),
     "order": lambda row: row.order_id,
     "workflow": lambda row: (row.workflow, row.order_id),
-    "submitted": lambda row: (row.submitted_at or NO_TIME, row.order_id),
+    "submitted": lambda row: (row.submitted_at or START_OF_TIME, row.order_id),
 }
 
 
@@ -69,12 +76,12 @@ class Block:
     @property
     def oldest(self) -> datetime:
         """Since when the first of its orders has been in its state."""
-        return self.rows[0].since or NO_TIME
+        return self.rows[0].since or START_OF_TIME
 
     @property
     def newest(self) -> datetime:
         """Since when the last of its orders has been in its state."""
-        return self.rows[-1].since or NO_TIME
+        return self.rows[-1].since or START_OF_TIME
 
     @cached_property
     def text(self) -> str:
@@ -97,8 +104,8 @@ class Block:
         text = text.lower()
         if text not in self.text:
             return ()
-        found = map(contains, self._ids_by(sort), repeat(text))
-        return list(compress(self.by(sort), found))
+        matches = map(contains, self._ids_by(sort), repeat(text))
+        return list(compress(self.by(sort), matches))
 
     def _ids_by(self, sort: str) -> Sequence[str]:
         if sort not in self._ids:
@@ -108,8 +115,8 @@ class Block:
     def only(self, state: OrderState | None, workflow: str) -> Block:
         """Return its orders of one state and one workflow; None and "" mean any."""
 
-        def fits(one_state: OrderState | None, one_workflow: str) -> bool:
-            return state in {None, one_state} and workflow in {"", one_workflow}
+        def fits(row_state: OrderState | None, row_workflow: str) -> bool:
+            return state in {None, row_state} and workflow in {"", row_workflow}
 
         count = sum(number for key, number in self.counts.items() if fits(*key))
         if count in {0, len(self)}:
@@ -120,34 +127,34 @@ class Block:
         return self._parts[key]
 
     def prepare(self) -> None:
-        """Sort it now, so that no page has to."""
+        """Sort the block now, so that no page has to wait for it."""
         for sort in SORTS:
             self.by(sort)
         self._ids_by("since")
 
 
 def with_rows(blocks: Sequence[Block], rows: Sequence[Row]) -> list[Block]:
-    """Return blocks with more orders. Blocks of another time stay as they are."""
+    """Return blocks with more orders. The blocks before and after their time stay as they are."""
     if not rows:
         return list(blocks)
-    moments = [row.since or NO_TIME for row in rows]
-    before = [one for one in blocks if one.newest < min(moments)]
-    after = [one for one in blocks if one.oldest > max(moments)]
+    moments = [row.since or START_OF_TIME for row in rows]
+    before = [block for block in blocks if block.newest < min(moments)]
+    after = [block for block in blocks if block.oldest > max(moments)]
     between = list(blocks[len(before) : len(blocks) - len(after)])
-    if before and len(before[-1]) < BLOCK:
+    if before and len(before[-1]) < BLOCK_ROWS_MAX:  # fill up the last block
         between.insert(0, before.pop())
-    every = sorted([*rows, *(row for one in between for row in one)], key=SORTS["since"])
-    cut = [Block(every[start : start + BLOCK]) for start in range(0, len(every), BLOCK)]
-    return [*before, *cut, *after]
+    merged = sorted([*rows, *(row for block in between for row in block)], key=SORTS["since"])
+    starts = range(0, len(merged), BLOCK_ROWS_MAX)
+    return [*before, *(Block(merged[start : start + BLOCK_ROWS_MAX]) for start in starts), *after]
 
 
 def without(blocks: Sequence[Block], names: set[str]) -> list[Block]:
     """Return blocks without some orders."""
     if not names:
         return list(blocks)
-    kept: list[Block] = []
-    for one in blocks:
-        rows = [row for row in one if row.order_id not in names]
+    remainder: list[Block] = []
+    for block in blocks:
+        rows = [row for row in block if row.order_id not in names]
         if rows:
-            kept.append(one if len(rows) == len(one) else Block(rows))
-    return kept
+            remainder.append(block if len(rows) == len(block) else Block(rows))
+    return remainder

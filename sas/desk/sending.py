@@ -18,11 +18,13 @@ from sas.operate.errors import CommandError
 from sas.ports import MessageBus, StateStore, UnavailableError
 
 WAIT_S = 30.0
-KEPT_MAX = 200
+"""Longest wait for the results of commands, in seconds."""
+GROUPS_MAX = 200
+"""Groups of commands remembered. The page of an older one is gone."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Snapshot:
     """An order as an operator saw it. ``steps`` are those that a resubmit runs again."""
 
     seq: int | None
@@ -30,43 +32,44 @@ class Seen:
     steps: frozenset[int]
 
     @classmethod
-    def of(cls, order: Order, intent: Intent) -> Seen:
-        """Return what is kept of an order that is shown."""
+    def of(cls, order: Order, intent: Intent) -> Snapshot:
+        """Return what the desk remembers of an order that it shows."""
         return cls(order.seq, order.details.urgent, commands.resubmitted(order, intent))
 
 
 @dataclass(slots=True, kw_only=True)
-class Sent:
-    """Commands that were sent together. ``ended`` has what became of them, once that is known.
+class CommandGroup:
+    """Commands that were sent together, and what became of them.
 
-    ``failed`` says of each order how its steps failed again, None while they run again.
+    ``results`` is empty until that is known. ``problem`` says why it cannot be known.
+    ``failed_again`` says of each order how its steps failed again; None while they run again.
     """
 
     intent: Intent
-    asked: Sequence[Asked]
+    commands: Sequence[Asked]
     at: datetime
     key: str = field(default_factory=lambda: uuid4().hex)
-    ended: Sequence[Ended] = ()
+    results: Sequence[Ended] = ()
     problem: str = ""
-    failed: Mapping[str, str] | None = None
+    failed_again: Mapping[str, str] | None = None
 
     @property
     def pending(self) -> bool:
         """Whether nothing is known yet."""
-        return not self.ended and not self.problem
+        return not self.results and not self.problem
 
     @property
-    def done(self) -> Sequence[Ended]:
-        """Those that were carried out."""
-        return [one for one in self.ended if one.carried_out]
+    def carried_out(self) -> Sequence[Ended]:
+        """The results of the commands that were carried out."""
+        return [result for result in self.results if result.carried_out]
 
     @property
     def refused(self) -> Sequence[tuple[str, str]]:
         """The other orders, and why they did not change."""
         return [
-            (one.asked.order_id, commands.why_not_done(one, WAIT_S))
-            for one in self.ended
-            if not one.carried_out
+            (result.asked.order_id, commands.why_not_done(result, WAIT_S))
+            for result in self.results
+            if not result.carried_out
         ]
 
 
@@ -78,50 +81,62 @@ class Sender:
         self._bus = bus
         self._queues = queues
         self._watch = watch
-        self._sent: dict[str, Sent] = {}
+        self._groups: dict[str, CommandGroup] = {}
         self._waiting: set[asyncio.Task[None]] = set()
 
-    def find(self, key: str) -> Sent | None:
+    def find(self, key: str) -> CommandGroup | None:
         """Return commands that were sent, by their key."""
-        return self._sent.get(key)
+        return self._groups.get(key)
 
-    async def send(self, intent: Intent, seen: Mapping[str, Seen], at: datetime) -> Sent:
-        """Send a command for each order, with the seq that was seen, in its lane.
+    async def send(
+        self, intent: Intent, snapshots: Mapping[str, Snapshot], at: datetime
+    ) -> CommandGroup:
+        """Send a command for each order, with the seq that the operator saw, in the order's lane.
 
         Raises:
             UnavailableError: the bus did not take them.
         """
-        asked = [
-            Asked(order_id=order_id, seq=one.seq, urgent=one.urgent)
-            for order_id, one in seen.items()
+        requests = [
+            Asked(order_id=order_id, seq=snapshot.seq, urgent=snapshot.urgent)
+            for order_id, snapshot in snapshots.items()
         ]
-        before = 0
-        for batch in commands.batches(asked):
+        sent_before = 0
+        for batch in commands.batches(requests):
             await commands.send(
-                self._bus, batch, intent, self._queues, sent_before=before, of=len(asked)
+                self._bus,
+                batch,
+                intent,
+                self._queues,
+                sent_before=sent_before,
+                of=len(requests),
             )
-            before += len(batch)
-        made = Sent(intent=intent, asked=asked, at=at)
-        self._sent[made.key] = made
-        for old in list(self._sent)[:-KEPT_MAX]:
-            del self._sent[old]
-        task = asyncio.create_task(self._wait(made, seen))
+            sent_before += len(batch)
+        group = CommandGroup(intent=intent, commands=requests, at=at)
+        self._groups[group.key] = group
+        for old_key in list(self._groups)[:-GROUPS_MAX]:
+            del self._groups[old_key]
+        task = asyncio.create_task(self._wait(group, snapshots))
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
-        return made
+        return group
 
-    async def _wait(self, sent: Sent, seen: Mapping[str, Seen]) -> None:
+    async def _wait(self, group: CommandGroup, snapshots: Mapping[str, Snapshot]) -> None:
+        """Wait for the results of commands, and then for the steps that run again."""
         try:
-            sent.ended = await commands.wait(self._store, sent.asked, self._queues, WAIT_S)
-        except (UnavailableError, CommandError) as away:
-            sent.problem = f"the result is not known: {away}"
-        self._watch.forget(seen)
-        again = {one.asked.order_id: seen[one.asked.order_id].steps for one in sent.done}
+            group.results = await commands.wait(self._store, group.commands, self._queues, WAIT_S)
+        except (UnavailableError, CommandError) as error:
+            group.problem = f"the result is not known: {error}"
+        self._watch.forget(snapshots)
+        order_ids = [result.asked.order_id for result in group.carried_out]
+        steps = {order_id: snapshots[order_id].steps for order_id in order_ids}
         with suppress(UnavailableError, CommandError):
-            found = await commands.outcomes(self._store, again, WAIT_S)
-            said = {name: commands.failed_again(one, again[name]) for name, one in found.items()}
-            sent.failed = {name: how for name, how in said.items() if how}
-        self._watch.forget(seen)
+            orders = await commands.outcomes(self._store, steps, WAIT_S)
+            failures = {
+                order_id: commands.failed_again(order, steps[order_id])
+                for order_id, order in orders.items()
+            }
+            group.failed_again = {order_id: how for order_id, how in failures.items() if how}
+        self._watch.forget(snapshots)
 
     async def settled(self) -> None:
         """Return once it is known what became of every command."""

@@ -1,4 +1,11 @@
-"""The server of the desk: its pages and its forms, on 127.0.0.1 only."""
+"""The server of the desk: its pages and its forms, on 127.0.0.1 only.
+
+The overview and the lists are drawn from what ``Watch`` and ``Inboxes`` last read in the
+background; the page of one order loads that order. Only a POST changes anything. Its form names
+the seq of the order that the operator saw, so a command for an order that has changed meanwhile is
+refused and not carried out by surprise. Each page listens on ``/live``, and loads itself again when
+something that it shows has changed.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +27,9 @@ from sas.codec.payloads import decode_order
 from sas.desk import charts, listing, page
 from sas.desk.content import compact
 from sas.desk.guard import HEADERS, STATIC, Guard, Handler
-from sas.desk.inboxes import Inbox, Inboxes
-from sas.desk.sending import Seen, Sender, Sent
-from sas.desk.watch import LOADS_MAX, Watch, row_of
+from sas.desk.inboxes import Inboxes, InboxView
+from sas.desk.sending import CommandGroup, Sender, Snapshot
+from sas.desk.watch import Watch, row_of
 from sas.domain.messages import Verb
 from sas.domain.order import Order, OrderState
 from sas.domain.queues import Queues
@@ -39,12 +46,19 @@ log = logger(__name__)
 HERE = Path(__file__).parent
 FORM_BYTES_MAX = 256 * 1024
 LIVE_EVERY_S = 0.5
-MANY_MAX = 1000
+GROUP_ORDERS_MAX = 1000
+"""Orders that one form resubmits at most."""
+REMEMBERED_MAX = 50
+"""Groups of orders that were shown, and messages that were sent again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Office:
-    """What a desk needs: the store and the bus of the operator, and who the operator is."""
+    """What a desk needs: the store and the bus, and who the operator is (``by``).
+
+    ``where`` names the system on each page. With ``workflows`` the pages name every agent, with
+    ``codec`` they show encrypted content.
+    """
 
     store: StateStore
     bus: OperatorBus
@@ -58,7 +72,10 @@ class Office:
 
 @dataclass(kw_only=True)
 class Form:
-    """What an operator typed, so that a refused form still has it."""
+    """What an operator typed, so that a refused form still has it.
+
+    ``problem`` says why it was refused; ``stale`` means that the order changed since it was shown.
+    """
 
     verb: str = ""
     step: str = ""
@@ -70,17 +87,19 @@ class Form:
 
 @dataclass(kw_only=True)
 class Desk:
-    """The pages. ``many`` has the orders that were shown in groups, with the seqs shown.
+    """The pages.
 
-    ``resent`` has what became of messages that were sent again.
+    ``groups`` has the orders that were shown in groups, by the key of the form: a resubmit of a
+    group names the seqs that the operator saw. ``resends`` has what became of messages that were
+    sent again, by the key of their page.
     """
 
     office: Office
     watch: Watch
     inboxes: Inboxes
     sender: Sender
-    many: dict[str, Mapping[str, Seen]] = field(default_factory=dict)
-    resent: dict[str, dict[str, Any]] = field(default_factory=dict)
+    groups: dict[str, Mapping[str, Snapshot]] = field(default_factory=dict)
+    resends: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.guard = Guard(self._refused)
@@ -89,10 +108,10 @@ class Desk:
 
     def app(self) -> web.Application:
         """Return the application with all its pages."""
-        made = web.Application(
+        app = web.Application(
             middlewares=[self.guard.middleware(), self._errors()], client_max_size=FORM_BYTES_MAX
         )
-        made.add_routes(
+        app.add_routes(
             [
                 web.get("/", self.overview),
                 web.get("/login", self.login),
@@ -109,7 +128,7 @@ class Desk:
                 web.get("/sent/{key}", self.sent),
             ]
         )
-        return made
+        return app
 
     # -- Pages --------------------------------------------------------------------------------
 
@@ -124,32 +143,34 @@ class Desk:
             rates=self._charts[1],
             times=self._charts[2],
             open_circuits=[
-                (name, one) for name, one in sorted(picture.circuits.items()) if why.is_open(one)
+                (agent, circuit)
+                for agent, circuit in sorted(picture.circuits.items())
+                if why.is_open(circuit)
             ],
             states=[(state, self._count(state)) for state in OrderState],
         )
 
     def _count(self, state: OrderState) -> int:
-        """Return how many orders are in a state. Refused ones that never began are counted too."""
+        """Return how many orders are in a state, with those that were refused before they began."""
         picture, refused = self.watch.picture, self.inboxes.refused()
         if state is not OrderState.REJECTED or not refused:
             return picture.counts.get(state, 0)
-        return listing.listed(picture, listing.Query(state="rejected"), refused).total
+        return listing.list_page(picture, listing.Query(state="rejected"), refused).total
 
     async def orders(self, request: web.Request) -> web.Response:
         """List orders."""
         query = listing.Query.read(request.query)
         picture = self.watch.picture
-        every = (picture.in_error, picture.under_way, *picture.blocks)
-        names = {workflow for block in every for _, workflow in block.counts}
+        blocks = (picture.in_error, picture.under_way, *picture.blocks)
+        workflows = {workflow for block in blocks for _, workflow in block.counts}
         return self._page(
             "list.html",
             active="orders",
             query=query,
-            found=listing.listed(picture, query, self.inboxes.refused()),
-            states=listing.STATES,
-            ages=listing.AGES,
-            workflows=sorted(names - {""}),
+            listing=listing.list_page(picture, query, self.inboxes.refused()),
+            states=listing.STATE_FILTERS,
+            ages=listing.AGE_FILTERS,
+            workflows=sorted(workflows - {""}),
         )
 
     async def order(self, request: web.Request) -> web.Response:
@@ -158,24 +179,28 @@ class Desk:
         try:
             order = await finding.load(self.office.store, order_id)
         except NotPossibleError:
-            own = [one for one in self.inboxes.boxes["rejected"].items if one.order_id == order_id]
-            if not own:
+            rejected = self.inboxes.boxes["rejected"].messages
+            messages = [message for message in rejected if message.order_id == order_id]
+            if not messages:
                 raise
-            return self._page("rejected.html", active="orders", order_id=order_id, items=own)
-        sent = self.sender.find(request.query.get("sent", ""))
-        return await self._order_page(order, Form(), request.query, sent)
+            return self._page(
+                "rejected.html", active="orders", order_id=order_id, messages=messages
+            )
+        group = self.sender.find(request.query.get("sent", ""))
+        return await self._order_page(order, Form(), request.query, group)
 
     async def _order_page(
         self,
         order: Order,
         form: Form,
         query: Mapping[str, str],
-        sent: Sent | None = None,
+        group: CommandGroup | None = None,
+        *,
         status: int = 200,
     ) -> web.Response:
-        store = self.office.store
-        journal = await store.journal(order.order_id)
-        found = page.view(
+        """Show an order, with what was typed into a form and what became of a command."""
+        journal = await self.office.store.journal(order.order_id)
+        view = page.view(
             order,
             journal,
             now=self.office.now(),
@@ -184,58 +209,58 @@ class Desk:
         )
         content = form.text is not None or "content" in query or "edit" in query
         whole = await self._whole(order) if content else order
-        step, read = found.waits.step, None
+        step, read = view.waits.step, None
         if "where" in query and step is not None:
-            agents = {found.waits.agent} if found.waits.agent else set()
+            agents = {view.waits.agent} if view.waits.agent else set()
             paths = letters.waiting_paths(order, step, self.office.queues, agents)
             read = await letters.read(self.office.bus, paths)
-        failed = [one.step for one in found.steps if one.failed]
-        editing = form.text is not None or ("edit" in query and bool(failed))
+        failed_steps = [step_view.step for step_view in view.steps if step_view.failed]
+        editing = form.text is not None or ("edit" in query and bool(failed_steps))
         text = form.text
         if editing and text is None:
-            text = page.shown(page.editable(whole, failed[0].name if failed else None))
+            text = page.shown(page.editable(whole, failed_steps[0].name if failed_steps else None))
         return self._page(
             "order.html",
             status=status,
             active="orders",
-            view=found,
+            view=view,
             order=order,
             form=form,
-            sent=sent,
+            group=group,
             whole=whole if "content" in query else None,
             editing=editing,
             text=text,
-            failed=failed,
+            failed_steps=failed_steps,
             read=read,
             place=letters.place_of(order, step, read.letters) if read and step else None,
-            said=lambda message: why.sent(order, message),
-            changed=lambda one: why.change(order, one),
+            message_words=lambda message: why.sent(order, message),
+            change_words=lambda change: why.change(order, change),
             live=urlencode(
-                {"order": order.order_id, "sent": sent.key if sent else ""}, errors="replace"
+                {"order": order.order_id, "sent": group.key if group else ""}, errors="replace"
             ),
         )
 
     async def failures(self, request: web.Request) -> web.Response:
         """Show the orders that failed alike, and what it would do to resubmit them."""
-        name = request.query.get("fingerprint", "")
-        wanted = finding.Wanted(state="error", fingerprint=name, limit=MANY_MAX)
-        found = [one async for one in finding.each(self.office.store, wanted)]
-        step = name.partition("/")[0]
+        fingerprint = request.query.get("fingerprint", "")
+        selection = finding.Wanted(state="error", fingerprint=fingerprint, limit=GROUP_ORDERS_MAX)
+        orders = [order async for order in finding.each(self.office.store, selection)]
+        step = fingerprint.partition("/")[0]
         intent = Intent(verb=Verb.RESUBMIT, by=self.office.by, step=step)
-        possible = [one for one in found if not refusal(one, intent)]
+        possible = [order for order in orders if not refusal(order, intent)]
         key = uuid4().hex
-        self.many[key] = {one.order_id: Seen.of(one, intent) for one in possible}
-        for old in list(self.many)[:-50]:
-            del self.many[old]
+        self.groups[key] = {order.order_id: Snapshot.of(order, intent) for order in possible}
+        for old_key in list(self.groups)[:-REMEMBERED_MAX]:
+            del self.groups[old_key]
         return self._page(
             "failures.html",
             active="overview",
-            name=name,
+            fingerprint=fingerprint,
             step=step,
             key=key,
-            rows=[row_of(one) for one in possible],
-            left=len(found) - len(possible),
-            most=MANY_MAX,
+            rows=[row_of(order) for order in possible],
+            impossible=len(orders) - len(possible),
+            limit=GROUP_ORDERS_MAX,
         )
 
     async def inbox(self, request: web.Request) -> web.Response:
@@ -243,7 +268,7 @@ class Desk:
         box = self._box(request)
         return self._page("inbox.html", active=box.name, box=box)
 
-    def _box(self, request: web.Request) -> Inbox:
+    def _box(self, request: web.Request) -> InboxView:
         box = self.inboxes.boxes.get(request.match_info["name"])
         if box is None:
             raise NotPossibleError("there is no such inbox: go back to the overview")
@@ -251,39 +276,39 @@ class Desk:
 
     async def sent(self, request: web.Request) -> web.Response:
         """Show what became of many commands."""
-        sent = self.sender.find(request.match_info["key"])
-        if sent is None:
+        group = self.sender.find(request.match_info["key"])
+        if group is None:
             raise NotPossibleError("these commands were sent too long ago: look at the orders")
-        return self._page("sent.html", active="overview", sent=sent, live=f"sent={sent.key}")
+        return self._page("sent.html", active="overview", group=group, live=f"sent={group.key}")
 
     # -- Forms --------------------------------------------------------------------------------
 
     async def act(self, request: web.Request) -> web.Response:
         """Send one command for one order, if the order is still as the operator saw it."""
-        order_id, given = request.match_info["order_id"], await request.post()
+        order_id, fields = request.match_info["order_id"], await request.post()
         form = Form(
-            verb=str(given.get("verb", "")),
-            step=str(given.get("step", "")),
-            reason=str(given.get("reason", "")),
-            text=str(given["input"]) if "input" in given else None,
+            verb=str(fields.get("verb", "")),
+            step=str(fields.get("step", "")),
+            reason=str(fields.get("reason", "")),
+            text=str(fields["input"]) if "input" in fields else None,
         )
         order = await finding.load(self.office.store, order_id)
         try:
             intent = await self._intent(form, order)
-            seen, shown = Seen.of(order, intent), _seq(str(given.get("seq", "")))
+            snapshot, seq_shown = Snapshot.of(order, intent), _seq(str(fields.get("seq", "")))
             if intent.verb is Verb.CANCEL:
-                seen = replace(seen, seq=None)  # a cancel is right even if the order changed
-            elif shown != order.seq:
+                snapshot = replace(snapshot, seq=None)  # a cancel is right even if it changed
+            elif seq_shown != order.seq:
                 form.stale = True
-                changed = await commands.what_changed(self.office.store, order, shown)
-                raise NotPossibleError(f"nothing was sent: {changed}")
+                change = await commands.what_changed(self.office.store, order, seq_shown)
+                raise NotPossibleError(f"nothing was sent: {change}")
             if why_not := refusal(order, intent):
                 raise NotPossibleError(f"nothing was sent: {why_not}")
-            sent = await self.sender.send(intent, {order_id: seen}, self.office.now())
-        except CommandError as wrong:
-            form.problem = str(wrong)
+            group = await self.sender.send(intent, {order_id: snapshot}, self.office.now())
+        except CommandError as error:
+            form.problem = str(error)
             return await self._order_page(order, form, {}, status=409)
-        raise web.HTTPSeeOther(f"{_address(order_id)}?sent={sent.key}")
+        raise web.HTTPSeeOther(f"{_address(order_id)}?sent={group.key}")
 
     async def _intent(self, form: Form, order: Order) -> Intent:
         try:
@@ -298,35 +323,35 @@ class Desk:
         if verb is Verb.RESUBMIT and text is not None:
             text = _edited(text, page.editable(await self._whole(order), step))
         codec = self.office.codec
-        given = commands.checked_input(text.encode(), "the input", codec) if text else None
-        return Intent(verb=verb, by=self.office.by, step=step, input=given, reason=reason)
+        content = commands.checked_input(text.encode(), "the input", codec) if text else None
+        return Intent(verb=verb, by=self.office.by, step=step, input=content, reason=reason)
 
     async def _whole(self, order: Order) -> Order:
-        """Return an order with its content, decoded where the desk has the codec."""
+        """Return an order with its content, decoded if the desk has the codec."""
         whole = await ClaimCheck(self.office.store).fetch_all(order)
         return decode_order(whole, self.office.codec)
 
     async def resubmit_many(self, request: web.Request) -> web.Response:
         """Resubmit the orders of a group, each if it is still as it was shown."""
-        given = await request.post()
-        reason = commands.check_reason(str(given.get("reason", "")), "the reason")
-        step = str(given.get("step", "")) or None
-        seen = self.many.pop(str(given.get("key", "")), None)
-        if not seen:
+        fields = await request.post()
+        reason = commands.check_reason(str(fields.get("reason", "")), "the reason")
+        step = str(fields.get("step", "")) or None
+        snapshots = self.groups.pop(str(fields.get("key", "")), None)
+        if not snapshots:
             raise NotPossibleError("this group was sent already, or is too old: look at it again")
         intent = Intent(verb=Verb.RESUBMIT, by=self.office.by, step=step, reason=reason)
-        sent = await self.sender.send(intent, seen, self.office.now())
-        raise web.HTTPSeeOther(f"/sent/{sent.key}")
+        group = await self.sender.send(intent, snapshots, self.office.now())
+        raise web.HTTPSeeOther(f"/sent/{group.key}")
 
     async def resend(self, request: web.Request) -> web.Response:
         """Say what sending a message again would do (GET), or do it, if that is still so (POST)."""
-        given = await request.post() if request.method == "POST" else request.query
+        fields = await request.post() if request.method == "POST" else request.query
         box = self._box(request)
-        if done := self.resent.get(str(given.get("done", ""))):
-            return self._page("resend.html", active=box.name, box=box, done=True, **done)
-        path, message_id = str(given.get("queue", "")), str(given.get("id", ""))
-        item = box.find(path, message_id) if box.resends else None
-        if item is None:
+        if resend := self.resends.get(str(fields.get("done", ""))):
+            return self._page("resend.html", active=box.name, box=box, done=True, **resend)
+        path, message_id = str(fields.get("queue", "")), str(fields.get("id", ""))
+        message = box.find(path, message_id) if box.resends else None
+        if message is None:
             raise NotPossibleError("this message is not in that queue: look at the inbox again")
         office = self.office
         plan = await redriving.plan_one(
@@ -334,25 +359,34 @@ class Desk:
         )
         if plan.move.message is None:
             raise NotPossibleError("this message can only be removed")
-        said: dict[str, Any] = {"item": item, "target": plan.move.message.queue}
+        target = plan.move.message.queue
         if request.method != "POST":
-            said["resubmits"] = plan.resubmits(office.queues)
-            return self._page("resend.html", active=box.name, box=box, done=False, **said)
-        if said["target"] != given.get("target"):
-            raise NotPossibleError(f"nothing was sent: it would go to {said['target']} now")
-        key, said["removed"] = uuid4().hex, await self._moved(plan)
-        self.resent = dict([*self.resent.items(), (key, said)][-50:])
-        self.inboxes.forget(item)
+            return self._page(
+                "resend.html",
+                active=box.name,
+                box=box,
+                done=False,
+                message=message,
+                target=target,
+                resubmits=plan.resubmits(office.queues),
+            )
+        if target != fields.get("target"):
+            raise NotPossibleError(f"nothing was sent: it would go to {target} now")
+        key, removed = uuid4().hex, await self._moved(plan)
+        self.resends[key] = {"message": message, "target": target, "removed": removed}
+        for old_key in list(self.resends)[:-REMEMBERED_MAX]:
+            del self.resends[old_key]
+        self.inboxes.forget(message)
         raise web.HTTPSeeOther(f"/inbox/{box.name}/resend?done={key}")
 
     async def _moved(self, plan: Planned) -> bool:
-        """Send and remove; return whether it was removed."""
+        """Send a message again and remove it; return whether it was removed."""
         try:
             async with aclosing(self.office.bus.move(plan.path, [plan.move])) as moving:
                 async for removed in moving:
                     return removed
-        except UndeliverableError as refused:
-            raise NotPossibleError(f"nothing was sent: {refused}") from None
+        except UndeliverableError as error:
+            raise NotPossibleError(f"nothing was sent: {error}") from None
         raise NotPossibleError("nothing was sent: it is gone, or another reader has it")
 
     # -- Around -------------------------------------------------------------------------------
@@ -381,29 +415,30 @@ class Desk:
         answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         answer.headers.update(HEADERS)
         await answer.prepare(request)
-        known = await self._state(request)
+        state = await self._state(request)
         with suppress(ConnectionError, UnavailableError):
             while True:
                 await asyncio.sleep(LIVE_EVERY_S)
-                now = await self._state(request)
-                if now != known:
+                new_state = await self._state(request)
+                if new_state != state:
                     await answer.write(b"data: changed\n\n")
-                    known = now
+                    state = new_state
         return answer
 
     async def _state(self, request: web.Request) -> object:
         """Return something that differs once the page of a request would show something else."""
-        sent = self.sender.find(request.query.get("sent", ""))
-        pending = (sent.pending, sent.failed) if sent else None
+        group = self.sender.find(request.query.get("sent", ""))
+        progress = (group.pending, group.failed_again) if group else None
         order_id = request.query.get("order")
         if order_id is None:
-            read = [box.read_at for box in self.inboxes.boxes.values()]
-            return self.watch.picture.version, read, pending
+            read_at = [box.read_at for box in self.inboxes.boxes.values()]
+            return self.watch.picture.version, read_at, progress
         order = await self.office.store.load(order_id)
         errors = [step.last_error for step in order.steps] if order else []
-        return order, errors, pending
+        return order, errors, progress
 
-    def _page(self, template: str, status: int = 200, **said: Any) -> web.Response:
+    def _page(self, template: str, *, status: int = 200, **context: Any) -> web.Response:
+        """Draw a template. Every page has the menu and who the operator is."""
         base = {
             "picture": self.watch.picture,
             "boxes": self.inboxes.boxes,
@@ -412,9 +447,8 @@ class Desk:
             "now": self.office.now(),
             "where": self.office.where,
             "live": "",
-            "loads_max": LOADS_MAX,
         }
-        text = _TEMPLATES.get_template(template).render(base | said)
+        text = _TEMPLATES.get_template(template).render(base | context)
         return web.Response(text=text, content_type="text/html", status=status)
 
     def _refused(self, status: int, why: str) -> web.Response:
@@ -422,21 +456,22 @@ class Desk:
         return web.Response(text=text, content_type="text/html", status=status)
 
     def _errors(self) -> Middleware:
+        """Return the middleware that shows an error as a page with a sentence."""
+
         @web.middleware
         async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
             try:
                 return await handler(request)
-            except web.HTTPSeeOther as elsewhere:
-                return web.Response(status=303, headers={"Location": str(elsewhere.location)})
-            except web.HTTPException as wrong:
-                return self._problem(wrong.status, wrong.reason)
-            except (CommandError, UnavailableError) as wrong:
-                kinds: Mapping[type, int] = {UsageError: 400, NotPossibleError: 404}
-                status = kinds.get(type(wrong), 503)
-                return self._problem(status, str(wrong))
-            except Exception as broken:
+            except web.HTTPSeeOther as redirect:
+                return web.Response(status=303, headers={"Location": str(redirect.location)})
+            except web.HTTPException as error:
+                return self._problem(error.status, error.reason)
+            except (CommandError, UnavailableError) as error:
+                statuses: Mapping[type, int] = {UsageError: 400, NotPossibleError: 404}
+                return self._problem(statuses.get(type(error), 503), str(error))
+            except Exception as error:
                 log.exception("the page %s failed", request.path)
-                return self._problem(500, f"this page cannot be shown: {broken!r}")
+                return self._problem(500, f"this page cannot be shown: {error!r}")
 
         return errors
 

@@ -1,7 +1,22 @@
 """What the desk knows of all orders: read from the store in the background, again and again.
 
-A page is drawn from the last ``Picture``, so it never waits for the store. Index rows tell most of
-it. An order that is under way or in Error is loaded once, and again when its rows change.
+A page is drawn from the last ``Picture``, so it never waits for the store. There may be 100,000
+orders, so few of them are loaded. How each kind of order is found:
+
+1. *In Error*: each has an index row. It is loaded once, for its steps and their errors, and again
+   when its index row changes. It is also loaded again after ``FRESH_FOR_S``, because an
+   acknowledgement changes no index row.
+2. *Under way*: each has a due row. It is loaded once, and again when its due rows change. Until
+   then, and above ``LOADED_MAX`` orders a look, a row shows it without details.
+3. *Finished*: each has an index row that tells all that a list shows, so none is loaded. The
+   last hour is read first, then further parts of the past, one in each look, and after that only
+   what is new. The index row of an order may become visible some time after it finished, so each
+   look begins ``LATE`` before the last one.
+4. *Taken up again*: an operator resubmits an order that was finished. It is found in Error or under
+   way then, and leaves the finished ones.
+
+One task (``run``) writes everything here. Pages read ``picture``, which is never changed, only
+replaced.
 """
 
 from __future__ import annotations
@@ -26,18 +41,19 @@ from sas.ports import StateStore, Summary, UnavailableError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-EVERY_S = 2.0
-LOADS_MAX = 1000
+LOOK_EVERY_S = 2.0
+LOADED_MAX = 1000
 """Orders loaded in one look at most: the others follow in the next."""
 FRESH_FOR_S = 30.0
-"""An order in Error is loaded again after this time: an acknowledgement changes no index row."""
+"""An order in Error is loaded again after this time, in seconds."""
 FINISHED_MAX = 200_000
 """Finished orders kept at most: the oldest are dropped."""
 READ_SIZE = 1000
-WINDOW = timedelta(hours=1)
+"""Index rows read at once."""
 LATE = timedelta(minutes=1)
 """A finished order's index row may become visible so long after its moment."""
-_PAST = (WINDOW, timedelta(days=1), timedelta(days=7), timedelta(days=3650))
+_PAST = (timedelta(hours=1), timedelta(days=1), timedelta(days=7), timedelta(days=3650))
+"""How far back each part of the past goes."""
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 
 
@@ -46,6 +62,7 @@ class Picture:
     """All orders at one moment. ``whole``: everything was read once, also the past.
 
     The finished orders lie in ``blocks``, the oldest first; ``finished`` has their ids.
+    ``failures`` counts the orders in Error by fingerprint, ``oldest`` is the longest due step.
     """
 
     at: datetime
@@ -62,10 +79,14 @@ class Picture:
     whole: bool = False
     problem: str = ""
 
-    @property
-    def total(self) -> int:
-        """How many orders are known."""
-        return len(self.in_error) + len(self.under_way) + len(self.finished)
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A loaded order. It is loaded again when its revision, what its other rows say, differs."""
+
+    revision: object
+    at: float
+    row: Row | None
 
 
 class Watch:
@@ -77,23 +98,27 @@ class Watch:
         self.picture = Picture(at=now())
         self._changed = asyncio.Condition()
         self._gate = asyncio.Semaphore(finding.CONCURRENT)
+        self._loaded: dict[str, _Loaded] = {}
         self._finished: dict[str, Row] = {}
         self._blocks: list[Block] = []
+        """The same rows as in ``_finished``, sorted."""
         self._finished_to: datetime | None = None
+        """What finished before this moment needs not be read again."""
         self._past = list(_PAST)
+        """The parts of the past that are still to be read."""
         self._past_from = now()
-        self._loaded: dict[str, tuple[object, float, Row | None]] = {}
+        """The past is read from this moment on."""
 
     async def run(self) -> None:
-        """Look again and again until this is cancelled. A store that is away is looked at again."""
+        """Look again and again until this is cancelled, also while the store is away."""
         while True:
             began = time.monotonic()
             try:
                 await self.look()
-            except UnavailableError as away:
-                await self._show(problem=str(away))
+            except UnavailableError as error:
+                await self._show(replace(self.picture, problem=str(error)))
             # A large or slow store is not read all the time.
-            pause_s = max(EVERY_S, 3 * (time.monotonic() - began))
+            pause_s = max(LOOK_EVERY_S, 3 * (time.monotonic() - began))
             await asyncio.sleep(0.1 if self._past and not self.picture.problem else pause_s)
 
     async def changed(self, version: int) -> int:
@@ -108,86 +133,112 @@ class Watch:
             self._loaded.pop(order_id, None)
 
     async def look(self) -> None:
-        """Read everything that may have changed, and keep it as the new picture."""
+        """Read everything that may have changed, and show it as the new picture."""
         now = self._now()
-        circuits = {name: one.value for name, one in (await breakers(self._store).all()).items()}
-        known = [one.value for one in (await active_incidents(self._store).all()).values()]
-        incidents = [one for one in known if one is not None and not is_over(one, now)]
+        circuits = {
+            agent: shared.value for agent, shared in (await breakers(self._store).all()).items()
+        }
+        incidents = [
+            shared.value for shared in (await active_incidents(self._store).all()).values()
+        ]
         in_error = Block(await self._read_in_error())
-        found, oldest = await self._read_under_way({row.order_id for row in in_error})
-        under_way = Block(found)
+        rows, oldest = await self._read_under_way({row.order_id for row in in_error})
+        under_way = Block(rows)
         await self._read_finished(now)
-        # An order that was finished, and was taken up again.
-        self._drop({row.order_id for row in chain(in_error, under_way)})
+        self._drop({row.order_id for row in chain(in_error, under_way)})  # 4. Taken up again.
         for block in (in_error, under_way, *self._blocks):
             block.prepare()
             await asyncio.sleep(0)  # a page that is asked for goes first
-        failures = Counter(name for row in in_error for name in row.failed).most_common(20)
+        fingerprints = Counter(name for row in in_error for name in row.fingerprints)
         await self._show(
-            at=now,
-            in_error=in_error,
-            under_way=under_way,
-            blocks=tuple(self._blocks),
-            finished=self._finished.keys(),
-            counts=_counts((in_error, under_way, *self._blocks)),
-            failures=failures,
-            oldest=oldest,
-            circuits=circuits,
-            incidents=incidents,
-            whole=not self._past,
-            problem="",
+            Picture(
+                at=now,
+                in_error=in_error,
+                under_way=under_way,
+                blocks=tuple(self._blocks),
+                finished=self._finished.keys(),
+                counts=_counts((in_error, under_way, *self._blocks)),
+                failures=fingerprints.most_common(20),
+                oldest=oldest,
+                circuits=circuits,
+                incidents=[
+                    incident
+                    for incident in incidents
+                    if incident is not None and not is_over(incident, now)
+                ],
+                whole=not self._past,
+            )
         )
 
-    async def _show(self, **changes: object) -> None:
+    async def _show(self, picture: Picture) -> None:
+        """Keep a picture as the next version."""
         async with self._changed:
-            known = {name: getattr(self.picture, name) for name in Picture.__slots__}
-            known |= changes | {"version": self.picture.version + 1}
-            self.picture = Picture(**known)
+            self.picture = replace(picture, version=self.picture.version + 1)
             self._changed.notify_all()
 
     async def _read_in_error(self) -> list[Row]:
-        found: dict[str, Summary] = {}
+        # 1. In Error.
+        summaries: dict[str, Summary] = {}
         async for batch in finding.summaries(self._store, in_error=True, size=READ_SIZE):
-            found.update((one.order_id, one) for one in batch)
-        keys: dict[str, object] = {name: one.at for name, one in found.items()}
-        loaded = await self._load(keys, fresh_for_s=FRESH_FOR_S)
-        rows = [_known(loaded.get(name), one) for name, one in found.items()]
+            summaries.update((summary.order_id, summary) for summary in batch)
+        revisions = {order_id: summary.at for order_id, summary in summaries.items()}
+        loaded = await self._load(revisions, fresh_for_s=FRESH_FOR_S)
+        rows = [
+            _row_in_error(loaded.get(order_id), summary) for order_id, summary in summaries.items()
+        ]
         # The index row of an order that was taken up again goes a moment later than its state.
         return [row for row in rows if row.state is OrderState.ERROR]
 
     async def _read_under_way(self, in_error: set[str]) -> tuple[list[Row], StepDue | None]:
-        keys: dict[str, set[object]] = {}
+        """Return the orders under way, and the longest due step of all orders."""
+        # 2. Under way.
+        due_rows: dict[str, set[object]] = {}
         oldest: StepDue | None = None
         for shard in self._store.shards:
             for due in await self._store.due(shard, _END_OF_TIME, finding.UNDER_WAY_MAX):
                 if due.order_id and due.order_id not in in_error:
-                    keys.setdefault(due.order_id, set()).add(due)
+                    due_rows.setdefault(due.order_id, set()).add(due)
                 if isinstance(due, StepDue) and (oldest is None or due.at < oldest.at):
                     oldest = due
-        loaded = await self._load({name: frozenset(dues) for name, dues in keys.items()})
-        rows = [loaded.get(name, Row(order_id=name, state=None)) for name in keys]
-        known = {*keys, *in_error}
-        self._loaded = {name: one for name, one in self._loaded.items() if name in known}
-        under_way = [row for row in rows if row is not None and not _settled(row)]
-        return under_way, oldest
+        loaded = await self._load(
+            {order_id: frozenset(dues) for order_id, dues in due_rows.items()}
+        )
+        rows = [loaded.get(order_id, Row(order_id=order_id, state=None)) for order_id in due_rows]
+        self._loaded = {
+            order_id: entry
+            for order_id, entry in self._loaded.items()
+            if order_id in due_rows or order_id in in_error
+        }
+        return [row for row in rows if row is not None and not _is_stopped(row)], oldest
 
     async def _load(
-        self, keys: Mapping[str, object], fresh_for_s: float = float("inf")
+        self, revisions: Mapping[str, object], fresh_for_s: float = float("inf")
     ) -> dict[str, Row | None]:
-        """Return the rows of these orders, as far as they are loaded. A new key loads again."""
-        now, wanted = time.monotonic(), []
-        for name, key in keys.items():
-            known = self._loaded.get(name)
-            if known is None or known[0] != key or now - known[1] > fresh_for_s:
-                wanted.append(name)
-        wanted = wanted[:LOADS_MAX]
-        for start in range(0, len(wanted), finding.BATCH):
-            names = wanted[start : start + finding.BATCH]
-            rows = await asyncio.gather(*map(self._row, names))
-            self._loaded |= {
-                name: (keys[name], now, row) for name, row in zip(names, rows, strict=True)
-            }
-        return {name: self._loaded[name][2] for name in keys if name in self._loaded}
+        """Return the rows of these orders, as far as they are loaded. A new revision loads again.
+
+        A row is None if its order does not exist any more.
+        """
+        now = time.monotonic()
+
+        def is_fresh(order_id: str) -> bool:
+            entry = self._loaded.get(order_id)
+            return (
+                entry is not None
+                and entry.revision == revisions[order_id]
+                and now - entry.at <= fresh_for_s
+            )
+
+        stale = [order_id for order_id in revisions if not is_fresh(order_id)][:LOADED_MAX]
+        for start in range(0, len(stale), finding.BATCH):
+            order_ids = stale[start : start + finding.BATCH]
+            rows = await asyncio.gather(*map(self._row, order_ids))
+            for order_id, row in zip(order_ids, rows, strict=True):
+                self._loaded[order_id] = _Loaded(revisions[order_id], now, row)
+        return {
+            order_id: self._loaded[order_id].row
+            for order_id in revisions
+            if order_id in self._loaded
+        }
 
     async def _row(self, order_id: str) -> Row | None:
         """Return an order as a row; None if it is gone. One that is broken hides no others."""
@@ -196,15 +247,16 @@ class Watch:
                 order = await self._store.load(order_id)
             except UnavailableError:
                 raise
-            except Exception as broken:  # noqa: BLE001  rows that were changed by hand
-                log.warning("order %s cannot be read: %r", order_id, broken)
-                return Row(order_id=order_id, state=None, said=f"it cannot be read: {broken}")
+            except Exception as error:  # noqa: BLE001  rows that were changed by hand
+                log.warning("order %s cannot be read: %r", order_id, error)
+                return Row(order_id=order_id, state=None, why=f"it cannot be read: {error}")
         return row_of(order) if order is not None else None
 
     async def _read_finished(self, now: datetime) -> None:
         """Read what finished since the last look, and one more part of the past."""
+        # 3. Finished.
         since, self._finished_to = self._finished_to, now - LATE
-        if since is None:
+        if since is None:  # the first look
             since = now - self._past.pop(0)
             self._past_from = since
         elif self._past:
@@ -220,40 +272,42 @@ class Watch:
             self._past.clear()
 
     def _keep(self, rows: Mapping[str, Row]) -> None:
+        """Add finished orders, in the place of what was known of them."""
         self._drop(set(rows))
         self._finished |= rows
         self._blocks = with_rows(self._blocks, list(rows.values()))
 
-    def _drop(self, names: Iterable[str]) -> None:
-        known = {name for name in names if self._finished.pop(name, None)}
-        self._blocks = without(self._blocks, known)
+    def _drop(self, order_ids: Iterable[str]) -> None:
+        """Remove those of these orders that are among the finished ones."""
+        finished = {order_id for order_id in order_ids if self._finished.pop(order_id, None)}
+        self._blocks = without(self._blocks, finished)
 
     async def _finished_between(self, since: datetime, until: datetime | None) -> dict[str, Row]:
-        found: dict[str, Row] = {}
+        rows: dict[str, Row] = {}
         async for batch in finding.summaries(
             self._store, in_error=False, since=since, until=until, size=READ_SIZE
         ):
-            found.update((one.order_id, _row_of(one)) for one in batch)
-            if until is not None and len(found) > FINISHED_MAX:
+            rows.update((summary.order_id, _row_of_summary(summary)) for summary in batch)
+            if until is not None and len(rows) > FINISHED_MAX:
                 break
-        return found
+        return rows
 
 
 def row_of(order: Order) -> Row:
     """Return a loaded order as a row of a list."""
     failed = [step for step in order.steps if finding.is_failed(step)]
-    settled = order.stopped_at
+    errors = "; ".join(step.error.message for step in failed if step.error)
     done = {StepState.PROCESSED, StepState.COMPENSATED}
     return Row(
         order_id=order.order_id,
         state=order.process_state,
         workflow=order.details.workflow,
-        since=finding.since(order) if order.steps else settled,
+        since=finding.since(order) if order.steps else order.stopped_at,
         submitted_at=order.details.submitted_at,
         seq=order.seq,
-        failed=tuple(finding.fingerprints(order)),
-        said="; ".join(step.error.message for step in failed if step.error) or finding.doing(order),
-        done=sum(step.process_state in done for step in order.steps),
+        fingerprints=tuple(finding.fingerprints(order)),
+        why=errors or finding.doing(order),
+        steps_done=sum(step.process_state in done for step in order.steps),
         steps=len(order.steps),
         acknowledged_by=order.acknowledged_by,
         urgent=order.details.urgent,
@@ -269,25 +323,26 @@ def _counts(blocks: Iterable[Block]) -> dict[OrderState, int]:
     return {state: counts[state] for state in OrderState}
 
 
-def _row_of(one: Summary) -> Row:
-    said = f"undone: {one.undone_because}" if one.undone_because else ""
+def _row_of_summary(summary: Summary) -> Row:
+    """Return what an index row tells of an order that is not loaded."""
     return Row(
-        order_id=one.order_id,
-        state=one.process_state,
-        workflow=one.workflow,
-        since=one.at,
-        submitted_at=one.submitted_at,
-        said=said,
+        order_id=summary.order_id,
+        state=summary.process_state,
+        workflow=summary.workflow,
+        since=summary.at,
+        submitted_at=summary.submitted_at,
+        why=f"undone: {summary.undone_because}" if summary.undone_because else "",
     )
 
 
-def _known(row: Row | None, one: Summary) -> Row:
-    """Return a loaded row, or what the index row tells of an order that is not loaded."""
-    if row is None or row.state is None:
-        return replace(_row_of(one), said=row.said if row else "")
-    return row
+def _row_in_error(loaded: Row | None, summary: Summary) -> Row:
+    """Return the loaded row, or what the index row tells if the order is not or cannot be read."""
+    if loaded is None or loaded.state is None:
+        return replace(_row_of_summary(summary), why=loaded.why if loaded else "")
+    return loaded
 
 
-def _settled(row: Row) -> bool:
+def _is_stopped(row: Row) -> bool:
+    """Return whether an order is finished or in Error: it is not under way any more."""
     states = {OrderState.PROCESSED, OrderState.COMPENSATED, OrderState.REJECTED, OrderState.ERROR}
     return row.state in states

@@ -238,9 +238,7 @@ def _timed_out(order: Order, step: StepRecord, rules: Rules, now: datetime) -> D
     missing, cause = _missing(step)
     if not doing:
         text = f"no {missing} to the undo within CompleteBy, {times} times{cause}"
-        return undo_failed(
-            order, counted, fault=Fault(FaultCode.TIMED_OUT, text), rules=rules, now=now
-        )
+        return undo_failed(order, counted, Fault(FaultCode.TIMED_OUT, text), rules, now=now)
     text = f"no {missing} within CompleteBy, {times} times; its outcome is unknown{cause}"
     fault = Fault(FaultCode.TIMED_OUT, text)
     return fail(order, counted, fault, rules, now=now, decided_by=BySupervisor())

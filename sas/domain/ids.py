@@ -110,7 +110,7 @@ def reply_id(order_id: str, step: int, direction: str, epoch: int) -> str:
 
 
 def progress_id(order_id: str, step: int, direction: str, epoch: int, check: int) -> str:
-    """Return the MessageId of the progress that an agent reports at its check-th look."""
+    """Return the MessageId of the progress that an agent reports at its check of this number."""
     return f"{reply_id(order_id, step, direction, epoch)}/{check}"
 
 

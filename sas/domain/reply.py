@@ -1,8 +1,18 @@
 """Reply: what the scheduler decides when an agent answers.
 
 "The Scheduler typically communicates with an Agent using asynchronous request/response messaging."
-A reply counts only for the dispatch that is out now: a late or repeated one, or one of an older
-epoch, changes nothing.
+
+**Why a late reply changes nothing.** A request carries the step, the direction and the epoch of its
+dispatch, and so does its reply. A reply counts only for the dispatch that is out right now
+(``is_out``). For example, a step timed out and its reply comes a minute later. By then one of three
+things happened, and in none of them is that dispatch out:
+
+1. The supervisor reset the step: it is Pending, and no request is out.
+2. A scheduler claimed it again: a request is out, but of the next epoch.
+3. The undo was decided: the step is Compensating, and only the reply to an undo counts.
+
+A repeated reply finds that the first one ended its dispatch. What the late call did at the remote
+service is not lost: the next attempt has the same idempotency key, and an undo undoes it.
 """
 
 from __future__ import annotations
@@ -40,21 +50,22 @@ def answer(
     step = order.steps[reply.step]
     if reply.outcome is Outcome.WAITED and not is_cancelled(step):
         return _waited(order, step, rules, now)
-    fault = reply.fault or Fault(FaultCode.REFUSED, "the agent gave no reason")
-    if reply.direction is Direction.UNDO:
-        done = reply.outcome is Outcome.DONE
-        return (
-            undone(order, step, rules=rules, now=now, instance=instance)
-            if done
-            else undo_failed(order, step, fault=fault, rules=rules, now=now)
-        )
-    by = ByScheduler(instance)
-    if is_cancelled(step):
+    if reply.direction is Direction.DO and is_cancelled(step):
         ended = replace(step, result=reply.result) if reply.result is not None else step
-        return end_cancelled(order, ended, rules, now=now, decided_by=by)
-    if reply.outcome is Outcome.REFUSED:
-        return fail(order, step, fault, rules, now=now, decided_by=by)
-    return _done(order, replace(step, result=reply.result), rules=rules, now=now, instance=instance)
+        return end_cancelled(order, ended, rules, now=now, decided_by=ByScheduler(instance))
+    fault = reply.fault or Fault(FaultCode.REFUSED, "the agent gave no reason")
+    match reply.direction, reply.outcome:
+        case Direction.DO, Outcome.DONE:
+            step = replace(step, result=reply.result)
+            decision = _done(order, step, rules, now=now, instance=instance)
+        case Direction.UNDO, Outcome.DONE:
+            decision = undone(order, step, rules, now=now, instance=instance)
+        case Direction.UNDO, _:
+            decision = undo_failed(order, step, fault, rules, now=now)
+        case _:
+            by = ByScheduler(instance)
+            decision = fail(order, step, fault, rules, now=now, decided_by=by)
+    return decision
 
 
 def counts(order: Order, reply: Reply) -> bool:
@@ -89,7 +100,9 @@ def completed_notice(steps: Sequence[StepRecord]) -> tuple[Notify, ...]:
     return (Notify(Notice.COMPLETED),) if roll_up(steps) is OrderState.PROCESSED else ()
 
 
-def _done(order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str) -> Decision:
+def _done(
+    order: Order, step: StepRecord, rules: Rules, *, now: datetime, instance: str
+) -> Decision:
     done = step.moved(StepState.PROCESSED, now).without_failures()
     steps, requests = dispatch(with_step(order.steps, done), rules, now, instance)
     notice = (Notify(Notice.STEP_COMPLETED, step=step.number),) if rules.notify_steps else ()

@@ -52,7 +52,9 @@ def _wait_out_calls(step: StepRecord, rules: Rules, now: datetime) -> StepRecord
     return replace(step, turn=Resting(until)) if until > now else step
 
 
-def undone(order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str) -> Decision:
+def undone(
+    order: Order, step: StepRecord, rules: Rules, *, now: datetime, instance: str
+) -> Decision:
     """Decide about a confirmed undo: the undo of the steps before it, or the end."""
     done = with_step(order.steps, _compensated(step, now, UndoStatus.UNDONE))
     after, requests = dispatch(done, rules, now, instance)
@@ -73,7 +75,7 @@ def undone_by_hand(order: Order, numbers: Sequence[int], rules: Rules, now: date
 
 
 def undo_failed(
-    order: Order, step: StepRecord, fault: Fault, rules: Rules, now: datetime
+    order: Order, step: StepRecord, fault: Fault, rules: Rules, *, now: datetime
 ) -> Decision:
     """Decide about an undo that failed: Error, and an alert with the state of every undo."""
     failed = step.moved(StepState.ERROR, now, undo=UndoStatus.FAILED, error=fault)

@@ -21,7 +21,7 @@ def business(environ: Mapping[str, str] | None = None) -> Business:
         "stock": StockAgent(_service(env, "stock", "STOCK_URL")),
         "payment": PaymentAgent(_service(env, "payment", "PAYMENT_URL")),
     }
-    return Business(workflows(), agents, {"order": check})
+    return Business(workflows=workflows(), agents=agents, checks={"order": check})
 
 
 def _service(env: Mapping[str, str], name: str, setting: str) -> HttpService:

@@ -17,8 +17,8 @@ def workflows() -> Workflows:
                 name="order",
                 version=1,
                 steps=(
-                    Step("reserve", "stock", TIME, undo=Undo()),
-                    Step("pay", "payment", TIME, undo=Undo()),
+                    Step("reserve", agent="stock", time_allowed=TIME, undo=Undo()),
+                    Step("pay", agent="payment", time_allowed=TIME, undo=Undo()),
                 ),
                 on_failure=OnFailure.UNDO,
             )

@@ -26,7 +26,7 @@ def test_every_agent_has_a_function_and_a_queue(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv(name, value)
     from function_app import app  # the settings are needed for its import
 
-    functions = {one.get_function_name() for one in app.get_functions()}
+    functions = {function.get_function_name() for function in app.get_functions()}
     listed = json.loads((PROJECT / "infra" / "queues.json").read_text(encoding="utf-8"))["queues"]
     queues = {queue["name"] for queue in listed}
     for agent in orders.AGENTS:
@@ -38,7 +38,7 @@ def test_every_agent_has_a_function_and_a_queue(monkeypatch: pytest.MonkeyPatch)
 def test_the_workflows_hold_under_every_fault(agents: str) -> None:
     simulate = ["-m", "sas.cli", "sim", "--app", "orders", "--agents", agents]
     simulate += ["--seeds", "50", "--jobs", "1"]
-    ran = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *simulate], cwd=PROJECT, capture_output=True, text=True, check=False
     )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert process.returncode == 0, process.stdout + process.stderr

@@ -33,8 +33,9 @@ def go_on(project: Path) -> None:
         agents.write(f"\n\n{approver}")
     put(
         project / "orders" / "workflows.py",
-        ('Step("book-room", "hotel", TIME, after=(), undo=Undo())', room),
-        ('Step("confirm", "desk", TIME, after=("book-room", "book-flight"))', APPROVED),
+        ('Step("book-room", agent="hotel", time_allowed=TIME, after=(), undo=Undo())', room),
+        (AFTER_BOTH, f"{INDENT}),\n"),
+        (f'{INDENT}Step(\n{INDENT}    "confirm",\n', APPROVED),
     )
     put(
         project / "orders" / "__init__.py",
@@ -45,8 +46,15 @@ def go_on(project: Path) -> None:
     )
 
 
-APPROVED = """Step("approve", "approver", TIME, after=("book-room", "book-flight")),
-                    Step("confirm", "desk", TIME)"""
+INDENT = " " * 20
+AFTER_BOTH = f'{INDENT}    after=("book-room", "book-flight"),\n{INDENT}),\n'
+APPROVED = f"""{INDENT}Step(
+{INDENT}    "approve",
+{INDENT}    agent="approver",
+{INDENT}    time_allowed=TIME,
+{AFTER_BOTH}{INDENT}Step(
+{INDENT}    "confirm",
+"""
 AGENTS = """
         "hostel": BookingAgent(HttpService("hostel", address), "/rooms"),
         "approver": ApproverAgent(HttpService("approver", env["APPROVALS_URL"]), "/approvals"),

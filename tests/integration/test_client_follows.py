@@ -295,7 +295,7 @@ async def test_a_follow_survives_a_link_that_the_service_detaches(shop: Shop, wh
 async def test_the_error_says_that_the_queue_is_full_of_notifications_without_a_follower(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sas.client.receiving.KEPT_MAX", 3)
+    monkeypatch.setattr("sas.client.receiving.UNFOLLOWED_MAX", 3)
     async with shop.client() as client, asyncio.timeout(120):
         await shop.put(*(told(f"B-{n}", "completed") for n in range(3)))
         with pytest.raises(FollowError, match=r"3 notifications that no loop .* events\(\)"):

@@ -11,7 +11,7 @@ from sas.client.inbox import (
     DELIVERIES_SPARED,
     FOREIGN_WAIT_S,
     ORDERS_MAX,
-    WAIT_S,
+    OWN_WAIT_S,
     Fate,
     Follower,
     Inbox,
@@ -49,7 +49,7 @@ class Desk:
             event(order_id, notice, **members),
             now=now,
             lock_s=lock_s,
-            before=before,
+            delivery_count=before,
         )
         return self.inbox.unsettled[number]
 
@@ -74,7 +74,7 @@ def test_a_follower_gets_its_orders_whether_they_come_before_or_after_it(desk: D
     desk.come("A", "completed")
     desk.come("B", "completed")
     assert desk.read(follower) == ["A/received", "A/completed"]
-    assert desk.inbox.kept() == 3  # two of them are handed out and are completed next
+    assert desk.inbox.unfollowed() == 3  # two of them are handed out and are completed next
 
 
 def test_a_notification_is_completed_when_every_follower_has_left_or_asked_for_the_next(
@@ -103,11 +103,11 @@ def test_messages_without_a_follower_go_back_together_before_a_lock_ends(
 ) -> None:
     desk.inbox.submitted("OWN", None)
     arrival, foreign = desk.come("OWN"), desk.come("X")
-    assert desk.inbox.given_back(FOREIGN_WAIT_S - 0.1) == []
-    assert desk.inbox.given_back(FOREIGN_WAIT_S) == [arrival, foreign]
+    assert desk.inbox.to_give_back(FOREIGN_WAIT_S - 0.1) == []
+    assert desk.inbox.to_give_back(FOREIGN_WAIT_S) == [arrival, foreign]
     desk.inbox.drop(foreign)
-    assert desk.inbox.given_back(FOREIGN_WAIT_S) == []
-    assert desk.inbox.given_back(WAIT_S) == [arrival]
+    assert desk.inbox.to_give_back(FOREIGN_WAIT_S) == []
+    assert desk.inbox.to_give_back(OWN_WAIT_S) == [arrival]
     short = desk.come("Y", lock_s=2.0)
     assert desk.inbox.fate(short, 1.0) is Fate.GIVE_BACK
 
@@ -115,7 +115,7 @@ def test_messages_without_a_follower_go_back_together_before_a_lock_ends(
 def test_a_message_that_was_delivered_often_keeps_its_lock(desk: Desk) -> None:
     arrival = desk.come("X", before=DELIVERIES_SPARED)
     assert desk.inbox.fate(arrival, 1e6) is Fate.RENEW
-    assert desk.inbox.given_back(1e6) == []
+    assert desk.inbox.to_give_back(1e6) == []
 
 
 def test_a_message_that_comes_again_is_handed_out_once_and_settled_by_its_new_lock(

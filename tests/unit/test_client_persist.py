@@ -19,7 +19,7 @@ from sas.client.links import LinkError, persist, release
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "PAUSE_S", 0.01)
+    monkeypatch.setattr(links, "RETRY_PAUSE_S", 0.01)
 
 
 async def tried(error_type: type[ServiceBusError], times: int) -> int:

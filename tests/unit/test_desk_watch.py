@@ -84,14 +84,14 @@ async def test_an_acknowledgement_is_seen_after_a_while(monkeypatch: pytest.Monk
 async def test_only_so_many_orders_are_loaded_in_one_look_and_all_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watch, "LOADS_MAX", 2)
+    monkeypatch.setattr(watch, "LOADED_MAX", 2)
     system = await night()
     watcher = watching(system)
     await watcher.look()
     assert len(watcher.picture.in_error) == 3
-    assert sum(bool(row.failed) for row in watcher.picture.in_error) == 2
+    assert sum(bool(row.fingerprints) for row in watcher.picture.in_error) == 2
     await watcher.look()
-    assert all(row.failed for row in watcher.picture.in_error)
+    assert all(row.fingerprints for row in watcher.picture.in_error)
 
 
 async def test_a_store_that_is_away_leaves_the_last_picture_with_the_reason() -> None:
@@ -120,8 +120,8 @@ async def test_an_order_whose_rows_are_broken_hides_no_others() -> None:
     await watcher.look()
     by_id = {row.order_id: row for row in (*watcher.picture.in_error, *watcher.picture.under_way)}
     assert sorted(by_id) == ["10248", "10249", "10250", "10252"]
-    assert by_id["10248"].said == by_id["10252"].said
-    assert by_id["10252"].said == "it cannot be read: the row of step 1 is missing"
+    assert by_id["10248"].why == by_id["10252"].why
+    assert by_id["10252"].why == "it cannot be read: the row of step 1 is missing"
 
 
 async def test_the_oldest_due_step_is_named() -> None:
@@ -133,7 +133,7 @@ async def test_the_oldest_due_step_is_named() -> None:
     await watcher.look()
     assert watcher.picture.oldest is not None
     assert watcher.picture.oldest.order_id == "A"
-    assert {row.said for row in watcher.picture.under_way} == {"reserve is ready, pay is ready"}
+    assert {row.why for row in watcher.picture.under_way} == {"reserve is ready, pay is ready"}
 
 
 async def test_the_charts_count_each_minute_and_say_it_in_words() -> None:
@@ -163,7 +163,7 @@ async def test_pages_together_hold_each_order_once_in_the_order_of_the_sort(
     monkeypatch: pytest.MonkeyPatch, sort: str, backwards: bool, state: str
 ) -> None:
     monkeypatch.setattr(listing, "PER_PAGE", 3)
-    monkeypatch.setattr(rows, "BLOCK", 2)
+    monkeypatch.setattr(rows, "BLOCK_ROWS_MAX", 2)
     system = await night()
     for number in range(4):
         await submit(system, f"Z-{number}")
@@ -172,11 +172,11 @@ async def test_pages_together_hold_each_order_once_in_the_order_of_the_sort(
     while not watcher.picture.whole:
         await watcher.look()
     query = listing.Query(state=state, sort=f"-{sort}" if backwards else sort)
-    pages = listing.listed(watcher.picture, query).pages
+    pages = listing.list_page(watcher.picture, query).pages
     all_rows = [
         row
         for page in range(1, pages + 1)
-        for row in listing.listed(watcher.picture, replace(query, page=page)).rows
+        for row in listing.list_page(watcher.picture, replace(query, page=page)).rows
     ]
     key = SORTS[sort]
     assert [key(row) for row in all_rows] == sorted(map(key, all_rows), reverse=backwards)
@@ -188,7 +188,7 @@ async def test_pages_together_hold_each_order_once_in_the_order_of_the_sort(
 def test_a_list_of_blocks_is_what_one_sort_of_all_its_rows_would_be(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(rows, "BLOCK", 5)
+    monkeypatch.setattr(rows, "BLOCK_ROWS_MAX", 5)
     monkeypatch.setattr(listing, "PER_PAGE", 4)
     chance, now = random.Random(seed), datetime(2026, 11, 23, tzinfo=UTC)  # noqa: S311
 
@@ -226,11 +226,11 @@ def test_a_list_of_blocks_is_what_one_sort_of_all_its_rows_would_be(
             and workflow in {"", row.workflow}
             and (not age or (row.since or now) <= now - timedelta(hours=1))
         ]
-        fit.sort(key=SORTS[sort], reverse=query.order.startswith("-"))
-        view = listing.listed(picture, query)
+        fit.sort(key=SORTS[sort], reverse=query.sort_in_use.startswith("-"))
+        view = listing.list_page(picture, query)
         assert (view.total, view.pages) == (len(fit), max(1, -(-len(fit) // 4)))
         for page in range(1, view.pages + 1):
-            page_rows = listing.listed(picture, replace(query, page=page)).rows
+            page_rows = listing.list_page(picture, replace(query, page=page)).rows
             assert page_rows == fit[page * 4 - 4 : page * 4]
 
 

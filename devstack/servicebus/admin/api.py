@@ -23,7 +23,7 @@ from devstack.servicebus.wire.server import AmqpServer
 
 _STOPS_WITHIN_S = 0.1
 _log = logging.getLogger("devstack.servicebus")
-# aiohttp logs a traceback for each malformed request; the client has the answer.
+# aiohttp would log a traceback for each malformed request. The answer tells the client already.
 _aiohttp_log = logging.getLogger("devstack.servicebus.http")
 _aiohttp_log.setLevel(logging.CRITICAL)
 
@@ -42,9 +42,9 @@ class AdminServer:
         host, loop = self._server.host, asyncio.get_running_loop()
         self._listener = await loop.create_server(http, host, port)
         self._http = http
-        bound: int = self._listener.sockets[0].getsockname()[1]
-        self._address = f"http://{host}:{bound}"
-        return bound
+        bound_port: int = self._listener.sockets[0].getsockname()[1]
+        self._address = f"http://{host}:{bound_port}"
+        return bound_port
 
     async def stop(self) -> None:
         """Close the port and every connection."""

@@ -1,4 +1,4 @@
-"""The Atom/XML of the management API: queues to entries, entries to properties.
+"""The Atom/XML of the management API: writes queues as entries, reads entries as properties.
 
 Namespaces and names are those of the service. QueueDescription has the namespace itself, because
 the SDK's deserializer expects it there.
@@ -23,9 +23,15 @@ ENTRY_TYPE = "application/atom+xml;type=entry;charset=utf-8"
 FEED_TYPE = "application/atom+xml;type=feed;charset=utf-8"
 ERROR_TYPE = "application/xml; charset=utf-8"
 _READ_ONLY = {
-    "AccessedAt", "AuthorizationRules", "CountDetails", "CreatedAt", "EntityAvailabilityStatus",
-    "MessageCount", "SizeInBytes", "UpdatedAt",
-}  # fmt: skip
+    "AccessedAt",
+    "AuthorizationRules",
+    "CountDetails",
+    "CreatedAt",
+    "EntityAvailabilityStatus",
+    "MessageCount",
+    "SizeInBytes",
+    "UpdatedAt",
+}
 
 
 def read_description(body: bytes) -> QueueProperties:
@@ -39,12 +45,12 @@ def read_description(body: bytes) -> QueueProperties:
     description = root.find(f".//{{{CONNECT}}}QueueDescription")
     if description is None:
         raise ValueError("the body has no QueueDescription; this broker serves queues only")
-    given: dict[str, Any] = {}
+    properties: dict[str, Any] = {}
     for element in description:
         name = element.tag.rpartition("}")[2]
         if name not in _READ_ONLY and element.text is not None:
-            given[name] = _value(name, element.text)
-    return QueueProperties.from_official(given)
+            properties[name] = _value(name, element.text)
+    return QueueProperties.from_official(properties)
 
 
 def _value(name: str, text: str) -> Any:
@@ -90,11 +96,11 @@ def _description(queue: Queue, counts: QueueCounts) -> str:
         "TransferMessageCount": 0,
         "TransferDeadLetterMessageCount": counts.transfer_dead_letter,
     }
-    inner = "".join(f"<c:{name}>{value}</c:{name}>" for name, value in details.items())
-    plain = "".join(f"<{name}>{_text(value)}</{name}>" for name, value in fields.items())
+    counts_xml = "".join(f"<c:{name}>{value}</c:{name}>" for name, value in details.items())
+    fields_xml = "".join(f"<{name}>{_text(value)}</{name}>" for name, value in fields.items())
     return (
-        f'<QueueDescription xmlns="{CONNECT}">{plain}'
-        f'<CountDetails xmlns:c="{COUNTS}">{inner}</CountDetails></QueueDescription>'
+        f'<QueueDescription xmlns="{CONNECT}">{fields_xml}'
+        f'<CountDetails xmlns:c="{COUNTS}">{counts_xml}</CountDetails></QueueDescription>'
     )
 
 

@@ -1,8 +1,8 @@
-"""Decoding AMQP 1.0 values into plain Python values, with every length checked.
+"""Decodes AMQP 1.0 values into plain Python values, with every length checked.
 
 Symbols and strings become ``str``, every integer ``int``, timestamps milliseconds since 1970,
-arrays and lists ``list``. The decoder drops wire types: the broker echoes a value with its type
-as the raw bytes between two positions.
+arrays and lists ``list``. The wire type of a value is lost by that. So where the broker must send
+a value back with its type, it sends the raw bytes between two positions.
 
 Limits: values nest at most ``MAX_DEPTH`` deep, and a compound cannot claim more items than its
 bytes can hold. So a frame cannot make the broker allocate more than a small multiple of the
@@ -92,20 +92,20 @@ def fields(buffer: bytes, position: int) -> tuple[list[Any], int]:
     return _items(buffer, first, end=end, count=count, depth=0), end
 
 
-def spans(buffer: bytes, position: int, least: int = 0) -> list[bytes]:
-    """Cut the list at ``position`` into its items, each still encoded; add nulls up to ``least``.
+def spans(buffer: bytes, position: int, count_min: int = 0) -> list[bytes]:
+    """Cut the list at ``position`` into its items, each still encoded.
 
-    Senders leave out nulls at the end.
+    Senders leave out nulls at the end, so the result is filled with nulls up to ``count_min``.
     """
     count, first, end = compound(buffer, position)
-    found = []
+    items, start = [], first
     for _ in range(count):
-        behind = skip(buffer, first)
-        found.append(buffer[first:behind])
-        first = behind
-    if first != end:
+        item_end = skip(buffer, start)
+        items.append(buffer[start:item_end])
+        start = item_end
+    if start != end:
         raise DecodeError(f"the list at byte {position} does not fill its size")
-    return found + [b"\x40"] * (least - len(found))
+    return items + [b"\x40"] * (count_min - len(items))
 
 
 def count_values(buffer: bytes) -> int:
@@ -128,25 +128,25 @@ def _constructor(buffer: bytes, position: int) -> int:
 
 
 def _content(buffer: bytes, code: int, position: int) -> tuple[int, int]:
-    """Give start and end of a value's bytes, without its size."""
-    kind, have = code >> 4, len(buffer)
-    if kind < 10:
-        start, end = position, position + _WIDTHS[kind]
-        if kind < 4:
+    """Return start and end of a value's bytes, behind its size if it has one."""
+    category, available = code >> 4, len(buffer)  # part 1.2 calls the upper half the category
+    if category < 10:
+        start, end = position, position + _WIDTHS[category]
+        if category < 4:
             raise DecodeError(f"0x{code:02x} is not an AMQP constructor")
-    elif kind & 1:
+    elif category & 1:
         start = position + 4
-        end = start + _U32(buffer, position)[0] if start <= have else start
+        end = start + _U32(buffer, position)[0] if start <= available else start
     else:
         start = position + 1
-        end = start + buffer[position] if start <= have else start
-    if end > have:
+        end = start + buffer[position] if start <= available else start
+    if end > available:
         raise DecodeError(f"the value at byte {position - 1} is cut short")
     return start, end
 
 
 def _head(buffer: bytes, code: int, position: int) -> tuple[int, int, int]:
-    """Give the item count of a compound or an array, the position behind it, and the end."""
+    """Return the item count of a compound or an array, the position behind it, and the end."""
     start, end = _content(buffer, code, position)
     if code == 0x45:
         return 0, start, end
@@ -187,13 +187,13 @@ def _value(buffer: bytes, code: int, position: int, depth: int) -> tuple[Any, in
 def _items(buffer: bytes, position: int, end: int, count: int, depth: int) -> list[Any]:
     if depth > MAX_DEPTH:
         raise DecodeError(f"values nest more than {MAX_DEPTH} deep")
-    found = []
+    values = []
     for _ in range(count):
         value, position = decode(buffer, position, depth + 1)
-        found.append(value)
+        values.append(value)
     if position != end:
         raise DecodeError(f"a compound ends at byte {position} and not at {end} as it claims")
-    return found
+    return values
 
 
 def _array(buffer: bytes, position: int, end: int, count: int, depth: int) -> list[Any]:
@@ -202,18 +202,18 @@ def _array(buffer: bytes, position: int, end: int, count: int, depth: int) -> li
     descriptor = None
     code = _constructor(buffer, position)
     position += 1
-    described = code == 0
-    if described:
+    is_described = code == 0
+    if is_described:
         descriptor, position = decode(buffer, position, depth + 1)
         code = _constructor(buffer, position)
         position += 1
-    allowed = _MAX_ZERO_WIDTH_ITEMS if code >> 4 == 4 else end - position
-    if count > allowed:
+    count_max = _MAX_ZERO_WIDTH_ITEMS if code >> 4 == 4 else end - position
+    if count > count_max:
         raise DecodeError(f"an array claims {count} items in {end - position} bytes")
-    found = []
+    values = []
     for _ in range(count):
         value, position = _value(buffer, code, position, depth + 1)
-        found.append(Described(descriptor, value) if described else value)
+        values.append(Described(descriptor, value) if is_described else value)
     if position != end:
         raise DecodeError(f"an array ends at byte {position} and not at {end} as it claims")
-    return found
+    return values

@@ -1,7 +1,7 @@
-"""Encoding AMQP 1.0 values: each function returns bytes, and compounds join encoded values.
+"""Encodes AMQP 1.0 values: each function returns bytes, and compounds join encoded values.
 
-``uint(5)`` is the encoded unsigned integer: the code that chooses a value also shows its type on
-the wire. Rules: AMQP 1.0, part 1 (types).
+A caller chooses the wire type by the function: ``uint(5)`` and ``int64(5)`` are different bytes.
+Rules: AMQP 1.0, part 1 (types).
 """
 
 import struct

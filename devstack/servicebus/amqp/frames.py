@@ -1,4 +1,4 @@
-"""Frames: cutting a byte stream into them, and the performatives they carry.
+"""Frames: how to cut a byte stream into them, and the performatives that they carry.
 
 Rules: AMQP 1.0, part 2 (transport).
 """
@@ -41,8 +41,9 @@ def frame(
 def error(condition: str, description: str) -> bytes:
     """Encode an error with its three fields.
 
-    The info map is never empty. azure-servicebus 7.15 raises IndexError in a callback, and its
-    sends then never return, if an error has fewer than three fields or an empty info map.
+    The info map is never empty, because azure-servicebus 7.15 needs one: if an error has fewer than
+    three fields or an empty info map, the SDK raises IndexError in a callback, and its sends never
+    return.
     """
     info = encode.map_([(encode.symbol("broker"), encode.string("devstack"))])
     return encode.composite(ERROR, [encode.symbol(condition), encode.string(description), info])
@@ -67,10 +68,10 @@ def performative(body: bytes) -> tuple[int, int]:
 
 def padded(values: list[object], count: int) -> list[object]:
     """Lengthen ``values`` to ``count`` with nulls: senders leave out nulls at the end."""
-    missing = count - len(values)
-    if missing < 0:
+    nulls = count - len(values)
+    if nulls < 0:
         raise DecodeError(f"a performative has {len(values)} fields, at most {count} are defined")
-    return values + [None] * missing if missing else values
+    return values + [None] * nulls if nulls else values
 
 
 class Outcome(NamedTuple):
@@ -103,17 +104,17 @@ def _described_fields(raw: bytes) -> list[bytes]:
 
 
 def named_values(raw: bytes) -> dict[str, bytes]:
-    """Give the values of an encoded map, still encoded, by their names."""
-    found = pairs(raw, 0) if raw != encode.NULL else ()
-    return {key: value for key, _, value in found if isinstance(key, str)}
+    """Return the values of an encoded map, still encoded, by their names."""
+    entries = pairs(raw, 0) if raw != encode.NULL else ()
+    return {key: value for key, _, value in entries if isinstance(key, str)}
 
 
 class FrameReader:
     """Cuts the bytes of one connection into frames.
 
-    It refuses a frame larger than ``max_frame_bytes`` as soon as it sees the header. So it never
-    holds more than one such frame and one read of the socket. While ``expects_header`` is set, the
-    next eight bytes are a protocol header.
+    It refuses a frame larger than ``max_frame_bytes`` as soon as it sees the frame's header. So it
+    never holds more bytes than one frame of that size and one read of the socket. While
+    ``expects_header`` is set, the next eight bytes are a protocol header.
     """
 
     def __init__(
@@ -135,12 +136,12 @@ class FrameReader:
         self._position = 0
 
     def frames(self) -> Iterator[tuple[int, int, bytes]]:
-        """Take the whole frames, one by one: type, channel and body of each.
+        """Take the whole frames one after another: type, channel and body of each.
 
         Raises FramingError for an impossible size or data offset.
         """
-        buffer, start, have = self._buffer, self._position, len(self._buffer)
-        while have - start >= 8:
+        buffer, start, available = self._buffer, self._position, len(self._buffer)
+        while available - start >= 8:
             if self.expects_header:
                 self.expects_header = False
                 start = self._position = start + 8
@@ -149,7 +150,7 @@ class FrameReader:
             size, offset, frame_type, channel = _HEAD.unpack_from(buffer, start)
             self._check(size, offset, frame_type)
             end = start + size
-            if have < end:
+            if available < end:
                 return
             body = buffer[start + offset * 4 : end]
             start = self._position = end

@@ -1,4 +1,4 @@
-"""Message sections, cut but not decoded: the broker passes on sections that it need not read.
+"""Cuts a message into its sections without decoding them: the broker passes most of them on.
 
 Rules: AMQP 1.0, part 3.2 (message format), and the batch format of Service Bus
 (message-format 0x80013700: each data section is one whole encoded message).
@@ -37,8 +37,8 @@ def sections(payload: bytes) -> Iterator[Section]:
             raise DecodeError(f"a message section is expected at byte {position}")
         code, value_at = decode.decode(payload, position + 1)
         code = code if isinstance(code, int) else 0
-        early = last >= PROPERTIES and code != DELIVERY_ANNOTATIONS
-        if not HEADER <= code <= FOOTER or (code < last and early):
+        keeps_order = last >= PROPERTIES and code != DELIVERY_ANNOTATIONS
+        if not HEADER <= code <= FOOTER or (code < last and keeps_order):
             raise DecodeError(f"section {code} at byte {position} is unknown or out of order")
         if code <= APPLICATION_PROPERTIES:
             end = decode.compound(payload, value_at)[2]
@@ -49,7 +49,7 @@ def sections(payload: bytes) -> Iterator[Section]:
 
 
 def unbatch(payload: bytes) -> list[bytes]:
-    """Give the messages of a Service Bus batch. Raises DecodeError if it is not a batch."""
+    """Return the messages of a Service Bus batch. Raises DecodeError if it is not a batch."""
     messages = [
         decode.decode(payload, section.value_at)[0]
         for section in sections(payload)
@@ -67,9 +67,9 @@ def pairs(payload: bytes, value_at: int) -> Iterator[tuple[Any, bytes, bytes]]:
         raise DecodeError("a map has a key without a value")
     for _ in range(count // 2):
         key, value_position = decode.decode(payload, position)
-        behind = decode.skip(payload, value_position)
-        yield key, payload[position:behind], payload[value_position:behind]
-        position = behind
+        pair_end = decode.skip(payload, value_position)
+        yield key, payload[position:pair_end], payload[value_position:pair_end]
+        position = pair_end
     if position != end:
         raise DecodeError("a map does not fill its size")
 
@@ -79,14 +79,14 @@ def with_application_properties(bare: bytes, added: Mapping[str, bytes]) -> byte
 
     ``bare`` begins at the properties section or later. Its other bytes do not change.
     """
-    before, behind, kept = 0, 0, []
+    head_end = tail_start = 0
+    others: list[bytes] = []
     for section in sections(bare):
         if section.code == PROPERTIES:
-            before = behind = section.end
+            head_end = tail_start = section.end
         elif section.code == APPLICATION_PROPERTIES:
-            before, behind = section.start, section.end
-            kept = [raw for key, raw, _ in pairs(bare, section.value_at) if key not in added]
-    new = [encode.string(key) + value for key, value in added.items()]
-    everything = kept + new
-    encoded = encode.map_of_pairs(b"".join(everything), 2 * len(everything))
-    return bare[:before] + b"\x00\x53\x74" + encoded + bare[behind:]
+            head_end, tail_start = section.start, section.end
+            others = [raw for key, raw, _ in pairs(bare, section.value_at) if key not in added]
+    entries = others + [encode.string(key) + value for key, value in added.items()]
+    encoded = encode.map_of_pairs(b"".join(entries), 2 * len(entries))
+    return bare[:head_end] + b"\x00\x53\x74" + encoded + bare[tail_start:]

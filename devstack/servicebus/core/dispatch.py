@@ -1,11 +1,16 @@
-"""Which receiver gets the next message: any with credit, in turn; or the owner of a session.
+"""Decides which receiver gets the next message of a queue.
 
-`PlainDispatch` serves queues without sessions, `SessionDispatch` queues with sessions. Both have
-the same methods. Rules of sessions: Microsoft, "Message sessions". A session is an ordered group
-of messages; at most one receiver owns it. It exists while it has messages, state or an owner.
-The next free session is the one that has waited longest with messages and without an owner. If
-the owner closes the session, its messages come again and no delivery is counted; if the lock
-expires, a delivery is counted.
+`PlainDispatch` serves queues without sessions: the receivers with credit take turns.
+`SessionDispatch` serves queues with sessions: a message goes to the owner of its session. Both have
+the same methods.
+
+Rules of sessions (Microsoft, "Message sessions"):
+
+- A session is an ordered group of messages. At most one receiver owns it at a time.
+- It exists while it has messages, state or an owner.
+- The next free session is the one that has waited longest with messages and without an owner.
+- If the owner closes the session, its messages come again and no delivery is counted. If the
+  session's lock expires, a delivery is counted for each message that the owner had locked.
 """
 
 import heapq
@@ -17,7 +22,7 @@ from typing import Protocol
 from devstack.servicebus.core.errors import SessionCannotBeLockedError, SessionLockLostError
 from devstack.servicebus.core.message import Message
 
-#: Time that a receiver without message locks keeps its session after the lock has expired.
+#: A receiver in receive-and-delete mode keeps its session for so long after the lock's end.
 GRACE_S = 1.0
 
 
@@ -38,16 +43,19 @@ class Session:
     def ends_at(self) -> float:
         """When to take the session away from its owner.
 
-        A receiver in receive-and-delete mode holds no message lock. Like the service, the broker
-        waits a moment longer, so that a receiver that waits one lock duration can close first.
+        A receiver in receive-and-delete mode holds no message lock. For such a receiver the broker
+        waits a moment longer, like the service, so that one that waits for a whole lock duration
+        can close the session first.
         """
         presettled = self.owner is not None and self.owner.presettled
         return self.locked_until + (GRACE_S if presettled else 0)
 
 
 class Consumer(Protocol):
-    """A receiver. The queue calls it; it must not call the queue from inside these methods.
+    """A receiver, as a queue sees it.
 
+    `deliver` and `session_granted` must not call the queue, which is in the middle of its own work.
+    `session_refused` and `session_lost` may, because the queue has finished with the receiver.
     ``presettled`` means receive-and-delete: a message is removed when it is delivered.
     """
 
@@ -85,7 +93,7 @@ class MessageStore(Protocol):
         """Remove a message's lock."""
 
     def lock_ends_at(self, now: float) -> float:
-        """Say when a lock that is taken now ends."""
+        """Return the end of a lock that is taken now."""
 
     def wake(self, at: float) -> None:
         """Ask for a sweep at ``at``."""
@@ -133,29 +141,31 @@ class PlainDispatch:
 class SessionDispatch:
     """The sessions of one queue, their owners, and the receivers that wait for a session.
 
-    ``_free`` has the sessions with ready messages and without an owner, oldest first.
+    ``_owned`` has the sessions with an owner. ``_free`` has the sessions with ready messages and
+    without an owner; the one that waits longest is first (it is a dict used as an ordered set).
+    ``_waiters`` has the receivers that wait for a free session, each with its deadline.
     """
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._sessions: dict[str, Session] = {}
         self._free: dict[str, None] = {}
-        self._held: dict[str, Session] = {}
+        self._owned: dict[str, Session] = {}
         self._waiters: deque[tuple[float, Consumer]] = deque()
 
     def __iter__(self) -> Iterator[Session]:
         return iter(self._sessions.values())
 
     def open(self, session_id: str) -> Session:
-        """Give the session, a new one if it does not exist."""
+        """Return the session; create it if it does not exist."""
         session = self._sessions.get(session_id)
         if session is None:
             session = self._sessions[session_id] = Session(id=session_id)
         return session
 
     def held_by(self, session_id: str, holder: object) -> Session:
-        """Give a session that a receiver of ``holder`` owns. Raises SessionLockLostError."""
-        session = self._held.get(session_id)
+        """Return a session that a receiver of ``holder`` owns. Raises SessionLockLostError."""
+        session = self._owned.get(session_id)
         if session is None or session.owner is None or session.owner.holder is not holder:
             raise SessionLockLostError(
                 f"The lock of session '{session_id}' is not held by this connection: it has "
@@ -165,7 +175,7 @@ class SessionDispatch:
 
     def accept(self, consumer: Consumer, session_id: str, now: float) -> None:
         """Give the named session to a consumer. Raises SessionCannotBeLockedError."""
-        session = self._held.get(session_id)
+        session = self._owned.get(session_id)
         if session is not None and session.locked_until > now:
             raise SessionCannotBeLockedError(
                 f"The requested session '{session_id}' cannot be accepted. "
@@ -194,7 +204,7 @@ class SessionDispatch:
         session.owner = consumer
         session.locked_until = self._store.lock_ends_at(now)
         consumer.session = session
-        self._held[session.id] = session
+        self._owned[session.id] = session
         self._free.pop(session.id, None)
         self._store.wake(session.locked_until)
         consumer.session_granted(session)
@@ -215,10 +225,10 @@ class SessionDispatch:
         if session.owner is not None:
             session.owner.session = None
         session.owner = None
-        self._held.pop(session.id, None)
+        self._owned.pop(session.id, None)
         for message in list(session.locked.values()):
             self._store.unlock(message, now, count=count)
-        # The first message that was unlocked may have given the session to a waiting receiver.
+        # Unlocking the first message may have given the session to a waiting receiver already.
         if session.owner is None and session.ready and session.count:
             self._free[session.id] = None
             self._serve_waiters(now)
@@ -277,21 +287,22 @@ class SessionDispatch:
 
     def sweep(self, now: float) -> None:
         """End the expired locks and waits."""
-        for session in [held for held in self._held.values() if held.ends_at <= now]:
+        expired_sessions = [session for session in self._owned.values() if session.ends_at <= now]
+        for session in expired_sessions:
             self._expire(session, now)
-        late = [consumer for deadline, consumer in self._waiters if deadline <= now]
+        late_consumers = [consumer for deadline, consumer in self._waiters if deadline <= now]
         self._waiters = deque(entry for entry in self._waiters if entry[0] > now)
-        for consumer in late:
+        for consumer in late_consumers:
             consumer.session_refused()
 
     def next_due(self) -> float | None:
-        """Say when the next lock or wait ends."""
-        moments = [session.ends_at for session in self._held.values()]
+        """Return when the next lock or wait ends, or None if there is none."""
+        moments = [session.ends_at for session in self._owned.values()]
         moments += [deadline for deadline, _ in self._waiters]
         return min(moments, default=None)
 
     def expire_locks(self, now: float) -> int:
         """Let the lock of every session end at ``now``; return their number."""
-        for session in self._held.values():
+        for session in self._owned.values():
             session.locked_until = now
-        return len(self._held)
+        return len(self._owned)

@@ -2,7 +2,8 @@
 
 The broker keeps the bare message (properties, application properties, body) as the sender encoded
 it. It rewrites only the header, the annotations and, for dead letters, the application
-properties, because the broker's own facts are there.
+properties, because these hold what the broker itself has to say: for instance the delivery count,
+the sequence number and the reason of a dead letter.
 """
 
 from collections.abc import Mapping
@@ -27,14 +28,25 @@ from devstack.servicebus.amqp.sections import (
 
 _EMPTY_HEADER = encode.NULL * 4
 _SCHEDULED = "x-opt-scheduled-enqueue-time"
-#: Annotations that only the broker sets; it drops those of a sender.
+#: Annotations that only the broker sets. It drops them from what a sender sends.
 _BROKER_ANNOTATIONS = (
-    "x-opt-enqueued-time", "x-opt-sequence-number", "x-opt-message-state", "x-opt-locked-until",
-    "x-opt-enqueue-sequence-number", "x-opt-deadletter-source", "x-opt-lock-token",
-)  # fmt: skip
-_SYMBOLS = [encode.symbol(name) for name in _BROKER_ANNOTATIONS]
-_ENQUEUED_TIME, _SEQUENCE_NUMBER, _STATE, _LOCKED_UNTIL = _SYMBOLS[:4]
-_ENQUEUED_SEQUENCE, _SOURCE, _LOCK_TOKEN = _SYMBOLS[4:]
+    "x-opt-enqueued-time",
+    "x-opt-sequence-number",
+    "x-opt-message-state",
+    "x-opt-locked-until",
+    "x-opt-enqueue-sequence-number",
+    "x-opt-deadletter-source",
+    "x-opt-lock-token",
+)
+(
+    _ENQUEUED_TIME,
+    _SEQUENCE_NUMBER,
+    _STATE,
+    _LOCKED_UNTIL,
+    _ENQUEUED_SEQUENCE,
+    _SOURCE,
+    _LOCK_TOKEN,
+) = map(encode.symbol, _BROKER_ANNOTATIONS)
 _GROUP_ID = 10
 _NO_OTHER_FIELDS = encode.NULL * (_GROUP_ID - 1)
 _U32_MAX = 0xFFFFFFFF
@@ -84,29 +96,29 @@ class Message:
         spans[2] = encode.uint(min(int(ttl_s * 1000), _U32_MAX))
         self.header = b"".join(spans)
 
-    def add_properties(self, added: Mapping[str, bytes]) -> None:
+    def add_properties(self, properties: Mapping[str, bytes]) -> None:
         """Add or replace application properties, given as encoded values.
 
-        If the sender's properties are not an AMQP map, nothing can be added. The message is still
-        kept: a dead letter without its reason is better than a lost message.
+        If the sender's properties are not an AMQP map, nothing can be added. The message stays as
+        it is, because a dead letter without its reason is better than a lost message.
         """
         with suppress(DecodeError):
-            self.bare = with_application_properties(self.bare, added)
+            self.bare = with_application_properties(self.bare, properties)
 
     def add_dead_letter_reason(self, reason: str | None, description: str | None) -> None:
         """Add the dead-letter reason to the application properties."""
-        given = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
-        self.add_properties({n: encode.string(text) for n, text in given.items() if text})
+        texts = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
+        self.add_properties({name: encode.string(text) for name, text in texts.items() if text})
 
 
 def parse_message(payload: bytes) -> Message:
     """Read an encoded message. Raises DecodeError if it is not a message."""
     message = Message()
     message.size = len(payload)
-    bare: list[bytes] = []
+    bare_sections: list[bytes] = []
     for code, start, value_at, end in sections(payload):
         if code >= PROPERTIES:
-            bare.append(payload[start:end])
+            bare_sections.append(payload[start:end])
             if code == PROPERTIES:
                 _read_properties(message, payload, value_at)
         elif code == HEADER:
@@ -114,10 +126,11 @@ def parse_message(payload: bytes) -> Message:
         elif code == MESSAGE_ANNOTATIONS:
             _read_annotations(message, payload, value_at)
         else:
-            found = pairs(payload, value_at)
-            kept = [raw for key, raw, _ in found if key not in _BROKER_ANNOTATIONS]
-            message.delivery_annotations = b"".join(kept)
-    message.bare = b"".join(bare)
+            annotations = pairs(payload, value_at)
+            message.delivery_annotations = b"".join(
+                raw for key, raw, _ in annotations if key not in _BROKER_ANNOTATIONS
+            )
+    message.bare = b"".join(bare_sections)
     if message.message_id is None:
         _assign_message_id(message)
     return message
@@ -137,7 +150,7 @@ def _read_header(message: Message, payload: bytes, value_at: int) -> None:
 
 
 def _read_annotations(message: Message, payload: bytes, value_at: int) -> None:
-    kept = []
+    annotations = []
     for key, raw, value in pairs(payload, value_at):
         if key in _BROKER_ANNOTATIONS:
             continue
@@ -146,9 +159,9 @@ def _read_annotations(message: Message, payload: bytes, value_at: int) -> None:
             if moment is not None and not isinstance(moment, int):
                 raise DecodeError(f"{_SCHEDULED} must be a timestamp, not {moment!r}")
             message.scheduled_at = None if moment is None else moment / 1000
-        kept.append(raw)
-    message.annotations = b"".join(kept)
-    message.annotation_count = 2 * len(kept)
+        annotations.append(raw)
+    message.annotations = b"".join(annotations)
+    message.annotation_count = 2 * len(annotations)
 
 
 def _read_properties(message: Message, payload: bytes, value_at: int) -> None:
@@ -181,10 +194,10 @@ def read_identity(message: Message) -> None:
 def _assign_message_id(message: Message) -> None:
     message.message_id = uuid4().hex
     fields, rest = [encode.NULL], message.bare
-    first = next(sections(message.bare), None)
-    if first is not None and first.code == PROPERTIES:
-        fields = decode.spans(message.bare, first.value_at) or fields
-        rest = message.bare[first.end :]
+    section = next(sections(message.bare), None)
+    if section is not None and section.code == PROPERTIES:
+        fields = decode.spans(message.bare, section.value_at) or fields
+        rest = message.bare[section.end :]
     fields[0] = encode.string(message.message_id)
     message.bare = encode.composite(PROPERTIES, fields) + rest
 
@@ -196,25 +209,25 @@ def encode_message(message: Message) -> bytes:
     """
     header = message.header + encode.uint(message.delivery_count)
     head = b"\x00\x53\x70\xc0" + bytes((1 + len(header), 5)) + header
-    added = [
+    broker_annotations = [
         _ENQUEUED_TIME + encode.timestamp(message.enqueued_at),
         _SEQUENCE_NUMBER + encode.int64(message.sequence),
         _STATE + encode.int32(message.state),
     ]
     delivery_annotations = message.delivery_annotations
     if message.token is not None:
-        added.append(_LOCKED_UNTIL + encode.timestamp(message.locked_until))
+        broker_annotations.append(_LOCKED_UNTIL + encode.timestamp(message.locked_until))
         delivery_annotations += _LOCK_TOKEN + encode.uuid(UUID(bytes_le=message.token))
     if message.enqueued_sequence is not None:
-        added.append(_ENQUEUED_SEQUENCE + encode.int64(message.enqueued_sequence))
+        broker_annotations.append(_ENQUEUED_SEQUENCE + encode.int64(message.enqueued_sequence))
     if message.dead_letter_source is not None:
-        added.append(_SOURCE + encode.string(message.dead_letter_source))
-    annotations = message.annotations + b"".join(added)
+        broker_annotations.append(_SOURCE + encode.string(message.dead_letter_source))
+    annotations = message.annotations + b"".join(broker_annotations)
     if delivery_annotations:
-        values = decode.count_values(delivery_annotations)
+        count = decode.count_values(delivery_annotations)
         head += encode.described(
-            DELIVERY_ANNOTATIONS, encode.map_of_pairs(delivery_annotations, values)
+            DELIVERY_ANNOTATIONS, encode.map_of_pairs(delivery_annotations, count)
         )
-    values = message.annotation_count + 2 * len(added)
-    head += encode.described(MESSAGE_ANNOTATIONS, encode.map_of_pairs(annotations, values))
+    count = message.annotation_count + 2 * len(broker_annotations)
+    head += encode.described(MESSAGE_ANNOTATIONS, encode.map_of_pairs(annotations, count))
     return head + message.bare

@@ -39,8 +39,8 @@ class Namespace:
         return len(self._queues)
 
     def every_queue(self) -> list[Queue]:
-        """Give every queue and every dead-letter queue."""
-        return [one for queue in self for one in (queue, *queue.parts)]
+        """Return every queue, each with its dead-letter queues."""
+        return [member for queue in self for member in (queue, *queue.parts)]
 
     def create(
         self, name: str, properties: QueueProperties | None = None, now: float = 0.0
@@ -66,10 +66,10 @@ class Namespace:
         Sessions and duplicate detection cannot be changed after creation, as in the service.
         """
         queue = self.queue(name)
-        old = queue.properties
-        if properties.requires_session != old.requires_session:
+        current = queue.properties
+        if properties.requires_session != current.requires_session:
             raise ValueError("RequiresSession cannot be changed; delete the queue and create it")
-        if properties.requires_duplicate_detection != old.requires_duplicate_detection:
+        if properties.requires_duplicate_detection != current.requires_duplicate_detection:
             raise ValueError("RequiresDuplicateDetection cannot be changed after creation")
         self.check_forwarding(name, properties)
         for part in queue.parts:
@@ -83,7 +83,8 @@ class Namespace:
         queue = self.queue(name)
         del self._queues[name.lower()]
         self.journal.queue_deleted(queue)
-        # Links may still release their messages. The deleted queue must not record that.
+        # Links may still release messages of the deleted queue. With a namespace of its own, whose
+        # journal keeps nothing, the queue records none of that in the data.
         for part in (queue, *queue.parts):
             part.namespace, part.wake_at = Namespace(), None
         return queue
@@ -108,12 +109,12 @@ class Namespace:
         """Find a queue by name. Raises EntityNotFoundError, and logs similar names."""
         queue = self._queues.get(name.lower())
         if queue is None:
-            near = difflib.get_close_matches(name.lower(), self._queues, n=3)
+            similar = difflib.get_close_matches(name.lower(), self._queues, n=3)
             _log.warning(
                 "a client asked for queue '%s', which does not exist; %s",
                 name[:300],
-                "similar names: " + ", ".join(self._queues[other].name for other in near)
-                if near
+                "similar names: " + ", ".join(self._queues[other].name for other in similar)
+                if similar
                 else f"none of the {len(self)} queues has a similar name",
             )
             raise EntityNotFoundError(
@@ -181,7 +182,7 @@ class Namespace:
         self.due_changed = True
 
     def next_due(self) -> float | None:
-        """Say when to call `tick`."""
+        """Return the time of the next `tick`, or None if no sweep is planned."""
         moments = (queue.wake_at for queue in self.every_queue())
         return min((at for at in moments if at is not None), default=None)
 
@@ -191,6 +192,6 @@ class Namespace:
         for queue in self.every_queue():
             if queue.wake_at is not None and queue.wake_at <= now:
                 queue.wake_at = None
-                again = queue.sweep(now)
-                if again is not None:
-                    queue.wake(max(again, now + 0.001))
+                next_sweep = queue.sweep(now)
+                if next_sweep is not None:
+                    queue.wake(max(next_sweep, now + 0.001))

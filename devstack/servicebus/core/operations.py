@@ -1,7 +1,8 @@
 """What clients may do with single messages: settle, renew, peek, cancel, receive by number.
 
-The operations on a lock token raise MessageLockLostError (SessionLockLostError on a queue with
-sessions) if the lock is not held, and then change nothing.
+The operations on a lock token raise MessageLockLostError, or SessionLockLostError on a queue with
+sessions, if no unexpired lock has that token. They change nothing then. So of two receivers that
+believe they hold the same message, only the one whose lock is valid can settle it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,24 +20,24 @@ Changes = Mapping[str, bytes] | None
 
 def complete(queue: Queue, token: bytes, now: float) -> None:
     """Remove the message: it was processed."""
-    queue.remove(held(queue, token, now))
+    queue.remove(locked_message(queue, token, now))
 
 
 def abandon(queue: Queue, token: bytes, now: float, changes: Changes = None) -> None:
-    """Make the message available again, and count the delivery."""
-    message = held(queue, token, now)
+    """Make the message available again. This counts as a delivery."""
+    message = locked_message(queue, token, now)
     _change(queue, message, changes)
     queue.unlock(message, now, count=True)
 
 
 def release(queue: Queue, token: bytes, now: float) -> None:
-    """Make the message available again, and do not count the delivery."""
-    queue.unlock(held(queue, token, now), now, count=False)
+    """Make the message available again. This does not count as a delivery."""
+    queue.unlock(locked_message(queue, token, now), now, count=False)
 
 
 def defer(queue: Queue, token: bytes, now: float, changes: Changes = None) -> None:
     """Set the message aside until a client receives it by its sequence number."""
-    message = held(queue, token, now)
+    message = locked_message(queue, token, now)
     _change(queue, message, changes)
     message.state = MessageState.DEFERRED
     queue.unlock(message, now, count=False)
@@ -51,7 +52,7 @@ def dead_letter(
     changes: Changes = None,
 ) -> None:
     """Move the message to the dead letters, with the reason in its application properties."""
-    message = held(queue, token, now)
+    message = locked_message(queue, token, now)
     if queue.dead_letters is None:
         raise errors.NotAllowedError(
             f"'{queue.name}' holds dead letters already: complete, abandon or defer the message"
@@ -60,14 +61,15 @@ def dead_letter(
     queue.move_to_dead_letters(message, now, reason, description)
 
 
-def held(queue: Queue, token: bytes, now: float) -> Message:
-    """Give the message that a lock token locks."""
+def locked_message(queue: Queue, token: bytes, now: float) -> Message:
+    """Return the message that the token locks. Raises as the module says."""
+    # Step 6 of queue.py. The time is tested too, because the sweep may come a moment late.
     message = queue.locked.get(token)
     if message is None or (message.locked_until <= now and queue.sessions is None):
-        lost = (
+        error_class = (
             errors.MessageLockLostError if queue.sessions is None else errors.SessionLockLostError
         )
-        raise lost(
+        raise error_class(
             "The lock supplied is invalid. Either the lock expired, or the message has already "
             f"been removed from queue '{queue.name}'."
         )
@@ -83,7 +85,7 @@ def _change(queue: Queue, message: Message, changes: Changes) -> None:
 
 def renew(queue: Queue, tokens: Iterable[bytes], now: float) -> list[float]:
     """Renew all locks or none; return their new ends."""
-    messages = [held(queue, token, now) for token in tokens]
+    messages = [locked_message(queue, token, now) for token in tokens]
     for message in messages:
         queue.lock_until(message, queue.lock_ends_at(now))
         queue.namespace.journal.changed(queue, message)
@@ -92,20 +94,22 @@ def renew(queue: Queue, tokens: Iterable[bytes], now: float) -> list[float]:
 
 def cancel(queue: Queue, sequences: Iterable[int]) -> None:
     """Cancel all these scheduled messages or none. Raises MessageNotFoundError."""
-    messages = [queue.messages.get(sequence) for sequence in sequences]
-    found = [m for m in messages if m is not None and m.state is MessageState.SCHEDULED]
-    if len(found) != len(messages):
+    candidates = [queue.messages.get(sequence) for sequence in sequences]
+    messages = [m for m in candidates if m is not None and m.state is MessageState.SCHEDULED]
+    if len(messages) != len(candidates):
         raise errors.MessageNotFoundError(
             f"not all of these messages are scheduled on queue '{queue.name}': they were "
             "enqueued or cancelled already"
         )
-    for message in found:
+    for message in messages:
         queue.remove(message)
 
 
-def deferred(queue: Queue, sequences: Iterable[int], session_id: str | None) -> list[Message]:
-    """Give deferred messages without a lock. Raises MessageNotFoundError for any other."""
-    found = []
+def deferred_messages(
+    queue: Queue, sequences: Iterable[int], session_id: str | None
+) -> list[Message]:
+    """Return deferred messages that have no lock. Raises MessageNotFoundError for any other."""
+    messages = []
     for sequence in sequences:
         message = queue.messages.get(sequence)
         if (
@@ -118,30 +122,34 @@ def deferred(queue: Queue, sequences: Iterable[int], session_id: str | None) -> 
                 f"Failed to lock one or more specified messages: queue '{queue.name}' has no "
                 f"deferred message {sequence} without a lock"
             )
-        found.append(message)
-    return found
+        messages.append(message)
+    return messages
 
 
-def peek(queue: Queue, first: int, count: int, session_id: str | None, now: float) -> list[Message]:
-    """Give up to ``count`` messages from sequence number ``first`` on, in any state.
+def peek(
+    queue: Queue, first_sequence: int, *, count: int, session_id: str | None, now: float
+) -> list[Message]:
+    """Return up to ``count`` messages from sequence number ``first_sequence`` on, in any state.
 
     The answer is cut at `PEEK_MAX_BYTES`, but has at least one message if there is one.
     """
-    found: list[Message] = []
+    messages: list[Message] = []
     size = 0
-    for message in islice(_visible(queue, first, session_id, now), count):
+    for message in islice(_visible(queue, first_sequence, session_id, now), count):
         size += message.size
-        if found and size > PEEK_MAX_BYTES:
+        if messages and size > PEEK_MAX_BYTES:
             break
-        found.append(message)
-    return found
+        messages.append(message)
+    return messages
 
 
-def _visible(queue: Queue, first: int, session_id: str | None, now: float) -> Iterator[Message]:
-    for sequence in sorted(number for number in queue.messages if number >= first):
+def _visible(
+    queue: Queue, first_sequence: int, session_id: str | None, now: float
+) -> Iterator[Message]:
+    for sequence in sorted(number for number in queue.messages if number >= first_sequence):
         message = queue.messages[sequence]
         if session_id is not None and message.session_id != session_id:
             continue
-        expired = message.expires_at is not None and message.expires_at <= now
-        if not expired or message.token is not None or message.state is MessageState.DEFERRED:
+        is_expired = message.expires_at is not None and message.expires_at <= now
+        if not is_expired or message.token is not None or message.state is MessageState.DEFERRED:
             yield message

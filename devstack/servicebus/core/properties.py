@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,258}[A-Za-z0-9_])?")
 
 
 class EntityStatus(Enum):
-    """Whether clients may send to a queue and receive from it."""
+    """The status of a queue: whether clients may send to it and receive from it."""
 
     ACTIVE = "Active"
     DISABLED = "Disabled"
@@ -67,32 +67,33 @@ class QueueProperties:
     status: EntityStatus = _property("Status", EntityStatus.ACTIVE)  # noqa: RUF009 (immutable)
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value, official = getattr(self, one.name), _OFFICIAL[one.name]
-            if one.metadata["limits"] is not None:
-                _check_number(one.name, value, *one.metadata["limits"])
-            if isinstance(one.default, bool) and not isinstance(value, bool):
+        for attribute in fields(self):
+            name, limits = attribute.name, attribute.metadata["limits"]
+            value, official = getattr(self, name), _OFFICIAL[name]
+            if limits is not None:
+                _check_number(name, value, *limits)
+            if isinstance(attribute.default, bool) and not isinstance(value, bool):
                 text = f"{official} is true or false, not {value!r}"
                 raise ValueError(text)  # noqa: TRY004 (one kind of error for every wrong value)
-            if one.name.startswith("forward") and not isinstance(value, str):
+            if name.startswith("forward") and not isinstance(value, str):
                 raise ValueError(f"{official} is the name of a queue or empty")
         if self.forward_to and self.requires_session:
             raise ValueError("a queue that requires sessions cannot forward; drop one of the two")
 
     @classmethod
-    def from_official(cls, given: Mapping[str, Any]) -> "QueueProperties":
+    def from_official(cls, properties: Mapping[str, Any]) -> "QueueProperties":
         """Read the names that the emulator's Config.json and the management API use.
 
         Raises ValueError for an unknown name or an invalid value.
         """
         values: dict[str, Any] = {}
-        for official, value in given.items():
+        for official, value in properties.items():
             name = _FROM_OFFICIAL.get(official.lower())
             if name is None:
                 if official.lower() in _ACCEPTED_AND_IGNORED:
                     continue
-                known = ", ".join(sorted(_OFFICIAL.values()))
-                raise ValueError(f"{official!r} is not a property of a queue; known are {known}")
+                names = ", ".join(sorted(_OFFICIAL.values()))
+                raise ValueError(f"{official!r} is not a property of a queue; known are {names}")
             if name in values:
                 raise ValueError(f"{official} is there twice, in two spellings; remove one")
             values[name] = _read(official, name, value)
@@ -100,16 +101,16 @@ class QueueProperties:
 
     def to_official(self) -> dict[str, Any]:
         """Write the official names, durations as ISO 8601."""
-        written: dict[str, Any] = {}
+        properties: dict[str, Any] = {}
         for name, value in asdict(self).items():
             if name.endswith("_s"):
-                written[_OFFICIAL[name]] = format_duration(value)
+                properties[_OFFICIAL[name]] = format_duration(value)
             else:
-                written[_OFFICIAL[name]] = value.value if isinstance(value, Enum) else value
-        return written
+                properties[_OFFICIAL[name]] = value.value if isinstance(value, Enum) else value
+        return properties
 
     def for_dead_letters(self) -> "QueueProperties":
-        """Give the properties of this queue's dead-letter queue: its messages never expire."""
+        """Return the properties of this queue's dead-letter queue, whose messages never expire."""
         return replace(
             self,
             requires_session=False,
@@ -152,7 +153,9 @@ def _read(official: str, name: str, value: Any) -> Any:
     return value
 
 
-_OFFICIAL = {one.name: one.metadata["official"] for one in fields(QueueProperties)}
+_OFFICIAL = {
+    attribute.name: attribute.metadata["official"] for attribute in fields(QueueProperties)
+}
 _FROM_OFFICIAL = {official.lower(): name for name, official in _OFFICIAL.items()}
 _ACCEPTED_AND_IGNORED = {
     "autodeleteonidle", "enablebatchedoperations", "enableexpress", "enablepartitioning",
@@ -168,9 +171,9 @@ def parse_duration(text: str) -> float:
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None or text.endswith(("P", "T")):
         raise ValueError(f"{text!r} is not an ISO 8601 duration such as PT30S, PT1M, PT1H or P1D")
-    part = {name: float(value) for name, value in match.groupdict(default="0").items()}
-    whole = part["days"] * 86400 + part["hours"] * 3600 + part["minutes"] * 60
-    return whole + part["seconds"]
+    parts = {name: float(value) for name, value in match.groupdict(default="0").items()}
+    minutes_s = parts["days"] * 86400 + parts["hours"] * 3600 + parts["minutes"] * 60
+    return minutes_s + parts["seconds"]
 
 
 def format_duration(seconds: float) -> str:

@@ -9,9 +9,56 @@ The life of a message, and the events that move it:
                                                +-> dead-lettered, or delivered too often
     time to live is over, and no lock is held: dead-lettered or removed
 
-Every method takes ``now`` in seconds since 1970. A lock outlives the link that took it. `sweep`
-ends expired locks; the namespace calls it at the time that the queue asked for with `wake`.
-What a receiver may do with single messages is in operations.py.
+Theory of operation. The numbers stand again at the steps in the code, step 6 in operations.py.
+
+1. *Admit.* A send brings one message or a batch. The queue checks every message before it changes
+   anything, so it takes the whole batch or none of it. The sender is told of a refusal and still
+   has its messages.
+2. *Number.* An accepted message gets the next sequence number. A sender that lost our
+   acknowledgement sends the message again. With duplicate detection the message-id is in the
+   history, so the queue drops the copy and acknowledges it like the first. Without it there are two
+   messages: Service Bus promises "at least once", and so do we.
+3. *Add.* `index` makes the message part of the queue, and the journal records it, before a receiver
+   can get it. A message with a time in the future waits as SCHEDULED, and gets a new number at that
+   time. A queue that forwards passes the message on. If the target cannot take it, the message goes
+   to the transfer dead letters with the reason.
+4. *Offer.* The dispatch keeps a heap of the numbers of the ready messages. A number in the heap
+   says only that a message may be ready: `take_ready` skips the numbers of removed messages, and
+   leaves expired messages to the sweep. Whatever makes a message ready offers it, so that none
+   stays behind.
+5. *Deliver.* The queue locks the message under a new token, or removes it for a receiver in
+   receive-and-delete mode, and only then hands it to the receiver. The message stays in the queue
+   until it is settled. If the receiver crashes, its lock ends by itself (8). In receive-and-delete
+   mode a crash can lose the message; the receiver chose that.
+6. *Settle.* A receiver settles a message by its token (operations.py), while the lock lasts. A
+   receiver that is too late gets an error, because another one may have the message already.
+7. *Unlock.* A message that was abandoned, or whose lock ended, is offered again (4), and `unlock`
+   counts the delivery. At the maximum the message goes to the dead letters, so that a poison
+   message does not come back for ever. A message that never reached its receiver is released
+   without a count.
+8. *Sweep.* Locks end, messages expire and scheduled messages become ready by time. `_due` is a heap
+   of (time, number): a reminder to look at a message, and not a fact. The sweep reads the message
+   itself. A renewed lock leaves an old reminder behind, at which nothing is due. So the rule is:
+   whoever sets a time on a message plans a reminder for it. The locks of a session are the
+   exception: the session's dispatch knows when they end.
+9. *Record.* Each change is recorded in the journal by the method that makes it, and is durable at
+   the next commit. No byte that tells a client of the change leaves before (see storage.py).
+
+Who writes and who reads: everything runs on one event loop, and no method awaits. So a method sees
+no half-done change of another one. The callers are the links and requests of all connections, the
+timer that sweeps, and the management port.
+
+- ``messages``, ``bytes``, ``scheduled_count``: only `index` and `remove` write them. All read them.
+- ``locked`` and a message's ``token``: written together by `lock`, `restore_lock` and `_drop_lock`;
+  a message has a token exactly while it is in ``locked``.
+- ``last_sequence``: written by `accept`, `_enqueue_scheduled`, `move_to_dead_letters`, and by the
+  recovery after a restart. It never decreases.
+- a message's ``state``: written by the queue, by `operations.defer`, and by the recovery.
+- ``history``: written by `accept` and by the recovery.
+- ``_due``: written by `_plan` and `sweep`.
+- ``wake_at``: the namespace writes it, in answer to `wake`; `wake` reads it.
+
+Every method takes ``now`` in seconds since 1970. A lock outlives the link that took it.
 """
 
 import heapq
@@ -28,9 +75,9 @@ _DUE_MAX = 1024
 
 
 class Journal:
-    """The changes that must survive a crash. This one keeps nothing; see `SqliteJournal`.
+    """Records the changes that must survive a crash (step 9). None is durable before the commit.
 
-    No change is durable before the commit.
+    This class keeps nothing, for a broker without a data directory. See `SqliteJournal`.
     """
 
     def stored(self, queue: "Queue", message: Message) -> None:
@@ -74,7 +121,8 @@ class QueueOwner(Protocol):
 class Queue:
     """The messages of one queue.
 
-    ``parts`` are its dead letters, and the messages that could not be forwarded; they have none.
+    ``parts`` are two more queues: its dead letters, and the messages that it could not forward
+    (the transfer dead letters). These have no parts themselves.
     """
 
     def __init__(
@@ -109,6 +157,7 @@ class Queue:
         A duplicate within the window is dropped; its number is that of the first one.
         Raises EntityDisabledError, QuotaExceededError, MessageSizeExceededError, NotAllowedError.
         """
+        # 1. Nothing is changed before every message is checked.
         self.check_sendable()
         self.check_admission(messages)
         self.accessed_at = now
@@ -117,10 +166,11 @@ class Queue:
     def accept(self, message: Message, now: float, hops: int = 0) -> int:
         """Add one admitted message; return its sequence number."""
         settings = self.properties
+        # 2. A duplicate is acknowledged with the number of the first message.
         if settings.requires_duplicate_detection:
-            first = self.history.find(message.message_id, now, settings.duplicate_window_s)
-            if first is not None:
-                return first
+            first_sequence = self.history.find(message.message_id, now, settings.duplicate_window_s)
+            if first_sequence is not None:
+                return first_sequence
         self.last_sequence += 1
         sequence = message.sequence = self.last_sequence
         if settings.requires_duplicate_detection:
@@ -130,6 +180,7 @@ class Queue:
             message.enqueued_at = now
         if settings.default_ttl_s < FOREVER_S:
             message.limit_ttl(settings.default_ttl_s)
+        # 3. A scheduled message is counted and recorded, but not offered.
         if message.scheduled_at is not None and message.scheduled_at > now:
             message.state = MessageState.SCHEDULED
             self.index(message)
@@ -145,13 +196,17 @@ class Queue:
         self.insert(message, now, hops)
 
     def insert(self, message: Message, now: float, hops: int = 0) -> None:
-        """Add or forward a message that has its number: new, dead, or not sent whole."""
+        """Add or forward a message that has its number.
+
+        It is new, a dead letter, or one that a presettled receiver did not get whole.
+        """
+        # 3. The queue and the journal have the message before a receiver can get it.
         if self.properties.forward_to:
             self.namespace.forward(self, message, now, hops)
             return
         self.index(message)
         self.namespace.journal.stored(self, message)
-        self.dispatch.offer(message, now)
+        self.dispatch.offer(message, now)  # 4.
 
     def index(self, message: Message) -> None:
         """Add a message to the counts, its session and the due times."""
@@ -179,6 +234,7 @@ class Queue:
 
     def take_ready(self, ready: list[int], now: float) -> Message | None:
         """Pop the next message of ``ready`` that can be delivered; `sweep` handles expired ones."""
+        # 4. A number may be that of a message that was removed meanwhile.
         while ready:
             message = self.messages.get(heapq.heappop(ready))
             if message is None:
@@ -191,6 +247,7 @@ class Queue:
 
     def deliver(self, consumer: Consumer, message: Message, now: float) -> None:
         """Lock a message, or remove it for a presettled consumer, and deliver it."""
+        # 5. The lock or the removal is recorded before the consumer gets the message.
         token = self.namespace.new_token()
         if consumer.presettled:
             self.remove(message)
@@ -216,7 +273,7 @@ class Queue:
         self._plan(at, message)
 
     def lock_ends_at(self, now: float) -> float:
-        """Say when a lock that is taken now ends."""
+        """Return the end of a lock that is taken now."""
         return now + self.properties.lock_duration_s
 
     def remove(self, message: Message) -> None:
@@ -239,16 +296,18 @@ class Queue:
 
     def unlock(self, message: Message, now: float, *, count: bool) -> None:
         """Remove the lock; dead-letter a message that was delivered too often."""
+        # 7. The dead letters have no dead letters of their own: there the count has no limit.
         if message.token is not None:
             self._drop_lock(message, message.token)
         if count:
             message.delivery_count += 1
             limit = self.properties.max_delivery_count
             if self.dead_letters is not None and message.delivery_count >= limit:
-                text = f"Message could not be consumed after {message.delivery_count} "
-                self.move_to_dead_letters(
-                    message, now, "MaxDeliveryCountExceeded", text + "delivery attempts."
+                description = (
+                    f"Message could not be consumed after {message.delivery_count} delivery "
+                    "attempts."
                 )
+                self.move_to_dead_letters(message, now, "MaxDeliveryCountExceeded", description)
                 return
         self.namespace.journal.changed(self, message)
         if message.state is MessageState.DEFERRED:
@@ -273,17 +332,18 @@ class Queue:
         message.enqueued_sequence = message.enqueued_sequence or message.sequence
         message.expires_at = message.ttl_s = message.scheduled_at = None
         message.state = MessageState.ACTIVE
-        dead = self.dead_letters
-        if not self.namespace.forward_dead(self, message, now) and dead is not None:
-            dead.last_sequence = max(dead.last_sequence, message.sequence)
-            dead.insert(message, now)
+        dead_letters = self.dead_letters
+        if not self.namespace.forward_dead(self, message, now) and dead_letters is not None:
+            dead_letters.last_sequence = max(dead_letters.last_sequence, message.sequence)
+            dead_letters.insert(message, now)
 
     def _plan(self, at: float, message: Message) -> None:
-        """Look at a message again at ``at``.
+        """Remind the sweep of a message at ``at``.
 
-        Entries of what is over are dropped when they are most of the heap. So a queue with a time
+        Reminders of what is over are dropped when they are most of the heap. So a queue with a time
         to live of an hour does not remember an hour's traffic.
         """
+        # 8. Each time that is set on a message passes here, except the lock of a session.
         heapq.heappush(self._due, (at, message.sequence))
         if len(self._due) > _DUE_MAX + 4 * len(self.messages):
             self._due = [entry for entry in self._due if self._is_due(*entry)]
@@ -306,17 +366,18 @@ class Queue:
         """Do what is due; return the time of the next sweep, None for no sweep."""
         if self.sessions is not None:
             self.sessions.sweep(now)
+        # 8. A reminder may be outdated: the message itself says what is due.
         while self._due and (self._due[0][0] <= now or not self._is_due(*self._due[0])):
             message = self.messages.get(heapq.heappop(self._due)[1])
             if message is not None:
-                self._look_at(message, now)
+                self._do_due(message, now)
         moments = [at for at, _ in self._due[:1]]
         if self.sessions is not None and (at := self.sessions.next_due()) is not None:
             moments.append(at)
         return min(moments, default=None)
 
-    def _look_at(self, message: Message, now: float) -> None:
-        """Do what is due for one message. A session ends the locks of its own messages."""
+    def _do_due(self, message: Message, now: float) -> None:
+        """Do what is due for a message, if anything. A session ends the locks of its messages."""
         if message.state is MessageState.SCHEDULED:
             if message.scheduled_at is not None and message.scheduled_at <= now:
                 self._enqueue_scheduled(message, now)
@@ -346,8 +407,8 @@ class Queue:
         if message.state is not MessageState.ACTIVE:
             return
         if self.properties.dead_letter_on_expiration and self.dead_letters is not None:
-            text = "The message expired and was dead lettered."
-            self.move_to_dead_letters(message, now, "TTLExpiredException", text)
+            description = "The message expired and was dead lettered."
+            self.move_to_dead_letters(message, now, "TTLExpiredException", description)
         else:
             self.remove(message)
 
@@ -361,12 +422,12 @@ class Queue:
         """Forward the ready messages if the queue forwards."""
         if not self.properties.forward_to:
             return
-        waiting = [
+        ready_messages = [
             message
             for message in self.messages.values()
             if message.token is None and message.state is MessageState.ACTIVE
         ]
-        for message in waiting:
+        for message in ready_messages:
             self.remove(message)
             self.namespace.forward(self, message, now, 0)
 
@@ -431,23 +492,23 @@ class Queue:
 
 
 class DuplicateHistory:
-    """The message-ids of the duplicate detection window, and their sequence numbers."""
+    """The message-ids of the duplicate detection window, each with its time and sequence number."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[Any, tuple[float, int]] = OrderedDict()
+        self._entries: OrderedDict[Any, tuple[float, int]] = OrderedDict()
 
     def find(self, message_id: Any, now: float, window_s: float) -> int | None:
-        """Give the sequence number of the first message with this id, None for a new id."""
-        while self._seen and next(iter(self._seen.values()))[0] <= now - window_s:
-            self._seen.popitem(last=False)
-        found = self._seen.get(message_id)
-        return None if found is None else found[1]
+        """Return the sequence number of the first message with this id, None for a new id."""
+        while self._entries and next(iter(self._entries.values()))[0] <= now - window_s:
+            self._entries.popitem(last=False)
+        entry = self._entries.get(message_id)
+        return None if entry is None else entry[1]
 
     def remember(self, message_id: Any, now: float, sequence: int) -> None:
-        """Record an id, or that it came again."""
-        self._seen[message_id] = (now, sequence)
-        self._seen.move_to_end(message_id)
+        """Record an id, or that it came again after its window."""
+        self._entries[message_id] = (now, sequence)
+        self._entries.move_to_end(message_id)
 
     def oldest_sequence(self) -> int:
-        """Give the smallest sequence number in the history, 0 if it is empty."""
-        return next(iter(self._seen.values()), (0.0, 0))[1]
+        """Return the smallest sequence number in the history, 0 if it is empty."""
+        return next(iter(self._entries.values()), (0.0, 0))[1]

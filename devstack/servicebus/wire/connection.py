@@ -1,4 +1,46 @@
-"""One TCP connection: protocol headers, SASL, open, and frames to their sessions."""
+"""One TCP connection: protocol headers, SASL, open, and frames to their sessions.
+
+Theory of operation. The numbers stand again at the steps in the code.
+
+1. *Open.* A client sends a protocol header, negotiates SASL, sends the header again and opens. The
+   broker accepts any SASL mechanism; rights come later, with tokens. A client that speaks something
+   else is answered and closed. A connection above the limit is refused only after its open, because
+   before that there is no frame that could carry the reason.
+2. *Read.* asyncio calls `data_received` with the bytes of one read. Each whole frame is carried out
+   at once and to its end, without an await. The answers collect in the `Output` of the connection.
+   Messages that other connections get because of this read collect in theirs. At the end of the
+   read `Context.flush` commits the changes, and then writes every output. So no client learns of a
+   change that a crash could undo (storage.py).
+3. *Error.* A frame that is not correct AMQP closes this connection with an error, and no other.
+   What the earlier frames of the read did is complete. It is committed, and acknowledged before the
+   close.
+4. *Slow peer.* A peer that does not read would make the broker collect bytes without end. When the
+   write buffer is full, the output is ``blocked``: the sessions keep messages back, and the broker
+   reads no more requests of this peer. When the peer has read, both continue.
+5. *Silent peer.* The broker sends an empty frame twice in the peer's idle timeout. It ends a
+   connection that was idle too long, that stalled, or that did not open in time.
+6. *End.* However a connection ends, first all of its links lose their credit, and then they end. In
+   another order a message that one link gives back could go to the next link, which is about to end
+   too. Messages that were not sent whole are ready again at once (session.py, step 4). So are the
+   Service Bus sessions that the peer owned. The lock of a delivered message goes on until its end.
+
+What a client knows if the connection breaks: a sender without an acknowledgement does not know
+whether its message arrived. It sends again, and may send twice. A receiver without the echo of its
+settlement does not know either. If the settlement was committed, the message does not come again;
+if not, it comes again when its lock ends.
+
+Who writes and who reads: asyncio calls everything here on one event loop (bytes, timers, lost
+connections), so no two functions run at the same time. The fields of `Output`, which the whole
+connection shares:
+
+- ``transport``: set when the connection is made, None when it is lost. `Output` writes to it.
+- ``max_frame_bytes``: set by the open, read by each new session.
+- ``blocked``, ``blocked_at``: set by `Output.send_raw` and `pause_writing`, cleared by
+  `Output.unblock`. Sessions read the first, `check_deadlines` the second.
+- ``closing``: set by whatever ends the connection. No frame is carried out after it.
+- ``claims``: written by the requests on ``$cbs``, read when a link is attached.
+- ``reply_links``: reply links add and remove themselves, request links read it.
+"""
 
 import asyncio
 import logging
@@ -22,21 +64,20 @@ _PEER_FRAME_MAX = 1 << 20
 class AmqpConnection(asyncio.Protocol):
     """The broker's side of one connection.
 
-    Its states: header, SASL, header again, open, then frames until a close. Anything else closes
-    the connection with an error, and affects no other connection. ``refused`` is the reason to
-    close it once it is open. ``ended`` is called when the connection is lost.
+    ``refusal`` is the reason to close it once it is open, or empty. ``on_lost`` is called when the
+    connection is lost.
     """
 
     def __init__(
-        self, context: Context, *, refused: str, ended: Callable[["AmqpConnection"], None]
+        self, context: Context, *, refusal: str, on_lost: Callable[["AmqpConnection"], None]
     ) -> None:
         self.context = context
         self.output = Output(context)
         self.output.on_unblocked = self._send_unsent
         self.opened = False
         self.sessions: dict[int, AmqpSession] = {}
-        self._refused = refused
-        self._ended = ended
+        self._refusal = refusal
+        self._on_lost = on_lost
         self._reader = frames.FrameReader(expects_header=True)
         self._last_heard = self._began = context.clock()
         self._closing_at: float | None = None
@@ -51,8 +92,9 @@ class AmqpConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 (asyncio's)
         """Release what the peer held: sessions at once; message locks end by themselves."""
+        # 6.
         self.output.transport = None
-        self.output.on_unblocked = lambda: None  # without it, output and connection form a cycle
+        self.output.on_unblocked = lambda: None  # it refers to this connection: break the cycle
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         now = self.context.clock()
@@ -60,7 +102,7 @@ class AmqpConnection(asyncio.Protocol):
         for session in self.sessions.values():
             session.close(now)
         self.sessions.clear()
-        self._ended(self)
+        self._on_lost(self)
         self.context.touch()
 
     def eof_received(self) -> None:
@@ -69,6 +111,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Stop sending to a peer that reads too slowly, and stop reading from it."""
+        # 4.
         self.output.blocked = True
         self.output.blocked_at = self.context.clock()
         if self.output.transport is not None:
@@ -81,7 +124,8 @@ class AmqpConnection(asyncio.Protocol):
         self.output.unblock()
 
     def data_received(self, data: bytes) -> None:
-        """Process what the peer sent. Its errors close only this connection."""
+        """Carry out what the peer sent. Its errors close only this connection."""
+        # 2. Each output collects from here to the flush, which commits first.
         now = self._last_heard = self.context.clock()
         self.context.begin_read()
         self._reader.feed(data)
@@ -95,7 +139,7 @@ class AmqpConnection(asyncio.Protocol):
                     self._on_sasl(body)
                 elif body:
                     self._on_frame(channel, body, now)
-        except AmqpError as error:
+        except AmqpError as error:  # 3.
             self.fail(error.condition, error.description)
         except Exception:  # noqa: BLE001 (one peer must not stop the broker)
             _log.exception("a frame could not be processed; its connection is closed")
@@ -136,9 +180,9 @@ class AmqpConnection(asyncio.Protocol):
             case frames.BEGIN:
                 self._on_begin(channel, frames.padded(fields, 8))
             case frames.END:
-                ended = self.sessions.pop(channel, None)
-                if ended is not None:
-                    ended.close(now)
+                session = self.sessions.pop(channel, None)
+                if session is not None:
+                    session.close(now)
                     self.output.send(channel, encode.composite(frames.END, []))
             case frames.CLOSE:
                 self.output.send(0, encode.composite(frames.CLOSE, []))
@@ -165,19 +209,22 @@ class AmqpConnection(asyncio.Protocol):
         if self.opened:
             raise AmqpError("amqp:illegal-state", "this connection is open already")
         self.opened = True
-        asked, idle_ms = fields[2], fields[4]
-        biggest = asked if isinstance(asked, int) else _PEER_FRAME_MAX
-        self.output.max_frame_bytes = max(_SMALLEST_FRAME, min(biggest, _PEER_FRAME_MAX))
+        frame_max, idle_ms = fields[2], fields[4]
+        if not isinstance(frame_max, int):
+            frame_max = _PEER_FRAME_MAX
+        self.output.max_frame_bytes = max(_SMALLEST_FRAME, min(frame_max, _PEER_FRAME_MAX))
         self.output.send(0, performatives.open_answer(self.context.limits))
-        if self._refused:
-            self.fail("amqp:resource-limit-exceeded", self._refused)
+        if self._refusal:  # 1.
+            self.fail("amqp:resource-limit-exceeded", self._refusal)
         elif isinstance(idle_ms, int) and idle_ms > 0:
             self._send_heartbeats(max(idle_ms / 2000, 0.05))
 
-    def _send_heartbeats(self, every_s: float) -> None:
-        if self.output.transport is not None:
+    def _send_heartbeats(self, interval_s: float) -> None:
+        if self.output.transport is not None:  # 5.
             self.output.send_raw(frames.EMPTY_FRAME)
-            self._heartbeat = self.context.later(every_s, lambda: self._send_heartbeats(every_s))
+            self._heartbeat = self.context.later(
+                interval_s, lambda: self._send_heartbeats(interval_s)
+            )
 
     def _on_begin(self, channel: int, fields: list[object]) -> None:
         limits = self.context.limits
@@ -216,7 +263,7 @@ class AmqpConnection(asyncio.Protocol):
         self.output.close()
 
     def _revoke_credit(self) -> None:
-        # All first: a message that one session releases must not go to another one.
+        # 6. All sessions first: a message that one session gives back must not go to another.
         for session in self.sessions.values():
             session.revoke_credit()
 
@@ -225,11 +272,12 @@ class AmqpConnection(asyncio.Protocol):
             session.send_unsent()
 
     def links(self) -> list[Link]:
-        """Give the links of every session."""
+        """Return the links of every session."""
         return [link for session in self.sessions.values() for link in session.links.values()]
 
     def check_deadlines(self, now: float) -> None:
         """End a connection that is idle, stalled or not opened in time."""
+        # 5.
         limits, blocked_at = self.context.limits, self.output.blocked_at
         if self._closing_at is not None:
             if now - self._closing_at > limits.stalled_s:

@@ -1,8 +1,9 @@
 """What all connections of a broker share: queues, limits, faults, and the group commit.
 
-The group commit guarantees that an acknowledgement never precedes what it acknowledges. During
-one read of a socket, or one turn of the event loop for other work, the bytes to send collect in the
-`Output` of each connection. At its end the journal commits once, and only then the bytes leave.
+The group commit guarantees that a client never gets an acknowledgement of a change that is not
+durable yet. During one read of a socket, or one turn of the event loop for other work, the bytes to
+send collect in the `Output` of each connection. At its end the journal commits once for all of
+them, and only then the bytes leave. The theory of operation is in storage.py.
 """
 
 import asyncio
@@ -92,6 +93,7 @@ class Context:
     def flush(self) -> None:
         """Commit, then write the output of every marked connection."""
         self._flush_planned = self._reading = False
+        # Steps 3 and 4 of storage.py. If the commit fails, the broker discards the outputs.
         self.commit()
         outputs, self._outputs = self._outputs, []
         for output in outputs:
@@ -119,7 +121,7 @@ class Context:
 
 
 class ReplyLink(NamedTuple):
-    """A link of the connection that sends the answers to requests on ``node``."""
+    """A link that sends the answers to requests on ``node``. A request calls it by a name."""
 
     node: str
     names: tuple[str | None, ...]
@@ -129,8 +131,10 @@ class ReplyLink(NamedTuple):
 class Output:
     """The sending side of one connection, and what its sessions and links share.
 
-    ``blocked`` means that the peer reads too slowly: sessions hold back messages until
-    `on_unblocked` is called.
+    ``blocked`` means that the peer reads too slowly. Then the sessions keep messages back until
+    ``on_unblocked`` is called. There are two reasons for it: asyncio's write buffer is full
+    (``blocked_at`` says since when), or more bytes wait for the next commit than the buffer takes
+    (``_room`` is negative). wire/connection.py says who writes and who reads the fields.
     """
 
     def __init__(self, context: Context) -> None:
@@ -190,18 +194,18 @@ class Output:
 
     def write(self) -> None:
         """Write the collected frames, or drop the connection."""
-        out, self._frames = self._frames, []
+        frames_out, self._frames = self._frames, []
         self._room = self._limit
         if self.transport is None:
             return
         if self._dropped:
             self.transport.abort()
             return
-        if out:
-            self.transport.write(b"".join(out))
+        if frames_out:
+            self.transport.write(b"".join(frames_out))
         if self.closing:
             self.transport.close()
-        elif self.blocked and self.blocked_at is None:
+        elif self.blocked and self.blocked_at is None:  # only the bytes of this commit were many
             self.unblock()
 
     def unblock(self) -> None:

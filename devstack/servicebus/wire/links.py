@@ -1,7 +1,7 @@
-"""The links of a session: from queues and to queues, and for requests.
+"""The links of a session. Their names are from the broker's side.
 
 A receiver link takes what the peer sends: messages for a queue, or requests for ``$cbs`` and
-``$management``. A sender link sends a queue's messages, or the answers to requests.
+``$management``. A sender link sends to the peer: a queue's messages, or the answers to requests.
 """
 
 from collections import deque
@@ -26,7 +26,8 @@ from devstack.servicebus.wire.session import U32, AmqpSession, Link, Transfer
 
 CREDIT = 1000
 _CBS = "$cbs"
-_BATCH_LIMIT = 1 << 20  # also where a queue takes larger messages, as in Azure
+#: A batch is limited to this even where the queue takes larger messages, as in Azure.
+_BATCH_LIMIT = 1 << 20
 _REQUEST_LIMIT = 2 << 20
 #: .NET ticks (100 ns since the year 1) at 1970-01-01.
 _TICKS_1970 = 621355968000000000
@@ -34,7 +35,7 @@ _TICKS_1970 = 621355968000000000
 _DELIVERY_COUNT, _CREDIT, _DRAIN, _ECHO = 5, 6, 8, 9
 
 
-def make_link(session: AmqpSession, attach: Attach, now: float) -> Link:
+def make_link(amqp_session: AmqpSession, attach: Attach, now: float) -> Link:
     """Build the link for an attach.
 
     Raises EntityNotFoundError, UnauthorizedError (if tokens are checked), ServerBusyError,
@@ -44,7 +45,7 @@ def make_link(session: AmqpSession, attach: Attach, now: float) -> Link:
         raise errors.EntityNotFoundError(
             "the link names no entity; give the queue's name as its address"
         )
-    context = session.output.context
+    context = amqp_session.output.context
     path = path_of(attach.address)
     node = path.lower()
     if node == COORDINATOR:
@@ -53,7 +54,7 @@ def make_link(session: AmqpSession, attach: Attach, now: float) -> Link:
         )
     queue = None
     if node != _CBS:
-        if context.tokens.enabled and not _has_claim(session.output, path, now):
+        if context.tokens.enabled and not _has_claim(amqp_session.output, path, now):
             raise errors.UnauthorizedError(
                 f"Unauthorized access to '{path[:200]}': put a token for it on $cbs first, signed "
                 "with the key that this broker requires"
@@ -61,9 +62,10 @@ def make_link(session: AmqpSession, attach: Attach, now: float) -> Link:
         queue = context.namespace.find(path)
         context.faults.check_busy(queue.name, "attach")
         if not node.endswith(MANAGEMENT):
-            kind = QueueSenderLink if attach.receives else QueueReceiverLink
-            return kind(session, attach, queue)
-    return (ReplySenderLink if attach.receives else RequestReceiverLink)(session, attach, queue)
+            queue_link = QueueSenderLink if attach.receives else QueueReceiverLink
+            return queue_link(amqp_session, attach, queue)
+    request_link = ReplySenderLink if attach.receives else RequestReceiverLink
+    return request_link(amqp_session, attach, queue)
 
 
 def _has_claim(output: Output, path: str, now: float) -> bool:
@@ -73,17 +75,17 @@ def _has_claim(output: Output, path: str, now: float) -> bool:
 def _answer(
     link: Link, operation: str, work: Callable[[], bytes], reply: Callable[[bytes], None]
 ) -> None:
-    """Do the work and reply with its outcome, or with its error, unless a fault is armed."""
+    """Do the work and reply with its outcome or its error. An armed fault changes the answer."""
     faults, name = link.context.faults, link.queue.name if link.queue else ""
     try:
         faults.check_busy(name, operation)
-        lost = faults.armed and faults.take("lose-acknowledgement", name, operation)
-        delay = None if lost or not faults.armed else faults.take("delay", name, operation)
+        loss = faults.armed and faults.take("lose-acknowledgement", name, operation)
+        delay = None if loss or not faults.armed else faults.take("delay", name, operation)
         state = work()
     except (errors.BrokerError, AmqpError) as error:
         reply(frames.rejected(error.condition, error.description))
         return
-    if lost:
+    if loss:
         link.output.drop()
     elif delay is not None:
         link.context.later(delay.seconds, lambda: reply(state))
@@ -91,10 +93,10 @@ def _answer(
         reply(state)
 
 
-class Whole(NamedTuple):
-    """A message whose pieces are joined. ``delivery_id`` is None if the sender settled it.
+class InboundMessage(NamedTuple):
+    """A message of the peer, its pieces joined. ``delivery_id`` is None if the sender settled it.
 
-    ``size`` counts the pieces above the link's limit too, which ``payload`` leaves out.
+    ``size`` is that of all pieces. ``payload`` leaves out the pieces above the link's limit.
     """
 
     payload: bytes
@@ -108,8 +110,8 @@ class ReceiverLink(Link):
 
     limit_bytes = _REQUEST_LIMIT
 
-    def __init__(self, session: AmqpSession, attach: Attach, queue: Queue | None) -> None:
-        super().__init__(session, attach, queue)
+    def __init__(self, amqp_session: AmqpSession, attach: Attach, queue: Queue | None) -> None:
+        super().__init__(amqp_session, attach, queue)
         self.delivery_count = attach.initial_delivery_count
         self._pieces: list[bytes] = []
         self._size = 0
@@ -146,14 +148,14 @@ class ReceiverLink(Link):
         self.credit -= 1
         delivery_id = None if first.settled or transfer.settled else first.delivery_id
         batch = first.message_format == BATCH_FORMAT
-        self.take(Whole(payload, size, batch, delivery_id), now)
+        self.take(InboundMessage(payload, size, batch, delivery_id), now)
         if self.credit < CREDIT // 2 and not self.ended:
             self.grant()
 
     def _clear(self) -> None:
         self._pieces, self._size, self._first = [], 0, None
 
-    def take(self, whole: Whole, now: float) -> None:
+    def take(self, message: InboundMessage, now: float) -> None:
         """Take a whole message."""
         raise NotImplementedError
 
@@ -166,8 +168,8 @@ class ReceiverLink(Link):
 class QueueReceiverLink(ReceiverLink):
     """Takes messages for a queue."""
 
-    def __init__(self, session: AmqpSession, attach: Attach, queue: Queue) -> None:
-        super().__init__(session, attach, queue)
+    def __init__(self, amqp_session: AmqpSession, attach: Attach, queue: Queue) -> None:
+        super().__init__(amqp_session, attach, queue)
         self._queue = queue
         self.limit_bytes = queue.properties.max_message_kilobytes * 1024
         self._batch_limit = min(self.limit_bytes, _BATCH_LIMIT)
@@ -184,34 +186,35 @@ class QueueReceiverLink(ReceiverLink):
         """Raise BrokerError if nothing may be sent to the queue."""
         self._queue.check_sendable()
 
-    def take(self, whole: Whole, now: float) -> None:
+    def take(self, message: InboundMessage, now: float) -> None:
         """Put the message, or every message of the batch, on the queue, or refuse it."""
-        limit = self._batch_limit if whole.batch else self.limit_bytes
-        if whole.size > limit:
+        limit = self._batch_limit if message.batch else self.limit_bytes
+        if message.size > limit:
+            noun = "batch" if message.batch else "message"
             error = errors.MessageSizeExceededError(
-                f"a {'batch' if whole.batch else 'message'} of {whole.size} bytes is larger than "
-                f"the {limit} bytes that queue '{self._queue.name}' takes; send less"
+                f"a {noun} of {message.size} bytes is larger than the {limit} bytes "
+                f"that queue '{self._queue.name}' takes; send less"
                 + (" or raise MaxMessageSizeInKilobytes" if limit == self.limit_bytes else "")
             )
-            if whole.delivery_id is None:  # the sender settled it: only the link can tell
+            if message.delivery_id is None:  # settled by its sender: only the link can tell
                 self.detach(error.condition, error.description)
             refusal = frames.rejected(error.condition, error.description)
-            self.acknowledge(whole.delivery_id, refusal)
+            self.acknowledge(message.delivery_id, refusal)
             return
-        reply = partial(self.acknowledge, whole.delivery_id)
-        _answer(self, "send", partial(self._enqueue, whole, now), reply)
+        reply = partial(self.acknowledge, message.delivery_id)
+        _answer(self, "send", partial(self._enqueue, message, now), reply)
 
-    def _enqueue(self, whole: Whole, now: float) -> bytes:
-        parts = unbatch(whole.payload) if whole.batch else [whole.payload]
-        self._queue.enqueue([parse_message(part) for part in parts], now)
+    def _enqueue(self, message: InboundMessage, now: float) -> bytes:
+        payloads = unbatch(message.payload) if message.batch else [message.payload]
+        self._queue.enqueue([parse_message(payload) for payload in payloads], now)
         return frames.ACCEPTED_STATE
 
 
 class RequestReceiverLink(ReceiverLink):
     """Takes requests for ``$cbs`` (no queue) or an entity's ``$management``."""
 
-    def __init__(self, session: AmqpSession, attach: Attach, queue: Queue | None) -> None:
-        super().__init__(session, attach, queue)
+    def __init__(self, amqp_session: AmqpSession, attach: Attach, queue: Queue | None) -> None:
+        super().__init__(amqp_session, attach, queue)
         if queue is not None:
             self.limit_bytes = max(
                 _REQUEST_LIMIT, 2 * queue.properties.max_message_kilobytes * 1024
@@ -222,29 +225,31 @@ class RequestReceiverLink(ReceiverLink):
         self.answer_attach(limit=encode.ulong(self.limit_bytes))
         self.grant()
 
-    def take(self, whole: Whole, now: float) -> None:
+    def take(self, message: InboundMessage, now: float) -> None:
         """Send the answer on the link that the request names, then accept the request.
 
-        The order matters. azure-servicebus reads one frame at a time with its socket locked. If
-        the answer came last, a renewal on one thread would find the socket held by another, which
-        waits 0.2 s for a frame; 300 renewals within a lock's time would not be possible.
+        The order matters, because azure-servicebus reads one frame at a time and locks its socket
+        meanwhile. If the answer came last, the thread that renews a lock would find the socket
+        locked by another thread, which waits 0.2 s for a frame. Then a client could not make 300
+        renewals within the time of a lock.
         """
         try:
-            if whole.size > self.limit_bytes:
+            if message.size > self.limit_bytes:
                 raise errors.MessageSizeExceededError(
-                    f"a request of {whole.size} bytes is too large"
+                    f"a request of {message.size} bytes is too large"
                 )
-            request = Request.read(whole.payload)
+            request = Request.read(message.payload)
         except (errors.BrokerError, AmqpError) as error:
-            self.acknowledge(whole.delivery_id, frames.rejected(error.condition, error.description))
+            refusal = frames.rejected(error.condition, error.description)
+            self.acknowledge(message.delivery_id, refusal)
             return
         answer = answer_request(request, self.queue, self.output, now)
-        here = [link for link in self.output.reply_links if link.node == self.node]
-        asked = request.reply_to
-        named = [link for link in here if asked is not None and asked in link.names]
-        for link in (named or here)[-1:]:
+        links = [link for link in self.output.reply_links if link.node == self.node]
+        address = request.reply_to
+        addressees = [link for link in links if address is not None and address in link.names]
+        for link in (addressees or links)[-1:]:
             link.reply(answer)
-        self.acknowledge(whole.delivery_id, frames.ACCEPTED_STATE)
+        self.acknowledge(message.delivery_id, frames.ACCEPTED_STATE)
 
 
 class SenderLink(Link):
@@ -252,10 +257,11 @@ class SenderLink(Link):
 
     def on_flow(self, fields: list[object], now: float) -> None:
         """Take the peer's credit, send what it allows, answer a drain."""
-        granted, seen = fields[_CREDIT], fields[_DELIVERY_COUNT]
-        if isinstance(granted, int):
-            base = seen if isinstance(seen, int) else 0
-            credit = (base + granted - self.delivery_count) & U32
+        peer_credit, peer_count = fields[_CREDIT], fields[_DELIVERY_COUNT]
+        if isinstance(peer_credit, int):
+            # The peer may have sent the flow before it saw our last messages: subtract those.
+            count = peer_count if isinstance(peer_count, int) else 0
+            credit = (count + peer_credit - self.delivery_count) & U32
             self.credit = 0 if credit > U32 >> 1 else credit
             self.credit_added(now)
         if fields[_DRAIN]:
@@ -282,8 +288,8 @@ class SenderLink(Link):
 class QueueSenderLink(SenderLink):
     """Sends the messages of a queue; the queue uses it as a `Consumer`."""
 
-    def __init__(self, session: AmqpSession, attach: Attach, queue: Queue) -> None:
-        super().__init__(session, attach, queue)
+    def __init__(self, amqp_session: AmqpSession, attach: Attach, queue: Queue) -> None:
+        super().__init__(amqp_session, attach, queue)
         self._queue = queue
         self.presettled = attach.sender_settle_mode == 1
         self.session: Session | None = None
@@ -296,15 +302,15 @@ class QueueSenderLink(SenderLink):
     def open(self, now: float) -> None:
         """Answer at once, or when a session is granted."""
         self.check()
-        asked, session_id = self.attach.session_filter()
+        asks_for_session, session_id = self.attach.session_filter()
         sessions = self._queue.sessions
         if sessions is None:
-            if asked:
+            if asks_for_session:
                 raise errors.NotAllowedError(
                     f"queue '{self._queue.name}' does not require sessions"
                 )
             self.answer_attach()
-        elif not asked:
+        elif not asks_for_session:
             raise errors.NotAllowedError(
                 "It is not possible for an entity that requires sessions to create a "
                 "non-sessionful message receiver. Ask for a session."
@@ -370,6 +376,7 @@ class QueueSenderLink(SenderLink):
 
     def on_ended(self, now: float) -> None:
         """Leave the queue, and give back what was not sent whole."""
+        # Step 4 of session.py. The link leaves the queue first, so that nothing comes back to it.
         partly_sent = self.amqp_session.take_partly_sent(self)
         unsent = self.amqp_session.take_unsent(self)
         self._queue.dispatch.detach(self, now)
@@ -402,8 +409,10 @@ class QueueSenderLink(SenderLink):
         queue.check_status(receives=True)
         match outcome.code:
             case frames.ACCEPTED:
-                first = faults.armed and not operations.held(queue, token, now).delivery_count
-                if first and faults.take("duplicate-delivery", queue.name, "settle"):
+                is_first = (
+                    faults.armed and not operations.locked_message(queue, token, now).delivery_count
+                )
+                if is_first and faults.take("duplicate-delivery", queue.name, "settle"):
                     operations.abandon(queue, token, now)
                 else:
                     operations.complete(queue, token, now)
@@ -412,13 +421,13 @@ class QueueSenderLink(SenderLink):
                 operations.release(queue, token, now)
                 return frames.RELEASED_STATE
             case frames.MODIFIED:
-                undeliverable = decode.decode(outcome.fields[1])[0]
-                work = operations.defer if undeliverable else operations.abandon
-                work(queue, token, now, outcome.named)
+                undeliverable_here = decode.decode(outcome.fields[1])[0]
+                operation = operations.defer if undeliverable_here else operations.abandon
+                operation(queue, token, now, outcome.named)
                 return encode.composite(frames.MODIFIED, outcome.fields[:2])
             case frames.REJECTED:
-                given = {name: raw for name, raw in outcome.named.items() if raw != encode.NULL}
-                operations.dead_letter(queue, token, now, changes=given)
+                changes = {name: raw for name, raw in outcome.named.items() if raw != encode.NULL}
+                operations.dead_letter(queue, token, now, changes=changes)
                 return frames.REJECTED_STATE
             case other:
                 raise errors.NotAllowedError(
@@ -429,12 +438,12 @@ class QueueSenderLink(SenderLink):
 class ReplySenderLink(SenderLink):
     """Sends the answers to requests on its node, settled."""
 
-    def __init__(self, session: AmqpSession, attach: Attach, queue: Queue | None) -> None:
-        super().__init__(session, attach, queue)
+    def __init__(self, amqp_session: AmqpSession, attach: Attach, queue: Queue | None) -> None:
+        super().__init__(amqp_session, attach, queue)
         self._waiting: deque[bytes] = deque()
 
     def open(self, now: float) -> None:  # noqa: ARG002 (one signature)
-        """Answer the attach, and become known to request links."""
+        """Answer the attach, and join the links that requests can name."""
         self.answer_attach()
         # Requests in Python name this link by its target address, in JavaScript by its name.
         names = (self.attach.target_address, self.name)
@@ -453,6 +462,6 @@ class ReplySenderLink(SenderLink):
             self.amqp_session.transmit_reply(self, self._waiting.popleft(), tag)
 
     def on_ended(self, now: float) -> None:  # noqa: ARG002 (one signature)
-        """Be unknown to request links."""
-        known = self.output.reply_links
-        known[:] = [link for link in known if link.reply != self.reply]
+        """Leave the links that requests can name."""
+        reply_links = self.output.reply_links
+        reply_links[:] = [link for link in reply_links if link.reply != self.reply]

@@ -1,4 +1,4 @@
-"""The performatives that open connections, sessions and links: reading and answering them."""
+"""Reads and answers the performatives that open connections, sessions and links."""
 
 from typing import Any, NamedTuple
 
@@ -9,9 +9,11 @@ from devstack.servicebus.wire.context import Limits
 
 SESSION_FILTER = "com.microsoft:session-filter"
 WINDOW = encode.uint(0x7FFFFFFF)
-_NAMES = encode.array([encode.symbol(it) for it in ("ANONYMOUS", "PLAIN", "EXTERNAL", "MSSBCBS")])
-_OFFER = encode.composite(frames.SASL_MECHANISMS, [_NAMES])
-#: The broker accepts any mechanism: tokens come later.
+_MECHANISMS = ("ANONYMOUS", "PLAIN", "EXTERNAL", "MSSBCBS")
+_OFFER = encode.composite(
+    frames.SASL_MECHANISMS, [encode.array([encode.symbol(name) for name in _MECHANISMS])]
+)
+#: The broker accepts any mechanism, because a client proves its rights later, with a token.
 SASL_OFFER = frames.frame(0, _OFFER, frame_type=frames.SASL_FRAME)
 _OUTCOME = encode.composite(frames.SASL_OUTCOME, [encode.ubyte(0)])
 SASL_ACCEPTED = frames.frame(0, _OUTCOME, frame_type=frames.SASL_FRAME)
@@ -23,7 +25,7 @@ _HTTP = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI")
 
 
 def unknown_protocol(header: bytes) -> str:
-    """Say which protocol a peer speaks that sent these eight bytes, and what it should do."""
+    """Say which protocol a peer with this header of eight bytes speaks, and what to do about it."""
     if header.startswith(b"\x16\x03"):
         return (
             "it speaks TLS, and this port is plain TCP: put UseDevelopmentEmulator=true into its "
@@ -44,11 +46,14 @@ def open_answer(limits: Limits) -> bytes:
     product = encode.map_([(encode.symbol("product"), encode.string("devstack"))])
     fields = [
         encode.string("devstack.servicebus"),
-        encode.NULL,
+        encode.NULL,  # host name
         encode.uint(frames.MAX_FRAME_BYTES),
         encode.ushort(limits.sessions_per_connection - 1),
         encode.uint(int(limits.idle_s * 1000)),
-        *[encode.NULL] * 4,
+        encode.NULL,  # outgoing locales
+        encode.NULL,  # incoming locales
+        encode.NULL,  # offered capabilities
+        encode.NULL,  # desired capabilities
         product,
     ]
     return encode.composite(frames.OPEN, fields)
@@ -133,8 +138,9 @@ def _terminus(raw: bytes, code: int) -> tuple[str | None, dict[str, Any]]:
     fields = value.value
     address = fields[0] if fields else None
     filters = fields[_FILTER] if code == frames.SOURCE and len(fields) > _FILTER else None
-    named = filters if isinstance(filters, dict) else {}
-    return address if isinstance(address, str) else None, named
+    if not isinstance(filters, dict):
+        filters = {}
+    return address if isinstance(address, str) else None, filters
 
 
 def source_with_session(source: bytes, session_id: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Requests on ``$cbs`` and ``$management``: reading, answering, encoding.
+"""Reads and answers the requests on ``$cbs`` and ``$management``.
 
 Names and shapes of the bodies: Microsoft, "AMQP 1.0 in Azure Service Bus: request-response-based
 operations", with the spellings that the SDKs send (``defered``, ``sessions-ids``).
@@ -22,8 +22,9 @@ from devstack.servicebus.wire.context import Output
 
 _PEEK_MAX = 1000
 _CHANGES = "properties-to-modify"
-#: The year 9999; get-message-sessions sends it to ask for sessions with messages.
-_NOT_YET = 253402300799
+#: The year 9999 in seconds since 1970: a client that asks get-message-sessions for the sessions
+#: with messages sends it as the time of the last update.
+_YEAR_9999_S = 253402300799
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,8 +49,8 @@ class Request:
                 request.message_id = fields[0]
                 request.reply_to = decode.decode(fields[4])[0]
             elif section.code == APPLICATION_PROPERTIES:
-                given = decode.decode(payload, section.value_at)[0]
-                request.properties = given if isinstance(given, dict) else {}
+                properties = decode.decode(payload, section.value_at)[0]
+                request.properties = properties if isinstance(properties, dict) else {}
             elif section.code == VALUE:
                 body = request.body = decode.decode(payload, section.value_at)[0]
                 if isinstance(body, dict) and body.get(_CHANGES):
@@ -58,7 +59,7 @@ class Request:
         return request
 
     def text(self, name: str) -> str:
-        """Give an application property if it is text, else an empty text."""
+        """Return an application property if it is text, else an empty text."""
         value = self.properties.get(name)
         return value if isinstance(value, str) else ""
 
@@ -86,7 +87,7 @@ class Call(NamedTuple):
     holder: object
 
     def take(self, name: str, kind: type[Any], default: Any = ...) -> Any:
-        """Give an argument. Raises ArgumentError if it is missing or of another type."""
+        """Return an argument. Raises ArgumentError if it is missing or of another type."""
         value = self.body.get(name)
         if value is None and default is not ...:
             return default
@@ -95,18 +96,18 @@ class Call(NamedTuple):
         return value
 
     def tokens(self) -> list[bytes]:
-        """Give the lock tokens in the byte order of the queues."""
-        given = self.take("lock-tokens", list)
-        if not all(isinstance(token, UUID) for token in given):
+        """Return the lock tokens in the byte order of the queues."""
+        tokens = self.take("lock-tokens", list)
+        if not all(isinstance(token, UUID) for token in tokens):
             raise errors.ArgumentError("'lock-tokens' must be an array of uuid")
-        return [token.bytes_le for token in given]
+        return [token.bytes_le for token in tokens]
 
     def sequences(self) -> list[int]:
-        """Give each sequence number once."""
-        given: list[Any] = self.take("sequence-numbers", list)
-        if not all(isinstance(number, int) for number in given):
+        """Return the sequence numbers, each once."""
+        numbers: list[Any] = self.take("sequence-numbers", list)
+        if not all(isinstance(number, int) for number in numbers):
             raise errors.ArgumentError("'sequence-numbers' must be an array of long")
-        return list(dict.fromkeys(given))
+        return list(dict.fromkeys(numbers))
 
 
 def answer_request(request: Request, queue: Queue | None, output: Output, now: float) -> bytes:
@@ -168,9 +169,9 @@ def answer(operation: str, call: Call) -> Reply:
                 f"the operation '{operation[:100]}' is not served: this broker serves queues only"
             )
         call.queue.check_browsable()
-        of_sender = work in {_schedule, _cancel}
+        is_for_senders = work in {_schedule, _cancel}
         # Azure refuses to peek at a queue that is SendDisabled: azure-sdk-for-net, issue 22454.
-        call.queue.check_status(sends=of_sender or work is _peek, receives=not of_sender)
+        call.queue.check_status(sends=is_for_senders or work is _peek, receives=not is_for_senders)
         return work(call)
     except errors.BrokerError as error:
         return refusal(error)
@@ -190,15 +191,16 @@ def _renew_lock(call: Call) -> Reply:
 
 
 def _peek(call: Call) -> Reply:
-    first = call.take("from-sequence-number", int)
+    first_sequence = call.take("from-sequence-number", int)
     count = min(call.take("message-count", int), _PEEK_MAX)
     session_id = call.take("session-id", str, None)
-    found = operations.peek(
-        call.queue, first, count=max(count, 0), session_id=session_id, now=call.now
+    messages = operations.peek(
+        call.queue, first_sequence, count=max(count, 0), session_id=session_id, now=call.now
     )
-    if not found:
+    if not messages:
         return Reply(204, encode.NULL, "No Content")
-    return Reply(200, _map(messages=encode.list_([_map(message=_as_body(m)) for m in found])))
+    entries = [_map(message=_as_body(message)) for message in messages]
+    return Reply(200, _map(messages=encode.list_(entries)))
 
 
 def _as_body(message: Message) -> bytes:
@@ -225,9 +227,8 @@ def _receive_by_number(call: Call) -> Reply:
     queue, now = call.queue, call.now
     session_id = call.take("session-id", str, None)
     session = _session(call) if queue.sessions is not None else None
-    found = operations.deferred(queue, call.sequences(), session_id)
     entries = []
-    for message in found:
+    for message in operations.deferred_messages(queue, call.sequences(), session_id):
         token = queue.namespace.new_token()
         if call.take("receiver-settle-mode", int, 0) == 0:
             encoded = _as_body(message)
@@ -245,11 +246,11 @@ def _update_disposition(call: Call) -> Reply:
     changes = call.take(_CHANGES, dict, None)
     reason = call.take("deadletter-reason", str, None)
     description = call.take("deadletter-description", str, None)
-    tokens = dict.fromkeys(call.tokens())  # a lock cannot be settled twice
+    tokens = dict.fromkeys(call.tokens())  # each once: a lock cannot be settled twice
     if status not in {"completed", "abandoned", "defered", "suspended"}:
         raise errors.ArgumentError(f"'{status[:50]}' is not a disposition-status")
     for token in tokens:
-        operations.held(call.queue, token, call.now)
+        operations.locked_message(call.queue, token, call.now)
     for token in tokens:
         match status:
             case "completed":
@@ -301,7 +302,7 @@ def _set_session_state(call: Call) -> Reply:
 def _get_message_sessions(call: Call) -> Reply:
     updated_after = call.take("last-updated-time", int, None)
     skip, top = call.take("skip", int), call.take("top", int)
-    with_messages = updated_after is None or updated_after / 1000 >= _NOT_YET
+    with_messages = updated_after is None or updated_after / 1000 >= _YEAR_9999_S
     ids = [
         session.id
         for session in _sessions(call)

@@ -1,6 +1,7 @@
 """The AMQP listener, and the operations on queues that also concern their links.
 
-Everything runs on one event loop, so there are no locks.
+Everything runs on one event loop. No function that touches a queue awaits anything, so each runs to
+its end before the next one begins, and no field needs a mutex.
 """
 
 import asyncio
@@ -56,10 +57,10 @@ class AmqpServer:
             namespace=self.namespace, clock=clock, commit=self.commit, tokens=tokens, limits=limits
         )
         self._listener: asyncio.Server | None = None
-        self._checking: asyncio.TimerHandle | None = None
+        self._check_timer: asyncio.TimerHandle | None = None
 
     def commit(self) -> None:
-        """Make durable what the queues recorded. Here nothing is kept."""
+        """Make durable what the queues recorded. This server keeps no data; `Broker` does."""
 
     async def listen(self, port: int) -> int:
         """Listen; return the port, a free one if ``port`` is 0. Raises OSError."""
@@ -69,8 +70,8 @@ class AmqpServer:
         )
         self.context.start()
         self._check_connections()
-        bound: int = self._listener.sockets[0].getsockname()[1]
-        return bound
+        bound_port: int = self._listener.sockets[0].getsockname()[1]
+        return bound_port
 
     async def stop_listening(self) -> None:
         """Close the port and drop every connection, after a last commit."""
@@ -78,7 +79,7 @@ class AmqpServer:
         for connection in list(self.connections):
             connection.output.drop()
         self.context.stop()
-        await asyncio.sleep(0)  # asyncio reports the lost connections
+        await asyncio.sleep(0)  # let asyncio call connection_lost of each connection
 
     def halt(self) -> None:
         """Stop at once and write nothing more: what was not committed is not acknowledged."""
@@ -88,18 +89,18 @@ class AmqpServer:
             connection.output.abort()
 
     def _close_port(self) -> None:
-        if self._checking is not None:
-            self._checking.cancel()
+        if self._check_timer is not None:
+            self._check_timer.cancel()
         if self._listener is not None:
             self._listener.close()
 
     def _new_connection(self) -> AmqpConnection:
-        refused = ""
+        refusal = ""
         limit = self.context.limits.connections
         if len(self.connections) >= limit:
-            refused = f"the broker has {limit} connections already; close some"
-            _log.warning("a connection is refused: %s", refused)
-        connection = AmqpConnection(self.context, refused=refused, ended=self.connections.discard)
+            refusal = f"the broker has {limit} connections already; close some"
+            _log.warning("a connection is refused: %s", refusal)
+        connection = AmqpConnection(self.context, refusal=refusal, on_lost=self.connections.discard)
         self.connections.add(connection)
         return connection
 
@@ -107,12 +108,12 @@ class AmqpServer:
         now = self.clock()
         for connection in list(self.connections):
             connection.check_deadlines(now)
-        self._checking = self.context.later(_CHECK_EVERY_S, self._check_connections)
+        self._check_timer = self.context.later(_CHECK_EVERY_S, self._check_connections)
 
     def links(self) -> list[Link]:
-        """Give every open link."""
-        found = (link for connection in self.connections for link in connection.links())
-        return [link for link in found if not link.ended]
+        """Return every open link."""
+        links = (link for connection in self.connections for link in connection.links())
+        return [link for link in links if not link.ended]
 
     def _links_of(self, queues: Collection[Queue]) -> list[Link]:
         return [link for link in self.links() if link.queue is not None and link.queue in queues]
@@ -148,14 +149,14 @@ class AmqpServer:
     def counts(self, name: str) -> QueueCounts:
         """Count the messages of a queue. Raises EntityNotFoundError."""
         queue = self.namespace.queue(name)
-        dead, transfer = queue.parts
+        dead_letters, transfer_dead_letters = queue.parts
         return QueueCounts(
             active=len(queue.messages) - queue.scheduled_count,
             locked=len(queue.locked),
             scheduled=queue.scheduled_count,
-            dead_letter=len(dead.messages),
-            transfer_dead_letter=len(transfer.messages),
-            size_bytes=queue.bytes + dead.bytes,
+            dead_letter=len(dead_letters.messages),
+            transfer_dead_letter=len(transfer_dead_letters.messages),
+            size_bytes=queue.bytes + dead_letters.bytes,
         )
 
     def arm(
@@ -183,20 +184,20 @@ class AmqpServer:
 
     def drop_connections(self, queue: str = "") -> int:
         """Drop every connection, or those with a link to ``queue``; return their number."""
-        wanted = self.namespace.queue(queue) if queue else None
-        chosen = [
+        target = self.namespace.queue(queue) if queue else None
+        connections = [
             connection
             for connection in self.connections
-            if wanted is None
-            or any(link.queue in {wanted, wanted.dead_letters} for link in connection.links())
+            if target is None
+            or any(link.queue in {target, target.dead_letters} for link in connection.links())
         ]
-        for connection in chosen:
+        for connection in connections:
             connection.output.drop()
-        return len(chosen)
+        return len(connections)
 
     def expire_locks(self, queue: str = "") -> int:
         """End every lock of messages and sessions now; return their number."""
-        chosen = [self.namespace.queue(queue)] if queue else self.namespace.every_queue()
-        ended = sum(target.expire_locks(self.clock()) for target in chosen)
+        targets = [self.namespace.queue(queue)] if queue else self.namespace.every_queue()
+        count = sum(target.expire_locks(self.clock()) for target in targets)
         self.context.touch()
-        return ended
+        return count

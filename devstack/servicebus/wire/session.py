@@ -1,6 +1,44 @@
 """One AMQP session: its links, its transfer window, and its unsettled deliveries.
 
-The windows count frames. Delivery ids and frame counts wrap at 2**32.
+An AMQP session is a channel of a connection. It has nothing to do with the sessions of Service Bus,
+which are groups of messages (core/dispatch.py).
+
+Theory of operation. A message on its way to a receiver passes four places. The numbers stand again
+at the steps in the code, and step 4 also in links.py.
+
+1. *Handed over.* The queue has locked the message (or removed it, for a presettled link) and calls
+   the link, which calls `transmit`. If the peer's window is closed or the socket is blocked, the
+   message waits in ``_unsent``. It also waits if others wait already, so that the order stays.
+2. *Sent.* A waiting message may have lost its lock meanwhile. Then it is not sent, because the
+   queue offers it again by itself, and the link gets its credit back. Otherwise the delivery gets
+   its id and enters ``_unsettled``. A large message is cut into several frames. Frames beyond the
+   window wait in ``_pieces``.
+3. *Unsettled.* ``_unsettled`` leads from a delivery id to the link and the lock token. The message
+   itself stays in the queue. A disposition of the peer takes the entry out and settles the message
+   by its token. The ids of deliveries that are settled already are ignored.
+4. *Over.* The link, the session or the connection ends. The link gives back each message that was
+   not sent whole, at once and without counting a delivery (`take_unsent`, `take_partly_sent`).
+   A message that was sent whole keeps its lock, because the receiver may have processed it, and may
+   still settle it over another link. If it does not, the queue offers the message again when the
+   lock ends. So nothing is lost at any of the four places: a session only has references to
+   messages, and the queue has the messages. The exception is a presettled link. Its unsent messages
+   are in memory only, and a crash of the broker loses them, as receive-and-delete allows.
+
+The window counts frames, and a delivery id counts messages. Each delivery has at least one frame.
+So the number of the next frame is the number of the next delivery plus ``_more_frames``, the frames
+that were sent on top of one for each delivery. Both numbers wrap at 2**32.
+
+Who writes and who reads (all on one event loop, see connection.py):
+
+- ``links``: the connection adds a link when it is attached. `on_detach` and `close` remove it. A
+  link that the broker ended stays, with ``ended`` set, until the peer's detach.
+- a link's ``credit`` and ``delivery_count``: the link writes them, for flows and messages. The
+  session sets the credit to 0 before it closes, and gives credit back for a message that it does
+  not send (2). The dispatch of the queue reads the credit.
+- ``_window``: each flow of the peer sets it; each transfer frame lowers it.
+- ``_unsettled``: `_transmit` adds; `on_disposition`, `on_detach` and `close` remove.
+- ``_unsent`` and ``_pieces``: `transmit` and `_transmit` add. `send_unsent` takes from them when
+  the window or the socket opens, and a link that ends takes its messages back.
 """
 
 from collections import deque
@@ -35,6 +73,16 @@ class Transfer(NamedTuple):
     batchable: Any
 
 
+class _Piece(NamedTuple):
+    """One frame of a message that waits for the peer's window."""
+
+    link: "Link"
+    message: Message
+    token: bytes
+    performative: bytes
+    payload: bytes
+
+
 class Link:
     """The broker's end of a link. ``queue`` is its entity, None for ``$cbs``.
 
@@ -44,14 +92,14 @@ class Link:
 
     presettled = False
 
-    def __init__(self, session: "AmqpSession", attach: Attach, queue: Queue | None) -> None:
-        self.amqp_session = session
-        self.output = session.output
-        self.context = session.output.context
+    def __init__(self, amqp_session: "AmqpSession", attach: Attach, queue: Queue | None) -> None:
+        self.amqp_session = amqp_session
+        self.output = amqp_session.output
+        self.context = amqp_session.output.context
         self.attach = attach
         self.name = attach.name
         self.node = path_of(attach.address or "").lower()
-        self.handle = session.new_handle(attach.handle)
+        self.handle = amqp_session.new_handle(attach.handle)
         self.queue = queue
         self.credit = 0
         self.delivery_count = 0
@@ -88,10 +136,11 @@ class Link:
     ) -> None:
         """Answer the peer's attach by echoing it.
 
-        If the link is ``refused``, the broker's own terminus is null. With an echoed terminus the
-        SDKs believe that the link has opened. ``limit`` is the largest message that the broker
-        takes. A link on which the broker sends announces none: .NET refuses a message of the full
-        size whose annotations exceed the announced limit.
+        If the link is ``refused``, the broker's own terminus is null, because with an echoed
+        terminus the SDKs believe that the link has opened. ``limit`` is the largest message that
+        the broker takes. A link on which the broker sends announces no limit, because the
+        broker's annotations make a message of the full size larger than it, and .NET then refuses
+        the message.
         """
         self.answered = True
         peer = self.attach
@@ -103,10 +152,12 @@ class Link:
             encode.ubyte(peer.receiver_settle_mode & 0xFF),
             encode.NULL if refused and peer.receives else source or peer.source,
             encode.NULL if refused and not peer.receives else peer.target,
-            *[encode.NULL] * 2,
+            encode.NULL,  # unsettled
+            encode.NULL,  # incomplete unsettled
             encode.uint(0) if peer.receives else encode.NULL,
             limit,
-            *[encode.NULL] * 2,
+            encode.NULL,  # offered capabilities
+            encode.NULL,  # desired capabilities
             properties,
         ]
         self.amqp_session.send(encode.composite(frames.ATTACH, fields))
@@ -125,7 +176,8 @@ class Link:
 
     def send_flow(self, *, drain: bool = False) -> None:
         """Send the state of this link and its session."""
-        numbers = (self.handle, self.delivery_count, self.credit, 0)
+        available = 0
+        numbers = (self.handle, self.delivery_count, self.credit, available)
         self.amqp_session.send_flow(*map(encode.uint, numbers), encode.boolean(drain))
 
 
@@ -144,7 +196,7 @@ class AmqpSession:
         self._next_handle = 0
         self._unsettled: dict[int, tuple[Link, bytes]] = {}
         self._unsent: deque[tuple[Link, Message, bytes]] = deque()
-        self._pieces: deque[tuple[Link, Message, bytes, bytes, bytes]] = deque()
+        self._pieces: deque[_Piece] = deque()
 
     @property
     def next_outgoing(self) -> int:
@@ -157,8 +209,9 @@ class AmqpSession:
 
     def send_flow(self, *link_fields: bytes) -> None:
         """Send the state of this session, and of a link."""
-        ids = encode.uint(self.next_incoming), encode.uint(self.next_outgoing)
-        self.send(encode.composite(frames.FLOW, [ids[0], WINDOW, ids[1], WINDOW, *link_fields]))
+        next_incoming, next_outgoing = map(encode.uint, (self.next_incoming, self.next_outgoing))
+        fields = [next_incoming, WINDOW, next_outgoing, WINDOW, *link_fields]
+        self.send(encode.composite(frames.FLOW, fields))
 
     def revoke_credit(self) -> None:
         """Give no more messages to the links of this session: it is about to end."""
@@ -167,7 +220,7 @@ class AmqpSession:
 
     def close(self, now: float) -> None:
         """End every link: the session is over."""
-        self.revoke_credit()
+        self.revoke_credit()  # 4. What one link gives back must not go to another link here.
         for link in list(self.links.values()):
             if not link.ended:
                 link.ended = True
@@ -176,9 +229,9 @@ class AmqpSession:
         self._unsettled.clear()
 
     def new_handle(self, peer_handle: int) -> int:
-        """Give the broker's handle for a new link. Raises AmqpError if it cannot be opened."""
-        known = self.links.get(peer_handle)
-        if known is not None and not known.ended:
+        """Return the broker's handle for a new link. Raises AmqpError if it cannot be opened."""
+        link = self.links.get(peer_handle)
+        if link is not None and not link.ended:
             raise AmqpError("amqp:session:handle-in-use", f"handle {peer_handle} is in use")
         if len(self.links) >= self.output.context.limits.links_per_session:
             raise AmqpError("amqp:resource-limit-exceeded", "too many links on one session")
@@ -214,8 +267,9 @@ class AmqpSession:
         window = fields[1]
         if not isinstance(window, int):
             raise AmqpError("amqp:invalid-field", "a flow needs an incoming window")
-        seen = fields[0] if isinstance(fields[0], int) else 1
-        self._window = window - ((self.next_outgoing - seen) & U32)
+        # The peer may have sent the flow before it saw our last frames: subtract those.
+        next_frame = fields[0] if isinstance(fields[0], int) else 1
+        self._window = window - ((self.next_outgoing - next_frame) & U32)
         self.send_unsent()
         handle = fields[4]
         link = self.links.get(handle) if isinstance(handle, int) else None
@@ -227,7 +281,8 @@ class AmqpSession:
     def on_disposition(self, body: bytes, position: int, now: float) -> None:
         """Settle deliveries as a receiver says; ids that are not unsettled are ignored.
 
-        A range is walked by the unsettled deliveries, so a huge range costs nothing.
+        For a range the session looks through its unsettled deliveries, and not through the range,
+        so a huge range costs nothing.
         """
         fields = decode.fields(body, position)[0]
         role, first, last, settled, state, _ = frames.padded(fields, 6)
@@ -242,21 +297,23 @@ class AmqpSession:
         else:
             numbers = [first]
         for delivery_id in numbers:
-            found = self._unsettled.pop(delivery_id, None)
-            if found is not None:
-                link, token = found
+            delivery = self._unsettled.pop(delivery_id, None)  # 3.
+            if delivery is not None:
+                link, token = delivery
                 link.on_settled(delivery_id, token, outcome=outcome, settled=bool(settled), now=now)
 
     def transmit(self, link: Link, message: Message, token: bytes) -> None:
         """Send a message, now or when the peer's window allows."""
+        # 1. Messages in _pieces need no test: they wait only while the window is closed.
         if self._window <= 0 or self.output.blocked or self._unsent:
             self._unsent.append((link, message, token))
         else:
             self._transmit(link, message, token)
 
     def _transmit(self, link: Link, message: Message, token: bytes) -> None:
+        # 2. The token of a message changes with each lock.
         if not link.presettled:
-            if message.token != token:  # the lock expired before the message was sent
+            if message.token != token:  # the lock ended before the message was sent
                 link.credit += 1
                 link.delivery_count = (link.delivery_count - 1) & U32
                 return
@@ -264,7 +321,9 @@ class AmqpSession:
         head = self._transfer_head(link, token, settled=link.presettled)
         for piece, more in self._split(encode_message(message)):
             performative = encode.composite(frames.TRANSFER, [*head, encode.boolean(more)])
-            self._pieces.append((link, message, token, performative, piece))
+            self._pieces.append(
+                _Piece(link, message, token, performative=performative, payload=piece)
+            )
         self._send_pieces()
 
     def transmit_reply(self, link: Link, payload: bytes, tag: bytes) -> None:
@@ -285,11 +344,11 @@ class AmqpSession:
 
     def _split(self, payload: bytes) -> list[tuple[bytes, bool]]:
         """Cut a payload into pieces, each with the flag whether more follow."""
-        most = self._payload_max
-        if len(payload) <= most:
+        step = self._payload_max
+        if len(payload) <= step:
             return [(payload, False)]
-        starts = range(0, len(payload), most)
-        return [(payload[at : at + most], at + most < len(payload)) for at in starts]
+        starts = range(0, len(payload), step)
+        return [(payload[start : start + step], start + step < len(payload)) for start in starts]
 
     def _send_piece(self, performative: bytes, piece: bytes) -> None:
         self._window -= 1
@@ -298,7 +357,8 @@ class AmqpSession:
 
     def _send_pieces(self) -> None:
         while self._pieces and self._window > 0:
-            self._send_piece(*self._pieces.popleft()[3:])
+            piece = self._pieces.popleft()
+            self._send_piece(piece.performative, piece.payload)
 
     def send_unsent(self) -> None:
         """Send what waited for the window or for the socket."""
@@ -308,12 +368,12 @@ class AmqpSession:
 
     def take_unsent(self, link: Link) -> list[tuple[Message, bytes]]:
         """Take back a link's messages of which nothing was sent, with their lock tokens."""
-        mine = [(message, token) for owner, message, token in self._unsent if owner is link]
+        messages = [(message, token) for owner, message, token in self._unsent if owner is link]
         self._unsent = deque(entry for entry in self._unsent if entry[0] is not link)
-        return mine
+        return messages
 
     def take_partly_sent(self, link: Link) -> list[tuple[Message, bytes]]:
         """Take back a link's messages that were sent in part, with their lock tokens."""
-        mine = {token: message for owner, message, token, *_ in self._pieces if owner is link}
-        self._pieces = deque(entry for entry in self._pieces if entry[0] is not link)
-        return [(message, token) for token, message in mine.items()]
+        messages = {piece.token: piece.message for piece in self._pieces if piece.link is link}
+        self._pieces = deque(piece for piece in self._pieces if piece.link is not link)
+        return [(message, token) for token, message in messages.items()]

@@ -52,10 +52,10 @@ def test_a_signal_ends_the_broker_while_a_client_is_connected(
 
 
 def test_the_error_for_a_busy_port_says_what_to_do(config: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = str(listener.getsockname()[1])
         for option, other in (("--port", "--management-port"), ("--management-port", "--port")):
             done = run("--config", str(config), option, port, other, "0")
             assert done.returncode == 2
@@ -83,7 +83,7 @@ def test_a_wrong_argument_gets_one_sentence(
         code = main([argument.replace("{config}", str(config)) for argument in arguments])
     except SystemExit as end:  # from argparse
         code = int(str(end.code))
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     assert code == 2
-    assert says in said.err
-    assert said.out == ""
+    assert says in printed.err
+    assert printed.out == ""

@@ -1,8 +1,9 @@
 """``kill -9`` of the broker under load, again and again.
 
-Every acknowledged send is delivered, nothing completed comes back after the completion was
-acknowledged, and a batch is there whole or not at all. ``SAS_BROKER_CRASHES`` sets how many
-times (200 for the recorded run), ``SAS_BROKER_SEED`` the moments.
+After each kill three things must be true: every acknowledged send is delivered; no message comes
+back whose completion was acknowledged; each batch is there whole or not at all.
+``SAS_BROKER_CRASHES`` sets the number of kills (200 for the recorded run), ``SAS_BROKER_SEED``
+their moments.
 """
 
 import asyncio
@@ -81,20 +82,20 @@ async def consume(port: int, ledger: Ledger) -> None:
     try:
         await peer.attach("q", receives=True)
         peer.credit(10)
-        seen = 0
+        count = 0
         waiting: dict[int, int] = {}
         while True:
-            found = next(peer.frames.frames(), None)
-            if found is None:
+            frame = next(peer.frames.frames(), None)
+            if frame is None:
                 data = await asyncio.wait_for(peer.reader.read(65536), 120)
                 if not data:
                     return
                 peer.frames.feed(data)
                 continue
-            code, position = frames.performative(found[2])
-            fields, payload_at = decode.fields(found[2], position)
+            code, position = frames.performative(frame[2])
+            fields, payload_at = decode.fields(frame[2], position)
             if code == frames.TRANSFER:
-                number = number_in(found[2][payload_at:])
+                number = number_in(frame[2][payload_at:])
                 if number in ledger.completed:
                     ledger.came_back.append(number)
                 ledger.delivered.add(number)
@@ -102,8 +103,8 @@ async def consume(port: int, ledger: Ledger) -> None:
                 delivery = encode.uint(fields[1])
                 accepted = frames.ACCEPTED_STATE
                 peer.send(frames.DISPOSITION, b"\x41", delivery, delivery, b"\x42", accepted)
-                seen += 1
-                peer.credit(10, seen=seen)
+                count += 1
+                peer.credit(10, delivery_count=count)
             elif code == frames.DISPOSITION and fields[4].descriptor == frames.ACCEPTED:
                 ledger.completed.add(waiting.pop(fields[1]))
     finally:
@@ -134,7 +135,7 @@ async def drain(broker: BrokerProcess, ledger: Ledger) -> None:
 
 
 def left(broker: BrokerProcess) -> int:
-    """How many messages the queue has, locked ones included."""
+    """Return the number of messages on the queue, with the locked ones."""
     address = f"http://127.0.0.1:{broker.management_port}/$Resources/queues"
     with urllib.request.urlopen(address, timeout=60) as answer:
         [count] = re.findall(r"<[\w:]*ActiveMessageCount>(\d+)<", answer.read().decode())

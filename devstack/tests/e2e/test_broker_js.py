@@ -28,7 +28,7 @@ QUEUES = {
 
 
 def installed() -> str:
-    """Give the path of node, with the client installed from the lock; skip where it cannot be."""
+    """Install the client from the lock file; return the path of node. Skip if there is no node."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None:
         pytest.skip("node was not found: install Node 20 or newer")

@@ -41,7 +41,7 @@ DESCRIPTION = b" HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s" % (len(ENT
 
 
 class PlainHttp(RequestsTransport):  # type: ignore[misc]  # azure.core's is untyped here
-    """The SDK speaks https only; this sends the same request as http."""
+    """Sends a request of the SDK, which speaks https only, as http."""
 
     def send(self, request: HttpRequest, **options: Any) -> Any:
         request.url = request.url.replace("https://", "http://", 1)
@@ -96,13 +96,13 @@ def test_a_queue_is_created_read_updated_listed_and_deleted(
         forward_dead_lettered_messages_to="first",
     )
     assert created.lock_duration == timedelta(seconds=7)
-    found = admin.get_queue("made")
-    assert (found.name, found.max_delivery_count, found.requires_session) == ("made", 4, True)
-    assert found.default_message_time_to_live == timedelta(hours=2)
-    assert found.dead_lettering_on_message_expiration
-    assert (found.forward_dead_lettered_messages_to or "").endswith("first")
-    found.max_delivery_count = 9
-    admin.update_queue(found)
+    queue = admin.get_queue("made")
+    assert (queue.name, queue.max_delivery_count, queue.requires_session) == ("made", 4, True)
+    assert queue.default_message_time_to_live == timedelta(hours=2)
+    assert queue.dead_lettering_on_message_expiration
+    assert (queue.forward_dead_lettered_messages_to or "").endswith("first")
+    queue.max_delivery_count = 9
+    admin.update_queue(queue)
     assert admin.get_queue("made").max_delivery_count == 9
     assert [queue.name for queue in admin.list_queues()] == ["first", "made"]
     admin.delete_queue("made")
@@ -161,8 +161,8 @@ def test_health_says_healthy(broker: BrokerThread) -> None:
 
 
 def test_faults_are_armed_shown_and_cleared_over_http(broker: BrokerThread) -> None:
-    wish = {"kind": "server-busy", "queue": "first", "count": 2}
-    assert ask(broker, "POST", "/$faults", wish)[0] == 200
+    fault = {"kind": "server-busy", "queue": "first", "count": 2}
+    assert ask(broker, "POST", "/$faults", fault)[0] == 200
     armed = ask(broker, "GET", "/$faults")[1]["armed"]
     assert [(f["kind"], f["queue"], f["remaining"]) for f in armed] == [("server-busy", "first", 2)]
     assert ask(broker, "DELETE", "/$faults") == (200, {"armed": []})
@@ -198,8 +198,8 @@ def test_faults_are_armed_shown_and_cleared_over_http(broker: BrokerThread) -> N
 def test_a_bad_request_gets_one_sentence(
     broker: BrokerThread, method: str, path: str, body: Any, status: int, says: str
 ) -> None:
-    got, text = ask(broker, method, path, body)
-    assert (got, says in str(text)) == (status, True), text
+    answer_status, text = ask(broker, method, path, body)
+    assert (answer_status, says in str(text)) == (status, True), text
 
 
 @pytest.mark.parametrize(
@@ -225,8 +225,8 @@ def test_a_broken_request_is_answered_and_leaves_no_traceback(
     answer = b""
     with socket.create_connection(("127.0.0.1", broker.management_port), timeout=60) as peer:
         peer.sendall(request_bytes)
-        while says not in answer and (more := peer.recv(65536)):
-            answer += more
+        while says not in answer and (data := peer.recv(65536)):
+            answer += data
     assert says in answer
     assert b"broker failed" not in answer
     assert "Traceback" not in caplog.text
@@ -244,14 +244,14 @@ def test_a_client_that_leaves_within_its_request_leaves_no_traceback(
 
 
 @pytest.mark.parametrize(
-    "begun", [b"", b"PUT /q HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nab"]
+    "request_bytes", [b"", b"PUT /q HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nab"]
 )
 def test_a_connection_that_is_reset_leaves_no_traceback(
-    broker: BrokerThread, caplog: pytest.LogCaptureFixture, begun: bytes
+    broker: BrokerThread, caplog: pytest.LogCaptureFixture, request_bytes: bytes
 ) -> None:
     with socket.create_connection(("127.0.0.1", broker.management_port), timeout=60) as peer:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        peer.sendall(begun)
+        peer.sendall(request_bytes)
         assert ask(broker, "GET", "/health")[0] == 200
     assert ask(broker, "GET", "/health")[0] == 200
     assert "Traceback" not in caplog.text

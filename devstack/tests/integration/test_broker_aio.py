@@ -33,14 +33,14 @@ async def test_many_senders_and_receivers_share_one_loop_with_the_broker(broker:
                     await sender.send_messages(ServiceBusMessage(f"{queue}{number}"))
 
         async def consume(queue: str) -> list[str]:
-            found: list[str] = []
+            bodies: list[str] = []
             async with client.get_queue_receiver(queue, max_wait_time=60) as receiver:
                 async for message in receiver:
-                    found.append(str(message))
+                    bodies.append(str(message))
                     await receiver.complete_message(message)
-                    if len(found) == 20:
-                        return found
-            return found
+                    if len(bodies) == 20:
+                        return bodies
+            return bodies
 
         results = await asyncio.gather(produce("a"), produce("b"), consume("a"), consume("b"))
     assert results[2] == [f"a{number}" for number in range(20)]

@@ -25,19 +25,19 @@ async def broker() -> AsyncIterator[Broker]:
 
 async def test_200_idle_connections_cost_little_and_the_next_is_served(broker: Broker) -> None:
     async with AsyncExitStack() as stack:
-        sockets = [await stack.enter_async_context(peer_of(broker)) for _ in range(IDLE)]
+        peers = [await stack.enter_async_context(peer_of(broker)) for _ in range(IDLE)]
         gc.collect()
         tracemalloc.start()
         try:
-            before = tracemalloc.get_traced_memory()[0]
-            for peer in sockets:
+            start_bytes = tracemalloc.get_traced_memory()[0]
+            for peer in peers:
                 await open_links(peer)
             gc.collect()
-            grown = tracemalloc.get_traced_memory()[0] - before
+            growth = tracemalloc.get_traced_memory()[0] - start_bytes
         finally:
             tracemalloc.stop()
         assert len(broker.links()) == 2 * IDLE
-        assert grown / IDLE < 40_000  # the peer's own side is in it too
+        assert growth / IDLE < 40_000  # this includes the peer's side
         await works(broker)
     await settled(broker)
 
@@ -50,22 +50,23 @@ async def open_links(peer: Peer) -> None:
 
 async def test_a_connection_that_is_gone_leaves_nothing_in_memory(broker: Broker) -> None:
     put(broker, 3)
-    for way in range(60):
+    for number in range(60):
         async with peer_of(broker) as peer:
             await open_links(peer)
             peer.send(frames.FLOW, *[encode.uint(n) for n in (1, 9, 0, 9, 1, 0, 2)])
             await peer.expect(frames.TRANSFER)
             peer.transfer(0, BODY[: len(BODY) // 2], more=True)
-            if way % 3 == 0:
+            if number % 3 == 0:
                 peer.send(frames.END)
                 await peer.expect(frames.END)
-            elif way % 3 == 1:
+            elif number % 3 == 1:
                 peer.send(frames.CLOSE)
                 await peer.closed()
         broker.expire_locks()
     await settled(broker)
     await asyncio.sleep(0)
     gc.collect()
-    left = [one for one in gc.get_objects() if isinstance(one, AmqpConnection | AmqpSession | Link)]
-    assert left == []
+    kinds = AmqpConnection | AmqpSession | Link
+    leftovers = [thing for thing in gc.get_objects() if isinstance(thing, kinds)]
+    assert leftovers == []
     assert broker.counts("q").active == 3

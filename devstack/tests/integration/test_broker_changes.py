@@ -162,18 +162,18 @@ async def test_links_to_a_queue_that_is_disabled_are_detached_and_nothing_is_los
             assert (detach[0], detach[2].value[0]) == (handle, DISABLED)
         peer.transfer(1, BODY, handle=1)  # on its way when the link was detached
         peer.transfer(2, raw(b"1", session_id="s"), handle=2)
-        answered = []
-        while 2 not in answered:
+        answers = []
+        while 2 not in answers:
             fields = await peer.expect(frames.DISPOSITION)
-            answered.append(fields[1])
+            answers.append(fields[1])
             assert fields[4].descriptor == frames.ACCEPTED
-        assert (1 in answered) == (status not in SENDS)
+        assert (1 in answers) == (status not in SENDS)
         fields = [b"\x41", encode.uint(1), b"\x40", b"\x42", frames.ACCEPTED_STATE]
         peer.send(frames.DISPOSITION, *fields)
         echo = (await peer.expect(frames.DISPOSITION))[4]
         assert (echo.descriptor == frames.ACCEPTED) == (status not in RECEIVES)
-    sent, completed = status not in SENDS, status not in RECEIVES
-    assert broker.counts("q").active == 3 + sent - completed
+    arrivals, completions = status not in SENDS, status not in RECEIVES
+    assert broker.counts("q").active == 3 + arrivals - completions
     assert broker.counts("lanes").active == 1
 
 

@@ -40,9 +40,9 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 def section(payload: bytes, code: int) -> dict[Any, bytes]:
-    """Give the values of a map section, still encoded."""
-    (found,) = [one for one in sections(payload) if one.code == code]
-    return {key: value for key, _, value in pairs(payload, found.value_at)}
+    """Return the values of a map section, still encoded."""
+    (part,) = [part for part in sections(payload) if part.code == code]
+    return {key: value for key, _, value in pairs(payload, part.value_at)}
 
 
 class Answer(NamedTuple):
@@ -66,18 +66,18 @@ class Requests:
         return cls(peer)
 
     async def ask(self, operation: str, body: bytes, **named: str) -> Answer:
-        asked = request(body, operation=operation, **named)
-        self._peer.transfer(self._sent, asked, handle=91)
+        payload = request(body, operation=operation, **named)
+        self._peer.transfer(self._sent, payload, handle=91)
         self._sent += 1
         payload = await self._peer.message()
-        status = {key: decode.decode(value)[0] for key, value in said(payload).items()}
+        status = {key: decode.decode(value)[0] for key, value in reply_properties(payload).items()}
         bodies = [
             decode.decode(payload, s.value_at)[0] for s in sections(payload) if s.code == VALUE
         ]
         return Answer(status["statusCode"], status.get("errorCondition"), bodies[0])
 
 
-def said(payload: bytes) -> dict[Any, bytes]:
+def reply_properties(payload: bytes) -> dict[Any, bytes]:
     return section(payload, APPLICATION_PROPERTIES)
 
 
@@ -105,13 +105,13 @@ OF_NET = {
 MAP = encode.map_((encode.symbol(name), value) for name, value in OF_NET.items())
 
 
-def outcome(how: str, given: bytes) -> bytes:
+def outcome(how: str, properties: bytes) -> bytes:
     if how == "dead-letter":
         condition = encode.symbol("com.microsoft:dead-letter")
-        error = encode.composite(frames.ERROR, [condition, encode.NULL, given])
+        error = encode.composite(frames.ERROR, [condition, encode.NULL, properties])
         return encode.composite(frames.REJECTED, [error])
     flags = [encode.TRUE, encode.boolean(how == "defer")]
-    return encode.composite(frames.MODIFIED, [*flags, given])
+    return encode.composite(frames.MODIFIED, [*flags, properties])
 
 
 def only_message(broker: Broker, how: str) -> Message:
@@ -193,20 +193,20 @@ async def test_a_peek_shows_scheduled_and_deferred_messages_with_their_state(
             await sender.send_messages(ServiceBusMessage("deferred"))
             await sender.send_messages(ServiceBusMessage("active"))
             (number,) = await sender.schedule_messages(ServiceBusMessage("scheduled"), at)
-            sent = ServiceBusMessage("sent ahead", scheduled_enqueue_time_utc=at)
-            await sender.send_messages(sent)
+            message = ServiceBusMessage("sent ahead", scheduled_enqueue_time_utc=at)
+            await sender.send_messages(message)
         async with client.get_queue_receiver("q") as receiver:
             (first,) = await receiver.receive_messages(1, max_wait_time=60)
             await receiver.defer_message(first)
-            peeked = await receiver.peek_messages(10, sequence_number=1)
+            messages = await receiver.peek_messages(10, sequence_number=1)
     states = ServiceBusMessageState
-    assert [(str(one), one.state, one.scheduled_enqueue_time_utc) for one in peeked] == [
+    assert [(str(m), m.state, m.scheduled_enqueue_time_utc) for m in messages] == [
         ("deferred", states.DEFERRED, None),
         ("active", states.ACTIVE, None),
         ("scheduled", states.SCHEDULED, at),
         ("sent ahead", states.SCHEDULED, at),
     ]
-    assert peeked[2].sequence_number == number
+    assert messages[2].sequence_number == number
     annotations = section(
         encode_message(broker.namespace.queue("q").messages[number]), MESSAGE_ANNOTATIONS
     )

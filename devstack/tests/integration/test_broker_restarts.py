@@ -87,7 +87,7 @@ class Life:
             self.owners.append(receiver)
         receiver.credit = self.chance.randrange(1, 4)
         queue.dispatch.add_credit(receiver, self.now)
-        self.taken += [(queue, token) for _, token in receiver.got]
+        self.taken += [(queue, token) for _, token in receiver.deliveries]
         if queue.sessions is None:
             queue.dispatch.detach(receiver, self.now)
 
@@ -118,16 +118,16 @@ class Life:
         queue = self.any_queue()
         if queue.sessions is not None:
             return
-        found = [m for m in queue.messages.values() if m.state is MessageState.DEFERRED]
-        for message in operations.deferred(queue, [m.sequence for m in found[:1]], None):
+        numbers = [m.sequence for m in queue.messages.values() if m.state is MessageState.DEFERRED]
+        for message in operations.deferred_messages(queue, numbers[:1], None):
             token = queue.namespace.new_token()
             queue.lock(message, token, None, self.now)
             self.taken.append((queue, token))
 
     def cancel(self) -> None:
         queue = self.any_queue()
-        waiting = [m for m in queue.messages.values() if m.state is MessageState.SCHEDULED]
-        operations.cancel(queue, [m.sequence for m in waiting[:2]])
+        numbers = [m.sequence for m in queue.messages.values() if m.state is MessageState.SCHEDULED]
+        operations.cancel(queue, numbers[:2])
 
     def use_session(self) -> None:
         if not self.owners:
@@ -152,8 +152,8 @@ class Life:
 
     def rebuild(self) -> None:
         if self.chance.random() < 0.2:
-            made = self.broker.namespace._queues.get("made")
-            if made is None:
+            queue = self.broker.namespace._queues.get("made")
+            if queue is None:
                 self.broker.create_queue("made", lock_duration_s=2)
             elif self.chance.random() < 0.5:
                 self.broker.update_queue("made", forward_to="plain", lock_duration_s=1)
@@ -164,28 +164,31 @@ class Life:
         self.broker.commit()
 
     def step(self) -> None:
-        doings: list[Callable[[], None]] = [self.send, self.receive, self.settle]
-        doings += [*doings, self.take_deferred, self.cancel, self.use_session, self.wait]
-        doings += [self.rebuild, self.commit]
+        verbs: list[Callable[[], None]] = [self.send, self.receive, self.settle]
+        verbs += [*verbs, self.take_deferred, self.cancel, self.use_session, self.wait]
+        verbs += [self.rebuild, self.commit]
         try:
-            self.chance.choice(doings)()
+            self.chance.choice(verbs)()
         except BrokerError:
             return
 
     # -- what there is ------------------------------------------------------------------
 
-    def held(self) -> dict[str, Any]:
+    def contents(self) -> dict[str, Any]:
         return {queue.name.lower(): _contents(queue, self.now) for queue in self.filled()}
 
     def last_numbers(self) -> dict[str, int]:
-        """Only of queues that store messages: a forwarding queue stores no sequence numbers."""
-        keep = [queue for queue in self.filled() if not queue.properties.forward_to]
-        return {queue.name.lower(): queue.last_sequence for queue in keep}
+        """Return the last sequence numbers, except of forwarding queues, which store none."""
+        queues = [queue for queue in self.filled() if not queue.properties.forward_to]
+        return {queue.name.lower(): queue.last_sequence for queue in queues}
 
     def filled(self) -> list[Queue]:
-        """Queues for messages that could not be forwarded appear with their first message."""
-        every = self.broker.namespace.every_queue()
-        return [queue for queue in every if queue.messages or "$transfer" not in queue.name.lower()]
+        """Return the queues; the transfer dead letters only once they have a message."""
+        return [
+            queue
+            for queue in self.broker.namespace.every_queue()
+            if queue.messages or "$transfer" not in queue.name.lower()
+        ]
 
 
 def _contents(queue: Queue, now: float) -> dict[str, Any]:
@@ -194,11 +197,11 @@ def _contents(queue: Queue, now: float) -> dict[str, Any]:
         "messages": {m.sequence: _facts(queue, m) for m in queue.messages.values()},
         "bytes": queue.bytes,
         "scheduled": queue.scheduled_count,
-        "states": {one.id: one.state for one in sessions if one.state is not None},
-        "counts": {one.id: one.count for one in sessions if one.count},
+        "states": {s.id: s.state for s in sessions if s.state is not None},
+        "counts": {s.id: s.count for s in sessions if s.count},
         "history": {
             message_id: (at, number)
-            for message_id, (at, number) in queue.history._seen.items()
+            for message_id, (at, number) in queue.history._entries.items()
             if at > now - queue.properties.duplicate_window_s
         },
         "properties": queue.properties,
@@ -223,10 +226,10 @@ def test_what_is_on_disk_is_what_the_broker_held(life: Life) -> None:
     for _ in range(life.chance.randrange(2, 5)):
         for _ in range(life.chance.randrange(20, 200)):
             life.step()
-        before = life.held()
+        before = life.contents()
         last = life.last_numbers()
         life.kill_and_reopen()
-        after = life.held()
+        after = life.contents()
         for name in before:
             assert after[name] == before[name], name
         assert after.keys() == before.keys()
@@ -238,8 +241,8 @@ def test_what_is_on_disk_is_what_the_broker_held(life: Life) -> None:
 
 
 def _ready(queue: Queue) -> list[int]:
-    free = [m for m in queue.messages.values() if m.token is None]
-    return sorted(m.sequence for m in free if m.state is MessageState.ACTIVE)
+    unlocked = [m for m in queue.messages.values() if m.token is None]
+    return sorted(m.sequence for m in unlocked if m.state is MessageState.ACTIVE)
 
 
 def _received(queue: Queue, now: float) -> list[int]:
@@ -251,4 +254,4 @@ def _received(queue: Queue, now: float) -> list[int]:
     for receiver in receivers:
         receiver.credit = len(queue.messages)
         queue.dispatch.add_credit(receiver, now)
-    return sorted(message.sequence for receiver in receivers for message, _ in receiver.got)
+    return sorted(message.sequence for receiver in receivers for message, _ in receiver.deliveries)

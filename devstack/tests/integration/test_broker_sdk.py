@@ -91,12 +91,12 @@ def bench(broker: BrokerThread, client: ServiceBusClient) -> Bench:
 
 
 def receive(receiver: ServiceBusReceiver, count: int = 1) -> list[ServiceBusReceivedMessage]:
-    found: list[ServiceBusReceivedMessage] = []
-    while len(found) < count:
-        more = receiver.receive_messages(count - len(found), max_wait_time=60)
-        assert more, f"only {len(found)} of {count} messages came"
-        found += more
-    return found
+    messages: list[ServiceBusReceivedMessage] = []
+    while len(messages) < count:
+        batch = receiver.receive_messages(count - len(messages), max_wait_time=60)
+        assert batch, f"only {len(messages)} of {count} messages came"
+        messages += batch
+    return messages
 
 
 def test_a_message_arrives_as_it_was_sent(bench: Bench) -> None:
@@ -115,17 +115,17 @@ def test_a_message_arrives_as_it_was_sent(bench: Bench) -> None:
         )
     )
     with bench.receiver() as receiver:
-        (got,) = receive(receiver)
-        locked_until = got.locked_until_utc
-        receiver.complete_message(got)
-    assert b"".join(got.body) == b"\x00\xffbody"
-    assert got.application_properties == {b"number": 7, b"text": "ä".encode(), b"flag": True}
-    assert (got.message_id, got.correlation_id, got.subject) == ("id-1", "cor", "sub")
-    assert (got.reply_to, got.content_type) == ("answers", "application/json")
-    assert got.time_to_live == timedelta(hours=1)
-    assert (got.delivery_count, got.sequence_number) == (0, 1)
-    assert got.enqueued_time_utc is not None
-    assert began < got.enqueued_time_utc < datetime.now(UTC)
+        (message,) = receive(receiver)
+        locked_until = message.locked_until_utc
+        receiver.complete_message(message)
+    assert b"".join(message.body) == b"\x00\xffbody"
+    assert message.application_properties == {b"number": 7, b"text": "ä".encode(), b"flag": True}
+    assert (message.message_id, message.correlation_id, message.subject) == ("id-1", "cor", "sub")
+    assert (message.reply_to, message.content_type) == ("answers", "application/json")
+    assert message.time_to_live == timedelta(hours=1)
+    assert (message.delivery_count, message.sequence_number) == (0, 1)
+    assert message.enqueued_time_utc is not None
+    assert began < message.enqueued_time_utc < datetime.now(UTC)
     assert locked_until is not None
     assert began + timedelta(seconds=60) < locked_until < datetime.now(UTC) + timedelta(seconds=60)
 
@@ -159,8 +159,8 @@ def test_complete_abandon_defer_and_dead_letter(bench: Bench) -> None:
         receiver.complete_message(later)
     with bench.dead_letters() as receiver:
         (letter,) = receive(receiver)
-        told = (str(letter), letter.dead_letter_reason, letter.dead_letter_error_description)
-        assert told == ("bury", "R", "D")
+        reason, description = letter.dead_letter_reason, letter.dead_letter_error_description
+        assert (str(letter), reason, description) == ("bury", "R", "D")
         receiver.complete_message(letter)
     assert bench.counts.total == 0
 
@@ -197,11 +197,11 @@ def test_dead_letters_are_forwarded_with_their_source_and_reason(bench: Bench) -
 def test_an_unknown_queue_is_refused_with_its_token_as_in_azure(client: ServiceBusClient) -> None:
     """The same as Microsoft's own test_sb_client_bad_entity, which runs against Azure."""
     with (
-        pytest.raises(ServiceBusAuthenticationError) as told,
+        pytest.raises(ServiceBusAuthenticationError) as refusal,
         client.get_queue_sender("grave") as sender,
     ):
         sender.send_messages(ServiceBusMessage("1"))
-    assert "'grave' could not be found" in str(told.value.inner_exception)
+    assert "'grave' could not be found" in str(refusal.value.inner_exception)
     with (
         pytest.raises(ServiceBusAuthenticationError),
         client.get_queue_receiver("grave") as receiver,
@@ -253,8 +253,8 @@ def test_a_receiver_gets_a_message_sent_while_it_waits(bench: Bench) -> None:
 
 def test_an_operation_of_topics_is_refused_with_a_sentence(client: ServiceBusClient) -> None:
     with (
-        pytest.raises(ServiceBusAuthenticationError) as told,
+        pytest.raises(ServiceBusAuthenticationError) as refusal,
         client.get_subscription_receiver("topic", "subscription") as receiver,
     ):
         receiver.receive_messages(1, max_wait_time=1)
-    assert "could not be found" in str(told.value.inner_exception)
+    assert "could not be found" in str(refusal.value.inner_exception)

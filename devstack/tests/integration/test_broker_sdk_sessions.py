@@ -114,18 +114,18 @@ async def test_the_wrong_kind_of_receiver_gets_an_error(client: ServiceBusClient
 
 async def test_only_the_required_key_opens_links() -> None:
     async with Broker(["plain"], require_key="r1ght=") as broker:
-        right, name = broker.connection_string, broker.port
+        right_string, port = broker.connection_string, broker.port
         async with (
-            ServiceBusClient.from_connection_string(right) as client,
+            ServiceBusClient.from_connection_string(right_string) as client,
             client.get_queue_sender("plain") as sender,
         ):
             await sender.send_messages(ServiceBusMessage("in"))
-        wrong = right.replace("r1ght=", "wr0ng=")
-        async with ServiceBusClient.from_connection_string(wrong, retry_total=0) as client:
+        wrong_string = right_string.replace("r1ght=", "wr0ng=")
+        async with ServiceBusClient.from_connection_string(wrong_string, retry_total=0) as client:
             with pytest.raises((ServiceBusAuthenticationError, ServiceBusAuthorizationError)):
                 await open_and_close(client.get_queue_sender("plain"))
         assert broker.counts("plain").active == 1
-        assert name
+        assert port
 
 
 async def test_a_busy_server_is_reported_and_a_retry_gets_through(

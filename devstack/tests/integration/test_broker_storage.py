@@ -67,7 +67,7 @@ class Owner:
         receiver.credit = count
         target.dispatch.add_credit(receiver, self.clock.now)
         target.dispatch.detach(receiver, self.clock.now)
-        return receiver.got
+        return receiver.deliveries
 
 
 @pytest.fixture(params=[True, False], ids=["stopped", "killed"])
@@ -139,7 +139,7 @@ def test_deferred_scheduled_and_dead_messages_stay_what_they_were(
     owner.reopen(cleanly=cleanly)
     queue = owner.broker.namespace.queue("plain")
     assert owner.receive("plain") == []
-    assert operations.deferred(queue, [deferred], None)[0].state is MessageState.DEFERRED
+    assert operations.deferred_messages(queue, [deferred], None)[0].state is MessageState.DEFERRED
     assert owner.broker.counts("plain").scheduled == 1
     ((letter, _),) = owner.receive("plain/$DeadLetterQueue")
     assert application_properties(letter) == {
@@ -240,7 +240,7 @@ def test_nothing_is_left_of_what_a_deleted_queue_could_not_forward(owner: Owner)
     operations.release(transfer, token, owner.clock.now)
     owner.reopen()
     assert owner.broker.journal is not None
-    assert not [known for known in owner.broker.journal.stores if known.startswith("doomed")]
+    assert not [name for name in owner.broker.journal.stores if name.startswith("doomed")]
 
 
 def test_what_was_not_committed_is_not_there(owner: Owner) -> None:
@@ -260,8 +260,8 @@ def test_old_message_ids_are_forgotten_on_disk_too(owner: Owner) -> None:
         owner.clock.now += 10
         owner.broker.commit()
     assert owner.broker.journal is not None
-    (kept,) = owner.broker.journal.database.execute("SELECT count(*) FROM history").fetchone()
-    assert kept < 400
+    (count,) = owner.broker.journal.database.execute("SELECT count(*) FROM history").fetchone()
+    assert count < 400
 
 
 def test_two_brokers_cannot_share_a_directory(owner: Owner) -> None:
@@ -270,12 +270,12 @@ def test_two_brokers_cannot_share_a_directory(owner: Owner) -> None:
         second.open_data()
 
 
-@pytest.mark.parametrize("taken", ["port", "management_port"])
+@pytest.mark.parametrize("option", ["port", "management_port"])
 async def test_a_broker_that_finds_its_port_taken_lets_go_of_its_data(
-    tmp_path: Path, taken: str
+    tmp_path: Path, option: str
 ) -> None:
     async with Broker(["q"]) as other:
-        first = Broker(["q"], data=tmp_path, **{taken: other.port})  # type: ignore[arg-type]
+        first = Broker(["q"], data=tmp_path, **{option: other.port})  # type: ignore[arg-type]
         with pytest.raises(OSError, match="address already in use"):
             await first.start()
         async with Broker(["q"], data=tmp_path):
@@ -299,22 +299,22 @@ def test_data_of_another_format_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_disk_that_fails_stops_the_broker_and_acknowledges_nothing(tmp_path: Path) -> None:
-    sent: list[bytes] = []
+    durable: list[bytes] = []
     async with Broker(["plain"], data=tmp_path) as broker:
         assert broker.journal is not None
         broker.journal.database.execute("PRAGMA max_page_count=40")
         while True:
-            put(broker, "plain", b"%d" % len(sent) + bytes(2000))
+            put(broker, "plain", b"%d" % len(durable) + bytes(2000))
             broker.commit()
             if broker.failure is not None:
                 break
-            sent.append(b"%d" % len(sent) + bytes(2000))
+            durable.append(b"%d" % len(durable) + bytes(2000))
         await broker.wait_failed()
         with pytest.raises(OSError, match=r"refused|Connect call failed"):
             await asyncio.open_connection("127.0.0.1", broker.port)
-    assert sent
+    assert durable
     async with Broker(["plain"], data=tmp_path) as broker:
-        assert bodies(broker, "plain") == sent
+        assert bodies(broker, "plain") == durable
 
 
 def test_one_commit_is_one_transaction(owner: Owner) -> None:

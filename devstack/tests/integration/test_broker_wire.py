@@ -24,7 +24,7 @@ LIMITS = Limits(connections=20, handshake_s=1.0, idle_s=1.5, stalled_s=1.0)
 
 
 class Clock:
-    """The broker's time. It stands still: a pause of this process ends no connection."""
+    """The broker's time. It stands still, so that a pause of this process ends no connection."""
 
     def __init__(self) -> None:
         self.now: float | None = time.time()
@@ -56,15 +56,15 @@ class Peer:
         self.write(frames.frame(channel, encode.composite(code, fields), payload))
 
     async def read(self) -> tuple[int, list[Any]]:
-        """Give the next performative, without empty frames: its code and fields."""
+        """Return the next performative, without empty frames: its code and fields."""
         while True:
-            found = next(self.frames.frames(), None)
-            if found is not None and found[2]:
-                code, position = frames.performative(found[2])
-                fields, end = decode.fields(found[2], position)
-                self.payload = found[2][end:]
+            frame = next(self.frames.frames(), None)
+            if frame is not None and frame[2]:
+                code, position = frames.performative(frame[2])
+                fields, end = decode.fields(frame[2], position)
+                self.payload = frame[2][end:]
                 return code, fields
-            if found is None:
+            if frame is None:
                 data = await asyncio.wait_for(self.reader.read(65536), 120)
                 if not data:
                     raise EOFError
@@ -72,20 +72,20 @@ class Peer:
 
     async def expect(self, code: int) -> list[Any]:
         while True:
-            got, fields = await self.read()
-            if got == code:
+            frame_code, fields = await self.read()
+            if frame_code == code:
                 return fields
 
     async def message(self) -> bytes:
-        """Give the next whole message."""
-        whole, more = b"", True
+        """Return the next whole message."""
+        payload, more = b"", True
         while more:
             fields = await self.expect(frames.TRANSFER)
-            whole, more = whole + self.payload, len(fields) > 5 and fields[5]
-        return whole
+            payload, more = payload + self.payload, len(fields) > 5 and fields[5]
+        return payload
 
     async def closed(self, within: float = 120) -> bytes:
-        """Give everything until the broker closes the connection."""
+        """Return everything until the broker closes the connection."""
         async with asyncio.timeout(within):
             try:
                 return await self.reader.read(-1)
@@ -101,7 +101,7 @@ class Peer:
         await self.expect(frames.BEGIN)
 
     async def attach(
-        self, queue: str, *, receives: bool, handle: int = 0, **more: bytes
+        self, queue: str, *, receives: bool, handle: int = 0, **options: bytes
     ) -> list[Any]:
         source = target = encode.composite(frames.SOURCE, [encode.string(queue)])
         target = encode.composite(frames.TARGET, [encode.string(queue)])
@@ -110,10 +110,10 @@ class Peer:
             encode.string(f"link{handle}"),
             encode.uint(handle),
             encode.boolean(receives),
-            more.get("settles", encode.ubyte(0)),
+            options.get("settles", encode.ubyte(0)),
             encode.ubyte(1),
-            more.get("source", source),
-            more.get("target", target),
+            options.get("source", source),
+            options.get("target", target),
         )
         fields = await self.expect(frames.ATTACH)
         return fields + [None] * (14 - len(fields))
@@ -132,8 +132,8 @@ class Peer:
         fields = [encode.uint(handle), encode.uint(number), tag, message_format, settled]
         self.send(frames.TRANSFER, *fields, encode.boolean(more), payload=payload)
 
-    def credit(self, count: int, *, seen: int = 0, window: int = 2048) -> None:
-        numbers = (seen + 1, window, 0, 2048, 0, seen, count)
+    def credit(self, count: int, *, delivery_count: int = 0, window: int = 2048) -> None:
+        numbers = (delivery_count + 1, window, 0, 2048, 0, delivery_count, count)
         self.send(frames.FLOW, *[encode.uint(number) for number in numbers])
 
 
@@ -171,7 +171,7 @@ async def settled(broker: Broker, connections: int = 0) -> None:
 
 
 async def works(broker: Broker) -> None:
-    """A well-behaved peer is served."""
+    """Check that a well-behaved peer is served."""
     before = broker.counts("q").active
     async with peer_of(broker) as peer:
         await peer.open()
@@ -199,12 +199,12 @@ async def test_the_peers_window_and_frame_size_are_kept(broker: Broker) -> None:
         await peer.open(window=2, frame_size=4096)
         await peer.attach("q", receives=True)
         peer.credit(5, window=2)
-        got = [await peer.expect(frames.TRANSFER) for _ in range(2)]
-        assert [fields[1] for fields in got] == [1, 2]
+        transfers = [await peer.expect(frames.TRANSFER) for _ in range(2)]
+        assert [fields[1] for fields in transfers] == [1, 2]
         await asyncio.sleep(0.05)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(peer.read(), 0.1)
-        peer.credit(3, seen=2, window=3)
+        peer.credit(3, delivery_count=2, window=3)
         assert [(await peer.expect(frames.TRANSFER))[1] for _ in range(3)] == [3, 4, 5]
 
 
@@ -213,17 +213,17 @@ async def test_every_frame_of_a_message_counts_in_the_window(broker: Broker) -> 
     async with peer_of(broker) as peer:
         await peer.open(window=2, frame_size=4096)
         await peer.attach("q", receives=True)
-        seen, last = 0, []
+        frame_count, transfers = 0, []
         for window in (2, 1, 5, 1):
-            numbers = (seen + 1, window, 0, 2048, 0, 0, 3)
+            numbers = (frame_count + 1, window, 0, 2048, 0, 0, 3)
             peer.send(frames.FLOW, *[encode.uint(number) for number in numbers])
             for _ in range(window):
                 fields = await peer.expect(frames.TRANSFER)
-                last.append((fields[1], fields[5]))
-            seen += window
+                transfers.append((fields[1], fields[5]))
+            frame_count += window
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(peer.read(), 0.05)
-        assert last == [(n, more) for n in (1, 2, 3) for more in (True, True, False)]
+        assert transfers == [(n, more) for n in (1, 2, 3) for more in (True, True, False)]
 
 
 async def test_a_message_sent_in_part_is_free_when_its_receiver_leaves(broker: Broker) -> None:
@@ -240,8 +240,12 @@ async def test_a_message_sent_in_part_is_free_when_its_receiver_leaves(broker: B
         await peer.attach("q", receives=True, handle=1)
         numbers = (3, 100, 0, 2048, 1, 0, 1)
         peer.send(frames.FLOW, *[encode.uint(number) for number in numbers])
-        got = [await peer.expect(frames.TRANSFER) for _ in range(3)]
-        assert [(fields[1], fields[5]) for fields in got] == [(2, True), (2, True), (2, False)]
+        transfers = [await peer.expect(frames.TRANSFER) for _ in range(3)]
+        assert [(fields[1], fields[5]) for fields in transfers] == [
+            (2, True),
+            (2, True),
+            (2, False),
+        ]
 
 
 async def test_messages_held_back_by_the_window_are_free_when_the_peer_leaves(
@@ -446,8 +450,8 @@ async def test_a_batch_may_be_as_large_as_the_link_announces_and_no_larger(
         assert (len(batch) <= announced) is accepted
         for start in range(0, len(batch), 60_000):
             more = start + 60_000 < len(batch)
-            batched = encode.uint(0x80013700)
-            peer.transfer(0, batch[start : start + 60_000], more=more, message_format=batched)
+            batch_format = encode.uint(0x80013700)
+            peer.transfer(0, batch[start : start + 60_000], more=more, message_format=batch_format)
             await peer.writer.drain()
         fields = await peer.expect(frames.DISPOSITION)
         if accepted:
@@ -581,9 +585,9 @@ async def test_a_peer_that_leaves_what_was_sent_unread_is_let_go_too(
         with clock.running():
             await settled(broker)
         assert not connection.output.blocked
-        held = broker.counts("q").locked
+        count = broker.counts("q").locked
         put(broker, 1)
-        assert broker.counts("q").locked == held
+        assert broker.counts("q").locked == count
     finally:
         peer.writer.transport.abort()
 
@@ -628,12 +632,12 @@ async def test_a_peer_that_reads_nothing_is_cut_off_and_holds_little(
 async def test_random_and_mutated_frames_affect_no_other_peer(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worked_on = 0
+    frame_count = 0
     original = AmqpConnection._on_frame
 
     def count(self: AmqpConnection, channel: int, body: bytes, now: float) -> None:
-        nonlocal worked_on
-        worked_on += 1
+        nonlocal frame_count
+        frame_count += 1
         original(self, channel, body, now)
 
     monkeypatch.setattr(AmqpConnection, "_on_frame", count)
@@ -653,7 +657,7 @@ async def test_random_and_mutated_frames_affect_no_other_peer(
     async with peer_of(broker) as bystander:
         await bystander.open()
         await bystander.attach("q", receives=False)
-        while worked_on < FUZZ_FRAMES:
+        while frame_count < FUZZ_FRAMES:
             await _send_mutated(broker, chance, sane)
             bystander.write(frames.EMPTY_FRAME)
         bystander.transfer(0, BODY)

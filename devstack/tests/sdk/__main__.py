@@ -3,11 +3,11 @@
     python -m devstack.tests.sdk [--shards 10] [--only WORDS] [--report FILE]
 
 The command downloads the source distribution with pip (into .devstack/) and starts one broker. It
-runs the queue and session tests, sync and async, through shim.py. Most of them sleep for
-a minute until a lock ends, so they run in several pytest processes. deselected.txt lists
-the tests that are left out, expected.txt the known failures, each with its reason. Some
-tests race the SDK's own timers. So a test with an unknown failure runs once more, alone, and the
-table says which tests passed only then.
+runs the queue and session tests, sync and async, through shim.py. Most of them sleep for a minute
+until a lock ends, so they run in several pytest processes. deselected.txt lists the tests that are
+left out, expected.txt the known failures, each with its reason. Some tests race the SDK's own
+timers. So a test with an unknown failure runs once more, alone, and the table says which tests
+passed only then.
 
 The exit code is 0 if at least 97 % of the counted tests passed and every failure is a known one. It
 is 1 if not, and 2 if the tests could not run.
@@ -46,8 +46,12 @@ FILES = (
 )
 PYTEST = ("-m", "pytest", "-p", "devstack.tests.sdk.shim", "--noconftest", "-q")
 OPTIONS = (
-    *("-p", "no:cacheprovider", "-o", "asyncio_mode=auto"),
-    *("-o", "asyncio_default_fixture_loop_scope=function"),
+    "-p",
+    "no:cacheprovider",
+    "-o",
+    "asyncio_mode=auto",
+    "-o",
+    "asyncio_default_fixture_loop_scope=function",
 )
 
 
@@ -57,9 +61,9 @@ def source_tests() -> Path:
     tests = home / f"azure_servicebus-{VERSION}" / "tests"
     if not tests.is_dir():
         home.mkdir(parents=True, exist_ok=True)
-        wanted = f"azure-servicebus=={VERSION}"
+        requirement = f"azure-servicebus=={VERSION}"
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        command = [*pip, "--no-binary", "azure-servicebus", "--dest", str(home), wanted]
+        command = [*pip, "--no-binary", "azure-servicebus", "--dest", str(home), requirement]
         subprocess.run(command, check=True)
         with tarfile.open(next(home.glob("azure_servicebus-*.tar.gz"))) as archive:
             archive.extractall(home, filter="data")
@@ -85,10 +89,10 @@ def collect(tests: Path, env: dict[str, str], only: str = "") -> list[str]:
     if only:
         command += ["-k", only]
     done = subprocess.run(command, cwd=tests, env=env, capture_output=True, text=True, check=False)
-    found = [line for line in done.stdout.splitlines() if "::" in line]
-    if done.returncode or not found:
+    names = [line for line in done.stdout.splitlines() if "::" in line]
+    if done.returncode or not names:
         raise RuntimeError(f"pytest collected nothing:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return found
+    return names
 
 
 def short(test: str) -> str:
@@ -137,10 +141,10 @@ def run_all(
     print(f"{len(chosen)} tests in {shards} processes; the longest sleep for minutes")
     parts = [chosen[n::shards] for n in range(shards) if chosen[n::shards]]
     reports = [folder / f"report{n}.xml" for n in range(len(parts))]
-    running = [
+    processes = [
         run_shard(tests, env, part, report) for part, report in zip(parts, reports, strict=True)
     ]
-    for process in running:
+    for process in processes:
         process.wait()
     results: list[Result] = []
     for report in reports:
@@ -159,22 +163,22 @@ def run(shards: int, only: str, lists: Lists) -> tuple[list[Result], list[str]]:
         config.write_text('{"UserConfig": {"Namespaces": [{"Name": "n", "Queues": []}]}}')
         with start_broker(config) as broker:
             env = environment(broker, tests)
-            found = collect(tests, env)
-            wanted = collect(tests, env, only) if only else found
-            chosen = [test for test in wanted if short(test) not in lists.deselected]
+            all_tests = collect(tests, env)
+            candidates = collect(tests, env, only) if only else all_tests
+            chosen = [test for test in candidates if short(test) not in lists.deselected]
             results = run_all(tests, env, chosen=chosen, folder=Path(name), shards=shards)
-            again = [t for t in chosen if short(t) in unexpected(results, lists)]
-            if again:
+            failures = [t for t in chosen if short(t) in unexpected(results, lists)]
+            if failures:
                 results = second_try(
-                    results, run_all(tests, env, chosen=again, folder=Path(name), shards=1)
+                    results, run_all(tests, env, chosen=failures, folder=Path(name), shards=1)
                 )
-    found_wrong = problems(
+    sentences = problems(
         results,
         lists,
         chosen=[short(test) for test in chosen],
-        found={short(test) for test in found},
+        existing={short(test) for test in all_tests},
     )
-    return results, found_wrong
+    return results, sentences
 
 
 def main() -> int:
@@ -186,7 +190,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         lists = Lists.read()
-        results, found_wrong = run(max(1, options.shards), options.only, lists)
+        results, sentences = run(max(1, options.shards), options.only, lists)
     except (OSError, RuntimeError, ValueError, subprocess.CalledProcessError) as error:
         print(f"error: the tests could not be run: {error}", file=sys.stderr)
         return 2
@@ -194,9 +198,9 @@ def main() -> int:
     print(text)
     if options.report:
         options.report.write_text(text + "\n")
-    for sentence in found_wrong:
+    for sentence in sentences:
         print(f"error: {sentence}", file=sys.stderr)
-    return 1 if found_wrong else 0
+    return 1 if sentences else 0
 
 
 if __name__ == "__main__":

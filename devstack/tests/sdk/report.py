@@ -52,7 +52,7 @@ def _listed(path: Path) -> dict[str, str]:
 
 
 def share_of(results: Sequence[Result]) -> float:
-    """Give the passed among those that count: all but Microsoft's own skips and xfails."""
+    """Return the share of passed tests. Microsoft's own skips and xfails do not count."""
     passed, failed = (count_of(results, outcome) for outcome in ("passed", "failed"))
     return passed / (passed + failed) if passed + failed else 0.0
 
@@ -63,49 +63,50 @@ def count_of(results: Sequence[Result], outcome: str) -> int:
 
 
 def unexpected(results: Sequence[Result], lists: Lists) -> set[str]:
-    """Give the names of the tests that failed and are not known to."""
+    """Return the names of the tests that failed although expected.txt does not name them."""
     return {r.name for r in results if r.outcome == "failed" and r.name not in lists.expected}
 
 
-def second_try(first: Sequence[Result], again: Sequence[Result]) -> list[Result]:
-    """Put the results of a second try in the place of the first ones."""
+def second_try(results: Sequence[Result], retries: Sequence[Result]) -> list[Result]:
+    """Replace the results of those tests that were tried a second time."""
     later = {
-        one.name: replace(one, reason=SECOND) if one.outcome == "passed" else one for one in again
+        retry.name: replace(retry, reason=SECOND) if retry.outcome == "passed" else retry
+        for retry in retries
     }
-    return [later.get(one.name, one) for one in first]
+    return [later.get(result.name, result) for result in results]
 
 
 def problems(
-    results: Sequence[Result], lists: Lists, *, chosen: Collection[str], found: Collection[str]
+    results: Sequence[Result], lists: Lists, *, chosen: Collection[str], existing: Collection[str]
 ) -> list[str]:
-    """Say what is not as the lists have it, a sentence each; none where all is well.
+    """Return a sentence for each difference from the lists; none if all is well.
 
-    ``found`` are the names that Microsoft's files hold, ``chosen`` those that were run.
+    ``existing`` are the names of the tests in Microsoft's files, ``chosen`` those that were run.
     """
-    told = []
+    sentences = []
     share = share_of(results)
     if share < GOAL:
-        told.append(f"{share:.1%} of what counts passed, and the goal is {GOAL:.0%}.")
+        sentences.append(f"{share:.1%} of what counts passed, and the goal is {GOAL:.0%}.")
     outcome_of = {result.name: result.outcome for result in results}
-    told += [
+    sentences += [
         f"{name} failed and expected.txt does not name it: fix the broker, or give a reason there."
         for name in sorted(unexpected(results, lists))
     ]
-    told += [
+    sentences += [
         f"{name} passes now: take it out of expected.txt."
         for name in lists.expected
         if outcome_of.get(name) == "passed"
     ]
-    told += [
+    sentences += [
         f"{name} gave no result: look into its process's log."
         for name in sorted(set(chosen) - set(outcome_of))
     ]
-    told += [
+    sentences += [
         f"{name} is not a test of azure-servicebus {VERSION}: take it out of the list."
         for name in (*lists.deselected, *lists.expected)
-        if name not in found
+        if name not in existing
     ]
-    return told
+    return sentences
 
 
 def table(results: Sequence[Result], lists: Lists) -> str:
@@ -125,16 +126,16 @@ def table(results: Sequence[Result], lists: Lists) -> str:
         "|---|---|---|---|---|",
     ]
     for file in files:
-        here = [result for result in results if result.name.startswith(file + "::")]
-        counts = [str(count_of(here, outcome)) for outcome in OUTCOMES]
+        file_results = [result for result in results if result.name.startswith(file + "::")]
+        counts = [str(count_of(file_results, outcome)) for outcome in OUTCOMES]
         lines.append(f"| {file} | {' | '.join(counts)} |")
     lines += ["", "| did not pass at once | outcome | reason |", "|---|---|---|"]
     for result in results:
         if result.outcome != "passed" or result.reason:
-            why = lists.expected.get(result.name) or result.reason
-            lines.append(f"| {result.name} | {result.outcome} | {_cell(why)} |")
+            reason = lists.expected.get(result.name) or result.reason
+            lines.append(f"| {result.name} | {result.outcome} | {_cell(reason)} |")
     lines += ["", "| deselected | reason |", "|---|---|"]
-    lines += [f"| {name} | {_cell(why)} |" for name, why in lists.deselected.items()]
+    lines += [f"| {name} | {_cell(reason)} |" for name, reason in lists.deselected.items()]
     return "\n".join(lines)
 
 

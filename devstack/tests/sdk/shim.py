@@ -1,9 +1,9 @@
 """A pytest plugin that lets the live tests of azure-servicebus run against our broker.
 
-Those tests want Microsoft's test tools and a subscription: decorators that create a resource
-group, a namespace and a queue, and a credential. The plugin puts small stand-ins for both into
-``sys.modules`` before the tests are imported. Queues are made through the broker's management
-port; ``SAS_SDK_BROKER`` and ``SAS_SDK_MANAGEMENT`` name its two addresses.
+Those tests need Microsoft's test tools and a subscription: decorators that create a resource group,
+a namespace and a queue, and a credential. The plugin puts small stand-ins for both into
+``sys.modules`` before the tests are imported. The stand-ins create queues through the broker's
+management port. ``SAS_SDK_BROKER`` and ``SAS_SDK_MANAGEMENT`` name its two addresses.
 
 `python -m devstack.tests.sdk` starts the broker and pytest; nothing else uses this file.
 """
@@ -69,13 +69,13 @@ def _nothing(*_: Any, **__: Any) -> Decorator:
 
 def _namespace(*_: Any, **__: Any) -> Decorator:
     host = os.environ["SAS_SDK_BROKER"]
-    given = {
+    arguments = {
         "servicebus_namespace": SimpleNamespace(name=host.partition(":")[0]),
         "servicebus_namespace_connection_string": os.environ["SAS_SDK_CONNECTION_STRING"],
         "servicebus_namespace_key_name": "RootManageSharedAccessKey",
         "servicebus_namespace_primary_key": "SAS_KEY_VALUE",
     }
-    return lambda test: _wrap(test, lambda: given)
+    return lambda test: _wrap(test, lambda: arguments)
 
 
 def _queue(

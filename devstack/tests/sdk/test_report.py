@@ -11,35 +11,37 @@ PASSED = [Result(name=f"a.py::t{number}", outcome="passed") for number in range(
 STALE = Result(name="a.py::stale", outcome="failed", reason="TypeError")
 
 
-def told(results: list[Result], lists: Lists = LISTS) -> list[str]:
+def sentences_of(results: list[Result], lists: Lists = LISTS) -> list[str]:
     names = {result.name for result in [*results, STALE]}
-    return problems(results, lists, chosen=names, found={*names, *lists.deselected})
+    return problems(results, lists, chosen=names, existing={*names, *lists.deselected})
 
 
 def test_all_is_well_where_only_what_is_listed_fails() -> None:
-    assert told([*PASSED, STALE]) == []
+    assert sentences_of([*PASSED, STALE]) == []
 
 
 def test_a_failure_that_is_not_listed_is_reported_however_high_the_share() -> None:
-    [sentence] = told([*PASSED, STALE, Result(name="a.py::new", outcome="failed")])
+    [sentence] = sentences_of([*PASSED, STALE, Result(name="a.py::new", outcome="failed")])
     assert sentence.startswith("a.py::new failed and expected.txt does not name it")
 
 
 def test_a_share_below_the_goal_is_reported_even_if_every_failure_is_listed() -> None:
-    [sentence] = told([*PASSED[:20], STALE])
+    [sentence] = sentences_of([*PASSED[:20], STALE])
     assert sentence == "95.2% of what counts passed, and the goal is 97%."
 
 
 def test_outdated_lists_are_reported() -> None:
     passes_now = Result(name=STALE.name, outcome="passed")
-    assert told([*PASSED, passes_now]) == ["a.py::stale passes now: take it out of expected.txt."]
-    gone = Lists({"a.py::gone": "topics"}, {})
-    [sentence] = problems(PASSED, gone, chosen=[], found=[result.name for result in PASSED])
+    assert sentences_of([*PASSED, passes_now]) == [
+        "a.py::stale passes now: take it out of expected.txt."
+    ]
+    outdated = Lists({"a.py::gone": "topics"}, {})
+    [sentence] = problems(PASSED, outdated, chosen=[], existing=[result.name for result in PASSED])
     assert sentence.startswith("a.py::gone is not a test of azure-servicebus")
 
 
 def test_a_test_without_a_result_is_reported() -> None:
-    [sentence] = problems(PASSED, Lists({}, {}), chosen=["a.py::lost"], found=[])
+    [sentence] = problems(PASSED, Lists({}, {}), chosen=["a.py::lost"], existing=[])
     assert sentence.startswith("a.py::lost gave no result")
 
 
@@ -60,11 +62,11 @@ def test_a_test_that_passes_at_a_second_try_counts_and_is_reported() -> None:
         Result(name="a.py::never", outcome="failed", reason="wrong"),
     ]
     assert unexpected([*PASSED, STALE, *failed], LISTS) == {"a.py::late", "a.py::never"}
-    again = [
+    retries = [
         Result(name="a.py::late", outcome="passed"),
         Result(name="a.py::never", outcome="failed", reason="wrong again"),
     ]
-    results = second_try([*PASSED, *failed], again)
+    results = second_try([*PASSED, *failed], retries)
     assert [result.outcome for result in results[-2:]] == ["passed", "failed"]
     text = table(results, LISTS)
     assert "| a.py::late | passed | at a second try, alone |" in text

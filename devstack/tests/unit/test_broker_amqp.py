@@ -139,14 +139,14 @@ def test_frames_come_out_whole_however_the_stream_is_cut(
 ) -> None:
     stream = b"".join(frames.frame(n, body) for n, body in enumerate(bodies))
     reader = frames.FrameReader()
-    found: list[tuple[int, int, bytes]] = []
+    whole_frames: list[tuple[int, int, bytes]] = []
     position = 0
     while position < len(stream):
         step = data.draw(st.integers(1, 50))
         reader.feed(stream[position : position + step])
-        found += reader.frames()
+        whole_frames += reader.frames()
         position += step
-    assert found == [(0, n, body) for n, body in enumerate(bodies)]
+    assert whole_frames == [(0, n, body) for n, body in enumerate(bodies)]
     assert len(reader) == 0
 
 
@@ -200,12 +200,12 @@ def test_delivery_annotations_behind_the_body_are_passed_on_before_it() -> None:
     assert message.message_id == "i"
     assert message.bare.endswith(body + footer)
     message.token = bytes(16)
-    found = [
+    annotations = [
         decode.decode(encode_message(message), section.value_at)[0]
         for section in sections(encode_message(message))
         if section.code == 0x71
     ]
-    assert found == [{"mine": 1, "x-opt-lock-token": UUID(int=0)}]
+    assert annotations == [{"mine": 1, "x-opt-lock-token": UUID(int=0)}]
 
 
 def test_application_properties_are_added_replaced_and_otherwise_left() -> None:
@@ -216,8 +216,8 @@ def test_application_properties_are_added_replaced_and_otherwise_left() -> None:
         + b"\x00\x53\x75\xa0\x01x"
     )
     changed = with_application_properties(bare, {"a": encode.string("new")})
-    found = [decode.decode(changed, s.value_at)[0] for s in sections(changed)]
-    assert found == [["id"], {"b": 2, "a": "new"}, b"x"]
+    values = [decode.decode(changed, s.value_at)[0] for s in sections(changed)]
+    assert values == [["id"], {"b": 2, "a": "new"}, b"x"]
     assert b"\x54\x02" in changed
 
 

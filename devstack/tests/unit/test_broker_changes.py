@@ -43,8 +43,8 @@ def bodies(world: World, queue: Queue) -> list[bytes]:
 
 
 def ask(world: World, queue: Queue, operation: str, **body: object) -> Reply:
-    named = {name.replace("_", "-"): value for name, value in body.items()}
-    return answer(f"com.microsoft:{operation}", Call(queue, named, world.now, None))
+    arguments = {name.replace("_", "-"): value for name, value in body.items()}
+    return answer(f"com.microsoft:{operation}", Call(queue, arguments, world.now, None))
 
 
 def test_a_shorter_lock_ends_before_a_longer_one_that_was_taken_earlier(world: World) -> None:
@@ -171,11 +171,11 @@ def test_messages_that_wait_follow_once_a_queue_begins_to_forward(world: World) 
     source, target = world.queue("source"), world.queue("target", lock_duration_s=300)
     world.send(source, b"1", b"2", b"3")
     number = world.send(source, b"9", scheduled_at=world.now + 60)
-    held = world.take(source)[1]
+    token = world.take(source)[1]
     change(world, source, forward_to="target")
     assert bodies(world, target) == [b"2", b"3"]
     assert sorted(source.messages) == [1, *number]
-    operations.abandon(source, held, world.now)
+    operations.abandon(source, token, world.now)
     assert bodies(world, target) == [b"1"]
     world.wait(61)
     assert bodies(world, target) == [b"9"]
@@ -188,8 +188,8 @@ def test_a_message_forwarded_too_often_has_the_reason_of_the_service(world: Worl
     world.send(queues[4], b"within four hops")
     assert len(queues[0].messages) == 1
     world.send(queues[5], b"one hop more")
-    (kept,) = world.namespace.find("q1/$Transfer/$DeadLetterQueue").messages.values()
-    assert application_properties(kept)["DeadLetterReason"] == "MaxTransferHopCountExceeded"
+    (message,) = world.namespace.find("q1/$Transfer/$DeadLetterQueue").messages.values()
+    assert application_properties(message)["DeadLetterReason"] == "MaxTransferHopCountExceeded"
 
 
 def test_a_lower_limit_of_deliveries_counts_from_the_next_one_on(world: World) -> None:
@@ -206,9 +206,9 @@ def test_a_lower_limit_of_deliveries_counts_from_the_next_one_on(world: World) -
 
 
 def test_a_batch_entry_that_is_not_bytes_is_refused() -> None:
-    for wrong in (encode.uint(7), encode.string("x"), encode.list_([encode.uint(0)]), encode.NULL):
+    for entry in (encode.uint(7), encode.string("x"), encode.list_([encode.uint(0)]), encode.NULL):
         with pytest.raises(DecodeError, match="batch"):
-            unbatch(b"\x00\x53\x75" + wrong)
+            unbatch(b"\x00\x53\x75" + entry)
 
 
 def test_a_deferred_message_of_a_lost_lock_stays_deferred(world: World) -> None:
@@ -224,7 +224,7 @@ def test_a_deferred_message_of_a_lost_lock_stays_deferred(world: World) -> None:
     world.wait(1.5)
     assert queue.messages[number].state is MessageState.DEFERRED
     assert queue.messages[number].delivery_count == 1
-    assert not world.receiver(queue, 1).got
+    assert not world.receiver(queue, 1).deliveries
 
 
 def test_a_session_renewed_after_its_lock_was_made_shorter_ends_at_the_returned_time(
@@ -241,10 +241,10 @@ def test_a_session_renewed_after_its_lock_was_made_shorter_ends_at_the_returned_
     assert receiver.events == ["granted a", "lost"]
 
 
-@pytest.mark.parametrize("wrong", [encode.TRUE, b"\x82" + bytes(8), encode.list_([])])
-def test_what_no_sender_may_give_as_message_id_is_refused(wrong: bytes) -> None:
+@pytest.mark.parametrize("message_id", [encode.TRUE, b"\x82" + bytes(8), encode.list_([])])
+def test_what_no_sender_may_give_as_message_id_is_refused(message_id: bytes) -> None:
     with pytest.raises(DecodeError, match="message-id must be text, a number, a uuid or bytes"):
-        parse_message(encode.composite(0x73, [wrong]))
+        parse_message(encode.composite(0x73, [message_id]))
 
 
 @pytest.mark.parametrize("first", [0, -5, 1, 40, 60, 99, 100, 101, 1 << 62])

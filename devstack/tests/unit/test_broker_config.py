@@ -113,10 +113,10 @@ def test_the_emulators_file_is_read_with_its_comments() -> None:
     ],
 )
 def test_a_wrong_file_gets_one_sentence(text: str, says: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError) as refusal:
         parse_config(text)
-    assert says in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert says in str(refusal.value)
+    assert "\n" not in str(refusal.value)
 
 
 async def test_one_name_is_not_taken_for_a_list_of_letters() -> None:
@@ -201,7 +201,7 @@ def test_a_token_for_the_namespace_covers_every_entity() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("signed_token", "says"),
     [
         (token("wrong"), "does not match"),
         (token("k", expires_in=-1), "expired"),
@@ -213,9 +213,9 @@ def test_a_token_for_the_namespace_covers_every_entity() -> None:
         ("SharedAccessSignature sr=x&sig=%ff&se=abc", "does not match"),
     ],
 )
-def test_any_other_token_is_refused_with_the_reason(given: str, says: str) -> None:
+def test_any_other_token_is_refused_with_the_reason(signed_token: str, says: str) -> None:
     with pytest.raises(UnauthorizedError, match=says):
-        TokenValidator("k").check(given, "audience", time.time())
+        TokenValidator("k").check(signed_token, "audience", time.time())
 
 
 def test_without_a_key_everybody_comes_in() -> None:

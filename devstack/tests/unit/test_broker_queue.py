@@ -57,12 +57,12 @@ class Receiver:
         self.presettled = presettled
         self.session: Session | None = None
         self.holder = holder
-        self.got: list[tuple[Message, bytes]] = []
+        self.deliveries: list[tuple[Message, bytes]] = []
         self.events: list[str] = []
 
     def deliver(self, message: Message, token: bytes) -> None:
         self.credit -= 1
-        self.got.append((message, token))
+        self.deliveries.append((message, token))
 
     def session_granted(self, session: Session) -> None:
         self.events.append(f"granted {session.id}")
@@ -75,7 +75,7 @@ class Receiver:
 
     @property
     def bodies(self) -> list[bytes]:
-        return [body_of(message) for message, _ in self.got]
+        return [body_of(message) for message, _ in self.deliveries]
 
 
 def body_of(message: Message) -> bytes:
@@ -84,11 +84,11 @@ def body_of(message: Message) -> bytes:
 
 
 def application_properties(message: Message) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    properties: dict[str, Any] = {}
     for section in sections(message.bare):
         if section.code == APPLICATION_PROPERTIES:
-            found = decode.decode(message.bare, section.value_at)[0]
-    return found
+            properties = decode.decode(message.bare, section.value_at)[0]
+    return properties
 
 
 class World:
@@ -117,8 +117,8 @@ class World:
     def take(self, queue: Queue) -> tuple[Message, bytes]:
         receiver = self.receiver(queue, 1)
         queue.dispatch.detach(receiver, self.now)
-        (taken,) = receiver.got
-        return taken
+        (delivery,) = receiver.deliveries
+        return delivery
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
@@ -149,7 +149,7 @@ def test_of_two_receivers_only_one_holds_the_lock(world: World) -> None:
     queue = world.queue()
     first, second = world.receiver(queue, 1), world.receiver(queue, 1)
     world.send(queue, b"only")
-    assert sorted([len(first.got), len(second.got)]) == [0, 1]
+    assert sorted([len(first.deliveries), len(second.deliveries)]) == [0, 1]
 
 
 def test_receivers_with_credit_take_turns(world: World) -> None:
@@ -237,7 +237,7 @@ def test_a_lock_outlives_the_receiver_that_took_it(world: World) -> None:
     world.send(queue, b"1")
     receiver = world.receiver(queue, 5)
     queue.dispatch.detach(receiver, world.now)
-    operations.complete(queue, receiver.got[0][1], world.now)
+    operations.complete(queue, receiver.deliveries[0][1], world.now)
     world.send(queue, b"2")
     assert receiver.bodies == [b"1"]
 
@@ -291,7 +291,7 @@ def test_a_dead_letter_keeps_its_number_and_a_forwarded_one_carries_it(world: Wo
     for queue in (plain, forwards):
         first, second = world.send(queue, b"1", b"2")
         receiver = world.receiver(queue, 2)
-        for message, token in reversed(receiver.got):
+        for message, token in reversed(receiver.deliveries):
             operations.dead_letter(queue, token, world.now)
             assert message.enqueued_sequence in {first, second}
     dead = plain.dead_letters
@@ -324,11 +324,11 @@ def test_a_deferred_message_comes_only_when_asked_for_by_its_number(world: World
     queue = world.queue()
     (number,) = world.send(queue, b"1")
     operations.defer(queue, world.take(queue)[1], world.now)
-    assert world.receiver(queue, 1).got == []
-    (message,) = operations.deferred(queue, [number], None)
+    assert world.receiver(queue, 1).deliveries == []
+    (message,) = operations.deferred_messages(queue, [number], None)
     queue.lock(message, b"t" * 16, None, world.now)
     with pytest.raises(MessageNotFoundError):
-        operations.deferred(queue, [number], None)
+        operations.deferred_messages(queue, [number], None)
     operations.complete(queue, b"t" * 16, world.now)
     assert not queue.messages
 
@@ -396,10 +396,10 @@ def test_a_scheduled_message_waits_and_then_gets_a_new_number(world: World) -> N
     receiver = world.receiver(queue, 1)
     assert queue.messages[number].state is MessageState.SCHEDULED
     world.wait(59)
-    assert receiver.got == []
+    assert receiver.deliveries == []
     world.wait(1.1)
     assert receiver.bodies == [b"later"]
-    assert receiver.got[0][0].sequence > number
+    assert receiver.deliveries[0][0].sequence > number
 
 
 def test_a_scheduled_message_can_be_cancelled_until_it_is_enqueued(world: World) -> None:
@@ -445,17 +445,17 @@ def test_what_cannot_be_forwarded_is_kept_with_the_reason(world: World) -> None:
     source = world.queue("source", forward_to="nowhere")
     world.send(source, b"1")
     transfer = world.namespace.find("source/$Transfer/$DeadLetterQueue")
-    (kept,) = transfer.messages.values()
-    assert "nowhere" in application_properties(kept)["DeadLetterErrorDescription"]
+    (message,) = transfer.messages.values()
+    assert "nowhere" in application_properties(message)["DeadLetterErrorDescription"]
 
 
 def test_a_ring_of_forwarding_queues_ends_and_keeps_the_message(world: World) -> None:
     first = world.queue("a", forward_to="b")
     world.queue("b", forward_to="a")
     world.send(first, b"1")
-    kept = [q for q in world.namespace.every_queue() if q.messages]
-    assert [len(queue.messages) for queue in kept] == [1]
-    assert kept[0].name.endswith("/$Transfer/$DeadLetterQueue")
+    queues = [q for q in world.namespace.every_queue() if q.messages]
+    assert [len(queue.messages) for queue in queues] == [1]
+    assert queues[0].name.endswith("/$Transfer/$DeadLetterQueue")
 
 
 def test_forwarded_dead_letters_name_their_source_and_keep_their_reason(world: World) -> None:
@@ -529,10 +529,10 @@ def test_peek_shows_ready_locked_deferred_and_scheduled_messages_in_order(world:
     world.send(queue, b"4", scheduled_at=START + 60)
     world.take(queue)
     operations.defer(queue, world.take(queue)[1], world.now)
-    found = operations.peek(queue, 1, count=10, session_id=None, now=world.now)
-    assert [body_of(message) for message in found] == [b"1", b"2", b"3", b"4"]
-    assert [message.state.value for message in found] == [0, 1, 0, 2]
-    assert operations.peek(queue, 3, count=1, session_id=None, now=world.now) == [found[2]]
+    messages = operations.peek(queue, 1, count=10, session_id=None, now=world.now)
+    assert [body_of(message) for message in messages] == [b"1", b"2", b"3", b"4"]
+    assert [message.state.value for message in messages] == [0, 1, 0, 2]
+    assert operations.peek(queue, 3, count=1, session_id=None, now=world.now) == [messages[2]]
 
 
 def test_peek_gives_no_more_than_a_reply_can_hold_but_always_one(world: World) -> None:
@@ -573,8 +573,10 @@ def test_the_lock_token_is_a_uuid_in_the_order_the_sdks_read_it(world: World) ->
     world.send(queue, b"1")
     message, token = world.take(queue)
     encoded = encode_message(message)
-    found = [decode.decode(encoded, s.value_at)[0] for s in sections(encoded) if s.code == 0x71]
-    assert found == [{"x-opt-lock-token": UUID(bytes_le=token)}]
+    annotations = [
+        decode.decode(encoded, s.value_at)[0] for s in sections(encoded) if s.code == 0x71
+    ]
+    assert annotations == [{"x-opt-lock-token": UUID(bytes_le=token)}]
 
 
 def test_locks_end_at_once_on_demand(world: World) -> None:

@@ -63,8 +63,8 @@ def test_a_message_without_a_session_is_refused(world: World, queue: Queue) -> N
 def test_the_next_free_session_is_the_one_that_waited_longest(world: World, queue: Queue) -> None:
     for session in ("b", "a", "c"):
         world.send(queue, b"1", session_id=session)
-    held = [accept_next(world, queue).session for _ in range(3)]
-    assert [session.id for session in held if session] == ["b", "a", "c"]
+    sessions = [accept_next(world, queue).session for _ in range(3)]
+    assert [session.id for session in sessions if session] == ["b", "a", "c"]
 
 
 def test_a_receiver_that_waits_for_a_session_gets_the_first_that_comes(
@@ -88,7 +88,7 @@ def test_a_closed_session_is_free_at_once_and_its_messages_are_not_counted(
     second = accept_next(world, queue)
     world.give_credit(queue, second, 5)
     assert second.bodies == [b"1", b"2"]
-    assert [message.delivery_count for message, _ in second.got] == [0, 0]
+    assert [message.delivery_count for message, _ in second.deliveries] == [0, 0]
 
 
 def test_a_session_that_is_given_back_goes_to_one_waiting_receiver(
@@ -98,7 +98,7 @@ def test_a_session_that_is_given_back_goes_to_one_waiting_receiver(
     owner = accept(world, queue, "a", 9)
     first, second = accept_next(world, queue), accept_next(world, queue)
     queue.dispatch.detach(owner, world.now)
-    assert [one.session is not None for one in (first, second)] == [True, False]
+    assert [receiver.session is not None for receiver in (first, second)] == [True, False]
     world.give_credit(queue, first, 9)
     assert (first.bodies, second.bodies) == ([b"1", b"2", b"3"], [])
 
@@ -111,9 +111,9 @@ def test_a_session_whose_lock_ends_is_lost_and_its_messages_are_counted(
     world.wait(31)
     assert first.events == ["granted a", "lost"]
     with pytest.raises(SessionLockLostError):
-        operations.complete(queue, first.got[0][1], world.now)
+        operations.complete(queue, first.deliveries[0][1], world.now)
     second = accept(world, queue, "a", 5)
-    assert [message.delivery_count for message, _ in second.got] == [1]
+    assert [message.delivery_count for message, _ in second.deliveries] == [1]
 
 
 def test_a_renewed_session_lasts_and_so_do_its_messages(world: World, queue: Queue) -> None:
@@ -124,7 +124,7 @@ def test_a_renewed_session_lasts_and_so_do_its_messages(world: World, queue: Que
     assert receiver.session is not None
     assert sessions.renew(receiver.session, world.now) == world.now + 30
     world.wait(25)
-    operations.complete(queue, receiver.got[0][1], world.now)
+    operations.complete(queue, receiver.deliveries[0][1], world.now)
     assert not queue.messages
 
 
@@ -146,7 +146,7 @@ def test_poison_in_a_session_is_dead_lettered_and_the_next_message_comes(
     receiver = accept(world, queue, "a")
     for _ in range(3):
         world.give_credit(queue, receiver, 1)
-        operations.abandon(queue, receiver.got[-1][1], world.now)
+        operations.abandon(queue, receiver.deliveries[-1][1], world.now)
     world.give_credit(queue, receiver, 1)
     assert receiver.bodies == [b"poison"] * 3 + [b"good"]
     assert queue.dead_letters is not None
@@ -157,7 +157,7 @@ def test_sessions_with_nothing_left_are_forgotten(world: World, queue: Queue) ->
     for number in range(100):
         world.send(queue, b"1", session_id=str(number))
         receiver = accept(world, queue, str(number), 1)
-        operations.complete(queue, receiver.got[0][1], world.now)
+        operations.complete(queue, receiver.deliveries[0][1], world.now)
         queue.dispatch.detach(receiver, world.now)
     assert not list(sessions_of(queue))
 

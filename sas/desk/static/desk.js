@@ -48,22 +48,22 @@ function replace(old, part) {
   drawn.set(old, now);
   if (path) {
     const next = [...old.querySelectorAll("a, summary")].find(
-      (one) => one.getAttribute("href") === path || one.closest("[id]").id === path);
+      (link) => link.getAttribute("href") === path || link.closest("[id]").id === path);
     if (next) next.focus({ preventScroll: true });
   }
 }
 
 // Ages count on between two changes.
 function ages() {
-  for (const one of document.querySelectorAll("time[data-ago], time[data-ahead]")) {
-    const ahead = "ahead" in one.dataset, span = (Date.now() - Date.parse(one.dateTime)) / 1000;
+  for (const time of document.querySelectorAll("time[data-ago], time[data-ahead]")) {
+    const ahead = "ahead" in time.dataset, span = (Date.now() - Date.parse(time.dateTime)) / 1000;
     const s = Math.max(0, Math.floor(ahead ? -span : span));
     const [a, b] = s < 60 ? [s + " s", ""] : s < 3600 ? [Math.floor(s / 60) + " min", s % 60 + " s"]
       : s < 86400 ? [Math.floor(s / 3600) + " h", Math.floor(s % 3600 / 60) + " min"]
       : [Math.floor(s / 86400) + " d", Math.floor(s % 86400 / 3600) + " h"];
-    const told = b && !b.startsWith("0 ") ? a + " " + b : a;
-    const said = !ahead ? told : span < 0 ? "in " + told : "now";
-    if (one.textContent !== said) one.textContent = said;
+    const age = b && !b.startsWith("0 ") ? a + " " + b : a;
+    const text = !ahead ? age : span < 0 ? "in " + age : "now";
+    if (time.textContent !== text) time.textContent = text;
   }
 }
 
