@@ -57,7 +57,7 @@ class ClockApart:
 class Host:
     """The functions of one instance. What they know ends with the instance.
 
-    One of four keeps no orders, and reads each again (docs/adr/0026).
+    One of four keeps no orders, and reads each again (``sas.engine.kept_orders``).
     """
 
     def __init__(
