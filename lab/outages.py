@@ -17,7 +17,7 @@ from tests.simulation.outages import DEPENDENCIES, DURATIONS, LOADS, MINUTE, Cos
 Case = tuple[int, str, str, str]
 """Seed, dependency, duration, load."""
 LONG_S = 30 * MINUTE
-"""Longer outages take long to play: one seed with a light load."""
+"""An outage longer than this takes long to play, so it gets one seed with a light load."""
 
 
 def play(case: Case) -> tuple[Case, Cost]:
@@ -28,7 +28,7 @@ def play(case: Case) -> tuple[Case, Cost]:
 
 def cases(seeds: int) -> list[Case]:
     """Return the cases of the table, the longest first."""
-    found = [
+    table_cases = [
         (seed, dependency, duration, load)
         for dependency in DEPENDENCIES
         for duration, lasts in DURATIONS.items()
@@ -36,11 +36,11 @@ def cases(seeds: int) -> list[Case]:
         for seed in range(seeds)
         if lasts <= LONG_S or (seed == 0 and load == "light")
     ]
-    return sorted(found, key=lambda case: -DURATIONS[case[2]])
+    return sorted(table_cases, key=lambda case: -DURATIONS[case[2]])
 
 
 def table(costs: dict[Case, Cost]) -> str:
-    """Return the longest way back of each dependency and duration as Markdown."""
+    """Return how long the system took to recover, at the most, from each outage, as Markdown."""
     lines = [f"| Away | {' | '.join(DURATIONS)} |", f"|---|{'---|' * len(DURATIONS)}"]
     for dependency in DEPENDENCIES:
         longest = [
@@ -58,20 +58,20 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
     parser.add_argument("--table", type=int, metavar="SEEDS", help="make the table")
     parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
-    given = parser.parse_args(argv)
-    some = range(given.first, given.first + given.seeds)
-    todo = cases(given.table) if given.table else [(seed, *drawn(seed)) for seed in some]
+    options = parser.parse_args(argv)
+    seeds = range(options.first, options.first + options.seeds)
+    todo = cases(options.table) if options.table else [(seed, *drawn(seed)) for seed in seeds]
     costs: dict[Case, Cost] = {}
-    with ProcessPoolExecutor(given.jobs) as pool:
+    with ProcessPoolExecutor(options.jobs) as pool:
         for case, cost in pool.map(play, todo):
             costs[case] = cost
-            if what := cost.wrong():
-                print(f"{case}: {what}", flush=True)
-    wrong = sum(bool(cost.wrong()) for cost in costs.values())
-    if given.table:
+            if problem := cost.wrong():
+                print(f"{case}: {problem}", flush=True)
+    failures = sum(bool(cost.wrong()) for cost in costs.values())
+    if options.table:
         print(table(costs))
-    print(f"{len(costs)} outages, {wrong} cost more than time")
-    return 1 if wrong else 0
+    print(f"{len(costs)} outages, {failures} cost more than time")
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

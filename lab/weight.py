@@ -29,20 +29,25 @@ from sas.cli.main import VERBS
 from sas.config import read_config
 from sas.domain.queues import Queues
 from sas.engine.delivery import Delivery
+from tools.names import HOUSES, NO_NOUNS, bindings, long_calls, sources
 
 ROOT = Path(__file__).parents[1]
 NOT_PAGES = ("LICENSE", "CHANGELOG.md", "template/", ".github/")
 QUEUES, REPLY_QUEUE = Queues(), "responses-web-shop"
 TURNS_MAX = 10
+CORE = ("sas/domain/", "sas/engine/", "sas/actors/")
 
 
 def tracked() -> list[str]:
     """Return the files of the repository."""
-    listed = subprocess.run(
+    process = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],  # noqa: S607
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [name for name in process.stdout.splitlines() if (ROOT / name).is_file()]
 
 
 def text_of(name: str) -> str:
@@ -51,13 +56,13 @@ def text_of(name: str) -> str:
 
 
 def lines(files: list[str], *folders: str, without: tuple[str, ...] = ()) -> int:
-    """Return the lines of the Python files in some folders."""
-    chosen = [name for name in files if name.endswith(".py") and name.startswith(folders)]
-    return sum(len(text_of(name).splitlines()) for name in chosen if not name.startswith(without))
+    """Return how many lines the Python files in some folders have."""
+    sources = [name for name in files if name.endswith(".py") and name.startswith(folders)]
+    return sum(len(text_of(name).splitlines()) for name in sources if not name.startswith(without))
 
 
 def words(files: list[str]) -> int:
-    """Return the words of all pages."""
+    """Return how many words all pages have."""
     pages = [name for name in files if name.endswith(".md") and not name.startswith(NOT_PAGES)]
     return sum(len(text_of(name).split()) for name in pages)
 
@@ -70,29 +75,29 @@ def exceptions(files: list[str]) -> int:
         if name.startswith("sas/") and name.endswith(".py")
     )
     classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    known = {"Exception", "BaseException", "ValueError", "RuntimeError", "OSError", "TypeError"}
-    known |= {"KeyError", "LookupError", "TimeoutError", "ConnectionError"}
-    found: set[str] = set()
-    grown = True
-    while grown:
-        new = {
-            one.name
-            for one in classes
-            if one.name not in found
-            and any(ast.unparse(base).rpartition(".")[2] in known | found for base in one.bases)
+    bases = {"Exception", "BaseException", "ValueError", "RuntimeError", "OSError", "TypeError"}
+    bases |= {"KeyError", "LookupError", "TimeoutError", "ConnectionError"}
+    names: set[str] = set()
+    is_growing = True
+    while is_growing:
+        new_names = {
+            node.name
+            for node in classes
+            if node.name not in names
+            and any(ast.unparse(base).rpartition(".")[2] in bases | names for base in node.bases)
         }
-        found |= new
-        grown = bool(new)
-    return len(found)
+        names |= new_names
+        is_growing = bool(new_names)
+    return len(names)
 
 
 def settings() -> int:
-    """Return the rows of the settings' page that begin with a name of this project's."""
+    """Return how many rows of the page of settings begin with a setting of this project."""
     return len(re.findall(r"^\| `SAS_\w+` \|", text_of("docs/settings.md"), re.MULTILINE))
 
 
 def glossary() -> int:
-    """Return the entries of the glossary."""
+    """Return how many entries the glossary has."""
     return len(re.findall(r"^- \*\*", text_of("docs/glossary.md"), re.MULTILINE))
 
 
@@ -121,11 +126,11 @@ async def passed() -> tuple[int, int]:
     with Azurite() as azurite:
         async with Broker(names) as broker, RemoteServices() as remote:
             services = {f"ORDERS_{name.upper()}_URL": url for name, url in remote.urls.items()}
-            given = {
+            environment = {
                 "ServiceBus": broker.connection_string,
                 "SAS_TABLES": azurite.connection_string,
             }
-            app = bootstrap(orders.business(services), read_config(given))
+            app = bootstrap(orders.business(services), read_config(environment))
             handlers: dict[str, Callable[[Delivery], Awaitable[object]]] = {
                 QUEUES.orders: app.submitter.handle,
                 QUEUES.scheduler: app.scheduler.handle,
@@ -180,13 +185,41 @@ async def deliver(
         await receiver.complete_message(message)
 
 
+def explained(files: list[str]) -> str:
+    """Return the share of lines in the core that explain: comments and docstrings."""
+    total = explaining = 0
+    for name in files:
+        if not name.startswith(CORE) or not name.endswith(".py"):
+            continue
+        text = text_of(name)
+        total += sum(1 for line in text.splitlines() if line.strip())
+        explaining += sum(1 for line in text.splitlines() if line.lstrip().startswith("#"))
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                lines_of_text = text.splitlines()[node.lineno - 1 : node.end_lineno]
+                explaining += sum(1 for line in lines_of_text if line.strip())
+    return f"{100 * explaining / total:.0f} %"
+
+
+def badly_named() -> tuple[int, int]:
+    """Return how many names are no nouns, and how many calls pass five arguments by position."""
+    nouns = calls = 0
+    for folders in HOUSES.values():
+        for path in sources(folders, tests=False):
+            tree = ast.parse(path.read_text("utf-8"))
+            nouns += sum(name in NO_NOUNS for name, _ in bindings(tree))
+            calls += sum(1 for _ in long_calls(tree))
+    return nouns, calls
+
+
 def main() -> None:
     """Print the table."""
     files = tracked()
     wake, reply = asyncio.run(passed())
     adrs = [name for name in files if re.search(r"(^|/)adr/(.*/)?\d{4}-", name)]
     tests = ("tests/", "devstack/tests/")
-    rows = {
+    nouns, calls = badly_named()
+    rows: dict[str, int | str] = {
         "files": len(files),
         "Python lines: `sas` without `testing`": lines(files, "sas/", without=("sas/testing/",)),
         "Python lines: `sas/testing`": lines(files, "sas/testing/"),
@@ -201,10 +234,13 @@ def main() -> None:
         "decisions (ADR)": len(adrs),
         "files of `sas` that a wake passes": wake,
         "files of `sas` that a reply passes": reply,
+        "lines of the core that explain (comments, docstrings)": explained(files),
+        "names that are no nouns": nouns,
+        "calls with five arguments by position": calls,
     }
     print("| what | now |\n|---|---|")
     for name, count in rows.items():
-        print(f"| {name} | {count:,} |")
+        print(f"| {name} | {count if isinstance(count, str) else f'{count:,}'} |")
 
 
 if __name__ == "__main__":

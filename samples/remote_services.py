@@ -126,11 +126,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     except OSError as error:
         base = options.port_base or 0
-        held = listeners(range(base, base + len(SERVICES)))
-        who = "; ".join(f"port {port} is held by {one}" for port, one in held.items())
+        holders = listeners(range(base, base + len(SERVICES)))
+        reason = "; ".join(f"port {port} is held by {holder}" for port, holder in holders.items())
         print(
-            f"the services cannot listen: {who or error.strerror or error}; stop the process that "
-            "listens there, or give another --port-base",
+            f"the services cannot listen: {reason or error.strerror or error}; stop the process "
+            "that listens there, or give another --port-base",
             file=sys.stderr,
         )
         return 2

@@ -34,22 +34,22 @@ def command(arguments: Sequence[str] | None = None) -> list[str]:
     add("--ports", choices=["fixed", "free"], default="fixed", help="the usual ports, or free ones")
     add("--data", type=Path, metavar="DIR", help="keep everything here, for the next start")
     add("--services", default="", metavar="OPTIONS", help="for samples.remote_services, quoted")
-    own, others = parser.parse_known_args(arguments)
-    base = PORT_BASE if own.ports == "fixed" else _free_port_base()
+    options, others = parser.parse_known_args(arguments)
+    base = PORT_BASE if options.ports == "fixed" else _free_port_base()
     urls = {name: f"http://127.0.0.1:{base + index}" for index, name in enumerate(SERVICES)}
     services = ["-m", "samples.remote_services", "--port-base", str(base)]
     desk = ["-m", "sas.cli", "desk", "--app", "orders.workflows:workflows"]
-    up = [sys.executable, "-m", "devstack", "up", str(PROJECT), "--ports", own.ports]
-    if own.data is not None:
-        data = own.data.resolve()
+    up = [sys.executable, "-m", "devstack", "up", str(PROJECT), "--ports", options.ports]
+    if options.data is not None:
+        data = options.data.resolve()
         up += ["--data", str(data)]
         services += ["--data", str(data / "services")]
     for name, url in urls.items() if base != PORT_BASE else ():
         up += ["--setting", f"ORDERS_{name.upper()}_URL={url}"]
-    if own.ports == "free":
+    if options.ports == "free":
         desk += ["--port", "0"]
-    services += shlex.split(own.services)
-    up += [word for one in (services, desk) for word in ("--with", _line(one))]
+    services += shlex.split(options.services)
+    up += [word for part in (services, desk) for word in ("--with", _line(part))]
     return up + others
 
 
@@ -77,6 +77,6 @@ def _free_port_base() -> int:
 
 if __name__ == "__main__":
     words = command()
-    if held := busy(words):
-        sys.exit("\n".join(held))
+    if sentences := busy(words):
+        sys.exit("\n".join(sentences))
     os.execv(words[0], words)  # noqa: S606  # our own command, no shell

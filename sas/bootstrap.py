@@ -81,7 +81,7 @@ class Application:
 def checked(business: Business, agents: Iterable[str]) -> Business:
     """Return the business if ``bootstrap`` would accept it with the current settings.
 
-    Each of ``agents`` has a function. Telemetry starts here.
+    ``agents`` names the agents that have a function. Telemetry starts here.
 
     Raises:
         SettingError, WorkflowError: ``bootstrap`` would refuse it, or an agent has no function.
@@ -145,7 +145,7 @@ def load_ahead() -> None:
 
 
 _open: set[asyncio.Task[None]] = set()
-"""Keeps the tasks alive: the loop itself has only weak references to them."""
+"""The tasks of ``closed_with_loop``. The loop itself has only weak references to its tasks."""
 
 
 def closed_with_loop(app: Application) -> Application:
@@ -178,7 +178,7 @@ def assemble(
 ) -> Application:
     """Return the application over the given ports. Deployments, tests and simulations call this.
 
-    ``kept_orders`` is the memory of orders, if not the usual one.
+    ``kept_orders`` replaces the usual memory of orders.
 
     Raises:
         SettingError: a limit names an unknown agent, a queue has two purposes, or there are two
@@ -211,7 +211,7 @@ def assemble(
         incidents=incidents,
         rules=Routing(business.workflows, circuits),
         sweep_tasks=(incidents.check_health,),
-        kept=kept_orders or KeptOrders(),
+        kept_orders=kept_orders or KeptOrders(),
     )
     return Application(
         context=context,

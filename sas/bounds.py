@@ -38,10 +38,10 @@ RESULT_BYTES_MAX = 1024 * 1024
 PAYLOAD_UNITS_MAX = 480_000
 """Largest payload in the order's own row, in UTF-16 units."""
 PAYLOAD_SENT_BYTES_MAX = 1_000_000
-"""The same limit in bytes of the ASCII JSON that is sent. One character takes up to 6 of them.
+"""The same limit in bytes of ASCII JSON. One UTF-16 unit takes up to 6 of them.
 
-A JSON text of 256 KB in UTF-8 always fits both limits: each byte becomes at most one unit, and at
-most three bytes that are sent.
+A JSON text of 256 KB in UTF-8 always fits both limits: each of its bytes becomes at most one unit,
+and at most three bytes of ASCII JSON.
 """
 RESULT_UNITS_MAX = 65_536
 """Largest result in a row of its step, in UTF-16 units."""

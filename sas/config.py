@@ -61,13 +61,13 @@ _HOST = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
 _GUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _INSTANCE = re.compile(r"[A-Za-z0-9._:-]+")
 _NOT_OF_INSTANCE = re.compile(r"[^A-Za-z0-9._:-]")
-_REFERENCE = re.compile(r"microsoft\W*(?:keyvault|appconfiguration)", re.IGNORECASE)
-_A_REFERENCE = re.compile(r"\s*@\s*" + _REFERENCE.pattern + r"\s*\(", re.IGNORECASE)
+_KEY_VAULT = re.compile(r"microsoft\W*(?:keyvault|appconfiguration)", re.IGNORECASE)
+_REFERENCE = re.compile(r"\s*@\s*" + _KEY_VAULT.pattern + r"\s*\(", re.IGNORECASE)
 _OUR_SETTINGS = ("SAS_", CONNECTION, f"AzureWebJobs{CONNECTION}", "AzureWebJobsStorage")
 
 CUT_OFF_S = 45
-"""A function that runs out of time ends at most so many seconds later: its handler is cut off, and
-its message is put back or held.
+"""Most seconds that a function takes to end once its time is over: its handler is cut off, and its
+message is put back or held.
 """
 MESSAGE_BYTES_LIMIT = 100 * 1024 * 1024
 """Highest value of SAS_MESSAGE_BYTES_MAX: the largest message of Service Bus Premium."""
@@ -99,7 +99,7 @@ class Config:
     retention: timedelta
     callback_keys: CallbackKeys
     payload_codec: PayloadCodec | None = field(default=None, repr=False)
-    # No environment setting: tests and the simulation choose shorter times.
+    # These two have no setting. Tests and the simulation choose shorter times.
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     deploy_wait: timedelta = DEPLOY_WAIT
 
@@ -304,7 +304,7 @@ def _client_id(env: Mapping[str, str], name: str) -> str | None:
 
 
 def _check_address(name: str, text: str, example: str) -> None:
-    """Refuse a text that is not the address of an HTTP endpoint, to which a path can be added."""
+    """Refuse a text that is not the address of an HTTP endpoint, or that no path can follow."""
     try:
         parts = urlsplit(text)
         host, _ = parts.hostname, parts.port
@@ -320,7 +320,8 @@ def _check_address(name: str, text: str, example: str) -> None:
 def read_order_bytes_max(env: Mapping[str, str]) -> int:
     """Return the largest order message that is accepted, in bytes.
 
-    A message needs room for the properties with which it is put back, and the store has a bound.
+    It is less than the largest message, because a message that is put back carries more properties.
+    It is at most what the store takes.
 
     Raises:
         SettingError: SAS_MESSAGE_BYTES_MAX is no size that a message can have.
@@ -372,12 +373,12 @@ def _callback_keys(env: Mapping[str, str]) -> CallbackKeys:
 def _check_references(env: Mapping[str, str]) -> None:
     """Refuse a reference that the platform did not replace by its secret.
 
-    Otherwise its text would be used as the secret, and everyone who knows the vault's name knows
-    that text. Secret settings of the business are checked too, under any name.
+    Otherwise the text of the reference would be the secret, and everyone who knows the vault's name
+    knows that text. Settings of the business are checked too, under any name.
     """
     for name, text in env.items():
         is_ours = name.startswith(_OUR_SETTINGS)
-        if (is_ours and _REFERENCE.search(text)) or _A_REFERENCE.match(text):
+        if (is_ours and _KEY_VAULT.search(text)) or _REFERENCE.match(text):
             raise SettingError(
                 f"{name} is a Key Vault reference that was not resolved: let the app's identity "
                 "read that secret (role Key Vault Secrets User), and have Azure ask again "
@@ -428,7 +429,7 @@ def _limits(env: Mapping[str, str], name: str) -> Mapping[str, int]:
 
 
 def _function_time(env: Mapping[str, str]) -> timedelta:
-    """Return after how long a function puts its message back, before the host kills it."""
+    """Return the time after which a function puts its message back, before the host kills it."""
     seconds = _number(env, "SAS_FUNCTION_SECONDS", 540.0)
     timeout = env.get("AzureFunctionsJobHost__functionTimeout") or _function_timeout()
     match = re.fullmatch(r"(?:(\d{1,6})\.)?(\d{1,6}):(\d{1,6}):(\d{1,6})", timeout or "")

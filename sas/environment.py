@@ -36,7 +36,7 @@ class StackError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """The settings of this program. ``stack`` is the stack that they are of, if they are of one."""
+    """The settings of this program. ``stack`` names the stack that they come from, if any."""
 
     settings: Mapping[str, str]
     stack: str | None = None
@@ -72,7 +72,7 @@ def _upwards(directory: Path) -> Path | None:
 
 
 def _of_stack(path: Path) -> tuple[dict[str, str], str]:
-    """Return the settings of the stack that runs, and which it is."""
+    """Return the settings of the stack that runs, and its name."""
     try:
         with path.open(encoding="utf-8") as file:
             is_ours = not hasattr(os, "getuid") or os.fstat(file.fileno()).st_uid == os.getuid()

@@ -1,7 +1,7 @@
 """The triggers of a function app: decode, call an actor, return.
 
 Every queue that an order passes has a second queue for urgent orders, with a function of its own.
-So urgent work never waits for other work.
+So urgent orders never wait for ordinary ones.
 
 If a function returns, the host completes its message. If it raises, the host abandons the message,
 and Service Bus delivers it again. The actors put aside messages that cannot be used, and put back

@@ -1,9 +1,10 @@
 """What ``sas new`` writes: a small template, and the files of this repository that it runs with.
 
-A project is deployed with the same Bicep and hooks as this repository, so it gets a copy of them;
-what only a project has is in ``template/``. In a working copy they are read where they are. The
-wheel has them in ``project_files/`` beside this module (tools/wheel.py puts them there). Standard
-library only: the build of the wheel imports this.
+A project is deployed with the same Bicep and hooks as this repository, so it gets a copy of them.
+The files that only a project has are in ``template/``. In a working copy of this repository all of
+them are read in their places. The wheel has them in ``project_files/`` beside this module, where
+tools/wheel.py puts them. This module uses only the standard library, because the build of the wheel
+imports it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class ProjectError(Exception):
 
 
 def create(project: Path, wheels: Path | None = None) -> None:
-    """Write a project, with the packages' wheels from a directory if it is to install those.
+    """Write a project. With ``wheels``, it installs the wheels in that directory.
 
     Raises:
         ProjectError: the directory holds something, cannot be the name of a project, or has no

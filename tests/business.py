@@ -132,8 +132,8 @@ class InventoryAgent(ServiceAgent):
 
     def body(self, call: Call) -> dict[str, Any]:
         """Return the products and how many of each."""
-        wanted = ("product_id", "quantity")
-        lines = [{name: line[name] for name in wanted} for line in call.order["lines"]]
+        fields = ("product_id", "quantity")
+        lines = [{name: line[name] for name in fields} for line in call.order["lines"]]
         return {**super().body(call), "lines": lines}
 
 
@@ -188,12 +188,12 @@ class DeliveryAgent(ServiceAgent):
         body = {**self.body(call), "tracking": call.results["ship"]["tracking"]}
         if self._tells is not None:
             body["answer_to"] = call.callback(self._tells).url
-        said = await self._post(call, body)
-        if said["state"] == "delivered":
-            return said
+        answer = await self._post(call, body)
+        if answer["state"] == "delivered":
+            return answer
         if self._tells is not None:
             return AwaitCallback(self._tells, "on its way; the carrier will tell")
-        return StillRunning(timedelta(seconds=said["check_after"]), "on its way")
+        return StillRunning(timedelta(seconds=answer["check_after"]), "on its way")
 
 
 AGENTS = ("inventory", "payment", "shipping", "invoice", "delivery")
@@ -212,7 +212,7 @@ def business(environ: Mapping[str, str] | None = None) -> Business:
 
     tells = env.get("TESTS_CARRIER_TELLS_SECONDS")
     within = timedelta(seconds=float(tells)) if tells else None
-    made = workflows(timedelta(seconds=float(env.get("TESTS_TIME_ALLOWED_SECONDS", "30"))))
+    definitions = workflows(timedelta(seconds=float(env.get("TESTS_TIME_ALLOWED_SECONDS", "30"))))
     agents: dict[str, ServiceAgent] = {
         "inventory": InventoryAgent(service("stock")),
         "payment": PaymentAgent(service("payment")),
@@ -221,5 +221,7 @@ def business(environ: Mapping[str, str] | None = None) -> Business:
         "delivery": DeliveryAgent(service("carrier"), within),
     }
     return Business(
-        workflows=made, agents=agents, checks=dict.fromkeys((one.name for one in made), check)
+        workflows=definitions,
+        agents=agents,
+        checks=dict.fromkeys((workflow.name for workflow in definitions), check),
     )

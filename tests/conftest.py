@@ -55,8 +55,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mix files that wait with files that compute, so that both cores are busy all the time."""
-    found = dict.fromkeys(item.path for item in items)
-    files = sorted(found, key=lambda path: path.name not in LONG_FILES)
+    paths = dict.fromkeys(item.path for item in items)
+    files = sorted(paths, key=lambda path: path.name not in LONG_FILES)
     waiting = [path for path in files if not set(WAITING).isdisjoint(path.parts)]
     computing = [path for path in files if path not in set(waiting)]
     place = {
@@ -82,18 +82,18 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Print how much the exhaustive models explored; each scope where long tests run."""
-    reports = [one for several in terminalreporter.stats.values() for one in several]
-    named = [pair for one in reports for pair in getattr(one, "user_properties", ())]
-    found = {scope: states for name, (scope, states) in named if name == "explored"}
-    if not found:
+    reports = [report for several in terminalreporter.stats.values() for report in several]
+    named = [pair for report in reports for pair in getattr(report, "user_properties", ())]
+    scopes = {scope: states for name, (scope, states) in named if name == "explored"}
+    if not scopes:
         return
     if "long" in config.getoption("markexpr").replace("not long", ""):
         from tests.simulation.domain_model_check import explored_line  # noqa: PLC0415  for few runs
 
-        for scope, states in sorted(found.items()):
+        for scope, states in sorted(scopes.items()):
             terminalreporter.write_line(explored_line(scope, states))
-    told = f"{len(found):,} scopes explored whole, {sum(found.values()):,} states"
-    terminalreporter.write_line(told)
+    summary = f"{len(scopes):,} scopes explored whole, {sum(scopes.values()):,} states"
+    terminalreporter.write_line(summary)
 
 
 @pytest.fixture(autouse=True)
@@ -102,11 +102,11 @@ def environment_is_left_as_it_was() -> Iterator[None]:
     before = dict(os.environ)
     yield
     after = dict(os.environ)
-    left = {name for name, _ in before.items() ^ after.items()} - {"PYTEST_CURRENT_TEST"}
-    for name in left:
+    changes = {name for name, _ in before.items() ^ after.items()} - {"PYTEST_CURRENT_TEST"}
+    for name in changes:
         os.environ.pop(name, None)
         os.environ.update({name: before[name]} if name in before else {})
-    assert not left, f"the test left in the environment: {', '.join(sorted(left))}"
+    assert not changes, f"the test left in the environment: {', '.join(sorted(changes))}"
 
 
 @pytest.fixture

@@ -51,8 +51,8 @@ def said_by(
     stdin: str = "",
 ) -> Said:
     """Run the ``main`` of a module with this environment and no other."""
-    with TemporaryDirectory() as made:
-        scratch = Path(made)
+    with TemporaryDirectory() as folder:
+        scratch = Path(folder)
         (scratch / "stdin").write_text(stdin)
         command = (module, list(arguments), dict(environ), cwd, scratch)
         process = _FORKS.Process(target=_run, args=command)

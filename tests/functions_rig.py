@@ -62,7 +62,7 @@ class Rig:
     client: ServiceBusClient
     store: TableStore
     settings: dict[str, str]
-    seen: dict[str, list[ServiceBusReceivedMessage]] = field(default_factory=dict)
+    received: dict[str, list[ServiceBusReceivedMessage]] = field(default_factory=dict)
     links: dict[tuple[str, str], Any] = field(default_factory=dict)
     applications: dict[frozenset[tuple[str, str]], Application] = field(default_factory=dict)
     http_port: int = 0
@@ -79,23 +79,25 @@ class Rig:
         )
         await host.start()
         app = sys.modules["function_app"].app
-        own = app.application
+        cached_application = app.application
         try:
             key = frozenset(settings.items())
             if key not in self.applications:
-                self.applications[key] = own()
+                self.applications[key] = cached_application()
             application = self.applications[key]
             app.application = lambda: application
             yield host
         finally:
             await host.stop()
             # A message that waited may have come first, and made the module its own one.
-            if own.cache_info().currsize and own() is not application:
-                await own().close()
+            if cached_application.cache_info().currsize and cached_application() is not application:
+                await cached_application().close()
 
     async def close(self) -> None:
         """Let go of every connection, all at once: closing one takes the SDK half a second."""
-        closing = [one.close() for one in (*self.applications.values(), *self.links.values())]
+        closing = [
+            resource.close() for resource in (*self.applications.values(), *self.links.values())
+        ]
         await asyncio.gather(*closing)
 
     async def send(self, queue: str, *messages: ServiceBusMessage | AmqpAnnotatedMessage) -> None:
@@ -113,7 +115,7 @@ class Rig:
 
     async def receive(self, queue: str) -> list[ServiceBusReceivedMessage]:
         """Take all that a queue holds now; return everything ever taken from it."""
-        seen = self.seen.setdefault(queue, [])
+        messages = self.received.setdefault(queue, [])
         key = ("receive", queue)
         while self.broker.counts(queue).active:
             if key not in self.links:
@@ -121,10 +123,10 @@ class Rig:
             try:
                 for message in await self.links[key].receive_messages(200, max_wait_time=1):
                     await self.links[key].complete_message(message)
-                    seen.append(message)
+                    messages.append(message)
             except ServiceBusError:  # a test cut its connection: it comes over a new one
                 await self.links.pop(key).close()
-        return seen
+        return messages
 
     async def give_up(self, queue: str, **why: str) -> ServiceBusReceivedMessage:
         """Receive the oldest message of a queue and dead-letter it, as a host does in the end."""
@@ -135,17 +137,17 @@ class Rig:
         await self.links[key].dead_letter_message(message, **why)
         return message  # type: ignore[no-any-return]
 
-    async def told(self, order_id: str, queue: str = SHOP) -> list[Notification]:
+    async def notifications(self, order_id: str, queue: str = SHOP) -> list[Notification]:
         """Return the notifications of an order so far, in the order of its journal.
 
         The last may come before the first: a function sends internal messages before notifications.
         """
         events = [external.decode_notification(body_of(m)) for m in await self.receive(queue)]
-        own = [event for event in events if event.data.order_id == order_id]
-        return sorted(own, key=lambda event: event.time)
+        notifications = [event for event in events if event.data.order_id == order_id]
+        return sorted(notifications, key=lambda event: event.time)
 
     async def kinds(self, order_id: str, queue: str = SHOP) -> list[str]:
-        return [notice_of(event.type) for event in await self.told(order_id, queue)]
+        return [notice_of(event.type) for event in await self.notifications(order_id, queue)]
 
     async def rejected(self) -> list[RejectedMessage]:
         messages = await self.receive("orders-rejected")
@@ -167,8 +169,8 @@ class Rig:
 
     async def content(self, order_id: str) -> Any:
         """Return what was ordered, wherever it is kept."""
-        kept = await ClaimCheck(self.store).fetch_all(await self.order(order_id))
-        return json.loads(str(kept.details.payload))
+        order = await ClaimCheck(self.store).fetch_all(await self.order(order_id))
+        return json.loads(str(order.details.payload))
 
     async def words(self, order_id: str) -> list[str]:
         return [entry.what for entry in await self.store.journal(order_id)]
@@ -210,7 +212,7 @@ class Rig:
             assert (counts.dead_letter, counts.transfer_dead_letter) == (0, 0), name
 
 
-async def until(ask: Callable[[], Any], what: str, seconds: float = PATIENCE_S) -> Any:
+async def until(ask: Callable[[], Any], goal: str, seconds: float = PATIENCE_S) -> Any:
     """Return the first answer that is true."""
     try:
         async with asyncio.timeout(seconds):
@@ -218,7 +220,7 @@ async def until(ask: Callable[[], Any], what: str, seconds: float = PATIENCE_S) 
                 await asyncio.sleep(0.05)
             return answer
     except TimeoutError:
-        raise AssertionError(f"{what}: not within {seconds:g} s") from None
+        raise AssertionError(f"{goal}: not within {seconds:g} s") from None
 
 
 @asynccontextmanager
@@ -236,7 +238,7 @@ async def rig(**settings: str) -> AsyncIterator[Rig]:
         table = f"t{uuid.uuid4().hex[:20]}"
         store = TableStore.connect(azurite.connection_string, table)
         stack.push_async_callback(store.close)
-        made = Rig(
+        system = Rig(
             broker=broker,
             azurite=azurite,
             remote=remote,
@@ -254,8 +256,8 @@ async def rig(**settings: str) -> AsyncIterator[Rig]:
             }
             | settings,
         )
-        stack.push_async_callback(made.close)
-        yield made
+        stack.push_async_callback(system.close)
+        yield system
 
 
 @contextmanager

@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def local_settings() -> Mapping[str, str]:
     """Return the settings of this machine. ``orders`` may need others: give them as variables."""
-    told = json.loads((ROOT / "local.settings.json").read_text(encoding="utf-8"))
-    values: dict[str, str] = told["Values"]
+    settings = json.loads((ROOT / "local.settings.json").read_text(encoding="utf-8"))
+    values: dict[str, str] = settings["Values"]
     return values
 
 
@@ -28,16 +28,16 @@ def module() -> ModuleType:
     spec = importlib.util.spec_from_file_location("function_app_indexed", ROOT / "function_app.py")
     assert spec is not None
     assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
+    copy = importlib.util.module_from_spec(spec)
     with mock.patch.dict(os.environ, {**local_settings(), **os.environ}):
-        spec.loader.exec_module(made)
-    return made
+        spec.loader.exec_module(copy)
+    return copy
 
 
 @functools.cache
 def functions() -> Mapping[str, Any]:
     """Return the functions by name. The SDK lets an app be indexed once only."""
-    return {one.get_function_name(): one for one in module().app.get_functions()}
+    return {function.get_function_name(): function for function in module().app.get_functions()}
 
 
 @functools.cache
@@ -45,12 +45,14 @@ def bindings() -> Mapping[str, Mapping[str, Any]]:
     """Return the trigger of each function as the host sees it. The only other binding is the answer
     of an HTTP function.
     """
-    told = {name: json.loads(one.get_function_json()) for name, one in functions().items()}
-    assert {one["scriptFile"] for one in told.values()} == {"function_app.py"}
-    made = {}
-    for name, one in told.items():
-        trigger, *others = one["bindings"]
+    definitions = {
+        name: json.loads(function.get_function_json()) for name, function in functions().items()
+    }
+    assert {definition["scriptFile"] for definition in definitions.values()} == {"function_app.py"}
+    triggers = {}
+    for name, definition in definitions.items():
+        trigger, *others = definition["bindings"]
         answers = ["http"] if trigger["type"] == "httpTrigger" else []
         assert [other["type"] for other in others] == answers
-        made[name] = trigger
-    return made
+        triggers[name] = trigger
+    return triggers

@@ -34,8 +34,8 @@ class Recorded:
 
     def span(self, name: str) -> ReadableSpan:
         """Return the only span of a name."""
-        (found,) = [span for span in self.spans if span.name == name]
-        return found
+        (match,) = [span for span in self.spans if span.name == name]
+        return match
 
     def traces(self) -> set[str]:
         return {trace_of(span) for span in self.spans}
@@ -60,13 +60,13 @@ class Recorded:
         scopes = [scope for resource in resources for scope in resource.scope_metrics]
         return {m.name: list(m.data.data_points) for scope in scopes for m in scope.metrics}
 
-    def count(self, name: str, **wanted: str) -> float:
+    def count(self, name: str, **attributes: str) -> float:
         """Return the sum of a metric's points that have these attributes (``state`` for
         ``sas.state``).
         """
-        named = {f"sas.{key}": value for key, value in wanted.items()}
+        named = {f"sas.{key}": value for key, value in attributes.items()}
         points = self.metrics().get(name, [])
-        return sum(value for value, got in points if named.items() <= got.items())
+        return sum(value for value, point in points if named.items() <= point.items())
 
 
 @contextmanager

@@ -60,8 +60,8 @@ class Terminal:
         """What stands there in the end: a live line was overwritten, and cleared."""
         shown = []
         for line in self.raw.split("\r\n"):
-            left = re.split(r"\r\x1b\[K", line)[-1]
-            shown.append(_ESCAPE.sub("", left))
+            text = re.split(r"\r\x1b\[K", line)[-1]
+            shown.append(_ESCAPE.sub("", text))
         return shown[:-1] if shown and not shown[-1] else shown
 
     def close(self) -> None:
@@ -83,14 +83,14 @@ class Terminal:
 @contextmanager
 def terminal(columns: int) -> Iterator[Terminal]:
     """Give a terminal to this process, in place of its standard input and output."""
-    made = Terminal(columns)
+    screen = Terminal(columns)
     before = sys.stdin, sys.stdout, sys.stderr
     with ExitStack() as files:
-        files.callback(made.close)
+        files.callback(screen.close)
         modes = ("r", "w", "w")
-        own = [files.enter_context(open(made.fd, mode, closefd=False)) for mode in modes]
-        sys.stdin, sys.stdout, sys.stderr = own
+        streams = [files.enter_context(open(screen.fd, mode, closefd=False)) for mode in modes]
+        sys.stdin, sys.stdout, sys.stderr = streams
         try:
-            yield made
+            yield screen
         finally:
             sys.stdin, sys.stdout, sys.stderr = before

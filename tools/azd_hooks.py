@@ -59,7 +59,7 @@ FORMS: Mapping[str, tuple[str, str]] = {
     ),
     "SAS_VNET_ENABLED": _SWITCH,
 }
-"""The form of a value that is not empty, and the error for any other value, by variable."""
+"""By variable: the form that a value must have if it is not empty, and the error otherwise."""
 PRINCIPAL_FORM = (
     _GUID,
     "give an object id (a GUID); `az ad signed-in-user show --query id --output tsv` prints yours",
@@ -67,11 +67,11 @@ PRINCIPAL_FORM = (
 _MAIL = re.compile(r"[^@\s,]+@[^@\s,]+\.[^@\s,]+")
 
 
-class RefusedError(Exception):
+class DeploymentRefusedError(Exception):
     """Nothing is deployed. The text says what to change."""
 
 
-def asked() -> dict[str, bool]:
+def parameter_variables() -> dict[str, bool]:
     """Return every variable that main.parameters.json reads, and whether it has a default."""
     text = (INFRA / "main.parameters.json").read_text(encoding="utf-8")
     return {name: bool(default) for name, default in _ASKED.findall(text)}
@@ -81,7 +81,7 @@ def check(env: Mapping[str, str]) -> None:
     """Refuse a deployment that would fail or surprise. Change nothing.
 
     Raises:
-        RefusedError: a setting is missing or wrong, or Azure would refuse the change.
+        DeploymentRefusedError: a setting is missing or wrong, or Azure would refuse the change.
     """
     _check_given(env)
     _check_forms(env)
@@ -95,7 +95,7 @@ def preprovision(env: Mapping[str, str]) -> None:
     """Check, register the provider that a virtual network needs, ask for the addresses of alerts.
 
     Raises:
-        RefusedError: as ``check``, or the provider cannot be registered.
+        DeploymentRefusedError: as ``check``, or the provider cannot be registered.
     """
     check(env)
     if env.get(PRIVATE) == "true":
@@ -129,15 +129,15 @@ Look at the workbook "Orders: Scheduler Agent Supervisor" in the resource group,
 def _check_given(env: Mapping[str, str]) -> None:
     missing = [
         name
-        for name, has_default in sorted(asked().items())
+        for name, has_default in sorted(parameter_variables().items())
         if not has_default and not name.startswith("AZURE_") and not env.get(name)
     ]
     if missing:
         hints = "".join(f"\n    azd env set {name} ..." for name in missing)
-        raise RefusedError(f"These settings are missing:{hints}")
-    for name in asked():
+        raise DeploymentRefusedError(f"These settings are missing:{hints}")
+    for name in parameter_variables():
         if name.endswith("_URL") and env.get(name, "").startswith("http://"):
-            raise RefusedError(
+            raise DeploymentRefusedError(
                 f"{name}={env[name]}: give an https address; http sends everything in clear"
             )
 
@@ -148,12 +148,12 @@ def _secrets(env: Mapping[str, str]) -> list[str]:
 
 def _check_forms(env: Mapping[str, str]) -> None:
     """Refuse a value that the template, azd or the app would refuse or misread."""
-    for name in sorted(asked()):
+    for name in sorted(parameter_variables()):
         form = PRINCIPAL_FORM if _is_principal(name) else FORMS.get(name)
         value = env.get(name, "")
         if form and value and not re.fullmatch(form[0], value):
             shown = "..." if name == WEBHOOKS else value  # an address may be a secret
-            raise RefusedError(f"{name}={shown}: {form[1]}")
+            raise DeploymentRefusedError(f"{name}={shown}: {form[1]}")
 
 
 def _is_principal(name: str) -> bool:
@@ -162,17 +162,17 @@ def _is_principal(name: str) -> bool:
 
 def _check_secrets(env: Mapping[str, str]) -> None:
     """Refuse a secret setting that the app has already: Azure takes each name once."""
-    seen: set[str] = set()
+    names: set[str] = set()
     plain = _plain_settings()
     for name in _secrets(env):
-        if name in seen:
-            raise RefusedError(f"{SECRETS} has {name} twice: remove one")
+        if name in names:
+            raise DeploymentRefusedError(f"{SECRETS} has {name} twice: remove one")
         if name in plain:
-            raise RefusedError(
+            raise DeploymentRefusedError(
                 f"{SECRETS} has {name}, which the app already has as a plain setting: remove it "
                 "there, or from businessSettings in infra/main.parameters.json"
             )
-        seen.add(name)
+        names.add(name)
 
 
 def _plain_settings() -> set[str]:
@@ -190,12 +190,12 @@ def _plain_settings() -> set[str]:
 def _check_principals(env: Mapping[str, str]) -> None:
     """Refuse equal principals: Azure takes one assignment of a role on a queue, not two."""
     names: dict[str, str] = {}
-    for name in sorted(asked()):
+    for name in sorted(parameter_variables()):
         principal = env.get(name, "").lower()
         if not principal or not _is_principal(name):
             continue
         if principal in names:
-            raise RefusedError(
+            raise DeploymentRefusedError(
                 f"{names[principal]} and {name} are the same principal, {principal}. Two "
                 "deployments would write one role assignment: give each an identity of its own"
             )
@@ -209,19 +209,17 @@ def _check_principals(env: Mapping[str, str]) -> None:
 
 def _check_platform(env: Mapping[str, str]) -> None:
     """Refuse a change of the tier that Service Bus refuses."""
-    wanted = (
-        "Premium" if env.get(PRIVATE) == "true" else env.get("SAS_SERVICE_BUS_SKU") or "Standard"
-    )
+    tier = "Premium" if env.get(PRIVATE) == "true" else env.get("SAS_SERVICE_BUS_SKU") or "Standard"
     if _az(env, "account", "show", "--query", "id") is None:
-        if wanted == "Premium":
-            raise RefusedError(
+        if tier == "Premium":
+            raise DeploymentRefusedError(
                 "Premium or SAS_VNET_ENABLED: this hook must look at the subscription first. "
                 "Install the Azure CLI and run `az login`"
             )
         return
     present = _tier(env)
-    if present and present != wanted:
-        raise RefusedError(_other_tier(present, wanted))
+    if present and present != tier:
+        raise DeploymentRefusedError(_other_tier(present, tier))
 
 
 def _tier(env: Mapping[str, str]) -> str:
@@ -230,19 +228,19 @@ def _tier(env: Mapping[str, str]) -> str:
     if _az(env, "group", "exists", "--name", f"rg-{name}") != "true":
         return ""
     query = f"[?tags.\"azd-env-name\"=='{name}'].sku.name | [0]"
-    found = _az(
+    tier = _az(
         env, "servicebus", "namespace", "list", "--resource-group", f"rg-{name}", "--query", query
     )
-    if found is None:
-        raise RefusedError(
+    if tier is None:
+        raise DeploymentRefusedError(
             f"The namespaces of rg-{name} could not be read: run `az servicebus namespace list "
             f"--resource-group rg-{name}` to see why"
         )
-    return found
+    return tier
 
 
-def _other_tier(present: str, wanted: str) -> str:
-    if wanted == "Standard":
+def _other_tier(present: str, tier: str) -> str:
+    if tier == "Standard":
         return (
             "The namespace is Premium, and Service Bus refuses to make it Standard: run "
             "`azd env set SAS_SERVICE_BUS_SKU Premium`, or deploy a new environment"
@@ -263,7 +261,7 @@ def _register(env: Mapping[str, str], provider: str) -> None:
         return
     _say(f"Registering the resource provider {provider} in the subscription: a minute or two ...")
     if _az(env, "provider", "register", "--namespace", provider, "--wait") is None:
-        raise RefusedError(
+        raise DeploymentRefusedError(
             f"{provider} could not be registered. Ask a Contributor of the subscription to run "
             f"`az provider register --namespace {provider} --wait`"
         )
@@ -285,7 +283,7 @@ def _ask_mail(env: Mapping[str, str]) -> None:
 def _check_mail(text: str) -> None:
     for address in text.split(",") if text else ():
         if not _MAIL.fullmatch(address.strip()):
-            raise RefusedError(
+            raise DeploymentRefusedError(
                 f"{MAIL}={text}: {address.strip()!r} is not a mail address; put commas between"
             )
 
@@ -305,12 +303,12 @@ def _az(env: Mapping[str, str], *arguments: str) -> str | None:
     if az is None:
         return None
     subscription = env.get("AZURE_SUBSCRIPTION_ID")
-    chosen = ("--subscription", subscription) if subscription else ()
-    done = subprocess.run(  # noqa: S603  # no shell
-        [az, *arguments, *chosen, "--output", "tsv"], capture_output=True, text=True, check=False
+    options = ("--subscription", subscription) if subscription else ()
+    process = subprocess.run(  # noqa: S603  # no shell
+        [az, *arguments, *options, "--output", "tsv"], capture_output=True, text=True, check=False
     )
-    printed = done.stdout.strip().removesuffix("None")  # what az prints for null
-    return printed if done.returncode == 0 else None
+    printed = process.stdout.strip().removesuffix("None")  # what az prints for null
+    return printed if process.returncode == 0 else None
 
 
 def _say(text: str) -> None:
@@ -320,14 +318,14 @@ def _say(text: str) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run one hook; 1 refuses the deployment."""
     hooks = {"check": check, "preprovision": preprovision, "postdeploy": postdeploy}
-    chosen = (sys.argv[1:] if argv is None else argv) or [""]
-    if chosen[0] not in hooks:
+    words = (sys.argv[1:] if argv is None else argv) or [""]
+    if words[0] not in hooks:
         _say(f"usage: python -m tools.azd_hooks {' | '.join(hooks)}")
         return 2
     try:
-        hooks[chosen[0]](os.environ)
-    except RefusedError as refused:
-        _say(str(refused))
+        hooks[words[0]](os.environ)
+    except DeploymentRefusedError as error:
+        _say(str(error))
         return 1
     return 0
 

@@ -26,8 +26,11 @@ def build(to: Path) -> list[Path]:
         for project in PROJECTS:
             ran = subprocess.run(  # noqa: S603  # our own command
                 [sys.executable, "-c", _BUILD.format(str(to.resolve()))],
-                cwd=Path(copy, project), capture_output=True, text=True, check=False,
-            )  # fmt: skip
+                cwd=Path(copy, project),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             if ran.returncode:
                 raise SystemExit(f"{project} could not be built:\n{ran.stderr}")
     return sorted(to.iterdir())
@@ -36,8 +39,11 @@ def build(to: Path) -> list[Path]:
 def _copy(to: Path) -> None:
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],  # noqa: S607
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    ).stdout  # fmt: skip
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file():  # not deleted since the last commit
             (to / name).parent.mkdir(parents=True, exist_ok=True)

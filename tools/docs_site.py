@@ -24,8 +24,8 @@ _LINK = re.compile(r"\]\(([^)\s#]+)[^)]*\)")
 
 def pages(root: Path = ROOT) -> list[Path]:
     """Return every page, relative to the root."""
-    found = [*root.glob("*.md"), *(p for name in FOLDERS for p in (root / name).rglob("*.md"))]
-    return sorted(p.relative_to(root) for p in found if "node_modules" not in p.parts)
+    paths = [*root.glob("*.md"), *(p for name in FOLDERS for p in (root / name).rglob("*.md"))]
+    return sorted(path.relative_to(root) for path in paths if "node_modules" not in path.parts)
 
 
 def linked(page: Path, root: Path = ROOT) -> Iterator[Path]:
@@ -39,8 +39,8 @@ def linked(page: Path, root: Path = ROOT) -> Iterator[Path]:
 def stage(to: Path = PAGES, root: Path = ROOT) -> None:
     """Copy the pages, and the files that they link to."""
     shutil.rmtree(to, ignore_errors=True)
-    found = pages(root)
-    for path in sorted({*found, *(file for page in found for file in linked(page, root))}):
+    staged = pages(root)
+    for path in sorted({*staged, *(file for page in staged for file in linked(page, root))}):
         (to / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(root / path, to / path)
 

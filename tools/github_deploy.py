@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tools.azd_hooks import asked
+from tools.azd_hooks import parameter_variables
 
 ENVIRONMENT = "production"
 """``environment`` of the workflow's job. It is in the subject that GitHub signs."""
@@ -39,13 +39,13 @@ def subject(repository: str) -> str:
 
 def condition(roles: Path = ROLES) -> str:
     """Return the condition on the right to grant roles: those of roles.json and no other."""
-    ids = ", ".join(sorted(one["id"] for one in json.loads(roles.read_text()).values()))
-    listed = "ForAnyOfAnyValues:GuidEquals {" + ids + "}"
+    ids = ", ".join(sorted(role["id"] for role in json.loads(roles.read_text()).values()))
+    role_ids = "ForAnyOfAnyValues:GuidEquals {" + ids + "}"
     role = "[Microsoft.Authorization/roleAssignments:RoleDefinitionId]"
     action = "Microsoft.Authorization/roleAssignments"
     return (
-        f"((!(ActionMatches{{'{action}/write'}})) OR (@Request{role} {listed})) AND "
-        f"((!(ActionMatches{{'{action}/delete'}})) OR (@Resource{role} {listed}))"
+        f"((!(ActionMatches{{'{action}/write'}})) OR (@Request{role} {role_ids})) AND "
+        f"((!(ActionMatches{{'{action}/delete'}})) OR (@Resource{role} {role_ids}))"
     )
 
 
@@ -70,7 +70,7 @@ def settings(variables: Mapping[str, str]) -> str:
         ValueError: a value has a line break, and could define another variable.
     """
     lines = []
-    for name in sorted(asked()):
+    for name in sorted(parameter_variables()):
         value = variables.get(name, "")
         if "\n" in value or "\r" in value:
             raise ValueError(f"the variable {name} has a line break: give it in one line")
@@ -88,39 +88,44 @@ def _azd_values() -> dict[str, str]:
 
 
 def _application(name: str) -> str:
-    found = _run("az", "ad", "app", "list", "--display-name", name, "--query", "[0].appId")
-    return found or _run("az", "ad", "app", "create", "--display-name", name, "--query", "appId")
+    client = _run("az", "ad", "app", "list", "--display-name", name, "--query", "[0].appId")
+    return client or _run("az", "ad", "app", "create", "--display-name", name, "--query", "appId")
 
 
 def _principal(client: str) -> str:
     query = ("--query", "[0].id")
-    found = _run("az", "ad", "sp", "list", "--filter", f"appId eq '{client}'", *query)
-    return found or _run("az", "ad", "sp", "create", "--id", client, "--query", "id")
+    principal = _run("az", "ad", "sp", "list", "--filter", f"appId eq '{client}'", *query)
+    return principal or _run("az", "ad", "sp", "create", "--id", client, "--query", "id")
 
 
-def _trust(client: str, wanted: str) -> None:
-    """Trust this subject and no other: a branch or a pull request could deploy unreviewed."""
+def _trust(client: str, subject_text: str) -> None:
+    """Trust only this subject, else a branch or a pull request could deploy without a review."""
     app = ("az", "ad", "app", "federated-credential")
-    known = json.loads(_run(*app, "list", "--id", client, form="json") or "[]")
-    for one in known:
-        if one["subject"] != wanted:
-            _run(*app, "delete", "--id", client, "--federated-credential-id", one["id"])
-    if wanted in {one["subject"] for one in known}:
+    credentials = json.loads(_run(*app, "list", "--id", client, form="json") or "[]")
+    for credential in credentials:
+        if credential["subject"] != subject_text:
+            _run(*app, "delete", "--id", client, "--federated-credential-id", credential["id"])
+    if subject_text in {credential["subject"] for credential in credentials}:
         return
-    made = {"name": ENVIRONMENT, "issuer": ISSUER, "subject": wanted, "audiences": [AUDIENCE]}
-    _run(*app, "create", "--id", client, "--parameters", json.dumps(made))
+    parameters = {
+        "name": ENVIRONMENT,
+        "issuer": ISSUER,
+        "subject": subject_text,
+        "audiences": [AUDIENCE],
+    }
+    _run(*app, "create", "--id", client, "--parameters", json.dumps(parameters))
 
 
 def _grant(principal: str, scope: str) -> None:
-    """Grant what a deployment needs, and take away any other role, as azd's broader one."""
+    """Grant what a deployment needs, and remove every other role, such as azd's broader one."""
     roles = ("az", "role", "assignment")
     of = ("--assignee-object-id", principal, "--assignee-principal-type", "ServicePrincipal")
-    held = json.loads(
+    assignments = json.loads(
         _run(*roles, "list", "--assignee", principal, "--scope", scope, form="json") or "[]"
     )
-    for one in held:
-        if not one["roleDefinitionId"].endswith(CONTRIBUTOR):
-            _run(*roles, "delete", "--ids", one["id"])
+    for assignment in assignments:
+        if not assignment["roleDefinitionId"].endswith(CONTRIBUTOR):
+            _run(*roles, "delete", "--ids", assignment["id"])
     _run(*roles, "create", *of, "--role", CONTRIBUTOR, "--scope", scope)
     limited = ("--condition", condition(), "--condition-version", "2.0")
     _run(*roles, "create", *of, "--role", ACCESS_ADMINISTRATOR, "--scope", scope, *limited)
@@ -132,37 +137,41 @@ def _environment(repository: str) -> None:
         "deployment_branch_policy": {"protected_branches": True, "custom_branch_policies": False}
     }
     path = f"repos/{repository}/environments/{ENVIRONMENT}"
-    _run("gh", "api", "--method", "PUT", path, "--input", "-", given=json.dumps(rule), form="")
+    _run("gh", "api", "--method", "PUT", path, "--input", "-", stdin=json.dumps(rule), form="")
 
 
 def _set_variables(repository: str, values: Mapping[str, Any]) -> None:
-    """Give the environment's variables the values that azd has. One that azd lacks is removed."""
+    """Give the environment's variables the values of azd. Remove a variable that azd lacks."""
     of = ("--repo", repository, "--env", ENVIRONMENT)
-    listed = _run("gh", "variable", "list", *of, "--json", "name", form="")
-    present = {one["name"] for one in json.loads(listed or "[]")}
-    for name in sorted({*asked(), *OF_SIGN_IN}):
+    printed = _run("gh", "variable", "list", *of, "--json", "name", form="")
+    present = {variable["name"] for variable in json.loads(printed or "[]")}
+    for name in sorted({*parameter_variables(), *OF_SIGN_IN}):
         if values.get(name):
             _run("gh", "variable", "set", name, *of, "--body", str(values[name]), form="")
         elif name in present:
             _run("gh", "variable", "delete", name, *of, form="")
 
 
-def _run(*command: str, given: str | None = None, form: str = "tsv") -> str:
+def _run(*command: str, stdin: str | None = None, form: str = "tsv") -> str:
     """Run a command and return what it prints.
 
-    ``form`` is that of az and azd: said each time, because people set another one as their own.
-    gh has no such option: ``form`` is empty.
+    ``form`` is the output format of az and azd. Each call gives it, because people may have set
+    another default. gh has no such option, so its ``form`` is empty.
     """
     output = ("--output", form) if form else ()
-    found = shutil.which(command[0])
-    if found is None:
+    executable = shutil.which(command[0])
+    if executable is None:
         sys.exit(f"{command[0]} was not found on PATH: install it and sign in")
-    done = subprocess.run(  # noqa: S603  # no shell
-        [found, *command[1:], *output], input=given, capture_output=True, text=True, check=False
+    process = subprocess.run(  # noqa: S603  # no shell
+        [executable, *command[1:], *output],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}\n{done.stderr.strip()}")
-    printed = done.stdout.strip()
+    if process.returncode:
+        sys.exit(f"{' '.join(command)}\n{process.stderr.strip()}")
+    printed = process.stdout.strip()
     return "" if printed == "None" else printed
 
 

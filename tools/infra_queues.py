@@ -14,41 +14,45 @@ _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
 
 
 def read_list(infra: Path) -> dict[str, Any]:
-    """Return the list."""
+    """Return the list of queues."""
     return dict(json.loads((infra / "queues.json").read_text()))
 
 
 def applications(infra: Path) -> list[str]:
     """Return the names of the applications that the parameters file sets up."""
     parameters = json.loads((infra / "main.parameters.json").read_text())["parameters"]
-    return [str(each["name"]) for each in parameters["applications"]["value"]]
+    return [str(application["name"]) for application in parameters["applications"]["value"]]
 
 
 def bound_applications(infra: Path) -> list[str]:
-    """Return the names of those that have queues of orders of their own."""
+    """Return the names of the applications that have queues of orders of their own."""
     parameters = json.loads((infra / "main.parameters.json").read_text())["parameters"]
-    listed = parameters["applications"]["value"]
-    return [str(each["name"]) for each in listed if each.get("bound")]
+    applications_listed = parameters["applications"]["value"]
+    return [
+        str(application["name"]) for application in applications_listed if application.get("bound")
+    ]
 
 
 def all_queues(
-    listed: Mapping[str, Any], names: Iterable[str], bound: Iterable[str] = ()
+    queue_list: Mapping[str, Any], names: Iterable[str], bound: Iterable[str] = ()
 ) -> dict[str, dict[str, Any]]:
     """Return every queue's properties by its name, as Bicep makes them.
 
-    ``names`` are the applications', ``bound`` those with queues of orders of their own.
+    ``names`` are the applications, ``bound`` those of them with queues of orders of their own.
     """
-    end = listed["deadLetterQueue"]
-    kinds = {queue["name"]: queue["kind"] for queue in listed["queues"]}
-    kinds |= {listed["responsePrefix"] + name: "response" for name in names}
-    own = [f"{listed['ownOrdersPrefix']}{name}{lane}" for name in bound for lane in ("", "-urgent")]
-    kinds |= dict.fromkeys(own, "incoming")
-    made = {
-        name: {**listed["kinds"][kind]["properties"], "forwardDeadLetteredMessagesTo": end}
+    end = queue_list["deadLetterQueue"]
+    kinds = {queue["name"]: queue["kind"] for queue in queue_list["queues"]}
+    kinds |= {queue_list["responsePrefix"] + name: "response" for name in names}
+    order_queues = [
+        f"{queue_list['ownOrdersPrefix']}{name}{lane}" for name in bound for lane in ("", "-urgent")
+    ]
+    kinds |= dict.fromkeys(order_queues, "incoming")
+    queues = {
+        name: {**queue_list["kinds"][kind]["properties"], "forwardDeadLetteredMessagesTo": end}
         for name, kind in kinds.items()
     }
-    made[end] = dict(listed["kinds"]["deadLetters"]["properties"])
-    return made
+    queues[end] = dict(queue_list["kinds"]["deadLetters"]["properties"])
+    return queues
 
 
 def emulator_queues(infra: Path) -> dict[str, dict[str, Any]]:
@@ -59,7 +63,7 @@ def emulator_queues(infra: Path) -> dict[str, dict[str, Any]]:
 
 
 def differences(azure: Mapping[str, Any], emulator: Mapping[str, Any]) -> list[str]:
-    """Return how an emulator's queue differs from Azure's, its narrower bounds allowed for."""
+    """Return how a queue of the emulator differs from Azure's, apart from its narrower bounds."""
     ttl = min(seconds(azure["defaultMessageTimeToLive"]), EMULATOR_TTL_MAX_S)
     window = min(seconds(azure["duplicateDetectionHistoryTimeWindow"]), EMULATOR_WINDOW_MAX_S)
     pairs: list[tuple[str, object, object]] = [
@@ -76,43 +80,43 @@ def differences(azure: Mapping[str, Any], emulator: Mapping[str, Any]) -> list[s
     }.items():
         ours = theirs[0].lower() + theirs[1:]
         pairs.append((theirs, azure.get(ours, default), emulator[theirs]))
-    return [f"{what}: {a!r} in Azure, {b!r} in the emulator" for what, a, b in pairs if a != b]
+    return [f"{name}: {a!r} in Azure, {b!r} in the emulator" for name, a, b in pairs if a != b]
 
 
 def seconds(duration: str) -> int:
     """Return the seconds of an ISO 8601 duration of days, hours, minutes and seconds.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no such duration.
     """
-    found = _DURATION.fullmatch(duration)
-    if found is None or duration in {"P", "PT"}:
+    match = _DURATION.fullmatch(duration)
+    if match is None or duration in {"P", "PT"}:
         raise ValueError(f"{duration!r} is not a duration such as PT1M or P14D")
-    days, hours, minutes, rest = (int(part or 0) for part in found.groups())
+    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + rest
 
 
-def inconsistent(listed: Mapping[str, Any]) -> list[str]:
-    """Return where the list contradicts itself."""
-    names = {queue["name"] for queue in listed["queues"]} | {listed["deadLetterQueue"]}
+def inconsistent(queue_list: Mapping[str, Any]) -> list[str]:
+    """Return the places where the list contradicts itself."""
+    names = {queue["name"] for queue in queue_list["queues"]} | {queue_list["deadLetterQueue"]}
     problems = [
-        f"access.{what} names {name}, which is not a queue"
-        for what, granted in listed["access"].items()
+        f"access.{right} names {name}, which is not a queue"
+        for right, granted in queue_list["access"].items()
         for name in granted
         if name not in names
     ]
     problems += [
         f"queue {queue['name']} is of no kind: {queue['kind']}"
-        for queue in listed["queues"]
-        if queue["kind"] not in listed["kinds"]
+        for queue in queue_list["queues"]
+        if queue["kind"] not in queue_list["kinds"]
     ]
-    return problems + _policy(listed)
+    return problems + _policy(queue_list)
 
 
-def _policy(listed: Mapping[str, Any]) -> list[str]:
+def _policy(queue_list: Mapping[str, Any]) -> list[str]:
     """Return each kind of queue whose settings break our rules."""
     problems = []
-    for name, kind in listed["kinds"].items():
+    for name, kind in queue_list["kinds"].items():
         properties = kind["properties"]
         if properties["requiresDuplicateDetection"] is (name in {"incoming", "deadLetters"}):
             problems.append(f"{name}: duplicate detection is wrong")

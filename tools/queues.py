@@ -34,15 +34,15 @@ _SETTING = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*")
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
-def set_agents(listed: dict[str, Any], agents: list[str]) -> None:
+def set_agents(queue_list: dict[str, Any], agents: list[str]) -> None:
     """Make these the agents: their request queues, and who may send and receive there."""
-    old = {queue["name"] for queue in listed["queues"] if queue["kind"] == "request"}
+    old = {queue["name"] for queue in queue_list["queues"] if queue["kind"] == "request"}
     names = [f"agent-{agent}{lane}" for agent in agents for lane in ("", URGENT_SUFFIX)]
-    place = next(n for n, queue in enumerate(listed["queues"]) if queue["name"] in old)
-    kept = [queue for queue in listed["queues"] if queue["name"] not in old]
-    made = [{"name": name, "kind": "request"} for name in names]
-    listed["queues"] = [*kept[:place], *made, *kept[place:]]
-    for granted in listed["access"].values():
+    place = next(n for n, queue in enumerate(queue_list["queues"]) if queue["name"] in old)
+    rest = [queue for queue in queue_list["queues"] if queue["name"] not in old]
+    agent_queues = [{"name": name, "kind": "request"} for name in names]
+    queue_list["queues"] = [*rest[:place], *agent_queues, *rest[place:]]
+    for granted in queue_list["access"].values():
         if old & set(granted):
             place = next(n for n, name in enumerate(granted) if name in old)
             others = [name for name in granted if name not in old]
@@ -67,12 +67,12 @@ def set_settings(parameters: dict[str, Any], names: list[str]) -> None:
 
 
 def emulator_config(
-    listed: dict[str, Any], names: list[str], bound: Sequence[str] = ()
+    queue_list: dict[str, Any], names: list[str], bound: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return the emulator's Config.json: the same queues, cut to its narrower bounds."""
     queues = [
         {"Name": name, "Properties": _emulated(properties)}
-        for name, properties in all_queues(listed, names, bound).items()
+        for name, properties in all_queues(queue_list, names, bound).items()
     ]
     if len(queues) > QUEUES_MAX:
         raise ValueError(f"{len(queues)} queues: the emulator takes {QUEUES_MAX}")
@@ -124,10 +124,10 @@ def main(argv: list[str] | None = None) -> int:
             parser.error(f"{name!r}: use lower-case letters, digits and - between them")
     if not set(options.bound) <= set(options.applications or []):
         parser.error("--bound names applications that --applications names too")
-    listed = read_list(INFRA)
+    queue_list = read_list(INFRA)
     if options.agents:
-        set_agents(listed, options.agents)
-        _write(INFRA / "queues.json", listed)
+        set_agents(queue_list, options.agents)
+        _write(INFRA / "queues.json", queue_list)
     if options.applications or options.settings:
         parameters = json.loads((INFRA / "main.parameters.json").read_text(encoding="utf-8"))
         if options.applications:
@@ -137,7 +137,7 @@ def main(argv: list[str] | None = None) -> int:
         _write(INFRA / "main.parameters.json", parameters)
     _write(
         INFRA / "emulator" / "Config.json",
-        emulator_config(listed, applications(INFRA), bound_applications(INFRA)),
+        emulator_config(queue_list, applications(INFRA), bound_applications(INFRA)),
     )
     return 0
 

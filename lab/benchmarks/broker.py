@@ -66,11 +66,11 @@ class Driver:
 
     def cost(self, work: Callable[[Driver, int], None], count: int) -> Cost:
         """Return what the work costs."""
-        broker, client, began = cpu_of(self._pid), time.process_time(), time.perf_counter()
+        broker, client, started_at = cpu_of(self._pid), time.process_time(), time.perf_counter()
         work(self, count)
-        seconds = time.perf_counter() - began
-        spent = time.process_time() - client, cpu_of(self._pid) - broker
-        return Cost(1e6 * spent[0] / count, 1e6 * spent[1] / count, count / seconds)
+        seconds = time.perf_counter() - started_at
+        cpu_seconds = time.process_time() - client, cpu_of(self._pid) - broker
+        return Cost(1e6 * cpu_seconds[0] / count, 1e6 * cpu_seconds[1] / count, count / seconds)
 
     def close(self) -> None:
         """Close the client."""
@@ -116,10 +116,10 @@ def measure(folder: Path, rounds: int) -> None:
     with ExitStack() as stack:
         drivers = {}
         for lasts in (False, True):
-            began = time.perf_counter()
+            started_at = time.perf_counter()
             data = folder / "data" if lasts else None
             broker = stack.enter_context(start_broker(config(folder), data=data))
-            seconds, idle = time.perf_counter() - began, memory_of(broker.process.pid)
+            seconds, idle = time.perf_counter() - started_at, memory_of(broker.process.pid)
             print(f"ready with {QUEUES} queues after {seconds:.2f} s; idle memory {idle:.0f} MB")
             drivers[lasts] = Driver(broker)
             stack.callback(drivers[lasts].close)
@@ -127,10 +127,10 @@ def measure(folder: Path, rounds: int) -> None:
         for _ in range(rounds):
             for (name, lasts), (work, count) in rows.items():
                 costs[name].append(drivers[lasts].cost(work, count))
-    for name, found in costs.items():
-        ratio = statistics.median(one.broker_us / one.client_us for one in found)
+    for name, rounds_costs in costs.items():
+        ratio = statistics.median(cost.broker_us / cost.client_us for cost in rounds_costs)
         client, broker_us, rate = (
-            statistics.median(getattr(one, field) for one in found)
+            statistics.median(getattr(cost, field) for cost in rounds_costs)
             for field in ("client_us", "broker_us", "rate")
         )
         print(

@@ -26,7 +26,7 @@ from pathlib import Path
 from azure.servicebus.aio import ServiceBusClient
 
 from devstack.stack import Stack
-from lab.benchmarks.orders import PROJECT, REPLY_QUEUE, Run, closed_loop, settings_of
+from lab.benchmarks.orders import PROJECT, REPLY_QUEUE, LoadRun, closed_loop, settings_of
 from samples.services.remote import RemoteServices
 from sas.client import OrdersClient
 
@@ -45,8 +45,12 @@ def seconds_of(code: str, app: Path) -> tuple[float, float]:
     local = json.loads((PROJECT / "local.settings.json").read_text(encoding="utf-8"))["Values"]
     ran = subprocess.run(
         [sys.executable, "-B", "-c", _TIMED.format(code=code)],
-        check=True, cwd=app, env={**os.environ, **local}, capture_output=True, text=True,
-    )  # fmt: skip
+        check=True,
+        cwd=app,
+        env={**os.environ, **local},
+        capture_output=True,
+        text=True,
+    )
     cpu, wall = ran.stdout.split()
     return float(cpu), float(wall)
 
@@ -63,21 +67,24 @@ def deployed(at: Path, *, bytecode: bool) -> Path:
 
 def imports(rounds: int) -> None:
     """Print medians of the imports, and the median of the ratios within each round."""
-    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
-        compiled = deployed(Path(one), bytecode=True)
+    with (
+        tempfile.TemporaryDirectory() as compiled_folder,
+        tempfile.TemporaryDirectory() as source_folder,
+    ):
+        compiled = deployed(Path(compiled_folder), bytecode=True)
         cases = {
             "the SDK modules": (f"import {SDK}", compiled),
             "function_app": ("import function_app", compiled),
             "function_app, without its bytecode": (
                 "import function_app",
-                deployed(Path(other), bytecode=False),
+                deployed(Path(source_folder), bytecode=False),
             ),
         }
-        found = [[seconds_of(*case) for case in cases.values()] for _ in range(rounds)]
+        rows = [[seconds_of(*case) for case in cases.values()] for _ in range(rounds)]
     print(f"{'import of':40} {'CPU ms':>8} {'wall ms':>8} {'CPU over the SDK':>17}")
     for number, name in enumerate(cases):
-        cpu, wall = (1000 * statistics.median(turn[number][k] for turn in found) for k in (0, 1))
-        ratio = statistics.median(turn[number][0] / turn[0][0] for turn in found)
+        cpu, wall = (1000 * statistics.median(turn[number][k] for turn in rows) for k in (0, 1))
+        ratio = statistics.median(turn[number][0] / turn[0][0] for turn in rows)
         print(f"{name:40} {cpu:8.0f} {wall:8.0f} {ratio:17.2f}")
 
 
@@ -91,7 +98,7 @@ async def first_messages(rounds: int) -> None:
             await stack.start_group([], name="app", processes=1)
             log = stack.group("app")[0].log_path
             for turn in range(2):
-                await closed_loop(client, Run(in_flight=1), 1, f"cold{number}-{turn}")
+                await closed_loop(client, LoadRun(in_flight=1), 1, f"cold{number}-{turn}")
             for name in FUNCTIONS:
                 took = _invocations(log.read_text(encoding="utf-8"), name)
                 first[name].append(took[0])
@@ -110,7 +117,7 @@ async def _stop(stack: Stack, name: str) -> None:
     """Stop the hosts of a group as a platform does: functions finish first."""
     hosts = stack.group(name)
     await asyncio.gather(*(host.stop_async(timeout_s=60.0) for host in hosts))
-    stack.processes = [one for one in stack.processes if one not in hosts]
+    stack.processes = [process for process in stack.processes if process not in hosts]
 
 
 @asynccontextmanager
@@ -121,23 +128,23 @@ async def _stack() -> AsyncIterator[tuple[Stack, OrdersClient]]:
         Stack(PROJECT, settings=settings_of(remote), groups={"warm": []}) as stack,
         OrdersClient(stack.servicebus_connection, reply_queue=REPLY_QUEUE) as client,
     ):
-        await closed_loop(client, Run(in_flight=1), 1, "table")
+        await closed_loop(client, LoadRun(in_flight=1), 1, "table")
         await _stop(stack, "warm")
         yield stack, client
 
 
 def _invocations(log: str, function: str) -> list[float]:
     """Return how long each invocation of a function took, in ms, from the host's log."""
-    said = f"Executed 'Functions.{function}' (Succeeded, "
-    parts = [line.partition(said)[2] for line in log.splitlines()]
+    marker = f"Executed 'Functions.{function}' (Succeeded, "
+    parts = [line.partition(marker)[2] for line in log.splitlines()]
     return [float(part.partition(" ms)")[0]) for part in parts if part]
 
 
 async def _opening_ms(connection_string: str) -> float:
     async with ServiceBusClient.from_connection_string(connection_string) as client:
-        begun = time.perf_counter()
+        started_at = time.perf_counter()
         async with client.get_queue_sender(REPLY_QUEUE):
-            return 1000 * (time.perf_counter() - begun)
+            return 1000 * (time.perf_counter() - started_at)
 
 
 def main() -> int:

@@ -33,7 +33,7 @@ CLOCK_TICKS = 100.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class LoadRun:
     """Latencies of completed orders in seconds, and the duration of the run.
 
     ``done`` is from submitting to the commit that completed the order (the event's own time),
@@ -60,12 +60,12 @@ def content() -> dict[str, Any]:
     return order
 
 
-async def closed_loop(client: OrdersClient, run: Run, orders: int, prefix: str) -> None:
+async def closed_loop(client: OrdersClient, run: LoadRun, orders: int, prefix: str) -> None:
     """Keep ``in_flight`` orders under way until ``orders`` have completed."""
     order = content()
     ids = [f"{prefix}-{number}" for number in range(orders)]
     waiting = iter(ids)
-    begun = time.perf_counter()
+    started_at = time.perf_counter()
 
     async def send(count: int) -> None:
         batch = [order_id for _, order_id in zip(range(count), waiting, strict=False)]
@@ -78,12 +78,12 @@ async def closed_loop(client: OrdersClient, run: Run, orders: int, prefix: str) 
 
     await send(run.in_flight)
     async for event in client.follow(ids, quiet_s=60):
-        sent = run.sent_at.get(event.data.order_id)
-        if is_end(event) and sent is not None:
-            run.notified.append(time.time() - sent)
-            run.done.append(parse_key_time(event.time).timestamp() - sent)
+        sent_at = run.sent_at.get(event.data.order_id)
+        if is_end(event) and sent_at is not None:
+            run.notified.append(time.time() - sent_at)
+            run.done.append(parse_key_time(event.time).timestamp() - sent_at)
             await send(1)
-    run.seconds = time.perf_counter() - begun
+    run.seconds = time.perf_counter() - started_at
 
 
 async def speed(orders: int, processes: int) -> None:
@@ -95,20 +95,20 @@ async def speed(orders: int, processes: int) -> None:
         ) as stack,
         OrdersClient(stack.servicebus_connection, reply_queue=REPLY_QUEUE) as client,
     ):
-        await closed_loop(client, Run(in_flight=8), 20 * processes, "warm")
+        await closed_loop(client, LoadRun(in_flight=8), 20 * processes, "warm")
         print("in flight   orders/s   done p50, p99 ms   notified p50, p99 ms   orders")
         for in_flight in IN_FLIGHT:
-            run = Run(in_flight=in_flight)
+            run = LoadRun(in_flight=in_flight)
             count = min(orders, 20 * in_flight) if in_flight < 100 else orders
             cpu = {child.name: cpu_s(child.pid) for child in stack.children()}
             await closed_loop(client, run, count, f"b{in_flight}")
-            shown = "".join(
+            latencies_text = "".join(
                 f"{run.percentile(latencies, 0.5):9.0f} {run.percentile(latencies, 0.99):9.0f}"
                 for latencies in (run.done, run.notified)
             )
-            print(f"{in_flight:9} {count / run.seconds:10.1f}{shown} {count:8}")
-        spent = {c.name: 1000 * (cpu_s(c.pid) - cpu[c.name]) / count for c in stack.children()}
-    print("CPU ms per order at 100 in flight: " + _listed(spent, "{:.1f}"))
+            print(f"{in_flight:9} {count / run.seconds:10.1f}{latencies_text} {count:8}")
+        cpu_ms = {c.name: 1000 * (cpu_s(c.pid) - cpu[c.name]) / count for c in stack.children()}
+    print("CPU ms per order at 100 in flight: " + _listed(cpu_ms, "{:.1f}"))
 
 
 async def counts() -> None:
@@ -124,17 +124,19 @@ async def counts() -> None:
                 import function_app  # noqa: PLC0415  the host has set its environment by now
 
                 application = function_app.app.application()
-                await closed_loop(client, Run(in_flight=4), COUNTED_ORDERS, "first")
+                await closed_loop(client, LoadRun(in_flight=4), COUNTED_ORDERS, "first")
                 store, bus = application.context.store, application.context.bus
                 if not isinstance(store, TableStore) or not isinstance(bus, ServiceBus):
                     raise TypeError("only requests of the real adapters can be counted")
                 before = store.table.meter.now() + bus.meter
-                await closed_loop(client, Run(in_flight=4), COUNTED_ORDERS, "counted")
-                spent = store.table.meter.now() + bus.meter - before
+                await closed_loop(client, LoadRun(in_flight=4), COUNTED_ORDERS, "counted")
+                usage = store.table.meter.now() + bus.meter - before
                 await application.close()
-    each = {one.name: getattr(spent, one.name) / COUNTED_ORDERS for one in fields(spent)}
+    each = {
+        counter.name: getattr(usage, counter.name) / COUNTED_ORDERS for counter in fields(usage)
+    }
     print(
-        f"per three-step order: {spent.requests / COUNTED_ORDERS:.2f} storage requests; "
+        f"per three-step order: {usage.requests / COUNTED_ORDERS:.2f} storage requests; "
         + _listed({name: value for name, value in each.items() if value}, "{:.2f}")
     )
 
@@ -149,7 +151,7 @@ async def memory(orders: int) -> None:
         pid = stack.group("app")[0].pid
         sizes: list[int] = []
         for thousand in range(-(-orders // 1000)):
-            await closed_loop(client, Run(in_flight=60), 1000, f"m{thousand}")
+            await closed_loop(client, LoadRun(in_flight=60), 1000, f"m{thousand}")
             sizes.append(_rss_kib(pid))
             print(f"{1000 * (thousand + 1):7} orders: {sizes[-1] / 1024:.1f} MiB", flush=True)
     print(f"host process after {orders} orders / after 1000: {sizes[-1] / sizes[0]:.3f}")

@@ -20,7 +20,7 @@ from types import FrameType
 
 from devstack.functions.host import Host
 from devstack.stack import Stack
-from lab.benchmarks.orders import PROJECT, REPLY_QUEUE, Run, closed_loop, settings_of
+from lab.benchmarks.orders import PROJECT, REPLY_QUEUE, LoadRun, closed_loop, settings_of
 from samples.services.remote import RemoteServices
 from sas.client import OrdersClient
 
@@ -51,7 +51,7 @@ ROWS = (
 )
 
 
-class Samples:
+class StackSamples:
     """Samples by row and by stack."""
 
     def __init__(self) -> None:
@@ -77,25 +77,25 @@ class Samples:
 
 async def host(settings: dict[str, str]) -> None:
     """Run a host; sample from the first line on stdin to the second, then print the samples."""
-    samples, reader = Samples(), asyncio.StreamReader()
+    samples, reader = StackSamples(), asyncio.StreamReader()
     logging.basicConfig(level=logging.INFO)  # as the host's command has it
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     async with Host(PROJECT, settings=settings):
         print("ready", flush=True)
         await reader.readline()
-        begun = time.process_time()
+        started_at = time.process_time()
         signal.signal(signal.SIGPROF, samples.take)
         signal.setitimer(signal.ITIMER_PROF, EVERY_S, EVERY_S)
         await reader.readline()
         signal.setitimer(signal.ITIMER_PROF, 0)
-        spent = time.process_time() - begun
-    found = [
-        dict[str, float](one.most_common(60))
-        for one in (samples.rows, samples.functions, samples.stacks)
+        cpu_s = time.process_time() - started_at
+    tables = [
+        dict[str, float](counter.most_common(60))
+        for counter in (samples.rows, samples.functions, samples.stacks)
     ]
-    found.append({"ms": 1000 * spent})
-    print(json.dumps(found), flush=True)
+    tables.append({"ms": 1000 * cpu_s})
+    print(json.dumps(tables), flush=True)
 
 
 async def profile(orders: int, in_flight: int) -> None:
@@ -112,20 +112,20 @@ async def profile(orders: int, in_flight: int) -> None:
         )
         assert child.stdin is not None and child.stdout is not None  # noqa: PT018  pipes
         await child.stdout.readline()
-        await closed_loop(client, Run(in_flight=in_flight), 2 * in_flight, "warm")
+        await closed_loop(client, LoadRun(in_flight=in_flight), 2 * in_flight, "warm")
         child.stdin.write(b"begin\n")
-        await closed_loop(client, Run(in_flight=in_flight), orders, "profiled")
+        await closed_loop(client, LoadRun(in_flight=in_flight), orders, "profiled")
         child.stdin.write(b"end\n")
-        *found, spent = json.loads(await child.stdout.readline())
+        *tables, cpu = json.loads(await child.stdout.readline())
         await child.wait()
-    shown(found, spent["ms"] / orders)
+    shown(tables, cpu["ms"] / orders)
 
 
-def shown(found: Sequence[dict[str, float]], cpu_ms: float) -> None:
+def shown(tables: Sequence[dict[str, float]], cpu_ms: float) -> None:
     """Print the samples as parts of the CPU of an order. The kernel samples less than is asked."""
-    samples = sum(found[0].values())
+    samples = sum(tables[0].values())
     print(f"{cpu_ms:8.2f} ms of CPU an order, {samples} samples")
-    for title, counted in zip(("row", "function", "stack"), found, strict=True):
+    for title, counted in zip(("row", "function", "stack"), tables, strict=True):
         print(f"\n{'ms':>8}  {title}")
         for name, count in counted.items():
             print(f"{cpu_ms * count / samples:8.2f}  {name}")

@@ -71,9 +71,12 @@ async def _chaos(options: argparse.Namespace) -> bool:
         for group in GROUPS:
             system.set_clock(group, round(chance.uniform(-CLOCK_S_MAX, CLOCK_S_MAX), 1))
         run = Run(
-            system=system, orders=make_orders(options.orders), faults=faults,
-            pace=options.orders / (FAULT_S * len(faults)), seconds_max=60 * options.minutes,
-        )  # fmt: skip
+            system=system,
+            orders=make_orders(options.orders),
+            faults=faults,
+            pace=options.orders / (FAULT_S * len(faults)),
+            seconds_max=60 * options.minutes,
+        )
         await run.play()
         return await _conclude(run, options.seed)
 

@@ -15,20 +15,20 @@ from sas.ports import StateStore
 
 
 class Archive:
-    """Orders and journals, each as it was read last."""
+    """Orders and journals, each as the table had it when it was read last."""
 
     def __init__(self, store: TableStore) -> None:
         self._table = store
         self._rows: dict[str, Rows] = {}
 
     async def read(self, order_id: str) -> StateStore:
-        """Read the rows of an order, if they were not moved; return a store that has only them."""
+        """Read the rows of an order, unless they are here. Return a store of only these rows."""
         shard = shard_of(order_id, len(self._table.shards))
         if order_id not in self._rows:
             rows = await self._table.table.rows(shard, keys.whole(order_id))
             self._rows[order_id] = {(shard, str(row["RowKey"])): row for row in rows}
-        held = MemoryTable(self._rows[order_id])
-        return TableStore(held, shards=len(self._table.shards))
+        table = MemoryTable(self._rows[order_id])
+        return TableStore(table, shards=len(self._table.shards))
 
     async def load(self, order_id: str) -> Order | None:
         """See ``StateStore.load``."""
@@ -38,10 +38,11 @@ class Archive:
         """See ``StateStore.journal``."""
         return await (await self.read(order_id)).journal(order_id)
 
-    async def move(self, order_id: str, seen: Container[str]) -> bool:
+    async def move(self, order_id: str, notification_ids: Container[str]) -> bool:
         """Move one order from the table to here; return whether it was moved.
 
-        It stays if it is not finished, or if a notification of it is not ``seen``.
+        The order stays if it is not finished, or if one of its notifications has not arrived:
+        ``notification_ids`` are those that have.
 
         Raises:
             StoreUnavailableError: no answer.
@@ -49,7 +50,7 @@ class Archive:
         order, journal = await self.load(order_id), await self.journal(order_id)
         if order is not None and order.process_state in FINISHED:
             notices = ids_of(Notify, order_id, journal)
-            if all(own_id in seen for own_id in notices):
+            if all(own_id in notification_ids for own_id in notices):
                 return order_id in await self._table.purge(order)
         del self._rows[order_id]
         return False

@@ -56,7 +56,7 @@ COUNTS: Mapping[Kind, tuple[int, int]] = {
     Kind.BROKER_BUSY: (5, 60),
     Kind.DELIVERED_TWICE: (1, 20),
 }
-"""How often a fault that the broker arms happens, from and to."""
+"""How often the broker repeats a fault that it was armed with: the least and the most."""
 DECK: Mapping[Kind, int] = {
     Kind.KILL_HOST: 4,
     Kind.PAUSE_HOST: 3,
@@ -84,11 +84,20 @@ OUTAGES: Mapping[Kind, int] = dict.fromkeys(
     ),
     1,
 )
-"""What a worker must survive without growing. A soak keeps all data in memory: no kills."""
+"""What a worker must survive without growing. Nothing is killed, because a soak keeps all data in
+memory."""
 QUEUES = (
-    *("agent-inventory", "agent-payment", "agent-shipping", "scheduler", "agent-replies"),
-    *("responses-web-shop", "responses-wholesale", "operator-alerts", "orders"),
-    *("scheduler-urgent", "agent-replies-urgent"),
+    "agent-inventory",
+    "agent-payment",
+    "agent-shipping",
+    "scheduler",
+    "agent-replies",
+    "responses-web-shop",
+    "responses-wholesale",
+    "operator-alerts",
+    "orders",
+    "scheduler-urgent",
+    "agent-replies-urgent",
 )
 HOST_KINDS = frozenset({Kind.KILL_HOST, Kind.PAUSE_HOST, Kind.CLOCK})
 QUEUE_KINDS = frozenset(
@@ -125,7 +134,7 @@ class Fault:
 def draw(
     count: int, chance: random.Random, hosts: Sequence[str], deck: Mapping[Kind, int] = DECK
 ) -> list[Fault]:
-    """Return as many faults; every kind comes as often as the deck says."""
+    """Return ``count`` faults. Every kind comes as often as the deck says."""
     cards = [kind for kind, number in deck.items() for _ in range(number)]
     queues = cycle(chance.sample(QUEUES, len(QUEUES)))
     faults: list[Fault] = []

@@ -38,7 +38,7 @@ SERVICE_OF: Mapping[str, str] = {
     "deliver": "carrier",
 }
 ENDS: Mapping[str, str] = {"order": "undone", "order-delivered": "undone"}
-"""How an order ends if a service refused it. Other workflows hold it for an operator."""
+"""How an order ends if a service refused a step. Other workflows hold it for an operator."""
 ZERO = (
     "lost",
     "rejected",
@@ -59,11 +59,14 @@ PEEK_MAX = 250
 
 @dataclass(slots=True, kw_only=True)
 class Reconciliation:
-    """What was found. ``wrong`` has lines for each title of ``ZERO``; each begins with an order."""
+    """What the comparison shows.
+
+    ``problems`` has lines for each title of ``ZERO``. Each line begins with an order.
+    """
 
     states: Counter[str] = field(default_factory=Counter)
     transitions: Counter[str] = field(default_factory=Counter)
-    wrong: dict[str, list[str]] = field(default_factory=lambda: {title: [] for title in ZERO})
+    problems: dict[str, list[str]] = field(default_factory=lambda: {title: [] for title in ZERO})
     notified: int = 0
     effects: int = 0
     calls: int = 0
@@ -71,17 +74,17 @@ class Reconciliation:
     @property
     def balanced(self) -> bool:
         """Whether nothing is wrong."""
-        return not any(self.wrong.values())
+        return not any(self.problems.values())
 
     def orders(self) -> list[str]:
-        """Return the orders that something is wrong with, the first ones."""
-        found = (line.split(":")[0] for lines in self.wrong.values() for line in lines)
-        return list(dict.fromkeys(found))
+        """Return the orders that have a problem, without repetition."""
+        order_ids = (line.split(":")[0] for lines in self.problems.values() for line in lines)
+        return list(dict.fromkeys(order_ids))
 
 
 async def reconcile(run: Run) -> Reconciliation:
     """Return what came of every order of a run."""
-    result = Reconciliation(notified=len(run.tally.seen))
+    result = Reconciliation(notified=len(run.tally.notification_ids))
     ledgers = {service: run.system.remote.ledger(service) for service in SERVICES}
     result.calls = sum(ledger["calls"] for ledger in ledgers.values())
     _ends(result, run, ledgers)
@@ -89,7 +92,7 @@ async def reconcile(run: Run) -> Reconciliation:
     _stored(result, await judge(store, run.submitted, run.tally, ledgers))
     alerts = await _messages(result, run, store)
     await _queues(result, run.system, alerts)
-    result.wrong["notified twice"] += run.notified_twice
+    result.problems["notified twice"] += run.notified_twice
     return result
 
 
@@ -102,16 +105,16 @@ def _ends(result: Reconciliation, run: Run, ledgers: Mapping[str, LedgerView]) -
         if effect["undone_at"] is None
     )
     result.effects = sum(in_force.values())
-    steps = {one.name: [step.name for step in one.steps] for one in workflows()}
+    steps = {workflow.name: [step.name for step in workflow.steps] for workflow in workflows()}
     for order_id, new in run.submitted.items():
         notified = run.tally.ended.get(order_id)
         keys = {name: idempotency_key(order_id, name, 0) for name in steps[new.workflow]}
-        found = {name: in_force[key] for name, key in keys.items()}
+        effects = {name: in_force[key] for name, key in keys.items()}
         refused = [name for name, key in keys.items() if _refuses(run, name, key)]
-        for title, text in what_is_wrong(new.workflow, notified, found, refused):
-            result.wrong[title].append(f"{order_id}: {text}")
+        for title, text in what_is_wrong(new.workflow, notified, effects, refused):
+            result.problems[title].append(f"{order_id}: {text}")
     doubled = {order_id for ledger in ledgers.values() for order_id in ledger["doubled"]}
-    result.wrong["effects doubled"] += [f"{order_id}: more than one" for order_id in doubled]
+    result.problems["effects doubled"] += [f"{order_id}: more than one" for order_id in doubled]
 
 
 def _refuses(run: Run, step: str, key: str) -> bool:
@@ -130,10 +133,10 @@ def what_is_wrong(
     if notified is None:
         yield "lost", "its application was never notified of the end"
         return
-    right = ENDS.get(workflow, "failed") if refused else "completed"
-    if notified != right:
+    expected = ENDS.get(workflow, "failed") if refused else "completed"
+    if notified != expected:
         title = "wrong end" if refused else "failed without a refusal"
-        yield title, f"{notified}, not {right}; refused {list(refused)}"
+        yield title, f"{notified}, not {expected}; refused {list(refused)}"
     if notified == "completed" and set(in_force.values()) != {1}:
         yield "effects wrong", f"completed, in force {dict(in_force)}"
     if notified == "undone" and any(in_force.values()):
@@ -142,57 +145,66 @@ def what_is_wrong(
 
 def _stored(result: Reconciliation, verdict: Verdict) -> None:
     result.states, result.transitions = verdict.states, verdict.transitions
-    wrong = result.wrong
-    wrong["lost"] += [f"{order_id}: unfinished in the store" for order_id in verdict.unfinished]
-    wrong["never notified"] += [f"{own_id.split('/')[0]}: {own_id}" for own_id in verdict.missing]
-    wrong["effects wrong"] += [line.replace(" ", ": ", 1) for line in verdict.wrong_effects]
+    problems = result.problems
+    problems["lost"] += [f"{order_id}: unfinished in the store" for order_id in verdict.unfinished]
+    problems["never notified"] += [
+        f"{own_id.split('/')[0]}: {own_id}" for own_id in verdict.missing
+    ]
+    problems["effects wrong"] += [line.replace(" ", ": ", 1) for line in verdict.wrong_effects]
 
 
 async def _messages(result: Reconciliation, run: Run, store: StateStore) -> set[str]:
-    """Find notifications that no journal holds; return the ids of the alerts that journals hold."""
-    notified, alerts = set[str](), set[str]()
+    """Find notifications that are in no journal; return the ids of the alerts of all journals."""
+    notified_ids, alerts = set[str](), set[str]()
     for order_id in run.submitted:
         journal = await store.journal(order_id)
-        notified.update(ids_of(Notify, order_id, journal))
+        notified_ids.update(ids_of(Notify, order_id, journal))
         alerts.update(ids_of(Alert, order_id, journal))
-    unknown = sorted(run.tally.seen - notified)
-    result.wrong["notified without a reason"] += [f"{one.split('/')[0]}: {one}" for one in unknown]
+    unknown = sorted(run.tally.notification_ids - notified_ids)
+    result.problems["notified without a reason"] += [
+        f"{own_id.split('/')[0]}: {own_id}" for own_id in unknown
+    ]
     return alerts
 
 
 async def _queues(result: Reconciliation, system: System, alerts: set[str]) -> None:
-    """Look for messages that lie somewhere, and for the alerts."""
+    """Look for messages in queues that should be empty, and for alerts that are missing."""
     counts = await system.counts()
     queues = Queues()
     for (queue, kind), count in counts.items():
         if count and (kind.endswith("DeadLetter") or queue == queues.dead_letters):
-            result.wrong["parked"].append(f"queue {queue}: {count} {kind}")
+            result.problems["parked"].append(f"queue {queue}: {count} {kind}")
     text = system.stack.servicebus_connection
     async with ServiceBusClient.from_connection_string(text) as client:
         rejected = await _peek(client, queues.rejected)
-        sent = {convert(body, AlertMessage).id for body in await _peek(client, queues.alerts)}
+        sent_ids = {convert(body, AlertMessage).id for body in await _peek(client, queues.alerts)}
     for body in rejected:
-        one = convert(body, RejectedMessage)
-        text = f"{one.order_id or 'no order'}: {one.reason}, {one.description}; {one.source_queue}"
-        result.wrong["rejected"].append(f"{text} {one.message_id} at {one.at}")
-    missing = sorted(alerts - sent)
-    result.wrong["alert missing"] += [f"{one.split('/')[0]}: {one}" for one in missing]
+        message = convert(body, RejectedMessage)
+        order = message.order_id or "no order"
+        reason = f"{message.reason}, {message.description}; {message.source_queue}"
+        line = f"{order}: {reason} {message.message_id} at {message.at}"
+        result.problems["rejected"].append(line)
+    missing = sorted(alerts - sent_ids)
+    result.problems["alert missing"] += [
+        f"{alert_id.split('/')[0]}: {alert_id}" for alert_id in missing
+    ]
 
 
 async def _peek(client: ServiceBusClient, queue: str) -> list[bytes]:
-    found: list[bytes] = []
+    bodies: list[bytes] = []
     number = 0
     async with client.get_queue_receiver(queue) as receiver:
         while messages := await receiver.peek_messages(PEEK_MAX, sequence_number=number):
-            found += [b"".join(message.body) for message in messages]
+            bodies += [b"".join(message.body) for message in messages]
             number = (messages[-1].sequence_number or 0) + 1
-    return found
+    return bodies
 
 
 async def show(system: System, order_id: str) -> str:
     """Return what ``sas show`` says of an order."""
+    command = [sys.executable, "-m", "sas.cli", "show", order_id]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "sas.cli", "show", order_id),
+        *command,
         env=os.environ
         | {
             "ServiceBus": system.stack.servicebus_connection,

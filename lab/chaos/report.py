@@ -14,7 +14,7 @@ def lines(run: Run, result: Reconciliation, seed: int) -> list[str]:
     """Return the report, a line each."""
     seconds = max([*run.ended_at, run.begun + 1]) - run.begun
     states = ", ".join(f"{count} {state}" for state, count in sorted(result.states.items()))
-    found = [
+    report = [
         f"seed {seed}: {len(run.submitted)} orders, {len(run.happened)} faults, {seconds:.0f} s",
         f"{len(run.ended_at) / seconds:.1f} orders ended a second",
         f"in the store: {states or 'nothing'}",
@@ -22,7 +22,7 @@ def lines(run: Run, result: Reconciliation, seed: int) -> list[str]:
         f"clocks of hosts at the end, in seconds: {run.system.clocks}",
         "",
         "what must be zero:",
-        *(f"  {len(entries):5}  {title}" for title, entries in result.wrong.items()),
+        *(f"  {len(entries):5}  {title}" for title, entries in result.problems.items()),
         "",
         "what queues may do (at least once):",
         f"  {run.redelivered:5}  messages delivered again after a lost lock or connection",
@@ -32,24 +32,24 @@ def lines(run: Run, result: Reconciliation, seed: int) -> list[str]:
         *_resumed(run),
         "",
         "transitions other than the happy path:",
-        *(f"  {count:5}  {what}" for what, count in _unusual(result.transitions)),
+        *(f"  {count:5}  {word}" for word, count in _unusual(result.transitions)),
     ]
     if run.gave_up:
-        found.append(f"GIVEN UP: nothing moved for {run.quiet_s_max:.0f} s")
-    for title, entries in result.wrong.items():
-        found += [f"{title}: {entry}" for entry in entries]
-    return found
+        report.append(f"GIVEN UP: nothing moved for {run.quiet_s_max:.0f} s")
+    for title, entries in result.problems.items():
+        report += [f"{title}: {entry}" for entry in entries]
+    return report
 
 
 def _resumed(run: Run) -> list[str]:
-    found, kinds = run.resumed_s(), run.kinds()
+    times_of, kinds = run.resumed_s(), run.kinds()
     return [
         f"  {kinds[kind]:5}  {kind:36}"
         f" median {statistics.median(times):5.1f}  max {max(times):5.1f}"
-        for kind, times in sorted(found.items())
+        for kind, times in sorted(times_of.items())
     ]
 
 
 def _unusual(transitions: Counter[str]) -> list[tuple[str, int]]:
     usual = {JournalWord.SUBMITTED, JournalWord.CLAIMED, JournalWord.STEP_PROCESSED}
-    return [(what, count) for what, count in transitions.most_common() if what not in usual]
+    return [(word, count) for word, count in transitions.most_common() if word not in usual]

@@ -31,34 +31,34 @@ READ_S_MAX = 30.0
 SUBMIT_S_MAX = 3.0
 LINE_EVERY_S = 5.0
 ENDED_KEPT = 300
-"""Orders that ended last and stay in the table."""
+"""How many of the orders that ended last stay in the table."""
 WINDOW_S = 300.0
 """How long duplicate detection remembers an id (infra/emulator/Config.json)."""
 
 
 def make_orders(count: int) -> list[NewOrder]:
-    """Return that many real orders; ids get a number when they come again.
+    """Return ``count`` real orders. An order that comes again gets a number behind its id.
 
-    Every third one is wholesale, which holds failed orders for an operator.
+    Every third order is wholesale: its workflow holds failed orders for an operator.
     """
     rows = [json.loads(line) for line in scenario.ORDERS_FILE.read_text("utf-8").splitlines()]
-    made = []
+    orders = []
     for number in range(count):
         row = dict(rows[number % len(rows)])
-        order_id, again = row.pop("order_id"), number // len(rows)
-        order_id = f"{order_id}-{again + 1}" if again else order_id
+        order_id, repetition = row.pop("order_id"), number // len(rows)
+        order_id = f"{order_id}-{repetition + 1}" if repetition else order_id
         workflow = "order-with-care" if number % 3 == 2 else "order"
         if number % 24 == 12:
             workflow = "order-delivered"
-        made.append(
+        orders.append(
             NewOrder(order_id=order_id, order=row, workflow=workflow, submission_id=f"s-{order_id}")
         )
-    return made
+    return orders
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
-    """A fault that was done, from and to in seconds since 1970."""
+class FaultRecord:
+    """A fault that happened: its beginning and end, in seconds since 1970."""
 
     fault: Fault
     begun: float
@@ -67,7 +67,7 @@ class Happened:
 
 @dataclass(kw_only=True)
 class Run:
-    """What a run does and has seen."""
+    """What a run does, and what it has observed so far."""
 
     system: System
     orders: Sequence[NewOrder]
@@ -78,12 +78,12 @@ class Run:
     quiet_s_max: float = 180.0
     seconds_max: float = float("inf")
     rest: Callable[[], Awaitable[None]] | None = None
-    """Called ten times: no order is under way, and none is submitted until it returns."""
+    """Called ten times. No order is under way then, and none is submitted until it returns."""
     archives: bool = False
     """Whether finished orders are moved out of the table, so that Azurite stays fast."""
     tally: Tally = field(init=False)
     archive: Archive = field(init=False)
-    happened: list[Happened] = field(default_factory=list)
+    happened: list[FaultRecord] = field(default_factory=list)
     submitted: dict[str, NewOrder] = field(default_factory=dict)
     submitted_at: list[float] = field(default_factory=list)
     moved_at: list[float] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Run:
     redelivered: int = 0
     gave_up: bool = False
     begun: float = field(default_factory=time.time)
-    _told: float = 0.0
+    _line_at: float = 0.0
 
     def __post_init__(self) -> None:
         self.tally = Tally(orders=len(self.orders))
@@ -128,8 +128,8 @@ class Run:
             if task.done():
                 task.result()
         self.system.stack.check()
-        if time.time() - self._told >= LINE_EVERY_S:
-            self._told = time.time()
+        if time.time() - self._line_at >= LINE_EVERY_S:
+            self._line_at = time.time()
             self.say(
                 f"{len(self.submitted)} of {len(self.orders)} in, {len(self.tally.ended)} ended"
             )
@@ -189,9 +189,9 @@ class Run:
                     return  # the time is over
                 await asyncio.sleep(0.1)
             self.say(f"fault {number + 1} of {len(self.faults)}: {fault}")
-            begun = time.time()
+            started_at = time.time()
             await self.system.inflict(fault)
-            self.happened.append(Happened(fault, begun, time.time()))
+            self.happened.append(FaultRecord(fault, started_at, time.time()))
             await asyncio.sleep(fault.pause_s)
 
     async def _move(self) -> None:
@@ -201,7 +201,7 @@ class Run:
             old = list(self.tally.ended)[looked_at:-ENDED_KEPT]
             for order_id in old:
                 with suppress(StoreUnavailableError):
-                    await self.archive.move(order_id, self.tally.seen)
+                    await self.archive.move(order_id, self.tally.notification_ids)
                 looked_at += 1
             await asyncio.sleep(1.0)
 
@@ -228,14 +228,14 @@ class Run:
         number = message.sequence_number or 0
         enqueued = message.enqueued_time_utc
         at = enqueued.timestamp() if enqueued else time.time()
-        known = self.first_notified.setdefault(notification.id, (number, at))
-        if known[0] != number:
-            late = at - known[1] > WINDOW_S
+        first = self.first_notified.setdefault(notification.id, (number, at))
+        if first[0] != number:
+            late = at - first[1] > WINDOW_S
             (self.notified_after_window if late else self.notified_twice).append(
                 f"{notification.data.order_id}: {notification.type} {notification.id} on {queue}, "
-                f"again after {at - known[1]:.1f} s"
+                f"again after {at - first[1]:.1f} s"
             )
-        elif notification.id in self.tally.seen:
+        elif notification.id in self.tally.notification_ids:
             self.redelivered += 1
         else:
             self.moved_at.append(at)
@@ -246,16 +246,16 @@ class Run:
     def resumed_s(self) -> dict[str, list[float]]:
         """Return how long after each fault the next order ended, by kind of fault."""
         ended = sorted(self.ended_at)
-        found: dict[str, list[float]] = {}
-        for one in self.happened:
-            after = next((at for at in ended if at >= one.ended), None)
+        times_of: dict[str, list[float]] = {}
+        for event in self.happened:
+            after = next((at for at in ended if at >= event.ended), None)
             if after is not None:
-                found.setdefault(one.fault.kind.value, []).append(after - one.ended)
-        return found
+                times_of.setdefault(event.fault.kind.value, []).append(after - event.ended)
+        return times_of
 
     def kinds(self) -> Counter[str]:
         """Return how often each kind of fault happened."""
-        return Counter(one.fault.kind.value for one in self.happened)
+        return Counter(event.fault.kind.value for event in self.happened)
 
 
 async def _submit(client: OrdersClient, new: NewOrder) -> None:

@@ -20,7 +20,7 @@ from samples.demo.tally import Tally
 
 RESTS_MIN = 3
 RESTS = 10
-"""How often a run stops, and waits until no order is under way."""
+"""How often a run pauses, and waits until no order is under way."""
 REST_S = 30.0
 """Connections that are idle for 15 s are closed."""
 FLAT_SHARE = 0.10
@@ -71,9 +71,9 @@ class Samples:
         process = Path(f"/proc/{self.pid}")
         [kib] = re.findall(r"VmRSS:\s+(\d+) kB", (process / "status").read_text("utf-8"))
         targets = []
-        for one in (process / "fd").iterdir():
+        for descriptor in (process / "fd").iterdir():
             try:
-                targets.append(os.readlink(one))  # noqa: PTH115  the target is not a path
+                targets.append(os.readlink(descriptor))  # noqa: PTH115  the target is not a path
             except OSError:
                 continue  # closed in the meantime
         sockets = sum(target.startswith("socket:") for target in targets)
@@ -90,7 +90,7 @@ class Samples:
         The first third fills caches and pools. A line needs all other samples, so one with many
         open connections does not decide.
         """
-        values = [float(getattr(one, name)) for one in self.at_rest][len(self.at_rest) // 3 :]
+        values = [float(getattr(sample, name)) for sample in self.at_rest][len(self.at_rest) // 3 :]
         if len(values) < 2:
             return statistics.fmean(values or [0.0]), 0.0
         slope, _ = statistics.linear_regression(range(len(values)), values)
@@ -116,19 +116,19 @@ class Samples:
 
     def table(self) -> list[str]:
         """Return some of the samples as a table, and the verdict."""
-        found = ["at rest, orders ended   MiB in use   resident   open files   sockets"]
-        found += [
-            f"{one.ended:21} {one.in_use_mib:12.1f} {one.memory_mib:10.1f} {one.files:12} "
-            f"{one.sockets:9}"
-            for one in self.at_rest
+        lines = ["at rest, orders ended   MiB in use   resident   open files   sockets"]
+        lines += [
+            f"{sample.ended:21} {sample.in_use_mib:12.1f} {sample.memory_mib:10.1f} "
+            f"{sample.files:12} {sample.sockets:9}"
+            for sample in self.at_rest
         ]
         for name in JUDGED:
             mean, rise = self._trend(name)
             word = "flat" if self._is_flat(name) else "GROWS"
-            found.append(f"{name}: {mean:.1f} after the first third, {rise:+.1f} in all: {word}")
+            lines.append(f"{name}: {mean:.1f} after the first third, {rise:+.1f} in all: {word}")
         mean, rise = self._trend("memory_mib")
-        found.append(f"resident, with what is free: {mean:.1f} MiB, {rise:+.1f} in all")
+        lines.append(f"resident, with what is free: {mean:.1f} MiB, {rise:+.1f} in all")
         if len(self.at_rest) < RESTS_MIN:
-            found.append(f"only {len(self.at_rest)} samples at rest: run longer to see a trend")
-        found.append(f"a leak of {self.leak_shown_kib:.1f} KiB an order or more would show")
-        return found
+            lines.append(f"only {len(self.at_rest)} samples at rest: run longer to see a trend")
+        lines.append(f"a leak of {self.leak_shown_kib:.1f} KiB an order or more would show")
+        return lines

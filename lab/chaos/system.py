@@ -42,7 +42,9 @@ LEDGER_MAX = 1_000_000
 _BOTH = ("", "_urgent")
 CORE = (
     *(f"{name}{lane}" for name in ("submission", "scheduler", "replies") for lane in _BOTH),
-    *("deadletters", "deadletters_end", "supervisor"),
+    "deadletters",
+    "deadletters_end",
+    "supervisor",
 )
 AGENTS = tuple(f"agent_{agent}{lane}" for agent in orders.AGENTS for lane in _BOTH)
 GROUPS: Mapping[str, Sequence[str]] = {
@@ -72,7 +74,7 @@ ARMED = {
     Kind.BROKER_BUSY: "server-busy",
     Kind.DELIVERED_TWICE: "duplicate-delivery",
 }
-"""What the broker is asked to do, once or the next times."""
+"""Faults that the broker is armed with: it fails so once, or the next few times."""
 SERVICES = Faults(transient=0.08, permanent=0.02, latency=0.05, delivery=6.0, retry_after_seconds=1)
 
 
@@ -87,15 +89,15 @@ def settings(urls: Mapping[str, str]) -> dict[str, str]:
 
 def config() -> dict[str, Any]:
     """Return the emulator's queues with the shortest lock."""
-    found: dict[str, Any] = json.loads((PROJECT / "infra/emulator/Config.json").read_text())
-    for queue in found["UserConfig"]["Namespaces"][0]["Queues"]:
+    content: dict[str, Any] = json.loads((PROJECT / "infra/emulator/Config.json").read_text())
+    for queue in content["UserConfig"]["Namespaces"][0]["Queues"]:
         queue["Properties"]["LockDuration"] = LOCK
-    return found
+    return content
 
 
 @dataclass(kw_only=True)
 class System:
-    """A running system, and what can be done to it."""
+    """A running system, and the faults that can be inflicted on it."""
 
     stack: Stack
     proxy: StoreProxy
@@ -106,7 +108,7 @@ class System:
     clocks: dict[str, float] = field(default_factory=dict)
 
     async def inflict(self, fault: Fault) -> None:
-        """Do the fault, and return when it is over."""
+        """Inflict a fault, and return when it is over."""
         if fault.kind in STATUSES:
             await self._close_queue(fault)
         elif fault.kind in WEATHERS:
@@ -164,7 +166,7 @@ class System:
         await self.start_hosts()
 
     async def _kill_broker(self, fault: Fault) -> None:
-        """``kill -9`` the broker; start it again on its ports with what it kept."""
+        """``kill -9`` the broker; start it again on its ports, with its data."""
         broker = self.stack.broker
         assert broker is not None
         ports = {
@@ -185,8 +187,9 @@ class System:
     async def _kill_azurite(self, fault: Fault) -> None:
         """``kill -9`` Azurite; start it again on its port with its tables.
 
-        It saves its tables every five seconds. Table Storage has what it answered, so Azurite is
-        killed when it has saved: the proxy refuses requests some seconds before.
+        Azurite saves its tables every five seconds, but Table Storage keeps everything that it has
+        answered. So the proxy first refuses requests for some seconds, and Azurite is killed only
+        after it has saved.
         """
         azurite = self.stack.azurite
         assert azurite is not None
@@ -195,9 +198,9 @@ class System:
         await self._saved()
         azurite.child.kill()
         await asyncio.sleep(fault.seconds)
-        again = Azurite(azurite.location, port=azurite.port, logs=self.stack.logs)
-        self.stack.azurite = again
-        await _persist(again.start_async)
+        successor = Azurite(azurite.location, port=azurite.port, logs=self.stack.logs)
+        self.stack.azurite = successor
+        await _persist(successor.start_async)
         await self.proxy.change(Weather.FINE)
 
     async def _saved(self) -> None:
@@ -258,23 +261,23 @@ class System:
         await self.proxy.change(Weather.FINE)
 
     async def _arm_broker(self, fault: Fault) -> None:
-        """Let the broker fail at once, or the next times."""
-        asked = {"kind": ARMED[fault.kind]} | ({"count": fault.count} if fault.count else {})
-        await asyncio.to_thread(self._ask, "POST", "$faults", json.dumps(asked).encode())
+        """Let the broker fail at once, or the next few times."""
+        body = {"kind": ARMED[fault.kind]} | ({"count": fault.count} if fault.count else {})
+        await asyncio.to_thread(self._ask, "POST", "$faults", json.dumps(body).encode())
 
     async def calm(self) -> None:
-        """Disarm what the broker was asked to do and has not done yet."""
+        """Disarm the faults that the broker was armed with and that have not happened yet."""
         await asyncio.to_thread(self._ask, "DELETE", "$faults")
 
     async def counts(self) -> dict[tuple[str, str], int]:
         """Return how many messages are Active, DeadLetter and so on, by queue and kind."""
-        found = {}
+        counts = {}
         feed = await asyncio.to_thread(self._ask, "GET", "$Resources/queues")
         for entry in feed.split("<entry")[1:]:
             [name] = re.findall(r"<title[^>]*>([^<]+)<", entry)
             for kind, count in re.findall(r"<[\w:]*?(\w+)MessageCount>(\d+)<", entry):
-                found[name, kind] = int(count)
-        return found
+                counts[name, kind] = int(count)
+        return counts
 
     async def at_rest(self) -> bool:
         """Return whether no message waits and nothing is due."""
@@ -285,7 +288,7 @@ class System:
 
 
 async def _persist(start: Callable[[], Awaitable[None]]) -> None:
-    """Start a process on the port it had; another process may hold it for a moment."""
+    """Start a process on its old port. Try again, because another may hold it for a moment."""
     for attempt in range(ATTEMPTS_MAX):
         try:
             return await start()

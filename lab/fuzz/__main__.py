@@ -15,7 +15,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from lab.fuzz.run import BLOCK, Failed, Fuzz, block
+from lab.fuzz.run import BLOCK, Failure, Fuzz, block
 
 SHOWN = 5
 """Most different problems that are printed."""
@@ -42,24 +42,24 @@ def many(seed: int, first: int, count: int, jobs: int) -> int:
     """Try inputs, several blocks of them at once; print how many of each door, and what failed."""
     numbers = range(first, first + count)
     blocks = [numbers[start : start + BLOCK] for start in range(0, count, BLOCK)]
-    tried, failed = Counter[str](), list[Failed]()
+    tried, problems = Counter[str](), list[Failure]()
     with ProcessPoolExecutor(jobs) as pool:
         results = (
             map(partial(block, seed), blocks)
             if jobs == 1
             else pool.map(partial(block, seed), blocks)
         )
-        for doors, wrong in results:
+        for doors, block_problems in results:
             tried += doors
-            failed += wrong
+            problems += block_problems
     for door, times in sorted(tried.items()):
         print(f"{times:>9,}  {door}")
-    print(f"{tried.total():,} inputs of seed {seed}: {len(failed)} went wrong")
-    kinds = {(one.door, one.problem[:40]): one for one in reversed(failed)}
-    for one in sorted(kinds.values(), key=lambda one: one.number)[:SHOWN]:
-        print(f"door {one.door}: {one.problem}")
-        print(f"repeat it: python -m lab.fuzz --seed {seed} --input {one.number}")
-    return 1 if failed else 0
+    print(f"{tried.total():,} inputs of seed {seed}: {len(problems)} went wrong")
+    kinds = {(failure.door, failure.problem[:40]): failure for failure in reversed(problems)}
+    for failure in sorted(kinds.values(), key=lambda failure: failure.number)[:SHOWN]:
+        print(f"door {failure.door}: {failure.problem}")
+        print(f"repeat it: python -m lab.fuzz --seed {seed} --input {failure.number}")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

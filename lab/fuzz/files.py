@@ -22,10 +22,13 @@ ORDERS: tuple[Any, ...] = (
     {"order_id": "N-1", "lines": [{"product_id": 1, "quantity": 2}], "freight": 1.5},
     {"order_id": "N-2", "workflow": "order", "order": {"lines": []}, "correlation_id": "c"},
     {
-        "order_id": "N-3", "workflow": "order", "order": {}, "submission_id": "s",
+        "order_id": "N-3",
+        "workflow": "order",
+        "order": {},
+        "submission_id": "s",
         "workflow_version": 1,
     },
-)  # fmt: skip
+)
 
 
 def orders_parts(_scene: Scene, rng: random.Random) -> Parts:
@@ -42,8 +45,8 @@ async def check_orders(parts: Parts, _scene: Scene) -> None:
     with contextlib.suppress(InputError, InvalidOrderError):
         for index, item in enumerate(read_items(io.BytesIO(parts["file"]), Defaults(REPLIES_TO))):
             message, receipt = client._message(index, item.order)
-            sent = parse_order(b"".join(message.body), receipt.submission_id)
-            assert sent.order_id == item.order.order_id
+            order = parse_order(b"".join(message.body), receipt.submission_id)
+            assert order.order_id == item.order.order_id
 
 
 @cache

@@ -36,18 +36,34 @@ Parts = dict[str, Any]
 STATUS = frozenset({200, 202, 400, 401, 404, 409, 410, 429, 503})
 """Every status of the callback endpoint (``Callbacks.answer``)."""
 PROPERTIES = (
-    "sas_put_back", "sas_first_id", "sas_first_at", "sas_dead_letter_source", "sas_left_since",
-    "sas_external_sent", "sas_call_state", "traceparent", "tracestate", "Diagnostic-Id",
-    "DeadLetterReason", "DeadLetterErrorDescription", "x",
-)  # fmt: skip
+    "sas_put_back",
+    "sas_first_id",
+    "sas_first_at",
+    "sas_dead_letter_source",
+    "sas_left_since",
+    "sas_external_sent",
+    "sas_call_state",
+    "traceparent",
+    "tracestate",
+    "Diagnostic-Id",
+    "DeadLetterReason",
+    "DeadLetterErrorDescription",
+    "x",
+)
 SOURCES = (
-    *QUEUES.own(AGENTS), "", "unknown", REPLIES_TO, "ORDERS", "agent-", "agent-nobody",
-)  # fmt: skip
+    *QUEUES.own(AGENTS),
+    "",
+    "unknown",
+    REPLIES_TO,
+    "ORDERS",
+    "agent-",
+    "agent-nobody",
+)
 FUZZED = "fuzzed-message"
 
 
 def queue_parts(queue: str, scene: Scene, rng: random.Random) -> Parts:
-    """Return a message for a queue: most often one of its own, changed."""
+    """Return a message for a queue: most often a valid message of this queue with some changes."""
     kinds = [name for name in scene.valid if name.removesuffix("-urgent") == queue]
     if rng.random() < 0.05 or not kinds:
         kinds = list(scene.valid)
@@ -74,9 +90,9 @@ def letter_parts(scene: Scene, rng: random.Random) -> Parts:
 
 
 def _property(rng: random.Random) -> object:
-    """Return a value as the host hands one over: any JSON value."""
-    found = rng.choice([one for one in ODD if not isinstance(one, Raw)])
-    return rng.choice([found, str(found), "2026-01-01T00:00:00.000000Z", "7"])
+    """Return the value of a property. The host hands over any JSON value."""
+    value = rng.choice([value for value in ODD if not isinstance(value, Raw)])
+    return rng.choice([value, str(value), "2026-01-01T00:00:00.000000Z", "7"])
 
 
 def http_parts(scene: Scene, rng: random.Random) -> Parts:
@@ -97,7 +113,7 @@ def http_parts(scene: Scene, rng: random.Random) -> Parts:
 async def check_http(parts: Parts, scene: Scene) -> str | None:
     """Send a request to the callback endpoint; return what is wrong with the answer."""
     world = scene.world()
-    before = dict(world.table.held)
+    before = dict(world.table.entities)
     body = parts.get("body", b"")
     token, header = parts.get("token"), parts.get("authorization")
     answer = await world.guarded(world.app.callbacks.answer(token, header, body))
@@ -105,10 +121,10 @@ async def check_http(parts: Parts, scene: Scene) -> str | None:
         return world.errors[0]
     if answer.status not in STATUS:
         return f"status {answer.status}"
-    said = json.loads(answer.body)
-    if not (said["code"] and said["message"]):
+    reply = json.loads(answer.body)
+    if not (reply["code"] and reply["message"]):
         return f"an answer without a reason: {answer.body}"
-    if answer.status >= 300 and world.table.held != before:
+    if answer.status >= 300 and world.table.entities != before:
         return f"status {answer.status}, and rows changed"
     try:
         parse_body(body)
@@ -121,10 +137,10 @@ async def check_http(parts: Parts, scene: Scene) -> str | None:
 async def check_message(parts: Parts, scene: Scene) -> str | None:
     """Deliver a message; return what went wrong."""
     world = scene.world()
-    before = dict(world.table.held)
+    before = dict(world.table.entities)
     queue, body = parts.get("queue", QUEUES.orders), parts.get("body", b"")
     properties = parts.get("properties") or {}
-    texts = {name: one for name, one in properties.items() if _is_plain(one)}
+    texts = {name: value for name, value in properties.items() if _is_plain(value)}
     world.odd[FUZZED] = properties
     world.send(queue, FUZZED, body, **texts)
     await world.pump()
@@ -143,11 +159,11 @@ def _is_plain(value: object) -> bool:
 
 
 async def _beside(world: World, before: dict[Any, Any], parts: Parts) -> str | None:
-    """Return whether another order was harmed, or a new one does not complete."""
+    """Return how another order was harmed, or why a new order does not complete; else None."""
     changed = {
         key
-        for key in before.keys() | world.table.held.keys()
-        if before.get(key) is not world.table.held.get(key)
+        for key in before.keys() | world.table.entities.keys()
+        if before.get(key) is not world.table.entities.get(key)
     }
     named = _named(parts)
     harmed = sorted({order_of(key) for partition, key in changed if partition != "meta"} - named)
@@ -161,8 +177,8 @@ async def _beside(world: World, before: dict[Any, Any], parts: Parts) -> str | N
         return f"beside it: {world.errors[0]}"
     if state != "Processed" and BESIDE not in named:
         return f"the order beside it is {state}"
-    found = await world.guarded(world.app.supervisor.sweep())
-    return f"the sweep: {world.errors[0]}" if world.errors or found is None else None
+    report = await world.guarded(world.app.supervisor.sweep())
+    return f"the sweep: {world.errors[0]}" if world.errors or report is None else None
 
 
 def order_of(row_key: str) -> str:
@@ -172,25 +188,25 @@ def order_of(row_key: str) -> str:
 
 
 def _named(parts: Parts) -> set[str]:
-    """Return the texts of an input that may be the id of its order, as they are in keys."""
+    """Return the texts of an input that may be an order id, as they are written in keys."""
     body = parts.get("body", b"").decode("utf-8", "replace")
     try:
-        found = set(_texts(json.loads(body)))
+        texts = set(_texts(json.loads(body)))
     except (ValueError, RecursionError):
         return set()
     tokens = {
-        *found,
+        *texts,
         parts.get("token"),
         str(parts.get("authorization")).split()[-1:][0] if parts.get("authorization") else None,
     }
     for token in filter(None, tokens):
         try:
-            found.add(KEYS.read(str(token).strip()).order_id)
+            texts.add(KEYS.read(str(token).strip()).order_id)
         except Exception:  # noqa: BLE001, S112  it is not a token
             continue
     return {
-        one.replace("=", "=3d").replace("%", "=25").replace("+", "=2b").replace("'", "=27")
-        for one in found
+        text.replace("=", "=3d").replace("%", "=25").replace("+", "=2b").replace("'", "=27")
+        for text in texts
     }
 
 
@@ -198,11 +214,11 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for one in value.values():
-            yield from _texts(one)
+        for member in value.values():
+            yield from _texts(member)
     elif isinstance(value, list):
-        for one in value:
-            yield from _texts(one)
+        for element in value:
+            yield from _texts(element)
 
 
 def _fate(world: World, before: dict[Any, Any], queue: str, body: bytes) -> str:
@@ -210,25 +226,25 @@ def _fate(world: World, before: dict[Any, Any], queue: str, body: bytes) -> str:
     if body in _kept(world):
         return "kept"
     names = (queue, QUEUES.dead_letters)
-    waiting = (one.message.body for name in names for one in world.bus.queues[name].waiting)
+    waiting = (queued.message.body for name in names for queued in world.bus.queues[name].waiting)
     if body in waiting:
         return "put back"
-    if world.table.held != before:
+    if world.table.entities != before:
         return "accepted"
-    sent = any(one.message.message_id != FUZZED for one in world.seen)
-    told = any(world.bus.messages(name) for name in (QUEUES.alerts, REPLIES_TO))
-    return "answered" if sent or told else "late"
+    is_sent = any(queued.message.message_id != FUZZED for queued in world.deliveries)
+    is_told = any(world.bus.messages(name) for name in (QUEUES.alerts, REPLIES_TO))
+    return "answered" if is_sent or is_told else "late"
 
 
 def _kept(world: World) -> list[bytes]:
-    """Return the bodies that lie whole on the rejected queue, each with the alert that it needs.
+    """Return the bodies that lie whole on the rejected queue and have the alert that they need.
 
-    What comes from the operator's own queues has no alert: see ``DeadLetters``.
+    A message from one of the operator's own queues needs no alert: see ``DeadLetters``.
     """
     messages = world.bus.messages(QUEUES.rejected)
     by_base: defaultdict[str, list[RejectedMessage]] = defaultdict(list)
-    found = [one.body for one in messages]
-    alerts = b"".join(one.body for one in world.bus.messages(QUEUES.alerts))
+    bodies = [message.body for message in messages]
+    alerts = b"".join(alert.body for alert in world.bus.messages(QUEUES.alerts))
     for message in messages:
         try:
             part = convert(message.body, RejectedMessage)
@@ -238,8 +254,8 @@ def _kept(world: World) -> list[bytes]:
     for base, parts in by_base.items():
         silent = parts[0].source_queue in {QUEUES.alerts, QUEUES.rejected}
         if len(parts) == parts[0].parts and (silent or base.encode() in alerts):
-            found.append(rejected_body(parts))
-    return found
+            bodies.append(rejected_body(parts))
+    return bodies
 
 
 def _command(message: object) -> None:

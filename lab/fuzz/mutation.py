@@ -49,11 +49,11 @@ def written(value: Any) -> str:
 def mutated(text: str, rng: random.Random) -> str:
     """Return a JSON text with one change: of a member as a whole, or of one token."""
     members = list(_MEMBER.finditer(text)) if rng.random() < 0.3 else []
-    found = rng.choice(members or list(_TOKEN.finditer(text)) or [re.match("", text)])
-    if found is None:  # an empty pattern matches any text
+    place = rng.choice(members or list(_TOKEN.finditer(text)) or [re.match("", text)])
+    if place is None:  # an empty pattern matches any text
         return text
-    new = _member(found[0], rng) if members else _token(found[0], rng)
-    return text[: found.start()] + new + text[found.end() :]
+    new = _member(place[0], rng) if members else _token(place[0], rng)
+    return text[: place.start()] + new + text[place.end() :]
 
 
 def _member(member: str, rng: random.Random) -> str:
@@ -79,7 +79,9 @@ def _token(token: str, rng: random.Random) -> str:
 
 
 def _similar(text: str, rng: random.Random) -> str:
-    odd = rng.choice([one for one in ODD if isinstance(one, str) and not isinstance(one, Raw)])
+    odd = rng.choice(
+        [value for value in ODD if isinstance(value, str) and not isinstance(value, Raw)]
+    )
     where = rng.randint(0, len(text))
     letter = chr(rng.randint(0, 0xD7FF))
     return rng.choice(

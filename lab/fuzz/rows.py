@@ -23,16 +23,30 @@ from sas.testing.platform import QUEUES
 
 Parts = dict[str, Any]
 CLEAR = (OtherVersionError, UnreadableError, StoreMismatchError)
-"""What a reader says of rows that it cannot use."""
+"""The errors by which a reader reports rows that it cannot use."""
 TYPED: tuple[Any, ...] = (
-    b"\x00\xff", 2**31, 2**40, -1, float("nan"), 1e308, datetime(2026, 1, 1, tzinfo=UTC),
-    EntityProperty(2**40, "Edm.Int64"), True, None, "", "newer-state", "x" * 32_000,
-)  # fmt: skip
+    b"\x00\xff",
+    2**31,
+    2**40,
+    -1,
+    float("nan"),
+    1e308,
+    datetime(2026, 1, 1, tzinfo=UTC),
+    EntityProperty(2**40, "Edm.Int64"),
+    True,
+    None,
+    "",
+    "newer-state",
+    "x" * 32_000,
+)
 """Values of the types that a property may have."""
 JSON_COLUMNS = ("Messages00", "Value", "Body", "Changes")
 SHARED = (
-    "shared|circuit|payment", "shared|circuits", "shared|incident|x", "shared|version|order|1",
-)  # fmt: skip
+    "shared|circuit|payment",
+    "shared|circuits",
+    "shared|incident|x",
+    "shared|version|order|1",
+)
 COLUMNS = ("Newer", "Value", "Holder", "Until", "Shards", "ResultRow", "ResultSha256", "Route")
 """Columns that many rows do not have."""
 SPAN = timedelta(hours=2)
@@ -41,11 +55,11 @@ SPAN = timedelta(hours=2)
 def row_parts(scene: Scene, rng: random.Random) -> Parts:
     """Return some edits of the rows of one order, or of the rows that all share."""
     keys, order_id = sorted(scene.rows), ""
-    own = [key for key in keys if key[0] == "meta"] + [("meta", key) for key in SHARED]
+    row_keys = [key for key in keys if key[0] == "meta"] + [("meta", key) for key in SHARED]
     if rng.random() < 0.85:
         order_id = order_of(rng.choice([key for partition, key in keys if partition != "meta"]))
-        own = [key for key in keys if key[0] != "meta" and order_of(key[1]) == order_id]
-    edits = [_edit(scene, rng.choice(own), rng) for _ in range(rng.choice([1, 1, 1, 2, 4]))]
+        row_keys = [key for key in keys if key[0] != "meta" and order_of(key[1]) == order_id]
+    edits = [_edit(scene, rng.choice(row_keys), rng) for _ in range(rng.choice([1, 1, 1, 2, 4]))]
     return {"order": order_id, "edits": edits, "sweeps": rng.choice([0, 0, 0, 2])}
 
 
@@ -70,26 +84,26 @@ def _value(old: Any, column: str, rng: random.Random) -> Any:
             return body_of(json.loads(old), rng).decode("utf-8", "replace")[:32_000]
         except ValueError:
             pass
-    odd = rng.choice([one for one in ODD if not isinstance(one, Raw | list | dict)])
-    some = [*TYPED, odd, odd]
+    odd = rng.choice([value for value in ODD if not isinstance(value, Raw | list | dict)])
+    values = [*TYPED, odd, odd]
     if isinstance(old, str):
-        some += [old[:-1], old + "0", old.upper(), old.replace("2026", "9999")]
+        values += [old[:-1], old + "0", old.upper(), old.replace("2026", "9999")]
     elif isinstance(old, int):
-        some += [old + 1, old - 1, old + 1000, str(old), float(old)]
-    return rng.choice(some)
+        values += [old + 1, old - 1, old + 1000, str(old), float(old)]
+    return rng.choice(values)
 
 
 def edited(scene: Scene, edits: list[list[Any]]) -> World:
     """Return a world whose rows were changed."""
     world = scene.world()
-    held = world.table.held
+    rows = world.table.entities
     for partition, key, column, value in edits:
-        row: dict[str, Any] = dict(held.get((partition, key)) or {"RowKey": key})
+        row: dict[str, Any] = dict(rows.get((partition, key)) or {"RowKey": key})
         if column is None:
-            held.pop((partition, key), None)
+            rows.pop((partition, key), None)
             continue
         if column == "copy":
-            row = {**held.get((partition, value), {}), "RowKey": key}
+            row = {**rows.get((partition, value), {}), "RowKey": key}
         else:
             row[column] = value
         world.table.write_by_hand(partition, row)
@@ -126,16 +140,16 @@ _expected: dict[tuple[int, int], dict[str, Any]] = {}
 
 def _messages(scene: Scene, order_id: str) -> list[tuple[str, bytes]]:
     """Return one message of an order for each queue."""
-    found = {
+    body_of_queue = {
         queue: next((body for body in bodies if order_id.encode() in body), None)
         for queue, bodies in scene.valid.items()
         if queue not in {QUEUES.dead_letters, QUEUES.alerts, QUEUES.rejected}
     }
-    return [(queue, body) for queue, body in found.items() if body and order_id]
+    return [(queue, body) for queue, body in body_of_queue.items() if body and order_id]
 
 
 async def _played(world: World, sweeps: int) -> World:
-    """Let a world go on: another order, and sweeps, some hours apart."""
+    """Let a world go on: submit another order, and sweep some times, hours apart."""
     world.submit(BESIDE, "beside")
     await world.pump()
     for _ in range(sweeps):
@@ -146,7 +160,7 @@ async def _played(world: World, sweeps: int) -> World:
 
 
 def _ends(world: World) -> dict[str, tuple[Any, Any]]:
-    rows = ((key, row) for (part, key), row in world.table.held.items() if part != "meta")
+    rows = ((key, row) for (part, key), row in world.table.entities.items() if part != "meta")
     return {
         order_of(key): (row.get("ProcessState"), row.get("Seq"))
         for key, row in rows
@@ -155,7 +169,7 @@ def _ends(world: World) -> dict[str, tuple[Any, Any]]:
 
 
 async def _read_all(world: World, target: str) -> str | None:
-    """Read as the command does: lists, one order and its journal."""
+    """Read what the command ``sas`` reads: the lists, one order and its journal."""
     store = world.app.context.store
     world.allowed = (*CLEAR, StoreUnavailableError)
     await world.guarded(store.attention(100))

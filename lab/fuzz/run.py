@@ -19,16 +19,20 @@ from sas.testing.platform import QUEUES
 
 Parts = dict[str, Any]
 BLOCK = 200
-"""Inputs that a process tries at once."""
+"""How many inputs a process tries before it returns."""
 WORKED = (
-    QUEUES.orders, QUEUES.scheduler, QUEUES.replies, QUEUES.callbacks, QUEUES.agent("stock"),
+    QUEUES.orders,
+    QUEUES.scheduler,
+    QUEUES.replies,
+    QUEUES.callbacks,
+    QUEUES.agent("stock"),
     QUEUES.agent("payment"),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """What makes inputs, and what tries one and returns what went wrong."""
+    """An entry point: how to draw an input for it, and how to check what it does with one."""
 
     name: str
     draw: Callable[[Scene, random.Random], Parts]
@@ -36,7 +40,7 @@ class Door:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class Failure:
     """One input that went wrong."""
 
     number: int
@@ -73,8 +77,8 @@ class Fuzz:
         """Send an input to its door; return what went wrong."""
         try:
             return asyncio.run(self._doors[door].check(parts, self._scene))
-        except Exception as wrong:  # noqa: BLE001  an undocumented error
-            return f"{type(wrong).__name__}: {wrong}"[:500]
+        except Exception as error:  # noqa: BLE001  an undocumented error
+            return f"{type(error).__name__}: {error}"[:500]
 
 
 @cache
@@ -84,13 +88,13 @@ def _fuzz(seed: int) -> Fuzz:
     return Fuzz(seed)
 
 
-def block(seed: int, numbers: Iterable[int]) -> tuple[Counter[str], list[Failed]]:
-    """Try some inputs; return how many there were for each door, and what went wrong."""
-    fuzz, tried, failed = _fuzz(seed), Counter[str](), list[Failed]()
+def block(seed: int, numbers: Iterable[int]) -> tuple[Counter[str], list[Failure]]:
+    """Try some inputs; return how many there were for each door, and the failures."""
+    fuzz, tried, failures = _fuzz(seed), Counter[str](), list[Failure]()
     for number in numbers:
         door, parts = fuzz.drawn(number)
         tried[door] += 1
         problem = fuzz.tried(door, parts)
         if problem is not None:
-            failed.append(Failed(number, door, problem))
-    return tried, failed
+            failures.append(Failure(number, door, problem))
+    return tried, failures

@@ -51,11 +51,14 @@ DELIVERIES_MAX = 400
 KEYS = CallbackKeys(("a-key-for-the-fuzz-of-callbacks-1234",), "https://example.com/callbacks")
 TIME = timedelta(minutes=10)
 DOCUMENTED = (UnavailableError, UnreadableError)
-"""What a reader of rows may raise. The host redelivers the message, and nothing is lost."""
+"""What a reader of rows may raise. Nothing is lost: the host redelivers the message."""
 
 
 class ScriptedAgent:
-    """Does what the order's content says of a step: refuse, call back, or go on later."""
+    """An agent that does what the content of the order says of its step.
+
+    It refuses, waits for a callback, goes on later, or has a large result.
+    """
 
     def __init__(self) -> None:
         self.tokens: list[str] = []
@@ -93,12 +96,16 @@ def workflows() -> Workflows:
     reserve = Step("reserve", agent="stock", time_allowed=TIME, undo=undo)
     pay = Step("pay", agent="payment", time_allowed=TIME, undo=undo, alternatives=("backup",))
     ship = Step("ship", agent="courier", time_allowed=TIME)
-    held = (reserve, Step("pay", agent="payment", time_allowed=TIME, after=(), undo=undo))
+    held_steps = (reserve, Step("pay", agent="payment", time_allowed=TIME, after=(), undo=undo))
     return Workflows(
         [
             Workflow("order", version=1, steps=(reserve, pay, ship), on_failure=OnFailure.UNDO),
             Workflow(
-                "order-held", version=1, steps=held, on_failure=OnFailure.HOLD, notify_steps=True
+                "order-held",
+                version=1,
+                steps=held_steps,
+                on_failure=OnFailure.HOLD,
+                notify_steps=True,
             ),
             Workflow("beside", version=1, steps=(reserve,)),
         ]
@@ -122,14 +129,18 @@ RULES = queue_rules(ROOT, AGENTS)
 
 @dataclass(eq=False, kw_only=True)
 class World:
-    """One instance over some rows. ``errors`` are undocumented exceptions."""
+    """One instance over some rows.
+
+    ``errors`` are the undocumented exceptions, ``deliveries`` the messages that were delivered or
+    drained so far.
+    """
 
     rows: Rows
     now: datetime = START
     odd: dict[str, Mapping[str, object]] = field(default_factory=dict)
-    """Properties that a message has beside its own, by MessageId, of any type."""
+    """More properties of a message, by its MessageId. Their values may have any type."""
     allowed: tuple[type[Exception], ...] = (UnavailableError,)
-    seen: list[Queued] = field(default_factory=list)
+    deliveries: list[Queued] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     clock: VirtualClock = field(init=False)
     table: MemoryTable = field(init=False)
@@ -166,15 +177,15 @@ class World:
         """Deliver what can be received now, on all queues or only on these ones."""
         names = [name for name in self.handlers if not queues or name.startswith(queues)]
         for _ in range(DELIVERIES_MAX):
-            held = (name for name in names if self.bus.queues[name].waiting)
-            queued = next(filter(None, map(self.bus.receive, held)), None)
+            busy = (name for name in names if self.bus.queues[name].waiting)
+            queued = next(filter(None, map(self.bus.receive, busy)), None)
             if queued is None:
                 return
             await self._deliver(queued)
         self.errors.append(f"there are messages left after {DELIVERIES_MAX} deliveries")
 
     async def _deliver(self, queued: Queued) -> None:
-        self.seen.append(queued)
+        self.deliveries.append(queued)
         message = queued.message
         odd = self.odd.get(message.message_id, {}) if queued.deliveries == 1 else {}
         delivery = Delivery(
@@ -198,8 +209,8 @@ class World:
         except self.allowed:
             if queued is not None:
                 self.bus.abandon(queued)
-        except Exception as wrong:  # noqa: BLE001  it is what the fuzz looks for
-            self.errors.append(f"{type(wrong).__name__}: {wrong}"[:500])
+        except Exception as error:  # noqa: BLE001  it is what the fuzz looks for
+            self.errors.append(f"{type(error).__name__}: {error}"[:500])
             if queued is not None:
                 self.bus.complete(queued)
         else:
@@ -208,16 +219,16 @@ class World:
             return result
 
     def drain(self) -> list[Message]:
-        """Take everything off the queues that have a function, scheduled messages too."""
-        found = [one for name in self.handlers for one in self.bus.queues[name].waiting]
-        self.seen += found
+        """Empty the queues that have a function, scheduled messages too; return the messages."""
+        messages = [queued for name in self.handlers for queued in self.bus.queues[name].waiting]
+        self.deliveries += messages
         for name in self.handlers:
             self.bus.queues[name].waiting.clear()
-        return [one.message for one in found]
+        return [queued.message for queued in messages]
 
     def state_of(self, order_id: str) -> str | None:
         """Return the stored ProcessState of an order."""
-        for (_, key), row in self.table.held.items():
+        for (_, key), row in self.table.entities.items():
             if key == f"order|{order_id}|a|state":
                 return str(row.get("ProcessState"))
         return None
@@ -225,16 +236,16 @@ class World:
 
 def _handlers(app: Application) -> dict[str, Callable[[Delivery], Awaitable[object]]]:
     letters = app.dead_letters
-    found: dict[str, Callable[[Delivery], Awaitable[object]]] = {}
+    handlers: dict[str, Callable[[Delivery], Awaitable[object]]] = {}
     for urgent in (False, True):
-        found[lane(QUEUES.orders, urgent=urgent)] = app.submitter.handle
-        found[lane(QUEUES.scheduler, urgent=urgent)] = app.scheduler.handle
-        found[lane(QUEUES.replies, urgent=urgent)] = app.scheduler.handle_reply
-        found[lane(QUEUES.callbacks, urgent=urgent)] = app.callbacks.handle
-        found |= {QUEUES.agent(name, urgent=urgent): app.agents[name].handle for name in AGENTS}
-    found[QUEUES.dead_letters] = letters.handle
-    found[QUEUES.dead_letters + DEAD_LETTERS] = letters.handle_given_up
-    return found
+        handlers[lane(QUEUES.orders, urgent=urgent)] = app.submitter.handle
+        handlers[lane(QUEUES.scheduler, urgent=urgent)] = app.scheduler.handle
+        handlers[lane(QUEUES.replies, urgent=urgent)] = app.scheduler.handle_reply
+        handlers[lane(QUEUES.callbacks, urgent=urgent)] = app.callbacks.handle
+        handlers |= {QUEUES.agent(name, urgent=urgent): app.agents[name].handle for name in AGENTS}
+    handlers[QUEUES.dead_letters] = letters.handle
+    handlers[QUEUES.dead_letters + DEAD_LETTERS] = letters.handle_given_up
+    return handlers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +258,7 @@ class Scene:
     tokens: tuple[str, ...]
 
     def world(self) -> World:
-        """Return a world of its own with these orders."""
+        """Return a new world with these orders."""
         return World(rows=self.rows, now=self.now)
 
 
@@ -261,13 +272,13 @@ async def _scene() -> Scene:
     for service in SERVICES.values():
         service.tokens.clear()
     world = World(rows={})
-    asked = (QUEUES.orders, QUEUES.scheduler)
-    made: Iterable[tuple[str, str, tuple[str, ...], dict[str, Any]]] = (
-        ("O-asked", "order", asked, {}),
-        ("O-urgent", "order", asked, {"urgent": True}),
-        ("O-held", "order-held", asked, {"lines": [{"note": "ring twice"}]}),
-        ("O-answered", "order", (*asked, "agent-stock"), {}),
-        ("O-refused", "order-held", (*asked, "agent-payment"), {"pay": "refuse"}),
+    core = (QUEUES.orders, QUEUES.scheduler)
+    orders: Iterable[tuple[str, str, tuple[str, ...], dict[str, Any]]] = (
+        ("O-asked", "order", core, {}),
+        ("O-urgent", "order", core, {"urgent": True}),
+        ("O-held", "order-held", core, {"lines": [{"note": "ring twice"}]}),
+        ("O-answered", "order", (*core, "agent-stock"), {}),
+        ("O-refused", "order-held", (*core, "agent-payment"), {"pay": "refuse"}),
         ("O-outside", "order", (), {"reserve": "outside"}),
         ("O-later", "order", (), {"pay": "later"}),
         ("O-failed", "order-held", (), {"pay": "refuse"}),
@@ -276,7 +287,7 @@ async def _scene() -> Scene:
         ("O-large", "order", (), {"reserve": "large", "text": "y" * 90_000, "pay": "outside"}),
         ("O-done", "order", (), {}),
     )
-    for order_id, workflow, queues, content in made:
+    for order_id, workflow, queues, content in orders:
         world.submit(order_id, workflow, **content)
         await world.pump(*queues)
         world.drain()
@@ -287,7 +298,7 @@ async def _scene() -> Scene:
     await world.pump()
     assert not world.errors, world.errors
     valid: defaultdict[str, list[bytes]] = defaultdict(list)
-    for queued in world.seen:
+    for queued in world.deliveries:
         body = queued.message.body
         if body not in valid[queued.message.queue] and len(body) < 20_000:
             valid[queued.message.queue].append(body)
@@ -295,9 +306,9 @@ async def _scene() -> Scene:
         valid[queue] = [message.body for message in world.bus.messages(queue)]
     valid[QUEUES.scheduler] += list(_commands(world))
     tokens = tuple(sorted(token for service in SERVICES.values() for token in service.tokens))
-    valid[QUEUES.callbacks] = [_callback(token, one) for token in tokens for one in ENDS]
+    valid[QUEUES.callbacks] = [_callback(token, end) for token in tokens for end in ENDS]
     return Scene(
-        rows=world.table.held,
+        rows=world.table.entities,
         now=world.clock.now(),
         valid={queue: tuple(bodies) for queue, bodies in valid.items()},
         tokens=tokens,
@@ -318,7 +329,7 @@ def _callback(token: str, end: Mapping[str, Any]) -> bytes:
 def _commands(world: World) -> Iterable[bytes]:
     seqs = {
         row["OrderID"]: row["Seq"]
-        for (_, key), row in world.table.held.items()
+        for (_, key), row in world.table.entities.items()
         if "|a|state" in key
     }
     for order_id in ("O-failed", "O-undoing", "O-asked"):

@@ -29,18 +29,18 @@ class MemoryTable(Table):
 
     def __init__(self, rows: Mapping[tuple[str, str], TableEntity] | None = None) -> None:
         super().__init__(cast("TableClient", None), RetryBudget(), Meter(), cast("Any", None))
-        self.held: Rows = dict(rows or {})
+        self.entities: Rows = dict(rows or {})
 
     async def create(self) -> None:
         """Do nothing: it is there."""
 
     async def get(self, partition: str, row_key: str) -> TableEntity | None:
         """See ``Table.get``."""
-        return self.held.get((partition, row_key))
+        return self.entities.get((partition, row_key))
 
     async def insert(self, partition: str, row: Entity) -> bool:
         """See ``Table.insert``."""
-        if (partition, row["RowKey"]) in self.held:
+        if (partition, row["RowKey"]) in self.entities:
             return False
         self.write(partition, row)
         return True
@@ -58,7 +58,7 @@ class MemoryTable(Table):
 
     async def delete(self, partition: str, row_key: str) -> None:
         """See ``Table.delete``."""
-        self.held.pop((partition, row_key), None)
+        self.entities.pop((partition, row_key), None)
 
     async def pages(
         self,
@@ -70,29 +70,31 @@ class MemoryTable(Table):
     ) -> AsyncIterator[list[TableEntity]]:
         """See ``Table.pages``."""
         low, high = span
-        keys = sorted(key for key in self.held if key[0] == partition and low <= key[1] < high)
+        keys = sorted(key for key in self.entities if key[0] == partition and low <= key[1] < high)
         if keys:
-            yield [self.held[key] for key in keys[:limit]]
+            yield [self.entities[key] for key in keys[:limit]]
 
     async def transact(self, partition: str, operations: Sequence[Operation]) -> list[str | None]:
         """See ``Table.transact``."""
-        for index, one in enumerate(operations):
-            etag = self._etag(partition, one.row)
+        for index, operation in enumerate(operations):
+            etag = self._etag(partition, operation.row)
             status = None
-            if one.verb == "create" and etag is not None:
+            if operation.verb == "create" and etag is not None:
                 status = 409
-            elif one.verb in {"update", "delete"} and etag is None:
+            elif operation.verb in {"update", "delete"} and etag is None:
                 status = 404
-            elif one.etag is not None and one.etag != etag:
+            elif operation.etag is not None and operation.etag != etag:
                 status = 412
             if status is not None:
-                raise RefusedTransactionError(status, index, f"{one.verb} of {one.row_key}")
-        for one in operations:
-            if one.verb == "delete":
-                del self.held[partition, one.row_key]
+                raise RefusedTransactionError(
+                    status, index, f"{operation.verb} of {operation.row_key}"
+                )
+        for operation in operations:
+            if operation.verb == "delete":
+                del self.entities[partition, operation.row_key]
             else:
-                self.write(partition, one.row)
-        return [self._etag(partition, one.row) for one in operations]
+                self.write(partition, operation.row)
+        return [self._etag(partition, operation.row) for operation in operations]
 
     async def close(self) -> None:
         """Do nothing: there are no connections."""
@@ -104,19 +106,21 @@ class MemoryTable(Table):
 
     def write_by_hand(self, partition: str, row: Mapping[str, Any]) -> None:
         """Write a whole row with any content, as an operator's tool does."""
-        entity = TableEntity({name: _read(one) for name, one in row.items() if one is not None})
+        entity = TableEntity(
+            {name: _read(value) for name, value in row.items() if value is not None}
+        )
         entity["PartitionKey"] = partition
         etag = f'W/"{next(_numbers)}"'
         entity._metadata = {"etag": etag, "timestamp": None}
-        self.held[partition, row["RowKey"]] = entity
+        self.entities[partition, row["RowKey"]] = entity
 
     def _etag(self, partition: str, row: Mapping[str, Any]) -> str | None:
-        found = self.held.get((partition, row["RowKey"]))
-        return None if found is None else str(found.metadata["etag"])
+        entity = self.entities.get((partition, row["RowKey"]))
+        return None if entity is None else str(entity.metadata["etag"])
 
 
 def _read(value: Any) -> Any:
-    """Return a value as the SDK reads it: a number of more than 32 bits has its type with it."""
+    """Return a value as the SDK reads it: a number of more than 32 bits comes with its type."""
     if type(value) is int and not -(2**31) <= value < 2**31:
         return EntityProperty(value, "Edm.Int64")
     return value

@@ -27,14 +27,23 @@ from lab.mutants.protocol import MUTANTS
 
 ROOT = Path(__file__).parents[2]
 COPIED = (
-    *("sas", "orders", "tests", "infra", "host.json", "tools", "pyproject.toml"),
-    *("function_app.py", "local.settings.json", "docs"),
+    "sas",
+    "orders",
+    "tests",
+    "infra",
+    "host.json",
+    "tools",
+    "pyproject.toml",
+    "function_app.py",
+    "local.settings.json",
+    "docs",
 )
 APP = "tests.simulation.test_everything_at_once:DEFINED"
 """Workflows with every feature: alternatives, drain times, waits, deadlines, no undo."""
 SEEDS_MAX = 2000
 SEED_CPU_S_MAX = 60
-"""A seed that takes more CPU time never ends: an invariant is broken too. Days take 10 s."""
+"""A seed that takes more CPU time counts as one that never ends, which breaks an invariant too. The
+longest honest seeds, which last for days, take 10 s."""
 TEST_S_MAX = 300
 PLAY = """
 import signal
@@ -54,11 +63,11 @@ for seed in range(int(sys.argv[2])):
     if broken:
         sys.exit(str(broken[0]))
 """
-"""Exit code 0: no seed found it. Otherwise the last seed did, and stderr says how."""
+"""Exit code 0: no seed found the mutant. Otherwise the last seed did, and stderr says how."""
 
 
 def hunted(mutant: Mutant, seeds: int = SEEDS_MAX) -> str | None:
-    """Return what finds a mutant in a copy of the code; None if nothing does."""
+    """Return the seed or test that finds a mutant in a copy of the code; None if nothing does."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
         copy = copied(Path(name))
         mutant.apply(copy)
@@ -78,12 +87,12 @@ def copied(to: Path) -> Path:
 
 def played(copy: Path, seeds: int) -> str | None:
     """Play seeds; return the one that finds something, and what it saw."""
-    ended = _python(copy, "-c", PLAY, APP, str(seeds), str(SEED_CPU_S_MAX))
-    if ended.returncode == 0:
+    process = _python(copy, "-c", PLAY, APP, str(seeds), str(SEED_CPU_S_MAX))
+    if process.returncode == 0:
         return None
-    seed = ended.stdout.rstrip(": ").rpartition("seed ")[2]
-    never = ended.returncode == -signal.SIGVTALRM
-    saw = "it never ends" if never else ended.stderr.strip().splitlines()[-1]
+    seed = process.stdout.rstrip(": ").rpartition("seed ")[2]
+    never = process.returncode == -signal.SIGVTALRM
+    saw = "it never ends" if never else process.stderr.strip().splitlines()[-1]
     return f"seed {seed}: {saw}"
 
 
@@ -94,12 +103,12 @@ def failing(copy: Path, tests: Sequence[str]) -> str | None:
         RuntimeError: pytest ran no test, or broke.
     """
     options = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", f"--timeout={TEST_S_MAX}")
-    ended = _python(copy, "-m", "pytest", *options, *tests)
-    failed = re.search(r"^FAILED (\S+)", ended.stdout, re.MULTILINE)
-    if ended.returncode == 1 and failed is not None:
-        return failed[1]
-    if ended.returncode != 0:
-        raise RuntimeError(f"pytest ended with {ended.returncode}:\n{ended.stdout[-3000:]}")
+    process = _python(copy, "-m", "pytest", *options, *tests)
+    match = re.search(r"^FAILED (\S+)", process.stdout, re.MULTILINE)
+    if process.returncode == 1 and match is not None:
+        return match[1]
+    if process.returncode != 0:
+        raise RuntimeError(f"pytest ended with {process.returncode}:\n{process.stdout[-3000:]}")
     return None
 
 
@@ -107,8 +116,12 @@ def _python(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
         [sys.executable, *arguments],
-        cwd=copy, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=copy,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -118,14 +131,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", nargs="*", default=[""], help="mutants with one of these texts")
     arguments = parser.parse_args(argv)
-    chosen = [
+    mutants = [
         mutant
         for mutant in (*MUTANTS, *CALLS, *EDGE)
         if any(text in mutant.name for text in arguments.only)
     ]
-    if not chosen:
+    if not mutants:
         parser.error("no mutant has one of these texts")
-    tests = sorted({test for mutant in chosen for test in mutant.tests})
+    tests = sorted({test for mutant in mutants for test in mutant.tests})
     if tests:
         with tempfile.TemporaryDirectory(prefix="mutant-") as name:
             if broken := failing(copied(Path(name)), tests):
@@ -133,12 +146,12 @@ def main(argv: list[str] | None = None) -> int:
                 return 1
     missed = 0
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        hunts = {pool.submit(hunted, mutant, arguments.seeds): mutant for mutant in chosen}
+        hunts = {pool.submit(hunted, mutant, arguments.seeds): mutant for mutant in mutants}
         for hunt in as_completed(hunts):
             finder = hunt.result()
             missed += finder is None
             print(f"{hunts[hunt].name}: {finder or 'NOT FOUND'}", flush=True)
-    print(f"{len(chosen) - missed} of {len(chosen)} were found")
+    print(f"{len(mutants) - missed} of {len(mutants)} were found")
     return 1 if missed else 0
 
 

@@ -118,8 +118,8 @@ EDGE = (
     Mutant(
         name="412 counts as a success",
         path=_TABLE_STORE,
-        old="is_index_delete:\n                        raise ConflictError(",
-        new="is_index_delete:\n"
+        old="is_deletion:\n                        raise ConflictError(",
+        new="is_deletion:\n"
         "                        return replace(change.after, token=OVERTAKEN_ETAG)\n"
         "                        raise ConflictError(",
         tests=(_CONTRACT,),

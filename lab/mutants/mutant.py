@@ -8,9 +8,10 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One change of one file. ``old`` must be in it exactly once.
+    """One change of one file. The file must contain ``old`` exactly once.
 
-    Without ``tests`` (files, or single tests) seeds of the simulation look for it.
+    ``tests`` are the files, or single tests, that must find it. Without them, seeds of the
+    simulation look for it.
     """
 
     name: str

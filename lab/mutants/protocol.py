@@ -116,14 +116,14 @@ MUTANTS = (
     Mutant(
         name="forget the due row of a change",
         path=_STORE,
-        old="rows.update((_due_key(added), added) for added in change.due_added())",
+        old="rows.update((_due_key(due), due) for due in change.due_added())",
         new="_ = change.due_added()",
     ),
     Mutant(
         name="delete due rows early",
         path=_STORE,
-        old="for gone in change.due_removed():",
-        new="for gone in [row for row in rows.values() if row.order_id == change.after.order_id]:",
+        old="for due in change.due_removed():",
+        new="for due in [row for row in rows.values() if row.order_id == change.after.order_id]:",
     ),
     Mutant(
         name="undo only what is Processed",
@@ -152,13 +152,13 @@ MUTANTS = (
     Mutant(
         name="undo in any order",
         path=_CLAIM,
-        old="return all(states[n] is StepState.COMPENSATED for n in later)",
+        old="return all(states[number] is StepState.COMPENSATED for number in later)",
         new="return bool(later) or True",
     ),
     Mutant(
         name="steps do not wait for earlier ones",
         path=_CLAIM,
-        old="return done and StepState.ERROR not in states",
+        old="return all_done and StepState.ERROR not in states",
         new="return True",
     ),
     Mutant(
@@ -236,9 +236,8 @@ MUTANTS = (
     Mutant(
         name="dead letters are dropped",
         path=_DEAD,
-        old="        if await self._finished(order_id, cause):\n            return\n"
-        "        result = await",
-        new="        return\n        result = await",
+        old="        if await self._finished(order_id, cause):\n            return  # 2. Finish.\n",
+        new="        return\n",
     ),
     Mutant(
         name="a message that is put back keeps its id",
@@ -328,20 +327,20 @@ MUTANTS = (
     Mutant(
         name="a redriven message keeps its MessageId",
         path="sas/operate/redriving.py",
-        old='f"redrive/{digest_id(path, str(first.sequence), key_time(first.enqueued_at))}"',
-        new="first.message_id",
+        old='f"redrive/{digest_id(path, str(message.sequence), key_time(message.enqueued_at))}"',
+        new="message.message_id",
     ),
     Mutant(
         name="a redriven message is put back under ids that it had before",
         path="sas/operate/redriving.py",
-        old="dropped, source = {FIRST_AT, SOURCE, WHY, WHY_TEXT}, one.source",
-        new='dropped, source = {"sas_put_back", FIRST_AT, SOURCE, WHY, WHY_TEXT}, one.source',
+        old="{FIRST_AT, SOURCE, DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION}",
+        new='{"sas_put_back", FIRST_AT, SOURCE, DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION}',
     ),
     Mutant(
         name="a callback that is answered 202 is not sent",
         path=_CALLBACKS,
-        old="        await self._context.external.send([sent], order.order_id)",
-        new="        _ = sent",
+        old="        await self._context.external.send([outgoing], order.order_id)",
+        new="        _ = outgoing",
     ),
     Mutant(
         name="a callback is answered 200 while its step waits",

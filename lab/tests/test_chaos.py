@@ -46,7 +46,10 @@ def test_a_seed_draws_the_same_faults_again_and_every_kind_comes() -> None:
         ("order", "completed", DONE | {"ship": 0}, [], ["effects wrong"]),
         ("order", "completed", DONE | {"ship": 2}, [], ["effects wrong"]),
         (
-            *("order", "undone", GONE | {"take-payment": 1}, ["ship"]),
+            "order",
+            "undone",
+            GONE | {"take-payment": 1},
+            ["ship"],
             ["effects of undone orders in force"],
         ),
     ],
@@ -58,15 +61,15 @@ def test_the_reconciliation_finds_an_end_that_the_services_did_not_cause(
     refused: Sequence[str],
     titles: Sequence[str],
 ) -> None:
-    found = [title for title, _ in what_is_wrong(workflow, notified, in_force, refused)]
-    assert found == titles
+    found_titles = [title for title, _ in what_is_wrong(workflow, notified, in_force, refused)]
+    assert found_titles == titles
 
 
 def test_a_worker_is_flat_only_if_nothing_rises_after_the_first_third() -> None:
     def of(*memory_mib: float) -> Samples:
         at_rest = [
-            Sample(ended=0, memory_mib=99.0, files=30, sockets=20, in_use_mib=one)
-            for one in memory_mib
+            Sample(ended=0, memory_mib=99.0, files=30, sockets=20, in_use_mib=mib)
+            for mib in memory_mib
         ]
         return Samples(pid=1, memory=Path(), tally=Tally(orders=0), at_rest=at_rest)
 
@@ -80,7 +83,7 @@ def test_a_worker_that_keeps_memory_or_sockets_for_each_order_is_not_flat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(soak, "REST_S", 0.0)
-    told = tmp_path / "memory"
+    memory = tmp_path / "memory"
     code = (
         "import socket, sys\nkept = []\n"
         "for _ in sys.stdin:\n"
@@ -88,11 +91,11 @@ def test_a_worker_that_keeps_memory_or_sockets_for_each_order_is_not_flat(
         "    print('done', flush=True)\n"
     )
     argv, pipe = [sys.executable, "-c", code], subprocess.PIPE
-    env = {"PYTHONPATH": str(INSIDE), "CHAOS_MEMORY": str(told)}
+    env = {"PYTHONPATH": str(INSIDE), "CHAOS_MEMORY": str(memory)}
     with subprocess.Popen(argv, env=env, stdin=pipe, stdout=pipe, text=True) as worker:
         assert worker.stdin
         assert worker.stdout
-        samples = Samples(pid=worker.pid, memory=told, tally=Tally(orders=0))
+        samples = Samples(pid=worker.pid, memory=memory, tally=Tally(orders=0))
         for number in range(9):
             worker.stdin.write("order\n")
             worker.stdin.flush()
@@ -120,17 +123,17 @@ def test_a_process_has_the_wall_clock_of_its_file(tmp_path: Path) -> None:
     shown = subprocess.run(argv, env=env, capture_output=True, check=True, text=True)
     *times, same = shown.stdout.split()
     real = datetime.now(UTC).timestamp()
-    assert [round((float(one) - real) / 3600) for one in times] == [1, 1, 1, -1]
+    assert [round((float(text) - real) / 3600) for text in times] == [1, 1, 1, -1]
     assert same == "True"
 
 
 async def test_the_proxy_before_the_table_refuses_is_busy_loses_answers_and_forwards_again() -> (
     None
 ):
-    got: list[bytes] = []
+    bodies: list[bytes] = []
 
     async def handle(request: web.Request) -> web.Response:
-        got.append(await request.read())
+        bodies.append(await request.read())
         return web.Response(text="done")
 
     app = web.Application()
@@ -142,19 +145,19 @@ async def test_the_proxy_before_the_table_refuses_is_busy_loses_answers_and_forw
 
         async def status(weather: Weather) -> object:
             await proxy.change(weather)
-            asked = client.post(f"http://127.0.0.1:{proxy.port}/", data=b"x" * 200_000)
+            request = client.post(f"http://127.0.0.1:{proxy.port}/", data=b"x" * 200_000)
             try:
-                async with asyncio.timeout(30), asked as answer:
+                async with asyncio.timeout(30), request as answer:
                     return answer.status
             except aiohttp.ClientError:
                 return None
 
         assert await status(Weather.REFUSED) is None
         assert await status(Weather.BUSY) == 503
-        assert not got
+        assert not bodies
         assert await status(Weather.ANSWERS_LOST) is None
         assert await status(Weather.FINE) == 200
-        assert [len(body) for body in got] == [200_000] * 2
+        assert [len(body) for body in bodies] == [200_000] * 2
     await runner.cleanup()
 
 

@@ -33,17 +33,17 @@ def test_every_one_of_400_inputs_is_accepted_or_refused_with_a_clear_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["--inputs", "400", "--jobs", "1"]) == 0, capsys.readouterr().out
-    said = capsys.readouterr().out
-    assert all(door.name in said for door in doors())
-    assert "0 went wrong" in said
+    output = capsys.readouterr().out
+    assert all(door.name in output for door in doors())
+    assert "0 went wrong" in output
 
 
 @pytest.mark.long
 def test_every_one_of_10000_other_inputs_is_accepted_or_refused_with_a_clear_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    wrong = main(["--inputs", "10000", "--seed", "2", "--jobs", "1"])
-    assert wrong == 0, capsys.readouterr().out
+    exit_code = main(["--inputs", "10000", "--seed", "2", "--jobs", "1"])
+    assert exit_code == 0, capsys.readouterr().out
 
 
 def test_a_seed_draws_the_same_inputs_again(fuzz: Fuzz) -> None:
@@ -134,6 +134,6 @@ def test_one_input_is_printed_with_its_door_and_what_became_of_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["--seed", "1", "--input", "4"]) == 0
-    said = capsys.readouterr().out
-    assert "input 4 of seed 1, door " in said
-    assert "1 inputs of seed 1: 0 went wrong" in said
+    output = capsys.readouterr().out
+    assert "input 4 of seed 1, door " in output
+    assert "1 inputs of seed 1: 0 went wrong" in output

@@ -23,9 +23,9 @@ OF_AGENT = QUEUES.agent("stock"), QUEUES.agent(AGENTS[0])
 @pytest.fixture
 def messages() -> list[tuple[str, str, bytes]]:
     """Return malformed messages of the fuzz: queue, MessageId and body."""
-    fuzz, found = Fuzz(3), list[tuple[str, str, bytes]]()
+    fuzz, malformed = Fuzz(3), list[tuple[str, str, bytes]]()
     number = 0
-    while len(found) < SENT:
+    while len(malformed) < SENT:
         number += 1
         door, parts = fuzz.drawn(number)
         queue = str(parts.get("queue", ""))
@@ -36,10 +36,10 @@ def messages() -> list[tuple[str, str, bytes]]:
             READERS[kind](parts["body"])
         except MalformedError:
             queue = lane(kind.replace(*OF_AGENT), urgent=queue.endswith("-urgent"))
-            found.append((queue, f"fuzz-{number}", parts["body"]))
+            malformed.append((queue, f"fuzz-{number}", parts["body"]))
         except Exception:  # noqa: BLE001, S112  it is not malformed: another version wrote it
             continue
-    return found
+    return malformed
 
 
 @pytest.mark.long
@@ -47,29 +47,33 @@ async def test_malformed_messages_are_kept_whole_and_an_order_beside_them_comple
     messages: list[tuple[str, str, bytes]], short_pauses: None
 ) -> None:
     assert {queue.removesuffix("-urgent") for queue, _, _ in messages} >= {
-        "orders", "scheduler", "agent-replies", "callbacks", OF_AGENT[1],
-    }  # fmt: skip
-    async with rig(SAS_CALLBACK_KEY="4Fh29sKx81LmQz70TbVw65RnYc38JdGp") as made, made.host():
+        "orders",
+        "scheduler",
+        "agent-replies",
+        "callbacks",
+        OF_AGENT[1],
+    }
+    async with rig(SAS_CALLBACK_KEY="4Fh29sKx81LmQz70TbVw65RnYc38JdGp") as system, system.host():
         for queue, message_id, body in messages:
-            await made.send(queue, ServiceBusMessage(body, message_id=message_id))
-        await made.submit("GOOD")
-        await made.ends("GOOD", "Processed")
-        await until(lambda: _all_there(made, messages), "every message on the rejected queue")
-        await made.quiet()
-        by_id = await _rejected(made)
+            await system.send(queue, ServiceBusMessage(body, message_id=message_id))
+        await system.submit("GOOD")
+        await system.ends("GOOD", "Processed")
+        await until(lambda: _all_there(system, messages), "every message on the rejected queue")
+        await system.quiet()
+        by_id = await _rejected(system)
         for queue, message_id, body in messages:
             assert rejected_body(by_id[message_id]) == body
             assert by_id[message_id][0].source_queue == queue
-        alerts = "".join(one.id for one in await made.alerts())
+        alerts = "".join(alert.id for alert in await system.alerts())
         assert all(parts[0].id.rpartition("/")[0] in alerts for parts in by_id.values())
 
 
-async def _all_there(made: Rig, messages: list[tuple[str, str, bytes]]) -> bool:
-    return {message_id for _, message_id, _ in messages} <= (await _rejected(made)).keys()
+async def _all_there(system: Rig, messages: list[tuple[str, str, bytes]]) -> bool:
+    return {message_id for _, message_id, _ in messages} <= (await _rejected(system)).keys()
 
 
-async def _rejected(made: Rig) -> dict[str, list[RejectedMessage]]:
-    found: dict[str, list[RejectedMessage]] = {}
-    for part in await made.rejected():
-        found.setdefault(part.message_id or "", []).append(part)
-    return found
+async def _rejected(system: Rig) -> dict[str, list[RejectedMessage]]:
+    parts_of: dict[str, list[RejectedMessage]] = {}
+    for part in await system.rejected():
+        parts_of.setdefault(part.message_id or "", []).append(part)
+    return parts_of

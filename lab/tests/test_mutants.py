@@ -11,7 +11,7 @@ from lab.mutants.mutant import Mutant
 from lab.mutants.protocol import MUTANTS
 
 
-@pytest.mark.parametrize("mutant", [*MUTANTS, *CALLS, *EDGE], ids=lambda one: one.name)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *CALLS, *EDGE], ids=lambda mutant: mutant.name)
 def test_a_mutant_changes_one_place_of_the_code(mutant: Mutant) -> None:
     assert (ROOT / mutant.path).read_text().count(mutant.old) == 1
     assert mutant.old != mutant.new

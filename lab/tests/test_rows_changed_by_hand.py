@@ -27,13 +27,13 @@ JOURNAL = f"order|{ORDER}|b|journal|0000000002"
 
 async def changed(row_key: str, column: str, value: Any) -> tuple[Scene, World]:
     """Return a world in which one column of the order was changed."""
-    found = await scene()
-    (partition,) = {part for part, key in found.rows if key == row_key}
-    return found, edited(found, [[partition, row_key, column, value]])
+    scene_before = await scene()
+    (partition,) = {part for part, key in scene_before.rows if key == row_key}
+    return scene_before, edited(scene_before, [[partition, row_key, column, value]])
 
 
 @pytest.mark.parametrize(
-    ("row_key", "column", "value", "said"),
+    ("row_key", "column", "value", "sentence"),
     [
         (STATE, "Steps", None, "column Steps is missing"),
         (STATE, "Steps", "3", "column Steps is '3', not a number"),
@@ -54,14 +54,14 @@ async def changed(row_key: str, column: str, value: Any) -> tuple[Scene, World]:
     ],
 )
 async def test_the_error_for_an_order_that_cannot_be_read_names_the_row_and_column_to_repair(
-    row_key: str, column: str, value: Any, said: str
+    row_key: str, column: str, value: Any, sentence: str
 ) -> None:
     _, world = await changed(row_key, column, value)
-    with pytest.raises(CorruptOrderError) as wrong:
+    with pytest.raises(CorruptOrderError) as error:
         await world.app.context.store.load(ORDER)
-    assert str(wrong.value).startswith(f"order {ORDER}: row {row_key} cannot be read: ")
-    assert said in str(wrong.value)
-    assert "Repair it, or restore it" in str(wrong.value)
+    assert str(error.value).startswith(f"order {ORDER}: row {row_key} cannot be read: ")
+    assert sentence in str(error.value)
+    assert "Repair it, or restore it" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ async def test_a_journal_row_that_cannot_be_read_is_named(column: str) -> None:
 
 
 async def test_a_journal_row_without_its_commit_id_counts_as_another_instances() -> None:
-    found, world = await changed(JOURNAL, "CommitId", None)
-    (body,) = [one for one in found.valid["orders"] if b'"O-answered"' in one]
+    scene_before, world = await changed(JOURNAL, "CommitId", None)
+    (body,) = [body for body in scene_before.valid["orders"] if b'"O-answered"' in body]
     world.send(QUEUES.orders, "again", body)
     await world.pump()
     assert world.errors == []
@@ -113,8 +113,10 @@ async def test_a_journal_row_without_its_commit_id_counts_as_another_instances()
 async def test_messages_of_an_order_that_cannot_be_read_wait_with_one_alert_and_others_go_on() -> (
     None
 ):
-    found, world = await changed(STATE, "Steps", None)
-    (body,) = [one for one in found.valid["agent-replies"] if b'"O-answered/00/do/1"' in one]
+    scene_before, world = await changed(STATE, "Steps", None)
+    (body,) = [
+        body for body in scene_before.valid["agent-replies"] if b'"O-answered/00/do/1"' in body
+    ]
     world.send(QUEUES.replies, "reply", body)
     world.submit(BESIDE, "beside")
     await world.pump()
@@ -123,20 +125,22 @@ async def test_messages_of_an_order_that_cannot_be_read_wait_with_one_alert_and_
     (waiting,) = world.bus.queues[QUEUES.replies].waiting
     assert waiting.message.body == body
     assert timedelta(0) < waiting.visible_at - world.clock.now() <= timedelta(seconds=1)
-    alerts = [convert(one.body, AlertMessage) for one in world.bus.messages(QUEUES.alerts)]
-    (alert,) = [one for one in alerts if one.scope == "rows changed by hand"]
+    alerts = [convert(message.body, AlertMessage) for message in world.bus.messages(QUEUES.alerts)]
+    (alert,) = [alert for alert in alerts if alert.scope == "rows changed by hand"]
     assert alert.kind == "unreadable"
     assert f"row {STATE} cannot be read: column Steps is missing" in alert.text
 
 
 async def test_a_reply_counts_as_soon_as_its_order_is_repaired() -> None:
-    found, world = await changed(STATE, "Steps", None)
-    (body,) = [one for one in found.valid["agent-replies"] if b'"O-answered/00/do/1"' in one]
+    scene_before, world = await changed(STATE, "Steps", None)
+    (body,) = [
+        body for body in scene_before.valid["agent-replies"] if b'"O-answered/00/do/1"' in body
+    ]
     world.send(QUEUES.replies, "reply", body)
     await world.pump()
-    for key, row in found.rows.items():
+    for key, row in scene_before.rows.items():
         if key[1] == STATE:
-            world.table.held[key] = row
+            world.table.entities[key] = row
     await world.clock.advance(2)
     await world.pump()
     assert world.errors == []
@@ -144,22 +148,22 @@ async def test_a_reply_counts_as_soon_as_its_order_is_repaired() -> None:
 
 
 async def test_a_lease_row_that_cannot_be_read_stops_no_sweep() -> None:
-    found = await scene()
-    world = edited(found, [["meta", "lease|supervisor", "Until", "soon"]])
+    scene_before = await scene()
+    world = edited(scene_before, [["meta", "lease|supervisor", "Until", "soon"]])
     swept = await world.app.supervisor.sweep()
     assert swept.led
 
 
 async def test_a_broken_number_of_shards_is_reported() -> None:
-    found = await scene()
-    world = edited(found, [["meta", "meta", "Shards", None]])
+    scene_before = await scene()
+    world = edited(scene_before, [["meta", "meta", "Shards", None]])
     with pytest.raises(StoreMismatchError, match="created with None shards"):
         await world.app.context.store.read_shared("x")
 
 
 async def test_a_shared_value_row_without_its_value_is_read_as_empty() -> None:
-    found = await scene()
-    world = edited(found, [["meta", "shared|x", "Newer", "y"]])
+    scene_before = await scene()
+    world = edited(scene_before, [["meta", "shared|x", "Newer", "y"]])
     value = await world.app.context.store.read_shared("x")
     assert value is not None
     assert value.value == ""

@@ -34,9 +34,13 @@ def main(argv: list[str] | None = None) -> int:
         add(f"--{name}", type=float, default=getattr(default, name), help=text)
     add("--logs", type=Path, help="keep the logs of the processes in this directory")
     add(
-        "--keep", type=Path, nargs="?", const=KEEP, metavar="DIR",
+        "--keep",
+        type=Path,
+        nargs="?",
+        const=KEEP,
+        metavar="DIR",
         help=f"keep the orders, to operate them later (DIR: {KEEP})",
-    )  # fmt: skip
+    )
     options = parser.parse_args(argv)
     if not 1 <= options.orders <= scenario.ORDERS_MAX:
         parser.error(f"--orders {options.orders}: give a number from 1 to {scenario.ORDERS_MAX}")
@@ -50,18 +54,18 @@ def main(argv: list[str] | None = None) -> int:
             slow=options.slow,
         )
         is_default = faults == scenario.faults(42)
-        asked = Options(
+        demo_options = Options(
             orders=options.orders,
             faults=faults,
             logs=options.logs,
             keep=options.keep,
             is_default=is_default,
         )
-        passed = asyncio.run(play(console, asked))
-    except FaultsError as wrong:
-        parser.error(str(wrong))
-    except DevstackError as failed:
-        console.print(f"[red]{failed}[/]", highlight=False, soft_wrap=True)
+        passed = asyncio.run(play(console, demo_options))
+    except FaultsError as error:
+        parser.error(str(error))
+    except DevstackError as error:
+        console.print(f"[red]{error}[/]", highlight=False, soft_wrap=True)
         return 1
     except KeyboardInterrupt:
         console.print("stopped; no process is left")

@@ -10,7 +10,7 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 
 @dataclass(slots=True)
 class History:
-    """What was counted, second by second, and when processes were killed."""
+    """The counts of each second, and the times at which processes were killed."""
 
     kills: list[float] = field(default_factory=list)
     _counts: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
@@ -23,7 +23,7 @@ class History:
 
     @property
     def seconds(self) -> int:
-        """How long it has been counted."""
+        """How many seconds have been counted."""
         return len(self._counts)
 
     def ended(self) -> list[int]:
@@ -41,19 +41,19 @@ class History:
 
 def blocks(values: Sequence[int], width: int) -> str:
     """Return the last values as a row of blocks, the highest one full."""
-    shown = values[-width:]
-    most = max([*shown, 1])
-    return "".join(_BLOCKS[-(-value * (len(_BLOCKS) - 1) // most)] for value in shown)
+    window = values[-width:]
+    highest = max([*window, 1])
+    return "".join(_BLOCKS[-(-value * (len(_BLOCKS) - 1) // highest)] for value in window)
 
 
 def bars(values: Sequence[int], width: int, height: int) -> list[str]:
     """Return a chart of text, the highest line first; the values are drawn into ``width``."""
-    drawn = _means(values, -(-len(values) // width))
-    most = max([*drawn, 1e-9])
+    means = _means(values, -(-len(values) // width))
+    highest = max([*means, 1e-9])
     full = len(_BLOCKS) - 1
-    filled = [round(value / most * height * full) for value in drawn]
+    filled = [round(value / highest * height * full) for value in means]
     return [
-        "".join(_BLOCKS[max(0, min(full, one - row * full))] for one in filled).rstrip()
+        "".join(_BLOCKS[max(0, min(full, parts - row * full))] for parts in filled).rstrip()
         for row in reversed(range(height))
     ]
 

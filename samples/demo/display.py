@@ -149,9 +149,12 @@ class Screen:
         states = Table.grid(padding=(0, 2))
         for name, count, color in self._states():
             bar = ProgressBar(
-                total=max(self.tally.orders, 1), completed=count, width=width // 3,
-                complete_style=color, finished_style=color,
-            )  # fmt: skip
+                total=max(self.tally.orders, 1),
+                completed=count,
+                width=width // 3,
+                complete_style=color,
+                finished_style=color,
+            )
             states.add_row(name, bar, f"{count:>5}")
         history, row = self.history, width - 46
         ended, faults = history.ended(), history.faults()
@@ -178,6 +181,7 @@ class Screen:
 def report(
     console: Console,
     verdict: Verdict,
+    *,
     tally: Tally,
     ledgers: Mapping[str, LedgerView],
     alerts: Sequence[str],
@@ -219,12 +223,12 @@ def chart(console: Console, history: History) -> None:
         console.print(f"  [green]{line}[/]", highlight=False, soft_wrap=True)
 
 
-def next_steps(console: Console, orders: int, kept: str | None, *, is_default: bool) -> None:
+def next_steps(console: Console, orders: int, directory: str | None, *, is_default: bool) -> None:
     """Say what to try next: nothing that was just run."""
     steps = []
-    if kept is not None:
+    if directory is not None:
         steps += [
-            (f"make up DATA={kept}", "the same queues, table and services, with their orders"),
+            (f"make up DATA={directory}", "the same queues, table and services, with their orders"),
             (".venv/bin/sas list", "then, in another shell: why, resubmit, undo"),
         ]
     else:
@@ -238,8 +242,8 @@ def next_steps(console: Console, orders: int, kept: str | None, *, is_default: b
         more_faults = ".venv/bin/python -m samples.demo --seed 7 --transient 0.3"
         steps.append((more_faults, "more faults"))
     console.print("\n[bold]Try next[/]")
-    for command, why in steps:
-        console.print(f"  {command:<24}  {why}", highlight=False, soft_wrap=True)
+    for command, reason in steps:
+        console.print(f"  {command:<24}  {reason}", highlight=False, soft_wrap=True)
 
 
 def last_line(console: Console, verdict: Verdict) -> None:
@@ -275,12 +279,12 @@ def _report_problems(console: Console, verdict: Verdict) -> None:
             f"  {verdict.effects_unknown} remote effects belong to steps that timed out for good:\n"
             "    their answers were lost, so an operator must check them."
         )
-    for title, found in (
+    for title, entries in (
         ("unfinished", verdict.unfinished),
         ("notifications missing", verdict.missing),
         ("effects wrong", verdict.wrong_effects),
         ("effects doubled", verdict.doubled),
     ):
-        if found:
-            more = " ..." if len(found) > 5 else ""
-            console.print(f"  [red]{title}: {', '.join(found[:5])}{more}[/]")
+        if entries:
+            suffix = " ..." if len(entries) > 5 else ""
+            console.print(f"  [red]{title}: {', '.join(entries[:5])}{suffix}[/]")

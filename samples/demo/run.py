@@ -31,12 +31,12 @@ from sas.codec.strict import convert
 
 PROJECT = Path(__file__).parents[2]
 RESTARTS_MAX = 10
-"""Host processes killed from outside that the demo starts again."""
+"""How many host processes that were killed from outside the demo starts again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What was asked for. ``keep`` is a directory for queues, table and ledgers."""
+    """The options of the command. ``keep`` is a directory for queues, table and ledgers."""
 
     orders: int
     faults: Faults
@@ -65,8 +65,8 @@ async def play(console: Console, options: Options) -> bool:
             alerts = await _alerts(stack)
     display.report(console, verdict, tally=screen.tally, ledgers=ledgers, alerts=alerts)
     display.chart(console, screen.history)
-    kept = shlex.quote(str(options.keep)) if options.keep else None
-    display.next_steps(console, orders, kept, is_default=options.is_default)
+    directory = shlex.quote(str(options.keep)) if options.keep else None
+    display.next_steps(console, orders, directory, is_default=options.is_default)
     display.last_line(console, verdict)
     return verdict.holds
 
@@ -84,13 +84,16 @@ def _new_directory(path: Path | None) -> Path | None:
 async def _orders(
     screen: Screen, stack: Stack, remote: RemoteServices
 ) -> tuple[Verdict, Mapping[str, LedgerView]]:
-    """Submit, follow and show until every order has ended or nothing happens any more; judge."""
+    """Submit, follow and show the orders until all have ended or nothing happens; then judge."""
     tally, orders = screen.tally, screen.tally.orders
     screen.begin()
     screen.event("all parts listen; the two applications start")
     applications = scenario.applications(orders)
     tasks = [
-        *(asyncio.create_task(_application(one, stack, tally)) for one in applications),
+        *(
+            asyncio.create_task(_application(application, stack, tally))
+            for application in applications
+        ),
         asyncio.create_task(_kill_agents(stack, orders, screen)),
         asyncio.create_task(_restart_killed(stack, screen)),
     ]
@@ -109,13 +112,13 @@ async def _orders(
 async def _show(
     screen: Screen, remote: RemoteServices, tally: Tally, tasks: list[asyncio.Task[None]]
 ) -> None:
-    quiet_since, seen = time.monotonic(), 0
+    quiet_since, seen_count = time.monotonic(), 0
     while not tally.done:
         for task in tasks:
-            if task.done() and (failed := task.exception()):
-                raise failed
-        if len(tally.seen) != seen:
-            quiet_since, seen = time.monotonic(), len(tally.seen)
+            if task.done() and (error := task.exception()):
+                raise error
+        if len(tally.notification_ids) != seen_count:
+            quiet_since, seen_count = time.monotonic(), len(tally.notification_ids)
         if time.monotonic() - quiet_since > scenario.QUIET_S_MAX:
             screen.event(f"no notification for {scenario.QUIET_S_MAX:.0f} s: the demo gives up")
             return
@@ -136,8 +139,8 @@ async def _application(application: Application, stack: Stack, tally: Tally) -> 
     """Send the orders of one application, a limited number at once, and follow them."""
     if not application.orders:
         return
-    own = {new.order_id for new in application.orders}
-    share = max(1, round(scenario.IN_FLIGHT_MAX * len(own) / tally.orders))
+    order_ids = {new.order_id for new in application.orders}
+    share = max(1, round(scenario.IN_FLIGHT_MAX * len(order_ids) / tally.orders))
     async with OrdersClient(
         stack.servicebus_connection, reply_queue=application.reply_queue
     ) as client:
@@ -152,13 +155,13 @@ async def _application(application: Application, stack: Stack, tally: Tally) -> 
 
 async def _submit(client: OrdersClient, application: Application, tally: Tally, share: int) -> None:
     waiting = list(application.orders)
-    sent: set[str] = set()
+    sent_ids: set[str] = set()
     while waiting:
-        room = share - len(sent - tally.ended.keys())
+        room = share - len(sent_ids - tally.ended.keys())
         if room > 0:
             batch, waiting = waiting[:room], waiting[room:]
             await client.submit_many(batch)
-            sent.update(new.order_id for new in batch)
+            sent_ids.update(new.order_id for new in batch)
             tally.submitted += len(batch)
         await asyncio.sleep(0.1)
 
@@ -181,10 +184,10 @@ async def _kill_agents(stack: Stack, orders: int, screen: Screen) -> None:
 async def _restart_killed(stack: Stack, screen: Screen) -> None:
     """Replace host processes killed from outside, as Azure does; raise if another part dies."""
     for _ in range(RESTARTS_MAX):
-        while not (lost := stack.lost()):
+        while not (dead_hosts := stack.lost()):
             stack.check()
             await asyncio.sleep(0.1)
-        for host in lost:
+        for host in dead_hosts:
             screen.killed(
                 f"process {host.pid} ({host.group}) was killed: its messages are redelivered"
             )
@@ -198,11 +201,13 @@ async def _judge(
 ) -> tuple[Verdict, Mapping[str, LedgerView]]:
     """Return the verdict once nothing is on its way any more, or after a while.
 
-    Notifications arrive out of order. Beside a step that failed another one may still run, or wait
-    for the lock of the killed process to end.
+    Notifications arrive out of order. While one step has failed, another may still run, or its
+    message may wait until the lock of the killed process ends.
     """
     store = TableStore.connect(stack.storage_connection)
-    ids = [new.order_id for one in scenario.applications(orders) for new in one.orders]
+    ids = [
+        new.order_id for application in scenario.applications(orders) for new in application.orders
+    ]
     end = time.monotonic() + scenario.SETTLE_S_MAX
     try:
         while True:

@@ -82,10 +82,15 @@ def _order(row: dict[str, Any], workflow: str) -> NewOrder:
 def faults(seed: int) -> Faults:
     """Return the faults of the services: 10 % transient, 2 % permanent, some too slow."""
     return Faults(
-        seed=seed, transient=0.10, permanent=0.02, slow=0.006, slow_seconds=SLOW_S,
+        seed=seed,
+        transient=0.10,
+        permanent=0.02,
+        slow=0.006,
+        slow_seconds=SLOW_S,
         retry_after_seconds=1,
-        latency=LATENCY_S, delivery=DELIVERY_S,
-    )  # fmt: skip
+        latency=LATENCY_S,
+        delivery=DELIVERY_S,
+    )
 
 
 def settings(urls: Mapping[str, str]) -> dict[str, str]:

@@ -18,17 +18,17 @@ class Tally:
     orders: int
     submitted: int = 0
     repeats: int = 0
-    seen: set[str] = field(default_factory=set)
+    notification_ids: set[str] = field(default_factory=set)
     received: set[str] = field(default_factory=set)
     ended: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
     def take(self, notification: Notification) -> None:
         """Count one notification."""
-        if notification.id in self.seen:
+        if notification.id in self.notification_ids:
             self.repeats += 1
             return
-        self.seen.add(notification.id)
+        self.notification_ids.add(notification.id)
         order_id, notice = notification.data.order_id, notice_of(notification.type)
         self.received.add(order_id)
         if notice == "failed":

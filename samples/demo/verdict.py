@@ -35,7 +35,7 @@ class Verdict:
     effects_expected: int = 0
     effects_in_force: int = 0
     effects_unknown: int = 0
-    """In force for steps that failed by a timeout; an operator must check them."""
+    """Effects in force of steps that failed by a timeout. An operator must check them."""
     wrong_effects: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
@@ -48,21 +48,21 @@ class Verdict:
     @property
     def settled(self) -> bool:
         """Whether it holds, and nothing is on its way any more."""
-        told = self.notifications_seen == self.notifications_expected
-        known = self.effects_in_force - self.effects_unknown
-        return self.holds and told and known == self.effects_expected
+        all_notified = self.notifications_seen == self.notifications_expected
+        effects_known = self.effects_in_force - self.effects_unknown
+        return self.holds and all_notified and effects_known == self.effects_expected
 
     def last_line(self) -> str:
         """Return the figures in one line."""
         state = self.states
-        known = self.effects_in_force - self.effects_unknown
+        effects_known = self.effects_in_force - self.effects_unknown
         unknown = f" unknown {self.effects_unknown}" if self.effects_unknown else ""
         return (
             f"orders in {self.orders} | processed {state['Processed']} | failed {state['Error']} | "
             f"undone {state['Compensated']} | unfinished {len(self.unfinished)} | "
             f"notifications expected {self.notifications_expected} "
             f"seen {self.notifications_seen} | "
-            f"remote effects expected {self.effects_expected} in force {known}{unknown} "
+            f"remote effects expected {self.effects_expected} in force {effects_known}{unknown} "
             f"doubled {len(self.doubled)}"
         )
 
@@ -72,7 +72,7 @@ async def judge(
 ) -> Verdict:
     """Return the verdict on every order, from the store and the ledgers."""
     ids = list(order_ids)
-    verdict = Verdict(orders=len(ids), notifications_seen=len(tally.seen))
+    verdict = Verdict(orders=len(ids), notifications_seen=len(tally.notification_ids))
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def read(order_id: str) -> tuple[str, Order | None, list[JournalEntry]]:
@@ -87,13 +87,16 @@ async def judge(
             continue
         _judge_order(verdict, order, journal=journal, tally=tally, in_force=in_force)
     verdict.effects_in_force = sum(in_force.values())
-    verdict.doubled = sorted({o for ledger in ledgers.values() for o in ledger["doubled"]})
+    verdict.doubled = sorted(
+        {order_id for ledger in ledgers.values() for order_id in ledger["doubled"]}
+    )
     return verdict
 
 
 def _judge_order(
     verdict: Verdict,
     order: Order,
+    *,
     journal: list[JournalEntry],
     tally: Tally,
     in_force: Mapping[str, int],
@@ -105,10 +108,10 @@ def _judge_order(
         verdict.unfinished.append(order.order_id)
     expected = ids_of(Notify, order.order_id, journal)
     verdict.notifications_expected += len(expected)
-    verdict.missing += [own_id for own_id in expected if own_id not in tally.seen]
+    verdict.missing += [own_id for own_id in expected if own_id not in tally.notification_ids]
     for step in order.steps:
-        found = in_force[idempotency_key(order.order_id, step.name, step.call.generation)]
-        _judge_step(verdict, order.order_id, step, found)
+        effects = in_force[idempotency_key(order.order_id, step.name, step.call.generation)]
+        _judge_step(verdict, order.order_id, step, effects)
 
 
 def ids_of(kind: type[Notify | Alert], order_id: str, journal: Iterable[JournalEntry]) -> list[str]:
@@ -121,7 +124,7 @@ def ids_of(kind: type[Notify | Alert], order_id: str, journal: Iterable[JournalE
     ]
 
 
-def _judge_step(verdict: Verdict, order_id: str, step: StepRecord, found: int) -> None:
+def _judge_step(verdict: Verdict, order_id: str, step: StepRecord, effects: int) -> None:
     """Compare the effects in force of one step with its state."""
     if step.process_state is StepState.PROCESSED:
         verdict.effects_expected += 1
@@ -130,9 +133,9 @@ def _judge_step(verdict: Verdict, order_id: str, step: StepRecord, found: int) -
         if step.error and step.error.code != "timed-out":
             expected = 0
         else:
-            verdict.effects_unknown += found
-    if expected is not None and found != expected:
-        verdict.wrong_effects.append(f"{order_id} {step.name}: {found}, not {expected}")
+            verdict.effects_unknown += effects
+    if expected is not None and effects != expected:
+        verdict.wrong_effects.append(f"{order_id} {step.name}: {effects}, not {expected}")
 
 
 def _in_force(ledgers: Mapping[str, LedgerView]) -> Counter[str]:

@@ -53,7 +53,10 @@ class Carrier(Service):
         await asyncio.gather(*self._deliveries, return_exceptions=True)
 
     def _execute(self, key: str, body: Body) -> web.Response:
-        """Answer 201 once the delivery is due; the callback address does not identify content."""
+        """Answer 201 once the delivery is due, and 202 before.
+
+        The callback address is no part of the content that a key stands for.
+        """
         parcel, answer_to = body, None
         if isinstance(body, Delivery):
             parcel, answer_to = msgspec.structs.replace(body, answer_to=None), body.answer_to
@@ -63,14 +66,14 @@ class Carrier(Service):
             return super()._execute(key, parcel)
         now = time.monotonic()
         first = key not in self._begun
-        left = self._begun.setdefault(key, now) + self.faults.delivery - now
-        if left <= 0:
+        seconds_left = self._begun.setdefault(key, now) + self.faults.delivery - now
+        if seconds_left <= 0:
             return super()._execute(key, parcel)
         if first and answer_to is not None:
-            task = asyncio.ensure_future(self._deliver(key, parcel, answer_to, left))
+            task = asyncio.ensure_future(self._deliver(key, parcel, answer_to, seconds_left))
             self._deliveries.add(task)
             task.add_done_callback(self._deliveries.discard)
-        check_after = min(max(left / 2, CHECK_AFTER_S_MIN), self.faults.check_after)
+        check_after = min(max(seconds_left / 2, CHECK_AFTER_S_MIN), self.faults.check_after)
         return web.json_response(
             {"state": "on-its-way", "check_after": round(check_after, 3)}, status=202
         )

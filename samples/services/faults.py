@@ -99,10 +99,10 @@ class Faults:
 
     def changed(self, changes: Mapping[str, object]) -> Faults:
         """Return these faults with the named fields changed, or raise FaultsError."""
-        known = [field.name for field in fields(self)]
+        names = [field.name for field in fields(self)]
         for name in changes:
-            if name not in known:
-                raise FaultsError(f"unknown fault {name!r}: known are {', '.join(known)}")
+            if name not in names:
+                raise FaultsError(f"unknown fault {name!r}: known are {', '.join(names)}")
         return replace(self, **changes)  # type: ignore[arg-type]  # __post_init__ checks them
 
     def of_attempt(self, service: str, verb: Verb, key: str, attempt: int) -> FaultKind | None:

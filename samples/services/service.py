@@ -114,11 +114,12 @@ class Service:
         self,
         request: web.Request,
         verb: Verb,
+        *,
         key: str,
         record: Record,
         act: Callable[[], web.Response],
     ) -> web.StreamResponse:
-        """Act, unless a fault comes before the effect; a fault after it loses the answer."""
+        """Act, unless a fault comes before the effect. A fault after it loses the answer."""
         record.attempts[verb] += 1
         if self.faults.latency:
             await asyncio.sleep(self.faults.latency)
@@ -152,7 +153,7 @@ class Service:
         return ProblemError(500, "internal-error", "the effect is unknown: try again")
 
     def _execute(self, key: str, body: Body) -> web.Response:
-        """Execute the call, or answer why not. This must not await."""
+        """Execute the call, or answer why not. It must not await, because it has to be atomic."""
         content = fingerprint(body)
         match self._ledger.state_of(key, content):
             case KeyState.UNDONE:
@@ -229,11 +230,11 @@ async def _problems(request: web.Request, handler: Handler) -> web.StreamRespons
         return await handler(request)
     except ProblemError as problem:
         return problem.response()
-    except LedgerFullError as full:
-        return ProblemError(507, "ledger-full", str(full)).response()
+    except LedgerFullError as error:
+        return ProblemError(507, "ledger-full", str(error)).response()
     except web.HTTPException as error:
         # Python 3.13 renamed the reason of 413; the problem type must stay the same.
         too_large = isinstance(error, web.HTTPRequestEntityTooLarge)
         name = "content-too-large" if too_large else error.reason.lower().replace(" ", "-")
-        kept = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
-        return ProblemError(error.status, name, error.text or error.reason, kept).response()
+        headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+        return ProblemError(error.status, name, error.text or error.reason, headers).response()

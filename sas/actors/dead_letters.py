@@ -1,15 +1,40 @@
-"""Dead letters: a dead-lettered message is never acted on.
+"""Dead letters: a dead-lettered message is never acted on. It is finished, or fenced and kept.
 
-If its transition is recorded, the recorded messages are sent. If not, its cause is fenced, so that
-a slow handler cannot act on it later. After that, the application and the operator are informed.
+Every queue forwards what it gives up to ``dead-letters``: messages whose deliveries are used up, or
+that expired. A dead letter goes like this:
 
-A dead letter is believed only as a message of its source queue: an order that looks like a reply
-must not fence the real one. A message of any other source is put aside without a look at its
-content.
+1. **Believe the source.** Service Bus says which queue gave the message up. The letter is decoded
+   only as a message of that queue. Otherwise an order that looks like a reply could fence the real
+   reply. The Functions host lets a body override the source, so a body that names one is not
+   believed. A letter of any other source is put aside without decoding its content.
+2. **Finish.** If the cause of the message is recorded, an earlier delivery committed its
+   transition, and perhaps died before it sent. The recorded messages are sent now, and the letter
+   is done.
+3. **Fence.** If the cause is not recorded, a journal row with that cause is committed, and the
+   order stays as it is. This makes the decision final: a slow handler that still has the message
+   finds the cause recorded, and commits nothing. If the message is an application's order that is
+   not stored yet, a Rejected order is written under its id instead. If the slow handler was faster,
+   its messages were sent as in 2.
+4. **Put aside.** Only after that, the whole message goes to ``orders-rejected``, and the operator
+   is alerted. The application of a rejected order is notified.
+
+Some letters need less. An agent commits nothing, so a request needs no fence: it is put aside if
+its step still waits for it, and otherwise dropped. The supervisor recovers the step at CompleteBy.
+A message of ``orders-rejected`` that expired unread goes back there. An expired alert
+is put aside without a new alert, because an alert about an alert could repeat without end.
+
+What can go wrong, and why nothing is lost: the letter is completed last. After a crash at any point
+it is redelivered. It finds the cause recorded: a transition is finished again with the same ids,
+and a fence leads to 4 again. What 4 sends has ids that follow from the letter and its source, so a
+repeat is recognised. A letter that ``dead-letters`` gives up meanwhile may come with another
+source; then it is kept twice, and the second copy is sure of its alert. If ``dead-letters`` itself
+gives a letter up, it comes to ``handle_given_up``, which puts it back with growing pauses until its
+handling succeeds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
@@ -18,13 +43,8 @@ from sas.bounds import TooLargeError
 from sas.codec import internal
 from sas.codec.external import Rejection
 from sas.codec.internal import (
-    CallbackMessage,
-    CommandMessage,
     Envelope,
-    ProgressMessage,
-    ReplyMessage,
     RequestMessage,
-    WakeMessage,
 )
 from sas.codec.orders import salvage
 from sas.codec.strict import MalformedError, Reason, parse
@@ -42,26 +62,26 @@ from sas.telemetry import tracing
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-# msgspec takes a union as a type.
-_TO_SCHEDULER: type[Envelope] = WakeMessage | CommandMessage  # type: ignore[assignment]
-_FROM_AGENTS: type[Envelope] = ReplyMessage | ProgressMessage  # type: ignore[assignment]
 
 
 class DeadLetters:
-    """Handles the ``dead-letters`` queue, to which every queue forwards."""
+    """Handles the ``dead-letters`` queue, to which every queue forwards.
+
+    The numbers are those of the module's text.
+    """
 
     def __init__(self, context: Context, business: Business, order_bytes_max: int) -> None:
         self._context = context
         self._bytes_max = order_bytes_max
         self._runner = TransitionRunner(context, business.workflow_of)
         queues = context.queues
-        self._kinds: dict[str, type[Envelope]] = {
-            queues.scheduler: _TO_SCHEDULER,
-            queues.replies: _FROM_AGENTS,
-            queues.callbacks: CallbackMessage,
+        self._decoders: dict[str, Callable[[bytes], Envelope]] = {
+            queues.scheduler: internal.decode_for_scheduler,
+            queues.replies: internal.decode_from_agent,
+            queues.callbacks: internal.decode_callback,
         }
         # Service Bus compares names without case, and may spell them in another one.
-        self._own = {name.lower(): name for name in queues.own(business.agents)}
+        self._queue_names = {name.lower(): name for name in queues.own(business.agents)}
 
     async def handle(self, delivery: Delivery) -> None:
         """Handle one dead letter.
@@ -83,14 +103,15 @@ class DeadLetters:
             await self.handle(delivery)
         except UnavailableError:
             raise
-        except Exception as failed:
+        except Exception as error:
             log.exception("a dead letter that was given up fails again: repair its cause")
-            raise GivenUpError(f"it was given up, and fails again: {failed!r}") from failed
+            raise GivenUpError(f"it was given up, and fails again: {error!r}") from error
 
     async def _handle(self, delivery: Delivery) -> None:
         queues, rejections = self._context.queues, self._context.rejections
+        # 1. Believe the source.
         named = "" if _names_its_source(delivery.body) else delivery.source_queue or ""
-        source = self._own.get(named.lower(), named)
+        source = self._queue_names.get(named.lower(), named)
         delivery = replace(delivery, source_queue=source or None)
         if queues.takes_orders(source):
             await self._order(delivery, source)
@@ -99,7 +120,7 @@ class DeadLetters:
             await rejections.keep_on(self._rejection(delivery, None))
         elif source == queues.alerts:
             await rejections.keep(self._rejection(delivery, None))
-        elif (queue := source.removesuffix(URGENT_SUFFIX)) in self._kinds:
+        elif (queue := source.removesuffix(URGENT_SUFFIX)) in self._decoders:
             await self._internal(delivery, queue)
         elif source.startswith(queues.agent_prefix):
             await self._request(delivery)
@@ -108,7 +129,7 @@ class DeadLetters:
 
     async def _internal(self, delivery: Delivery, queue: str) -> None:
         try:
-            message = internal.decode(delivery.body, self._kinds[queue])
+            message = self._decoders[queue](delivery.body)
         except MalformedError:
             await self._put_aside(delivery, salvage(delivery.body).order_id)
             return
@@ -131,10 +152,13 @@ class DeadLetters:
         if order is None or is_out(order, request.step, direction, request.epoch):
             await self._put_aside(delivery, request.order_id)
         else:
+            step = f"{request.step_name} {request.direction}"
             log.warning(
-                "dropped a dead letter of order %s: step %s %s no longer waits for epoch %d",
-                request.order_id, request.step_name, request.direction, request.epoch,
-            )  # fmt: skip
+                "dropped a dead letter of order %s: step %s no longer waits for epoch %d",
+                request.order_id,
+                step,
+                request.epoch,
+            )
 
     async def _order(self, delivery: Delivery, source: str) -> None:
         """Handle what should be an application's order."""
@@ -172,8 +196,10 @@ class DeadLetters:
     async def _finish(self, order_id: str, cause: str, delivery: Delivery) -> None:
         """Send the messages of a cause. Without any, fence it and put the letter aside."""
         if await self._finished(order_id, cause):
-            return
+            return  # 2. Finish.
+        # 3. Fence.
         result = await self._runner.run(order_id, self._trigger(cause), _fence_or_reject(None))
+        # 4. Put aside.
         if result is not ApplyResult.REPEATED or await self._is_fenced(order_id, cause):
             await self._put_aside(delivery, order_id)
 
@@ -201,11 +227,11 @@ class DeadLetters:
     def _rejection(self, delivery: Delivery, order_id: str | None) -> Rejection:
         why = delivery.properties.get("DeadLetterReason") or Reason.DEAD_LETTERED
         description = delivery.properties.get("DeadLetterErrorDescription")
-        said = f": {description}" if description else ""
+        details = f": {description}" if description else ""
         return Rejection(
             body=delivery.body,
             reason=Reason.DEAD_LETTERED,
-            description=f"the queue gave it up ({why}{said})"[:1000],
+            description=f"the queue gave it up ({why}{details})"[:1000],
             source_queue=delivery.source_queue or "unknown",
             message_id=delivery.message_id,
             order_id=order_id,

@@ -147,8 +147,8 @@ def _unfit(order: Order, command: Command) -> str:
     if command.step is not None and command.step not in by_name:
         return f"it has no step {command.step!r}, only {', '.join(by_name)}"
     if command.verb not in {Verb.RESUBMIT, Verb.SKIP}:
-        meant = command.step is not None or command.input is not None
-        return "it is for the whole order: name no step, and give no input" if meant else ""
+        names_part = command.step is not None or command.input is not None
+        return "it is for the whole order: name no step, and give no input" if names_part else ""
     if command.step is not None and by_name[command.step].process_state is not StepState.ERROR:
         state = by_name[command.step].process_state.value
         allowed = "only a step in Error can be resubmitted or skipped"

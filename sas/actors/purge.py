@@ -23,12 +23,12 @@ from sas.telemetry.tracing import logger
 log = logger(__name__)
 T = TypeVar("T", Summary, Order)
 R = TypeVar("R")
-LEASE = "purge"
-BATCH = 50
+PURGE_LEASE = "purge"
+LISTED_MAX = 50
 """Orders of a shard that are listed at once."""
-TOGETHER = 6
+REMOVED_TOGETHER = 6
 """Orders of a shard that are read and removed together: usually in one transaction."""
-SHARD_DUE_MAX = 10_000
+SEARCHED_DUE_MAX = 10_000
 """Most due rows of one shard that are searched for messages not yet sent."""
 
 
@@ -39,7 +39,7 @@ class Purge:
     led: bool = True
     looked_at: int = 0
     removed: int = 0
-    left: int = 0
+    remaining: int = 0
     """Orders that changed since they were listed, have messages not yet sent, or came too late."""
     failed: int = 0
     late: timedelta = timedelta(0)
@@ -71,56 +71,60 @@ class Purger:
         began = self._context.clock.now()
         store, holder = self._context.store, self._context.instance
         stop_at = began + self._function_time
-        if not await store.acquire_lease(LEASE, holder, stop_at, began):
+        if not await store.acquire_lease(PURGE_LEASE, holder, stop_at, began):
             return Purge(led=False)
-        found = Purge(stop_at=stop_at)
+        purge = Purge(stop_at=stop_at)
         until = began - self._retention
-        shards = (self._shard(shard, began, until, found) for shard in store.shards)
-        failed = [down for down in await asyncio.gather(*shards) if down is not None]
-        if len(failed) == len(store.shards):
-            raise failed[0]
-        if not failed:
-            await self._measure_lag(until, found)
-        log.info("purge of what ended before %s: %s", until, found)
-        return found
+        shards = (self._shard(shard, began, until, purge) for shard in store.shards)
+        errors = [error for error in await asyncio.gather(*shards) if error is not None]
+        if len(errors) == len(store.shards):
+            raise errors[0]
+        if not errors:
+            await self._measure_lag(until, purge)
+        log.info("purge of what ended before %s: %s", until, purge)
+        return purge
 
-    async def _measure_lag(self, until: datetime, found: Purge) -> None:
-        if self._is_over(found) or found.removed < found.looked_at:
-            left = await self._context.store.finished(1, until=until)
-            found.late = until - left[0].at if left else timedelta(0)
-        metrics.purged(found.late.total_seconds())
+    async def _measure_lag(self, until: datetime, purge: Purge) -> None:
+        if self._is_over(purge) or purge.removed < purge.looked_at:
+            oldest = await self._context.store.finished(1, until=until)
+            purge.late = until - oldest[0].at if oldest else timedelta(0)
+        metrics.purged(purge.late.total_seconds())
 
     async def _shard(
-        self, shard: str, now: datetime, until: datetime, found: Purge
+        self, shard: str, now: datetime, until: datetime, purge: Purge
     ) -> StoreUnavailableError | None:
         """Purge one shard; return why its finished orders could not be listed to the end."""
         store, since = self._context.store, None
-        if self._is_over(found):
+        if self._is_over(purge):
             return None
         unsent = await self._unsent(shard, now)
-        seen: set[tuple[datetime, str]] = set()
-        while not self._is_over(found):
-            most = BATCH + len(seen)
+        # Orders that ended at ``since`` are listed again, because the time alone divides the list.
+        listed: set[tuple[datetime, str]] = set()
+        while not self._is_over(purge):
             try:
-                batch = await store.finished(most, since=since, until=until, shard=shard)
-            except StoreUnavailableError as down:
-                log.warning("shard %s waits for the next purge: %s", shard, down)
-                return down
-            fresh = [one for one in batch if (one.at, one.order_id) not in seen][:BATCH]
-            if not fresh:
+                limit = LISTED_MAX + len(listed)
+                page = await store.finished(limit, since=since, until=until, shard=shard)
+            except StoreUnavailableError as error:
+                log.warning("shard %s waits for the next purge: %s", shard, error)
+                return error
+            orders = [order for order in page if (order.at, order.order_id) not in listed]
+            orders = orders[:LISTED_MAX]
+            if not orders:
                 break
-            found.looked_at += len(fresh)
-            sent = [one for one in fresh if unsent is not None and one.order_id not in unsent]
-            found.left += len(fresh) - len(sent)
-            for first in range(0, len(sent), TOGETHER):
-                await self._purge(sent[first : first + TOGETHER], until, found)
-            since = fresh[-1].at
-            seen |= {(one.at, one.order_id) for one in fresh}
-            seen = {one for one in seen if one[0] == since}
+            purge.looked_at += len(orders)
+            quiet: list[Summary] = []
+            if unsent is not None:
+                quiet = [order for order in orders if order.order_id not in unsent]
+            purge.remaining += len(orders) - len(quiet)
+            for first in range(0, len(quiet), REMOVED_TOGETHER):
+                await self._purge(quiet[first : first + REMOVED_TOGETHER], until, purge)
+            since = orders[-1].at
+            listed |= {(order.at, order.order_id) for order in orders}
+            listed = {(at, order_id) for at, order_id in listed if at == since}
         return None
 
-    def _is_over(self, found: Purge) -> bool:
-        return found.stop_at is not None and self._context.clock.now() >= found.stop_at
+    def _is_over(self, purge: Purge) -> bool:
+        return purge.stop_at is not None and self._context.clock.now() >= purge.stop_at
 
     async def _unsent(self, shard: str, now: datetime) -> set[str] | None:
         """Return the orders of a shard with messages that are not known to be sent.
@@ -129,65 +133,67 @@ class Purger:
         there is removed.
         """
         try:
-            rows = await self._context.store.due(shard, now + 2 * OUT_AGAIN_AFTER, SHARD_DUE_MAX)
-        except StoreUnavailableError as down:
-            log.warning("nothing of shard %s is purged now: %s", shard, down)
+            rows = await self._context.store.due(shard, now + 2 * OUT_AGAIN_AFTER, SEARCHED_DUE_MAX)
+        except StoreUnavailableError as error:
+            log.warning("nothing of shard %s is purged now: %s", shard, error)
             return None
-        if len(rows) >= SHARD_DUE_MAX:
+        if len(rows) >= SEARCHED_DUE_MAX:
             log.warning("nothing of shard %s is purged: %d rows are due", shard, len(rows))
             return None
         return {row.order_id for row in rows if isinstance(row, OutDue | DeferredDue | OtherDue)}
 
-    async def _purge(self, batch: Sequence[Summary], until: datetime, found: Purge) -> None:
+    async def _purge(self, batch: Sequence[Summary], until: datetime, purge: Purge) -> None:
         """Load and remove some orders of one shard."""
 
-        async def load(one: Summary) -> Order | None:
-            order = await self._context.store.load(one.order_id)
+        async def load(summary: Summary) -> Order | None:
+            order = await self._context.store.load(summary.order_id)
             if order is not None and _may_go(order, until):
                 return order
-            found.left += 1
+            purge.remaining += 1
             return None
 
-        loaded = await self._each(load, batch, found)
-        await self._remove([order for order in loaded if order is not None], found)
+        loaded = await self._each(load, batch, purge)
+        await self._remove([order for order in loaded if order is not None], purge)
 
-    async def _remove(self, orders: Sequence[Order], found: Purge) -> None:
+    async def _remove(self, orders: Sequence[Order], purge: Purge) -> None:
         """Remove orders together. Orders that are still there are tried again, one by one."""
 
         async def remove(order: Order) -> None:
             if await self._context.store.purge(order):
-                found.removed += 1
+                purge.removed += 1
             else:
-                found.left += 1
+                purge.remaining += 1
 
-        gone: set[str] = set()
-        if len(orders) > 1 and not self._is_over(found):
+        removed: set[str] = set()
+        if len(orders) > 1 and not self._is_over(purge):
             try:
-                gone = await self._context.store.purge(*orders)
-            except Exception as failed:  # noqa: BLE001  one broken order must not keep the others
-                log.info("orders of one shard are removed one by one: %r", failed)
-        found.removed += len(gone)
-        await self._each(remove, [one for one in orders if one.order_id not in gone], found)
+                removed = await self._context.store.purge(*orders)
+            except Exception as error:  # noqa: BLE001  one broken order must not keep the others
+                log.info("orders of one shard are removed one by one: %r", error)
+        purge.removed += len(removed)
+        await self._each(
+            remove, [order for order in orders if order.order_id not in removed], purge
+        )
 
     async def _each(
-        self, work: Callable[[T], Awaitable[R]], orders: Sequence[T], found: Purge
+        self, work: Callable[[T], Awaitable[R]], orders: Sequence[T], purge: Purge
     ) -> list[R | None]:
         """Return the results of ``work``; None for an order that failed."""
 
-        async def one(order: T) -> R | None:
-            if self._is_over(found):
-                found.left += 1
+        async def guarded(order: T) -> R | None:
+            if self._is_over(purge):
+                purge.remaining += 1
                 return None
             try:
                 return await work(order)
-            except (StoreUnavailableError, OtherVersionError) as down:
-                log.warning("order %s waits for the next purge: %s", order.order_id, down)
+            except (StoreUnavailableError, OtherVersionError) as error:
+                log.warning("order %s waits for the next purge: %s", order.order_id, error)
             except Exception:  # one broken order must not keep all others
                 log.exception("order %s could not be purged", order.order_id)
-            found.failed += 1
+            purge.failed += 1
             return None
 
-        return await asyncio.gather(*(one(order) for order in orders))
+        return await asyncio.gather(*(guarded(order) for order in orders))
 
 
 def _may_go(order: Order, until: datetime) -> bool:

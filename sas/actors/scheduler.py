@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from sas.actors.operator import Operator
 from sas.codec import internal
-from sas.codec.internal import CommandMessage, Internal, ProgressMessage, ReplyMessage, WakeMessage
+from sas.codec.internal import Internal, ProgressMessage, ReplyMessage, WakeMessage
 from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Decision, Trigger
 from sas.domain.claim import claim
@@ -23,8 +23,6 @@ from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-_FOR_SCHEDULER: type[WakeMessage | CommandMessage] = WakeMessage | CommandMessage  # type: ignore[assignment]
-_FROM_AGENTS: type[ReplyMessage | ProgressMessage] = ReplyMessage | ProgressMessage  # type: ignore[assignment]
 
 
 class Scheduler:
@@ -45,7 +43,7 @@ class Scheduler:
         """
         with tracing.received("scheduler", "scheduler", delivery.properties):
             try:
-                message = internal.decode(delivery.body, _FOR_SCHEDULER)
+                message = internal.decode_for_scheduler(delivery.body)
                 cause = cause_of(self._context.queues.scheduler, message.id)
                 if isinstance(message, WakeMessage):
                     return await self._wake(message, cause, delivery)
@@ -59,7 +57,7 @@ class Scheduler:
         """Handle one message of the ``agent-replies`` queue; raises as ``handle`` does."""
         with tracing.received("scheduler reply", "scheduler", delivery.properties):
             try:
-                message = internal.decode(delivery.body, _FROM_AGENTS)
+                message = internal.decode_from_agent(delivery.body)
                 reply = (
                     internal.to_progress(message)
                     if isinstance(message, ProgressMessage)

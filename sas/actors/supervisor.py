@@ -2,11 +2,44 @@
 
 The pattern's page says that it "shouldn't have knowledge of the actual business operations". So it
 gets ``Rules`` (what comes first, thresholds, times) and sends no requests: it commits states, wakes
-the scheduler, notifies and alerts.
+the scheduler, notifies and alerts. A timer starts a sweep every ten seconds:
 
-A timer has no redelivery, so each of its transitions leaves an out row until its messages are sent.
-Several supervisors may sweep at once: the order's ETag lets one of them win. A short lease, renewed
-during the sweep, avoids double work. Correctness does not depend on it.
+1. **Lead.** One instance takes a short lease, and renews it during the sweep. The others do
+   nothing. The lease only saves work. If two instances sweep at once, the ETag of each order lets
+   one of them win, so correctness does not depend on it.
+2. **Go through the shards.** The sweep begins behind the last shard of the one before, so no shard
+   is always the last.
+3. **Read the due rows** of a shard whose time has come, the oldest first, up to a limit. A due row
+   says when to act on something. It is written in the same transaction as the order that it is
+   about, so no expired step is without one.
+4. **Act on each row**, a few rows at once. What follows depends on its kind:
+
+   * ``StepDue``: the CompleteBy of a step has passed. The step is excused, counted as failed, or
+     woken again (``sas.domain.expire``).
+   * ``DeadlineDue``: the deadline of a whole order has passed.
+   * ``OutDue``: the messages of a journal row may not be sent yet. They are sent again.
+   * ``DeferredDue``: a queue did not take a message. It is sent, or deferred again.
+   * ``OtherDue``: the row cannot be read here. It is left to a newer version, or reported.
+
+   A change by the supervisor has no message that would be redelivered. So it leaves an out row
+   until its messages are sent (``sas.engine.outbox``).
+5. **Skip what fails.** One row or shard must not stop the others. A row is never removed because
+   its handling failed, so a later sweep finds it again:
+
+   * The store did not answer, or other instances won: the next sweep tries again.
+   * The bus did not answer: the row is paused for a short while.
+   * Only another version can act on it: the row is paused, and reported after ``DEPLOY_TIME``.
+   * The row or its order is broken: the operator is alerted, and the row is paused for longer.
+
+   ``_paused`` is in the memory of this instance. It stops bad rows from filling every sweep,
+   because they stay the oldest. If the instance dies, another one tries them sooner.
+6. **End in time.** When the function's time is over, or the bus failed several times in a row,
+   nothing new begins. The rows that remain are still there for the next sweep.
+7. **Run the sweep tasks** of the features, such as the alerts of incidents.
+
+If the instance dies in a sweep, the lease ends by itself and another instance sweeps. A change that
+was committed is not repeated: its due row was replaced in the same transaction, and the epoch of
+the row no longer fits. Messages of it that were not sent are found by their out row.
 """
 
 from __future__ import annotations
@@ -58,7 +91,7 @@ from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-LEASE = "supervisor"
+SWEEP_LEASE = "supervisor"
 LEASE_TIME = timedelta(seconds=8)
 """Shorter than the timer's ten seconds: when the instance that swept dies at any moment, the second
 firing after that finds the lease free.
@@ -67,16 +100,16 @@ SWEEP_DUE_MAX = 2000
 """Most due rows of one sweep. The rest waits for the next sweep."""
 SHARD_DUE_MAX = 100
 """Most due rows of one shard in a sweep, so that every shard is read."""
-AT_ONCE = 8
-REST = timedelta(minutes=5)
-"""Pause before an order that cannot be supervised is looked at again: its rows are broken, or its
+ROWS_AT_ONCE = 8
+BROKEN_ROW_PAUSE = timedelta(minutes=5)
+"""Pause before an order that cannot be supervised is tried again: its rows are broken, or its
 workflow was changed. Its due row stays the oldest, and must not block all others.
 """
 BUS_FAILURES_MAX = 3
 """A sweep ends after this many sends in a row without an answer. Each one takes ten seconds."""
-BUS_REST = timedelta(seconds=15)
-"""Pause before a due row is looked at again after the bus failed. Other rows come first."""
-SOON = timedelta(seconds=5)
+BUS_PAUSE = timedelta(seconds=15)
+"""Pause before a due row is tried again after the bus failed. Other rows come first."""
+LEFT_ROW_PAUSE_MIN = timedelta(seconds=5)
 """First pause of a due row that is left to an instance of another version. Each pause doubles."""
 
 
@@ -88,7 +121,7 @@ class Sweep:
     led: bool = True
     looked_at: int = 0
     failed: int = 0
-    left: int = 0
+    left_to_others: int = 0
     shards_read: int = 0
     shards_failed: int = 0
     bus_failures: int = 0
@@ -99,12 +132,14 @@ class Sweep:
     def saw(self, rows: Sequence[Due]) -> None:
         """Count due rows, and remember the oldest."""
         self.looked_at += len(rows)
-        known = () if self.oldest is None else (self.oldest,)
-        self.oldest = min((*known, *(row.at for row in rows if row.order_id)), default=None)
+        times = [row.at for row in rows if row.order_id]
+        if self.oldest is not None:
+            times.append(self.oldest)
+        self.oldest = min(times, default=None)
 
 
 class Supervisor:
-    """Runs on a timer."""
+    """Runs on a timer. The numbers are those of the module's text."""
 
     def __init__(
         self,
@@ -117,17 +152,14 @@ class Supervisor:
         self._rules_of = rules_of
         self._excuses = excuses
         self._function_time = function_time
-        self._resting: dict[Due, datetime] = {}
+        self._paused: dict[Due, datetime] = {}
         self._lease_ends_at: datetime | None = None
         self._next_shard = random.randrange(256)  # noqa: S311  instances begin at different ones
 
     async def sweep(self) -> Sweep:
         """Go through every shard's due rows once, oldest first, within bounds.
 
-        An order or a shard that fails is logged and counted, and the others go on. If the store or
-        the bus is down, the next sweep looks at it again. If an order itself is broken, the
-        operator is alerted, and a sweep after ``REST`` looks at it. When the function's time is
-        over, or the bus does not answer, nothing new begins: the next sweep goes on.
+        An order or a shard that fails is logged and counted, and the others go on.
 
         Raises:
             StoreUnavailableError: not one shard could be read.
@@ -137,39 +169,41 @@ class Supervisor:
 
     async def _sweep(self) -> Sweep:
         now = self._context.clock.now()
-        found = Sweep(ends_at=now + self._function_time)
-        if not await self._leads():
-            found.led = False
-            return found
+        sweep = Sweep(ends_at=now + self._function_time)
+        if not await self._leads():  # 1. Lead.
+            sweep.led = False
+            return sweep
         self._excuses.begin_sweep()
-        gate = asyncio.Semaphore(AT_ONCE)
-        self._resting = {row: until for row, until in self._resting.items() if until > now}
+        gate = asyncio.Semaphore(ROWS_AT_ONCE)
+        self._paused = {row: until for row, until in self._paused.items() if until > now}
         shards = list(self._context.store.shards)
-        resting = Counter(shard_of(row.order_id, len(shards)) for row in self._resting)
-        for _ in shards:
-            if found.looked_at >= SWEEP_DUE_MAX or self._is_over(found) or not await self._leads():
+        resting = Counter(shard_of(row.order_id, len(shards)) for row in self._paused)
+        for _ in shards:  # 2. Go through the shards.
+            # 6. End in time.
+            if sweep.looked_at >= SWEEP_DUE_MAX or self._is_over(sweep) or not await self._leads():
                 break
             shard = shards[self._next_shard % len(shards)]
             self._next_shard += 1  # the next sweep goes on behind the last shard of this one
-            rows = await self._due(shard, now, resting[shard], found)
-            found.saw(rows)
-            if rows:
-                await asyncio.gather(*(self._guarded(row, found, gate) for row in rows))
-        if found.shards_failed and not found.shards_read:
+            # 3. Read the due rows.
+            rows = await self._due(shard, now, resting[shard], sweep)
+            sweep.saw(rows)
+            if rows:  # 4. Act on each row.
+                await asyncio.gather(*(self._guarded(row, sweep, gate) for row in rows))
+        if sweep.shards_failed and not sweep.shards_read:
             raise StoreUnavailableError("no shard could be read: the next sweep tries again")
-        for task in self._context.sweep_tasks:
+        for task in self._context.sweep_tasks:  # 7. Run the sweep tasks.
             await task()
-        metrics.swept((now - (found.oldest or now)).total_seconds())
-        if found.looked_at:
+        metrics.swept((now - (sweep.oldest or now)).total_seconds())
+        if sweep.looked_at:
             log.info(
-                "sweep: %d due, %d failed, %s", found.looked_at, found.failed, dict(found.done)
+                "sweep: %d due, %d failed, %s", sweep.looked_at, sweep.failed, dict(sweep.done)
             )
-        return found
+        return sweep
 
     async def _leads(self) -> bool:
         """Take or renew the lease; False if another instance sweeps."""
-        now, known = self._context.clock.now(), self._lease_ends_at
-        if known is not None and known - now > LEASE_TIME / 2:
+        now, ends_at = self._context.clock.now(), self._lease_ends_at
+        if ends_at is not None and ends_at - now > LEASE_TIME / 2:
             return True
         led = await self._lease(now + LEASE_TIME)
         self._lease_ends_at = now + LEASE_TIME if led else None
@@ -178,82 +212,87 @@ class Supervisor:
     async def _lease(self, until: datetime) -> bool:
         now, holder = self._context.clock.now(), self._context.instance
         try:
-            return await self._context.store.acquire_lease(LEASE, holder, until, now)
-        except (StoreUnavailableError, StoreMismatchError) as down:  # it only saves work
-            log.warning("the sweep goes on without its lease: %s", down)
+            return await self._context.store.acquire_lease(SWEEP_LEASE, holder, until, now)
+        except (StoreUnavailableError, StoreMismatchError) as error:  # it only saves work
+            log.warning("the sweep goes on without its lease: %s", error)
             return True
 
-    def _is_over(self, found: Sweep) -> bool:
+    def _is_over(self, sweep: Sweep) -> bool:
         """Return whether nothing new may begin in a sweep."""
-        return found.bus_failures >= BUS_FAILURES_MAX or self._context.clock.now() >= found.ends_at
+        return sweep.bus_failures >= BUS_FAILURES_MAX or self._context.clock.now() >= sweep.ends_at
 
-    async def _due(self, shard: str, now: datetime, resting: int, found: Sweep) -> list[Due]:
+    async def _due(self, shard: str, now: datetime, resting: int, sweep: Sweep) -> list[Due]:
         """Return a shard's due rows, oldest first, without the ``resting`` ones among them."""
         try:
             rows = await self._context.store.due(shard, now, SHARD_DUE_MAX + resting)
-        except Exception as down:  # one shard must not stop the sweep of all others
-            found.shards_failed += 1
-            log.warning("shard %s waits for the next sweep: %s", shard, down)
-            if not isinstance(down, StoreUnavailableError):
+        except Exception as error:  # one shard must not stop the sweep of all others
+            sweep.shards_failed += 1
+            log.warning("shard %s waits for the next sweep: %s", shard, error)
+            if not isinstance(error, StoreUnavailableError):
                 log.exception("shard %s could not be read", shard)
-                await self._report(f"shard {shard}", down)
+                await self._report(f"shard {shard}", error)
             return []
-        found.shards_read += 1
-        return [row for row in rows if row not in self._resting][:SHARD_DUE_MAX]
+        sweep.shards_read += 1
+        return [row for row in rows if row not in self._paused][:SHARD_DUE_MAX]
 
-    async def _guarded(self, row: Due, found: Sweep, gate: asyncio.Semaphore) -> None:
+    async def _guarded(self, row: Due, sweep: Sweep, gate: asyncio.Semaphore) -> None:
         async with gate:
-            if self._is_over(found):
+            if self._is_over(sweep):
                 return
             try:
-                what = await self._look_at(row)
-            except (StoreUnavailableError, BusUnavailableError, ContentionError) as down:
-                found.failed += 1
-                log.warning("order %s waits for the next sweep: %s", row.order_id, down)
-                if isinstance(down, BusUnavailableError):
-                    found.bus_failures += 1
-                    self._resting[row] = self._context.clock.now() + BUS_REST
-            except OtherVersionError as lacks:
-                found.left += 1
-                await self._leave(row, lacks)
-            except Exception as broken:  # one broken order must not stop the sweep of all others
-                found.failed += 1
-                self._resting[row] = self._context.clock.now() + REST
+                word = await self._act_on(row)
+            # 5. Skip what fails.
+            except (StoreUnavailableError, BusUnavailableError, ContentionError) as error:
+                sweep.failed += 1
+                log.warning("order %s waits for the next sweep: %s", row.order_id, error)
+                if isinstance(error, BusUnavailableError):
+                    sweep.bus_failures += 1
+                    self._paused[row] = self._context.clock.now() + BUS_PAUSE
+            except OtherVersionError as error:
+                sweep.left_to_others += 1
+                await self._leave(row, error)
+            except Exception as error:  # one broken order must not stop the sweep of all others
+                sweep.failed += 1
+                self._paused[row] = self._context.clock.now() + BROKEN_ROW_PAUSE
                 log.exception("order %s could not be supervised", row.order_id)
                 key = row.row_key if isinstance(row, OtherDue) else row.order_id
-                await self._report("a due row or its order", broken, key)
+                await self._report("a due row or its order", error, key)
             else:
-                found.bus_failures = 0
-                if what:
-                    found.done[what] += 1
+                sweep.bus_failures = 0
+                if word:
+                    sweep.done[word] += 1
 
-    async def _report(self, what: str, broken: Exception, *order_ids: str) -> None:
+    async def _report(self, part: str, error: Exception, *order_ids: str) -> None:
         """Alert the operator of rows that the supervisor skips: one incident for all of them."""
         now = self._context.clock.now()
         text = (
-            f"The supervisor cannot read {what} ({type(broken).__name__}) and skips it. All "
+            f"The supervisor cannot read {part} ({type(error).__name__}) and skips it. All "
             "others go on. The log of the supervisor says why: repair its rows, or remove them."
         )
-        scope = f"supervisor, {type(broken).__name__}"
+        scope = f"supervisor, {type(error).__name__}"
         incident = Incident(
-            kind=AlertKind.UNREADABLE, scope=scope, text=text, since=now, until=now + REST
+            kind=AlertKind.UNREADABLE,
+            scope=scope,
+            text=text,
+            since=now,
+            until=now + BROKEN_ROW_PAUSE,
         )
         try:
-            if isinstance(broken, StoreMismatchError):
-                await self._context.report_mismatch(broken, *order_ids)
+            if isinstance(error, StoreMismatchError):
+                await self._context.report_mismatch(error, *order_ids)
             else:
                 await self._context.incidents.report(incident, *order_ids)
-        except (UnavailableError, UndeliverableError) as down:
-            log.warning("the alert of a row that cannot be read is sent later: %s", down)
+        except (UnavailableError, UndeliverableError) as outage:
+            log.warning("the alert of a row that cannot be read is sent later: %s", outage)
 
-    async def _leave(self, row: Due, lacks: OtherVersionError) -> None:
+    async def _leave(self, row: Due, error: OtherVersionError) -> None:
         """Leave a due row to an instance of another version. Report it if there seems to be none.
 
         An order whose workflow is missing is reported where its row is postponed.
         """
         now = self._context.clock.now()
-        self._resting[row] = now + min(max(SOON, now - row.at), REST)
-        log.warning("order %s is left to an instance of another version: %s", row.order_id, lacks)
+        self._paused[row] = now + min(max(LEFT_ROW_PAUSE_MIN, now - row.at), BROKEN_ROW_PAUSE)
+        log.warning("order %s is left to an instance of another version: %s", row.order_id, error)
         if now - row.at >= DEPLOY_TIME:
             text = (
                 "orders have a newer format than this version knows, and no instance of the newer "
@@ -261,7 +300,7 @@ class Supervisor:
             )
             await self._report("an order", StoreMismatchError(text, "newer format"), row.order_id)
 
-    async def _look_at(self, row: Due) -> str | None:
+    async def _act_on(self, row: Due) -> str | None:
         match row:
             case OutDue():
                 return await self._send_out(row)
@@ -323,12 +362,12 @@ class Supervisor:
     ) -> Decision | None:
         try:
             rules = self._rules_of(order.details.workflow, order.details.version)
-        except UnknownWorkflowError as unknown:
+        except UnknownWorkflowError as error:
             if now - row.at < DEPLOY_TIME:
                 raise
             if isinstance(row, DeadlineDue):
-                return postpone_deadline(order, str(unknown), now=now)
-            return postpone(order, row.step, str(unknown), now=now)
+                return postpone_deadline(order, str(error), now=now)
+            return postpone(order, row.step, str(error), now=now)
         if isinstance(row, DeadlineDue):
             return expire_deadline(order, rules, now=now)
         return expire(order, row.step, row.epoch, rules, now=now, excuse=excuse)

@@ -21,7 +21,7 @@ from sas.ports import BusUnavailableError, Message, MessageMove, Peeked, Undeliv
 PEEK_S = 30.0
 """Longest time to read a queue, or to open a link to it, in seconds."""
 RECEIVE_MAX = 50
-"""Most messages that are locked at once. They are sent within their lock of a minute."""
+"""Most messages that one receive locks. Few enough to be sent before their locks end."""
 RECEIVE_S = 3.0
 """How long one receive waits for messages, in seconds."""
 

@@ -6,8 +6,9 @@ key until the step's CompleteBy. So each outcome must say whether the call may h
 1. **2xx with JSON, or without a body**: done. The JSON is the step's result. With a body that is no
    JSON the effect is certain and the result is not known, so the call is retried with the same
    key: the service answers again.
-2. **A definite refusal** (a 4xx that is not about the service): it had no effect, and a retry would
-   be refused again. RefusedError, with the type of the problem (RFC 9457) as its code.
+2. **A definite refusal** (a 4xx that is not about the service, or a redirect, because none is
+   followed): it had no effect, and a retry would be refused again. RefusedError, with the end of
+   the problem's type (RFC 9457) as its code.
 3. **Everything else may have had an effect**: 5xx, 429, a slow or broken connection, an answer with
    Retry-After. TransientError. A retry is safe, because the service recognises the key.
 4. **404 or 410 to a DELETE**: nothing is left to undo, so it is done. Every step that was ever
@@ -79,8 +80,7 @@ class HttpService:
             body: the JSON body; None sends no body.
 
         Raises:
-            RefusedError: a definite 4xx, except 404 and 410 to a DELETE; its code is the problem's
-                type (RFC 9457).
+            RefusedError: a definite refusal. Its code is the end of the problem's type (RFC 9457).
             TransientError: any failure that may pass, with the service's Retry-After.
         """
         import aiohttp  # noqa: PLC0415  # 0.1 s that a cold start need not wait for

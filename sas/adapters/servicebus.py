@@ -9,16 +9,18 @@ The Functions host receives messages and calls the functions. This module only s
 3. A message is removed from ``pending`` when the broker has acknowledged it. So after an error it
    is known what is left.
 4. If the acknowledgement is lost, the broker may have taken the batch or not. The link is closed,
-   because its state is unknown, and what is pending is sent **once more** over a new one. If that
-   fails too: BusUnavailableError. The caller's own message is put back and redelivered, or its out
-   row comes due, and everything is sent again.
-5. So a message may be sent twice. That is harmless. Its MessageId is derived from the order and the
-   seq (``sas.domain.ids``) and stays the same, so a queue with duplicate detection drops the second
-   one. Where the queue has none, or its window has passed, the receiver finds that the cause is
-   recorded, or the order has gone on, and nothing changes.
+   because its state is unknown, and what is pending is sent **once more** over a new one. (Each
+   time the SDK itself may repeat the send once.) If that fails too: BusUnavailableError. The
+   caller's own message is put back, its out row comes due, or the new messages are held in the
+   store. Then they are sent again.
+5. So a message may be sent twice. That is harmless. Its MessageId follows from the reason why it is
+   sent (``sas.domain.ids``) and stays the same, so a queue with duplicate detection drops the
+   second one. Where the queue has none, or its window has passed, the receiver is guarded: a
+   scheduler finds that the cause is recorded or the order has gone on, an agent calls with the same
+   idempotency key, and an application recognises the id.
 6. Errors are sorted by what helps. ``NEVER``: no retry helps, UndeliverableError with the message.
-   ``LATER``: the broker refuses for now over a link that works, so the link is kept. Any other
-   error closes it, and may pass.
+   ``LATER``: the broker refuses for now. Every other error may pass. An error closes the link,
+   unless it is one of ``LATER`` or about a message that is too large: then the link works.
 7. One call of ``send`` takes ``send_s`` seconds at most. A function that hangs would lose the lock
    of the message that it handles.
 """
@@ -82,7 +84,7 @@ LATER = (ServiceBusServerBusyError, ServiceBusQuotaExceededError, MessagingEntit
 TIME_TO_LIVE_MS_MAX = 2**32 - 1
 
 PEEK_PAGE = 100
-"""Most messages that one peek asks for."""
+"""Most messages that one request of a peek asks for."""
 
 LINK_CLOSE_S = 5.0
 """Longest wait for one link to close, in seconds: a dead connection may not answer."""

@@ -1,7 +1,8 @@
 """The verbs that change orders: ``resubmit``, ``skip``, ``undo``, ``cancel``, ``acknowledge``.
 
 Each verb shows what it would do, asks, sends a command to the scheduler, and waits for the result.
-The scheduler decides by the same rules once the command arrives (``sas.operate.commands``).
+When the command arrives, the scheduler decides by the same rules whether it is still possible
+(``sas.operate.commands``).
 """
 
 from __future__ import annotations
@@ -26,28 +27,28 @@ from sas.domain.messages import Verb
 from sas.domain.order import Order
 from sas.domain.queues import Queues
 from sas.operate import commands, finding
-from sas.operate.commands import Asked, Ended, Intent, outlook, refusal
+from sas.operate.commands import CommandResult, Intent, OrderCommand, outlook, refusal
 from sas.operate.errors import NotPossibleError, UsageError
-from sas.operate.finding import Wanted
+from sas.operate.finding import OrderQuery
 from sas.ports import StateStore
 
-OPERATOR = "SAS_OPERATOR"
-WAIT_S = 30.0
-MANY = {Verb.UNDO: ["error", "processed"], Verb.CANCEL: ["running", "error"]}
-"""The states of many orders that a verb can change at once, if not only Error."""
+OPERATOR_SETTING = "SAS_OPERATOR"
+COMMAND_WAIT_S = 30.0
+STATES_OF_MANY = {Verb.UNDO: ["error", "processed"], Verb.CANCEL: ["running", "error"]}
+"""The choices of ``--state`` for verbs that can change many orders in other states than Error."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """An order whose steps ran again, and how they failed again, if they did."""
+class Rerun:
+    """An order whose steps ran again. ``failure`` says how they failed again; empty: none did."""
 
     order: Order
-    failed: str
+    failure: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Everything a command needs to know. ``wait_s`` None: it does not wait."""
+class CommandOptions:
+    """What to do, where to send it, and how. ``wait_s`` None: do not wait for the result."""
 
     intent: Intent
     bus: Endpoint
@@ -76,7 +77,7 @@ def _add_arguments(verb: Verb, parser: argparse.ArgumentParser) -> None:
         help="refuse if the order has changed since this seq (default: its seq now)",
     )
     many = parser.add_argument_group("many orders at once")
-    selection.add_arguments(many, MANY.get(verb, ["error"]), default=None, limit=1000)
+    selection.add_arguments(many, STATES_OF_MANY.get(verb, ["error"]), default=None, limit=1000)
     add_name(parser)
     parser.add_argument(
         "--reason", metavar="TEXT", default="", help="why you do this: it goes into the journal"
@@ -86,10 +87,10 @@ def _add_arguments(verb: Verb, parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait",
         type=args.number("seconds", 0.001, 86_400),
-        default=WAIT_S,
+        default=COMMAND_WAIT_S,
         metavar="SECONDS",
         help="how long to wait for the journal to show the change, and then for the steps that "
-        f"run again (default: {WAIT_S:g})",
+        f"run again (default: {COMMAND_WAIT_S:g})",
     )
     parser.add_argument("--no-wait", action="store_true", help="send and do not wait")
     args.add_json(parser, "one JSON object for each order instead of text")
@@ -103,12 +104,12 @@ def _prepare(verb: Verb, arguments: argparse.Namespace) -> Work:
             f"ORDER_ID {arguments.order_id!r} names one order, and --state {arguments.state} "
             "chooses many: give one of the two"
         )
-    wanted = selection.read(arguments)
-    if wanted is not None and arguments.seq is not None:
+    query = selection.read(arguments)
+    if query is not None and arguments.seq is not None:
         raise UsageError("--seq is what you saw of one order: it goes with ORDER_ID")
-    if wanted is not None and verb is Verb.RESUBMIT and arguments.input is not None:
+    if query is not None and verb is Verb.RESUBMIT and arguments.input is not None:
         raise UsageError("--input replaces one order's content: it goes with ORDER_ID")
-    plan = Plan(
+    options = CommandOptions(
         intent=_intent(arguments, verb),
         bus=args.read_bus(os.environ),
         queues=read_queues(os.environ),
@@ -117,9 +118,9 @@ def _prepare(verb: Verb, arguments: argparse.Namespace) -> Work:
         wait_s=None if arguments.no_wait else arguments.wait,
         as_json=arguments.json,
     )
-    if wanted is None:
-        return partial(_one, plan, arguments.order_id, arguments.seq)
-    return partial(_many, _for_fingerprint(plan, wanted), wanted)
+    if query is None:
+        return partial(_change_one, options, arguments.order_id, arguments.seq)
+    return partial(_change_many, _for_fingerprint(options, query), query)
 
 
 def _intent(arguments: argparse.Namespace, verb: Verb) -> Intent:
@@ -127,14 +128,16 @@ def _intent(arguments: argparse.Namespace, verb: Verb) -> Intent:
     reason = commands.check_reason(arguments.reason, "--reason")
     if verb not in {Verb.RESUBMIT, Verb.SKIP}:
         return Intent(verb=verb, by=by, reason=reason)
-    given = _input(arguments.input) if arguments.input is not None else None
-    return Intent(verb=verb, by=by, step=arguments.step, input=given, reason=reason)
+    text = _input(arguments.input) if arguments.input is not None else None
+    return Intent(verb=verb, by=by, step=arguments.step, input=text, reason=reason)
 
 
 def add_name(parser: argparse.ArgumentParser) -> None:
     """Add --by."""
     parser.add_argument(
-        "--by", metavar="NAME", help=f"your name in the journal (default: {OPERATOR}, or your user)"
+        "--by",
+        metavar="NAME",
+        help=f"your name in the journal (default: {OPERATOR_SETTING}, or your user)",
     )
 
 
@@ -144,8 +147,8 @@ def name_of(arguments: argparse.Namespace) -> str:
     Raises:
         UsageError: the journal does not take this name.
     """
-    by = arguments.by or os.environ.get(OPERATOR) or _user()
-    return commands.check_name(by, "--by" if arguments.by else OPERATOR)
+    by = arguments.by or os.environ.get(OPERATOR_SETTING) or _user()
+    return commands.check_name(by, "--by" if arguments.by else OPERATOR_SETTING)
 
 
 def _input(text: str) -> str:
@@ -153,8 +156,8 @@ def _input(text: str) -> str:
     if text.startswith("@"):
         try:
             body = Path(text[1:]).read_bytes()
-        except OSError as wrong:
-            raise UsageError(f"cannot read {text[1:]}: {wrong.strerror}") from None
+        except OSError as error:
+            raise UsageError(f"cannot read {text[1:]}: {error.strerror}") from None
     else:
         body = text.encode("utf-8", "surrogateescape")
     return commands.checked_input(body, "--input", read_payload_codec(os.environ))
@@ -164,201 +167,238 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):
-        raise UsageError(f"your user has no name here: give --by NAME or set {OPERATOR}") from None
+        raise UsageError(
+            f"your user has no name here: give --by NAME or set {OPERATOR_SETTING}"
+        ) from None
 
 
-def _for_fingerprint(plan: Plan, wanted: Wanted) -> Plan:
-    """Return a plan for orders that failed alike: only for that step, unless --step names another.
+def _for_fingerprint(options: CommandOptions, query: OrderQuery) -> CommandOptions:
+    """Limit a command for orders that failed alike to the step that failed so.
 
-    If such an order failed in a second way, that failure stays as it is.
+    ``--step`` can name another step. If such an order also failed in a second way, that failure
+    stays as it is.
     """
-    if wanted.fingerprint is None or plan.intent.verb not in {Verb.RESUBMIT, Verb.SKIP}:
-        return plan
-    step = plan.intent.step or wanted.fingerprint.partition("/")[0]
-    return replace(plan, intent=replace(plan.intent, step=step))
+    if query.fingerprint is None or options.intent.verb not in {Verb.RESUBMIT, Verb.SKIP}:
+        return options
+    step = options.intent.step or query.fingerprint.partition("/")[0]
+    return replace(options, intent=replace(options.intent, step=step))
 
 
 # -- One order, or many -----------------------------------------------------------------------
 
 
-async def _one(plan: Plan, order_id: str, seq: int | None, store: StateStore) -> int:
-    verb = plan.intent.verb
+async def _change_one(
+    options: CommandOptions, order_id: str, seq: int | None, store: StateStore
+) -> int:
+    verb = options.intent.verb
     order = await finding.load(store, order_id)
     if seq is not None and seq != order.seq:
-        why = await commands.what_changed(store, order, seq)
-        raise NotPossibleError(one_line(f"nothing was sent: {why}"))
-    if no := refusal(order, plan.intent):
-        raise NotPossibleError(one_line(f"{verb.value} of order {order_id} is not possible: {no}"))
+        changes = await commands.what_changed(store, order, seq)
+        raise NotPossibleError(one_line(f"nothing was sent: {changes}"))
+    if reason := refusal(order, options.intent):
+        raise NotPossibleError(
+            one_line(f"{verb.value} of order {order_id} is not possible: {reason}")
+        )
     state = f"order {order_id} is {order.process_state.value} (seq {order.seq})"
-    if not plan.as_json:
-        output.say(one_line(f"{state}; {verb.value} would {outlook(order, plan.intent)}"))
-    if plan.dry_run:
-        _say_outlooks(plan, [order])
+    if not options.as_json:
+        output.say(one_line(f"{state}; {verb.value} would {outlook(order, options.intent)}"))
+    if options.dry_run:
+        _say_outlooks(options, [order])
         return 0
-    if not plan.sure and not output.confirmed(f"{verb.value} order {order_id}"):
+    if not options.sure and not output.confirmed(f"{verb.value} order {order_id}"):
         return 1
     # A cancel is right even if the order changed meanwhile.
-    seen = seq if verb is Verb.CANCEL else order.seq
-    (ended,) = await _carry_out(
-        plan, store, [Asked(order_id=order_id, seq=seen, urgent=order.details.urgent)]
-    )
-    outcomes = await _outcomes(plan, store, [order], [ended])
-    if plan.as_json:
-        return await _tell_as_json(plan, store, [ended], outcomes)
-    return await _tell(plan, store, ended, outcomes)
+    expected_seq = seq if verb is Verb.CANCEL else order.seq
+    command = OrderCommand(order_id=order_id, seq=expected_seq, urgent=order.details.urgent)
+    results = await _carry_out(options, store, [command])
+    reruns = await _wait_for_reruns(options, store, [order], results)
+    if options.as_json:
+        return await _tell_as_json(options, store, results, reruns)
+    return await _tell(options, store, results[0], reruns)
 
 
-async def _many(plan: Plan, wanted: Wanted, store: StateStore) -> int:
-    verb = plan.intent.verb
-    found = [order async for order in finding.each(store, wanted)]
-    possible = [order for order in found if not refusal(order, plan.intent)]
-    if not plan.as_json:
-        _announce(plan, found, possible, wanted.limit)
-    if plan.dry_run:
-        _say_outlooks(plan, possible)
-    if not possible or plan.dry_run:
+async def _change_many(options: CommandOptions, query: OrderQuery, store: StateStore) -> int:
+    verb = options.intent.verb
+    orders = [order async for order in finding.each(store, query)]
+    possible_orders = [order for order in orders if not refusal(order, options.intent)]
+    if not options.as_json:
+        _announce(options, orders, possible_orders, query.limit)
+    if options.dry_run:
+        _say_outlooks(options, possible_orders)
+    if not possible_orders or options.dry_run:
         return 0
-    if not plan.sure and not output.confirmed(f"{verb.value} {output.orders(len(possible))}"):
+    if not options.sure and not output.confirmed(
+        f"{verb.value} {output.orders(len(possible_orders))}"
+    ):
         return 1
-    seen = {o.order_id: None if verb is Verb.CANCEL else o.seq for o in possible}
-    asked = [
-        Asked(order_id=o.order_id, seq=seen[o.order_id], urgent=o.details.urgent) for o in possible
+    order_commands = [
+        OrderCommand(
+            order_id=order.order_id,
+            seq=None if verb is Verb.CANCEL else order.seq,
+            urgent=order.details.urgent,
+        )
+        for order in possible_orders
     ]
-    all_ended = await _carry_out(plan, store, asked)
-    outcomes = await _outcomes(plan, store, possible, all_ended)
-    if plan.as_json:
-        return await _tell_as_json(plan, store, all_ended, outcomes)
-    return _tell_many(plan, all_ended, outcomes)
+    results = await _carry_out(options, store, order_commands)
+    reruns = await _wait_for_reruns(options, store, possible_orders, results)
+    if options.as_json:
+        return await _tell_as_json(options, store, results, reruns)
+    return _tell_many(options, results, reruns)
 
 
-def _say_outlooks(plan: Plan, orders: Sequence[Order]) -> None:
-    """Print as JSON what the command would do; the text says it already."""
-    for order in orders if plan.as_json else ():
-        said = {
+def _say_outlooks(options: CommandOptions, orders: Sequence[Order]) -> None:
+    """Print as JSON what the command would do. As text this was printed before."""
+    for order in orders if options.as_json else ():
+        record = {
             "OrderID": order.order_id,
-            "Verb": plan.intent.verb.value,
+            "Verb": options.intent.verb.value,
             "ProcessState": order.process_state.value,
             "Seq": order.seq,
-            "Would": outlook(order, plan.intent),
+            "Would": outlook(order, options.intent),
         }
-        output.say(to_line(said))
+        output.say(to_line(record))
 
 
 async def _tell_as_json(
-    plan: Plan, store: StateStore, ended: Sequence[Ended], outcomes: Mapping[str, Outcome]
+    options: CommandOptions,
+    store: StateStore,
+    results: Sequence[CommandResult],
+    reruns: Mapping[str, Rerun],
 ) -> int:
     """Print what became of each command as one JSON object; return the exit code."""
-    now = {name: one.order for name, one in outcomes.items()}
-    left = [one.asked.order_id for one in ended if one.asked.order_id not in now]
-    now |= {order.order_id: order for order in await finding.load_all(store, left)}
+    now = {name: rerun.order for name, rerun in reruns.items()}
+    missing_ids = [
+        result.command.order_id for result in results if result.command.order_id not in now
+    ]
+    now |= {order.order_id: order for order in await finding.load_all(store, missing_ids)}
     code = 0
-    for one in ended:
-        name, outcome = one.asked.order_id, outcomes.get(one.asked.order_id)
-        problem = outcome.failed if outcome and outcome.failed else None
-        if plan.wait_s is not None and not one.carried_out:
-            problem = commands.why_not_done(one, plan.wait_s)
+    for result in results:
+        name, rerun = result.command.order_id, reruns.get(result.command.order_id)
+        problem = rerun.failure if rerun and rerun.failure else None
+        if options.wait_s is not None and not result.carried_out:
+            problem = commands.why_not_done(result, options.wait_s)
         code = 1 if problem else code
-        said = {
+        record = {
             "OrderID": name,
-            "Verb": plan.intent.verb.value,
-            "Command": one.asked.command_id,
-            "CarriedOut": None if plan.wait_s is None else one.carried_out,
-            "Seq": one.entry.seq if one.entry else None,
+            "Verb": options.intent.verb.value,
+            "Command": result.command.command_id,
+            "CarriedOut": None if options.wait_s is None else result.carried_out,
+            "Seq": result.entry.seq if result.entry else None,
             "ProcessState": now[name].process_state.value if name in now else None,
-            "FailedAgain": outcome is not None and bool(outcome.failed),
+            "FailedAgain": rerun is not None and bool(rerun.failure),
             "Problem": problem,
         }
-        output.say(to_line(said))
+        output.say(to_line(record))
     return code
 
 
-def _announce(plan: Plan, found: list[Order], possible: list[Order], limit: int) -> None:
-    verb = plan.intent.verb.value
-    more = f" (the first {limit:,}: --limit takes more)" if len(found) == limit else ""
-    kinds = finding.grouped(possible, plan.intent.step)
-    output.say(f"{verb} of {output.orders(len(possible))}{more}" + (f": {kinds}" if kinds else ""))
-    for order in possible:
-        failed = ", ".join(finding.fingerprints(order))
-        output.say(output.row(["", f"{order.order_id:<20}", failed or order.process_state.value]))
-    if left := len(found) - len(possible):
-        output.say(f"{verb} is not possible for {output.orders(left)} more: left unchanged")
+def _announce(
+    options: CommandOptions, orders: list[Order], possible_orders: list[Order], limit: int
+) -> None:
+    verb = options.intent.verb.value
+    note = f" (the first {limit:,}: --limit takes more)" if len(orders) == limit else ""
+    kinds = finding.grouped(possible_orders, options.intent.step)
+    output.say(
+        f"{verb} of {output.orders(len(possible_orders))}{note}" + (f": {kinds}" if kinds else "")
+    )
+    for order in possible_orders:
+        fingerprints = ", ".join(finding.fingerprints(order))
+        output.say(
+            output.row(["", f"{order.order_id:<20}", fingerprints or order.process_state.value])
+        )
+    if others := len(orders) - len(possible_orders):
+        output.say(f"{verb} is not possible for {output.orders(others)} more: left unchanged")
 
 
-async def _carry_out(plan: Plan, store: StateStore, asked: list[Asked]) -> list[Ended]:
-    sent = 0
+async def _carry_out(
+    options: CommandOptions, store: StateStore, order_commands: list[OrderCommand]
+) -> list[CommandResult]:
+    sent_count = 0
     try:
-        async with args.open_bus(plan.bus) as bus:
-            for batch in commands.batches(asked):
-                sent += len(batch)
-                before, of = sent - len(batch), len(asked)
-                intent, queues = plan.intent, plan.queues
-                await commands.send(bus, batch, intent, queues, sent_before=before, of=of)
-        if plan.wait_s is None:
-            return [Ended(one) for one in asked]
-        return await commands.wait(store, asked, plan.queues, plan.wait_s)
+        async with args.open_bus(options.bus) as bus:
+            for batch in commands.batches(order_commands):
+                sent_before = sent_count
+                sent_count += len(batch)
+                await commands.send(
+                    bus,
+                    batch,
+                    options.intent,
+                    options.queues,
+                    sent_before=sent_before,
+                    total=len(order_commands),
+                )
+        if options.wait_s is None:
+            return [CommandResult(command) for command in order_commands]
+        return await commands.wait(store, order_commands, options.queues, options.wait_s)
     except asyncio.CancelledError:
         output.complain(
-            f"sas: interrupted: up to {sent:,} of {len(asked):,} commands were sent and will be "
-            "carried out; look with sas list or sas show. To give the command again is safe"
-            if sent
+            f"sas: interrupted: up to {sent_count:,} of {len(order_commands):,} commands were sent "
+            "and will be carried out; look with sas list or sas show. To give the command again is "
+            "safe"
+            if sent_count
             else "sas: interrupted: nothing was sent"
         )
         raise
 
 
-async def _outcomes(
-    plan: Plan, store: StateStore, orders: Sequence[Order], ended: Sequence[Ended]
-) -> dict[str, Outcome]:
-    """Wait for the steps that run again; return what became of them, by order."""
-    if plan.wait_s is None or plan.intent.verb is not Verb.RESUBMIT:
+async def _wait_for_reruns(
+    options: CommandOptions,
+    store: StateStore,
+    orders: Sequence[Order],
+    results: Sequence[CommandResult],
+) -> dict[str, Rerun]:
+    """Wait for the steps that a resubmit runs again; return the orders by their id."""
+    if options.wait_s is None or options.intent.verb is not Verb.RESUBMIT:
         return {}
-    done = {one.asked.order_id for one in ended if one.carried_out}
-    steps = {one.order_id: commands.resubmitted(one, plan.intent) for one in orders}
-    again = {name: numbers for name, numbers in steps.items() if name in done}
-    found = await commands.outcomes(store, again, plan.wait_s)
+    done = {result.command.order_id for result in results if result.carried_out}
+    steps = {order.order_id: commands.resubmitted(order, options.intent) for order in orders}
+    steps_by_order = {name: numbers for name, numbers in steps.items() if name in done}
+    latest = await commands.wait_for_steps(store, steps_by_order, options.wait_s)
     return {
-        name: Outcome(order, commands.failed_again(order, again[name]))
-        for name, order in found.items()
+        name: Rerun(order, commands.failed_again(order, steps_by_order[name]))
+        for name, order in latest.items()
     }
 
 
 async def _tell(
-    plan: Plan, store: StateStore, ended: Ended, outcomes: Mapping[str, Outcome]
+    options: CommandOptions, store: StateStore, result: CommandResult, reruns: Mapping[str, Rerun]
 ) -> int:
     """Print what became of one command; return the exit code."""
-    asked, entry = ended.asked, ended.entry
-    if plan.wait_s is None:
-        output.say(f"sent, as command {asked.command_id}")
+    command, entry = result.command, result.entry
+    if options.wait_s is None:
+        output.say(f"sent, as command {command.command_id}")
         return 0
-    if entry is not None and ended.carried_out:
-        outcome = outcomes.get(asked.order_id)
-        order = outcome.order if outcome else await store.load(asked.order_id)
+    if entry is not None and result.carried_out:
+        rerun = reruns.get(command.order_id)
+        order = rerun.order if rerun else await store.load(command.order_id)
         now = order.process_state.value if order else "gone"
         output.say(one_line(f"done: seq {entry.seq}, {entry.what}; the order is {now}"))
-        if outcome and outcome.failed:
-            output.complain(one_line(f"sas: it failed again: {outcome.failed}"))
-        return 1 if outcome and outcome.failed else 0
-    output.complain(one_line(f"sas: {commands.why_not_done(ended, plan.wait_s)}"))
+        if rerun and rerun.failure:
+            output.complain(one_line(f"sas: it failed again: {rerun.failure}"))
+        return 1 if rerun and rerun.failure else 0
+    output.complain(one_line(f"sas: {commands.why_not_done(result, options.wait_s)}"))
     return 1
 
 
-def _tell_many(plan: Plan, ended: list[Ended], outcomes: Mapping[str, Outcome]) -> int:
+def _tell_many(
+    options: CommandOptions, results: list[CommandResult], reruns: Mapping[str, Rerun]
+) -> int:
     """Print what became of many commands; return the exit code."""
-    if plan.wait_s is None:
-        output.say(f"sent: {len(ended):,}")
+    if options.wait_s is None:
+        output.say(f"sent: {len(results):,}")
         return 0
     troubles = [
-        (one.asked.order_id, commands.why_not_done(one, plan.wait_s))
-        for one in ended
-        if not one.carried_out
+        (result.command.order_id, commands.why_not_done(result, options.wait_s))
+        for result in results
+        if not result.carried_out
     ]
-    count = len(ended) - len(troubles)
-    again = [(name, one.failed) for name, one in outcomes.items() if one.failed]
-    also = f", failed again {len(again):,}" if again else ""
-    output.say(f"sent {len(ended):,}, carried out {count:,}{also}")
-    troubles += [(name, f"failed again: {how}") for name, how in again]
-    for name, why in troubles:
-        output.complain(one_line(f"sas: order {name}: {why}"))
+    count = len(results) - len(troubles)
+    failures = [(name, rerun.failure) for name, rerun in reruns.items() if rerun.failure]
+    suffix = f", failed again {len(failures):,}" if failures else ""
+    output.say(f"sent {len(results):,}, carried out {count:,}{suffix}")
+    troubles += [(name, f"failed again: {failure}") for name, failure in failures]
+    for name, problem in troubles:
+        output.complain(one_line(f"sas: order {name}: {problem}"))
     return 1 if troubles else 0
 
 
@@ -402,7 +442,7 @@ Nothing else changes; sas list shows your name. It does not ask before sending.
 """
 
 VERBS = tuple(
-    args.Verb.with_store(
+    args.Subcommand.with_store(
         verb.value,
         summary,
         description=description,

@@ -29,7 +29,7 @@ from sas.environment import (
     names_a_system,
     service_bus,
 )
-from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
+from sas.operate.errors import NotPossibleError, ServiceUnavailableError, UsageError
 from sas.ports import (
     OperatorBus,
     OtherVersionError,
@@ -44,8 +44,11 @@ REPLY_QUEUE = "SAS_REPLY_QUEUE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verb:
-    """A verb of the command. ``run`` returns the exit code. ``connects``: it needs a system."""
+class Subcommand:
+    """A verb of the command ``sas``. ``run`` returns the exit code.
+
+    ``connects`` says whether the verb works on a system, so that the environment must name one.
+    """
 
     name: str
     summary: str
@@ -59,18 +62,19 @@ class Verb:
         cls,
         name: str,
         summary: str,
+        *,
         description: str,
         add_arguments: Callable[[argparse.ArgumentParser], None],
         prepare: Callable[[argparse.Namespace], Work],
-    ) -> Verb:
+    ) -> Subcommand:
         """Return a verb that needs the state store.
 
         ``prepare`` checks the arguments, before the store is opened, and returns the work.
         """
 
         def run(arguments: argparse.Namespace) -> int:
-            where = read_storage(os.environ)
-            return asyncio.run(_with_store(where, prepare(arguments)))
+            storage = read_storage(os.environ)
+            return asyncio.run(_with_store(storage, prepare(arguments)))
 
         return cls(
             name=name,
@@ -81,14 +85,14 @@ class Verb:
         )
 
 
-async def _with_store(where: Storage, work: Work) -> int:
-    async with open_store(where) as store:
+async def _with_store(storage: Storage, work: Work) -> int:
+    async with open_store(storage) as store:
         return await work(store)
 
 
 @contextmanager
-def found_here(verb: Verb) -> Iterator[None]:
-    """Let the process's environment be that of the system to work on, as long as this lasts.
+def system_environment(verb: Subcommand) -> Iterator[None]:
+    """Give the process the environment of the system to work on, as long as this context lasts.
 
     Raises:
         UsageError: the file of the stack that runs here cannot be used.
@@ -97,17 +101,17 @@ def found_here(verb: Verb) -> Iterator[None]:
         yield
         return
     try:
-        found = here()
+        system = here()
     except StackError as error:
         raise UsageError(str(error)) from None
-    if found.stack and output.columns(sys.stderr):
-        output.complain(f"sas: using {found.stack}")
+    if system.stack and output.columns(sys.stderr):
+        output.complain(f"sas: using {system.stack}")
     before = dict(os.environ)
-    os.environ.update(found.settings)
+    os.environ.update(system.settings)
     try:
         yield
     finally:
-        for name in found.settings.keys() - before.keys():
+        for name in system.settings.keys() - before.keys():
             del os.environ[name]
         os.environ.update(before)
 
@@ -130,7 +134,9 @@ class Storage:
     table: str
 
 
-def number(what: str, least: float, most: float, *, whole: bool = False) -> Callable[[str], float]:
+def number(
+    noun: str, minimum: float, maximum: float, *, whole: bool = False
+) -> Callable[[str], float]:
     """Return the type of an argument that is a number within these bounds."""
 
     def read(text: str) -> float:
@@ -138,18 +144,18 @@ def number(what: str, least: float, most: float, *, whole: bool = False) -> Call
             value = int(text) if whole and text.isascii() and len(text) <= 9 else float(text)
         except ValueError:
             value = float("nan")
-        if not least <= value <= most or (whole and not isinstance(value, int)):
+        if not minimum <= value <= maximum or (whole and not isinstance(value, int)):
             raise argparse.ArgumentTypeError(
-                f"{text[:40]!r}: give {what} from {least:g} to {most:,.0f}"
+                f"{text[:40]!r}: give {noun} from {minimum:g} to {maximum:,.0f}"
             )
         return value
 
     return read
 
 
-def add_json(parser: argparse.ArgumentParser, what: str = "JSON lines instead of text") -> None:
+def add_json(parser: argparse.ArgumentParser, content: str = "JSON lines instead of text") -> None:
     """Add --json."""
-    parser.add_argument("--json", action="store_true", help=f"print {what}")
+    parser.add_argument("--json", action="store_true", help=f"print {content}")
 
 
 def read_storage(env: Mapping[str, str]) -> Storage:
@@ -167,33 +173,33 @@ def read_storage(env: Mapping[str, str]) -> Storage:
 
 
 @asynccontextmanager
-async def open_store(where: Storage) -> AsyncIterator[StateStore]:
-    """Open the state store as long as this lasts.
+async def open_store(storage: Storage) -> AsyncIterator[StateStore]:
+    """Open the state store as long as this context lasts.
 
     Raises:
         UsageError: the connection string cannot be read.
         NotPossibleError: there is no such table.
-        UnavailableError: the account did not answer, then or later.
+        ServiceUnavailableError: the account did not answer, when opened or later.
     """
     # Slow to import (Azure's SDK), and not needed for --help.
     from sas.adapters.tables.store import NoStoreError, connect_existing  # noqa: PLC0415
 
     try:
-        store = await connect_existing(where.endpoint, where.table)
-    except NoStoreError as missing:
-        raise NotPossibleError(str(missing)) from None
-    except (StoreUnavailableError, OtherVersionError, StoreMismatchError) as silent:
-        raise UnavailableError(str(silent)) from None
-    except ValueError as wrong:
+        store = await connect_existing(storage.endpoint, storage.table)
+    except NoStoreError as error:
+        raise NotPossibleError(str(error)) from None
+    except (StoreUnavailableError, OtherVersionError, StoreMismatchError) as error:
+        raise ServiceUnavailableError(str(error)) from None
+    except ValueError as error:
         raise UsageError(
-            f"the storage connection string cannot be read: {str(wrong).rstrip('.')}. It looks "
+            f"the storage connection string cannot be read: {str(error).rstrip('.')}. It looks "
             "like DefaultEndpointsProtocol=https;AccountName=...;AccountKey=...;"
             "EndpointSuffix=core.windows.net"
         ) from None
     try:
         yield store
-    except (StoreUnavailableError, OtherVersionError, StoreMismatchError) as silent:
-        raise UnavailableError(str(silent)) from None
+    except (StoreUnavailableError, OtherVersionError, StoreMismatchError) as error:
+        raise ServiceUnavailableError(str(error)) from None
     finally:
         await store.close()
 
@@ -212,8 +218,8 @@ def read_connection(reply_queue: str | None, env: Mapping[str, str]) -> Connecti
         )
     try:
         queues.check_reply_queue(reply_queue)
-    except ForbiddenReplyQueueError as wrong:
-        raise UsageError(str(wrong)) from None
+    except ForbiddenReplyQueueError as error:
+        raise UsageError(str(error)) from None
     return Connection(
         endpoint=read_bus(env),
         reply_queue=reply_queue,
@@ -232,9 +238,9 @@ def read_bus(env: Mapping[str, str]) -> Endpoint:
     if namespace and "=" in namespace:
         return Endpoint(connection_string=namespace)
     if not namespace:
-        nothing = "no connection:" if names_a_system(env) else f"{NOTHING}; or"
+        prefix = "no connection:" if names_a_system(env) else f"{NOTHING}; or"
         raise UsageError(
-            f"{nothing} set {CONNECTION} to a Service Bus connection string, or "
+            f"{prefix} set {CONNECTION} to a Service Bus connection string, or "
             f"{CONNECTION}__fullyQualifiedNamespace to the namespace's host name"
         )
     if "." not in namespace or "/" in namespace:
@@ -247,7 +253,7 @@ def read_bus(env: Mapping[str, str]) -> Endpoint:
 
 @asynccontextmanager
 async def open_bus_if_any() -> AsyncIterator[OperatorBus | None]:
-    """Open the bus as long as this lasts; None where no namespace is configured.
+    """Open the bus as long as this context lasts; None where no namespace is configured.
 
     Raises:
         UsageError: the connection string cannot be read.
@@ -261,7 +267,7 @@ async def open_bus_if_any() -> AsyncIterator[OperatorBus | None]:
 
 @asynccontextmanager
 async def open_bus(endpoint: Endpoint) -> AsyncIterator[OperatorBus]:
-    """Open the bus as long as this lasts.
+    """Open the bus as long as this context lasts.
 
     Raises:
         UsageError: the connection string cannot be read.
@@ -270,17 +276,17 @@ async def open_bus(endpoint: Endpoint) -> AsyncIterator[OperatorBus]:
 
     try:
         bus = OperatorServiceBus.connect(endpoint)
-    except ValueError as wrong:
-        raise UsageError(unreadable(wrong)) from None
+    except ValueError as error:
+        raise UsageError(unreadable(error)) from None
     try:
         yield bus
     finally:
         await bus.close()
 
 
-def unreadable(wrong: ValueError) -> str:
+def unreadable(error: ValueError) -> str:
     """Say that a Service Bus connection string cannot be read, and how one looks."""
     return (
-        f"the connection string cannot be read: {wrong} It looks like "
+        f"the connection string cannot be read: {error} It looks like "
         "Endpoint=sb://NAME.servicebus.windows.net/;SharedAccessKeyName=...;SharedAccessKey=..."
     )

@@ -13,10 +13,10 @@ from contextlib import AsyncExitStack, suppress
 
 from sas.cli import act, output, workflows
 from sas.cli import arguments as args
-from sas.cli.arguments import Verb
+from sas.cli.arguments import Subcommand
 from sas.codec.record import to_line
 from sas.config import read_payload_codec, read_queues
-from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
+from sas.operate.errors import NotPossibleError, ServiceUnavailableError, UsageError
 from sas.ports import StateStore
 
 PORT = 7474
@@ -59,26 +59,26 @@ async def _serve(arguments: argparse.Namespace) -> int:
     from sas.desk.server import Office, serving  # noqa: PLC0415
 
     by, storage = act.name_of(arguments), args.read_storage(os.environ)
-    known = workflows.load(arguments.app) if arguments.app else None
+    definitions = workflows.load(arguments.app) if arguments.app else None
     endpoint, queues = args.read_bus(os.environ), read_queues(os.environ)
     codec = read_payload_codec(os.environ)
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(args.open_bus(endpoint))
-        store = await _opened(stack, storage)
+        store = await _open_when_there(stack, storage)
         office = Office(
             store=store,
             bus=bus,
             queues=queues,
             by=by,
             where=f"table {storage.table}",
-            workflows=known,
+            workflows=definitions,
             codec=codec,
         )
         try:
             desk = await stack.enter_async_context(serving(office, int(arguments.port)))
-        except OSError as taken:
+        except OSError as error:
             raise UsageError(
-                f"port {arguments.port} cannot be used ({taken.strerror}): give --port 0 for a "
+                f"port {arguments.port} cannot be used ({error.strerror}): give --port 0 for a "
                 "free one"
             ) from None
         link, at_terminal = desk.guard.new_link(), sys.stdin is not None and sys.stdin.isatty()
@@ -101,41 +101,41 @@ async def _serve(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _opened(stack: AsyncExitStack, storage: args.Storage) -> StateStore:
-    """Open the state store, once it is there: a new system has no table before its first order."""
-    said = False
+async def _open_when_there(stack: AsyncExitStack, storage: args.Storage) -> StateStore:
+    """Open the state store once it exists. A new system has no table before its first order."""
+    has_complained = False
     while True:
         try:
             return await stack.enter_async_context(args.open_store(storage))
-        except (NotPossibleError, UnavailableError) as missing:
-            if not said:
-                output.complain(f"{missing}. The desk waits for it.")
-                said = True
+        except (NotPossibleError, ServiceUnavailableError) as error:
+            if not has_complained:
+                output.complain(f"{error}. The desk waits for it.")
+                has_complained = True
             await asyncio.sleep(LOOK_AGAIN_S)
 
 
 async def _until_stopped(new_link: Callable[[], None] | None) -> None:
-    """Wait for Ctrl-C or SIGTERM. At a terminal Enter asks for a new link, and Ctrl-D ends it."""
+    """Wait for Ctrl-C or SIGTERM. At a terminal, Enter asks for a new link and Ctrl-D stops."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         with suppress(NotImplementedError, ValueError, RuntimeError):
             loop.add_signal_handler(number, stopped.set)
 
-    def typed() -> None:
+    def on_input() -> None:
         if new_link is not None and sys.stdin.readline():
             new_link()
         else:
             stopped.set()
 
     if new_link is not None:
-        loop.add_reader(sys.stdin, typed)
+        loop.add_reader(sys.stdin, on_input)
     await stopped.wait()
     if new_link is not None:
         loop.remove_reader(sys.stdin)
 
 
 VERBS = (
-    Verb(
+    Subcommand(
         name="desk",
         summary="start a page that shows orders and acts on them",
         description=DESCRIPTION,

@@ -1,4 +1,4 @@
-"""``sas dlq``: dead letters of every queue, each joined with its order."""
+"""``sas dlq``: show the dead letters of every queue, each with its order, and send them again."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sas.cli import arguments as args
 from sas.cli import inboxes, moving, output, workflows
-from sas.cli.arguments import Verb, Work
+from sas.cli.arguments import Subcommand, Work
 from sas.cli.moving import in_words
-from sas.cli.output import time_of
+from sas.cli.output import Record, time_of
 from sas.codec.record import to_line
 from sas.config import read_queues
 from sas.domain.ids import key_time
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
-from sas.operate import letters, redriving
-from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
-from sas.operate.letters import WHY, WHY_TEXT, Fate, Letter, Verdict
+from sas.operate import finding, letters, redriving
+from sas.operate.errors import NotPossibleError, ServiceUnavailableError, UsageError
+from sas.operate.letters import (
+    DEAD_LETTER_DESCRIPTION,
+    DEAD_LETTER_REASON,
+    DeadLetterFate,
+    Letter,
+    Verdict,
+)
 from sas.ports import BusUnavailableError, OperatorBus, StateStore, UndeliverableError
-
-Record = dict[str, Any]
 
 DLQ = """\
 Work with dead letters: messages that a queue gave up, on dead-letters and in the dead-letter
@@ -51,8 +54,8 @@ queues are those of --app, and of infra/queues.json in this directory; --queue a
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """A dead letter with what became of its order."""
+class DeadLetter:
+    """A dead letter, and the verdict on it by the state of its order."""
 
     letter: Letter
     verdict: Verdict
@@ -64,9 +67,10 @@ class Joined:
 
     def given_up(self) -> str:
         """Return why its queue gave it up."""
-        said = self.letter.peeked.properties
-        why, text = said.get(WHY, "no reason is known"), said.get(WHY_TEXT)
-        return f"{why}: {text}" if text else why
+        properties = self.letter.peeked.properties
+        reason = properties.get(DEAD_LETTER_REASON, "no reason is known")
+        text = properties.get(DEAD_LETTER_DESCRIPTION)
+        return f"{reason}: {text}" if text else reason
 
 
 def _add_dlq(parser: argparse.ArgumentParser) -> None:
@@ -81,151 +85,173 @@ def _add_dlq(parser: argparse.ArgumentParser) -> None:
 
 
 def _dlq(arguments: argparse.Namespace) -> Work:
-    action, since, own = arguments.action, inboxes.since_when(arguments), read_queues(os.environ)
+    action, queues = arguments.action, read_queues(os.environ)
+    since = inboxes.since_when(arguments)
     if action == "list" and arguments.id:
         raise UsageError("list takes no ID: sas dlq explain ID explains one")
     if action == "explain" and len(arguments.id) != 1:
         raise UsageError("give one ID: sas dlq explain ID")
     if action == "redrive" and bool(arguments.id) == arguments.all:
         raise UsageError("give one ID or more, or --all")
-    agents = letters.agents_here(own)
+    agents = letters.agents_here(queues)
     if arguments.app:
         agents |= workflows.load(arguments.app).agents()
     endpoint = args.read_bus(os.environ)
 
     async def run(store: StateStore) -> int:
         async with args.open_bus(endpoint) as bus:
-            paths = letters.dead_letter_paths(own, sorted(agents), arguments.queue)
-            read = await letters.read(bus, paths)
-            if len(read.problems) == len(paths):
-                raise UnavailableError(f"no queue could be read: {read.problems[paths[0]]}")
-            found = sorted(read.letters, key=lambda letter: letter.since)
-            right = [one for one in found if since is None or one.since >= since]
-            joined = await _judged(store, right, own)
+            paths = letters.dead_letter_paths(queues, sorted(agents), arguments.queue)
+            contents = await letters.read(bus, paths)
+            if len(contents.problems) == len(paths):
+                raise ServiceUnavailableError(
+                    f"no queue could be read: {contents.problems[paths[0]]}"
+                )
+            by_age = sorted(contents.letters, key=lambda letter: letter.since)
+            recent = [letter for letter in by_age if since is None or letter.since >= since]
+            dead_letters = await _judge_all(store, recent, queues)
             if action == "redrive":
                 try:
-                    return await _redrive(bus, joined, arguments, own)
-                except (BusUnavailableError, UndeliverableError) as failed:
-                    raise UnavailableError(str(failed)) from None
+                    return await _redrive(bus, dead_letters, arguments, queues)
+                except (BusUnavailableError, UndeliverableError) as error:
+                    raise ServiceUnavailableError(str(error)) from None
         if action == "explain":
-            return _explain(joined, arguments, own)
-        return _list_dlq(joined, read.problems, arguments)
+            return _explain(dead_letters, arguments, queues)
+        return _list_dlq(dead_letters, contents.problems, arguments)
 
     return run
 
 
-async def _judged(store: StateStore, found: Sequence[Letter], own: Queues) -> list[Joined]:
-    gate = asyncio.Semaphore(letters.AT_ONCE)
+async def _judge_all(
+    store: StateStore, candidates: Sequence[Letter], queues: Queues
+) -> list[DeadLetter]:
+    gate = asyncio.Semaphore(finding.LOADS_AT_ONCE)
 
-    async def one(letter: Letter) -> Joined:
+    async def judge(letter: Letter) -> DeadLetter:
         async with gate:
-            return Joined(letter, await letters.judge(store, letter, own))
+            return DeadLetter(letter, await letters.judge(store, letter, queues))
 
-    return list(await asyncio.gather(*map(one, found)))
+    return list(await asyncio.gather(*map(judge, candidates)))
 
 
 def _list_dlq(
-    joined: Sequence[Joined], problems: Mapping[str, str], arguments: argparse.Namespace
+    dead_letters: Sequence[DeadLetter], problems: Mapping[str, str], arguments: argparse.Namespace
 ) -> int:
-    shown = joined[: int(arguments.limit)]
+    page = dead_letters[: int(arguments.limit)]
     if arguments.json:
-        for one in shown:
-            output.say(to_line(_dlq_record(one)))
+        for dead_letter in page:
+            output.say(to_line(_dlq_record(dead_letter)))
     else:
         heading = ("Since", "Queue", "Order", "State", "Fate", "MessageId")
         rows = [
             (
-                time_of(one.letter.since),
-                one.letter.path,
-                one.letter.order_id or "-",
-                one.state,
-                one.verdict.fate.value,
-                one.letter.peeked.message_id,
+                time_of(dead_letter.letter.since),
+                dead_letter.letter.path,
+                dead_letter.letter.order_id or "-",
+                dead_letter.state,
+                dead_letter.verdict.fate.value,
+                dead_letter.letter.peeked.message_id,
             )
-            for one in shown
+            for dead_letter in page
         ]
-        below = [[f"{one.given_up()}; {one.verdict.why}"] for one in shown]
+        below = [[f"{dead_letter.given_up()}; {dead_letter.verdict.why}"] for dead_letter in page]
         for line in output.table(heading, rows, below) if rows else ():
             output.say(line)
-        fates = Counter(one.verdict.fate.value for one in joined)
+        fates = Counter(dead_letter.verdict.fate.value for dead_letter in dead_letters)
         parts = ", ".join(f"{count:,} {name}" for name, count in fates.most_common())
-        said = inboxes.counted(len(joined), "dead letter", "dead letters", len(shown))
-        output.say(f"{said}: {parts}" if parts else said)
+        summary = inboxes.count_text(len(dead_letters), "dead letter", "dead letters", len(page))
+        output.say(f"{summary}: {parts}" if parts else summary)
     for problem in problems.values():
         output.complain(f"sas: {output.one_line(problem)}")
     return 1 if problems else 0
 
 
-def _dlq_record(one: Joined) -> Record:
-    letter = one.letter
+def _dlq_record(dead_letter: DeadLetter) -> Record:
+    letter, order = dead_letter.letter, dead_letter.verdict.order
     return {
         "MessageId": letter.peeked.message_id,
         "Queue": letter.path,
         "Source": letter.source,
         "Since": key_time(letter.since),
-        "GivenUp": one.given_up(),
+        "GivenUp": dead_letter.given_up(),
         "OrderID": letter.order_id,
-        "ProcessState": one.verdict.order.process_state.value if one.verdict.order else None,
-        "Fate": one.verdict.fate.value,
-        "Why": one.verdict.why,
+        "ProcessState": order.process_state.value if order else None,
+        "Fate": dead_letter.verdict.fate.value,
+        "Why": dead_letter.verdict.why,
     }
 
 
-def _explain(joined: Sequence[Joined], arguments: argparse.Namespace, own: Queues) -> int:
+def _explain(
+    dead_letters: Sequence[DeadLetter], arguments: argparse.Namespace, queues: Queues
+) -> int:
     name = arguments.id[0]
-    found = [one for one in joined if one.letter.peeked.message_id == name]
-    if not found:
+    matches = [
+        dead_letter for dead_letter in dead_letters if dead_letter.letter.peeked.message_id == name
+    ]
+    if not matches:
         raise NotPossibleError(f"there is no dead letter {name}: sas dlq list shows all")
-    for one in found:
+    for dead_letter in matches:
         if arguments.json:
-            output.say(to_line(_dlq_record(one) | {"Todo": _todo(one, own)}))
+            output.say(to_line(_dlq_record(dead_letter) | {"Todo": _todo(dead_letter, queues)}))
             continue
-        verdict, letter = one.verdict, one.letter
+        verdict, letter = dead_letter.verdict, dead_letter.letter
         facts = (
             ("message", letter.peeked.message_id),
             ("queue", f"{letter.path}, {time_of(letter.since)}"),
             ("from", letter.source),
-            ("given up", one.given_up()),
-            ("order", f"{letter.order_id or 'none'}, {one.state}"),
+            ("given up", dead_letter.given_up()),
+            ("order", f"{letter.order_id or 'none'}, {dead_letter.state}"),
             ("fate", f"{verdict.fate.value}: {verdict.why}"),
-            ("do", _todo(one, own)),
+            ("do", _todo(dead_letter, queues)),
         )
         for line in output.facts(facts):
             output.say(line)
     return 0
 
 
-def _todo(one: Joined, own: Queues) -> str:
-    letter, name = one.letter, one.letter.peeked.message_id
+def _todo(dead_letter: DeadLetter, queues: Queues) -> str:
+    letter, name = dead_letter.letter, dead_letter.letter.peeked.message_id
     queue = letter.path.removesuffix(DEAD_LETTER_SUBQUEUE)
-    if letter.path == own.dead_letters:
+    if letter.path == queues.dead_letters:
         return "nothing: the function of this queue takes it; check that the function app runs"
-    match one.verdict.fate:
-        case Fate.SAFE:
+    match dead_letter.verdict.fate:
+        case DeadLetterFate.SAFE:
             return f"repair the cause, then `sas dlq redrive {name}`"
-        case Fate.DONE | Fate.GONE:
+        case DeadLetterFate.DONE | DeadLetterFate.GONE:
             return f"nothing; `sas queues remove {queue} --dead-letter --id {name}` removes it"
-        case Fate.UNKNOWN:
+        case DeadLetterFate.UNKNOWN:
             return f"look at it: `sas queues peek {queue} --dead-letter`"
 
 
 async def _redrive(
-    bus: OperatorBus, joined: Sequence[Joined], arguments: argparse.Namespace, own: Queues
+    bus: OperatorBus,
+    dead_letters: Sequence[DeadLetter],
+    arguments: argparse.Namespace,
+    queues: Queues,
 ) -> int:
     ids = set(arguments.id)
-    wanted = [one for one in joined if arguments.all or one.letter.peeked.message_id in ids]
-    missing = ids - {one.letter.peeked.message_id for one in wanted}
-    if missing:
-        named = ", ".join(sorted(missing))
-        raise NotPossibleError(f"there is no dead letter {named}: nothing was sent")
-    moves, left = redriving.redrive_safe([(one.letter, one.verdict) for one in wanted], own)
+    chosen_letters = [
+        dead_letter
+        for dead_letter in dead_letters
+        if arguments.all or dead_letter.letter.peeked.message_id in ids
+    ]
+    missing_ids = ids - {dead_letter.letter.peeked.message_id for dead_letter in chosen_letters}
+    if missing_ids:
+        names = ", ".join(sorted(missing_ids))
+        raise NotPossibleError(f"there is no dead letter {names}: nothing was sent")
+    plans, reasons = redriving.redrive_safe(
+        [(dead_letter.letter, dead_letter.verdict) for dead_letter in chosen_letters], queues
+    )
     return await moving.carry_out(
-        bus, moves, left=left, arguments=arguments, heading=f"resend of {in_words(len(moves))}"
+        bus,
+        plans,
+        reasons=reasons,
+        arguments=arguments,
+        heading=f"resend of {in_words(len(plans))}",
     )
 
 
 VERBS = (
-    Verb.with_store(
+    Subcommand.with_store(
         "dlq",
         "dead letters of every queue, each with its order",
         description=DLQ,

@@ -1,4 +1,4 @@
-"""``sas doctor``: finds what is wrong with this machine or this deployment."""
+"""``sas doctor``: find what is wrong with this machine or this deployment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import partial
 
 from sas.cli import act, output, workflows
 from sas.cli import arguments as args
-from sas.cli.arguments import Verb
+from sas.cli.arguments import Subcommand
 from sas.codec.record import to_line
 from sas.config import SettingError, read_queues
 from sas.domain.queues import Queues
@@ -42,12 +42,12 @@ OK, WRONG, UNKNOWN = "ok", "wrong", "unknown"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check found."""
+class CheckResult:
+    """The result of one check. ``text`` tells what is right, or what to do."""
 
-    what: str
+    check: str
     state: str
-    said: str
+    text: str
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,15 +61,17 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 async def _examine(arguments: argparse.Namespace) -> int:
-    findings: list[Finding] = []
+    results: list[CheckResult] = []
     for check in (partial(_settings, arguments), _table, partial(_queues, arguments)):
-        for one in await check():
-            findings.append(one)
+        for result in await check():
+            results.append(result)
             if arguments.json:
-                output.say(to_line({"Check": one.what, "State": one.state, "Said": one.said}))
+                output.say(
+                    to_line({"Check": result.check, "State": result.state, "Said": result.text})
+                )
             else:
-                output.say(output.row((f"{one.state:<7}", f"{one.what:<26}", one.said)))
-    counts = Counter(one.state for one in findings)
+                output.say(output.row((f"{result.state:<7}", f"{result.check:<26}", result.text)))
+    counts = Counter(result.state for result in results)
     if not arguments.json:
         output.say(", ".join(f"{counts[state]:,} {state}" for state in (OK, WRONG, UNKNOWN)))
     return 1 if counts[WRONG] else 0
@@ -78,19 +80,19 @@ async def _examine(arguments: argparse.Namespace) -> int:
 # -- Settings ---------------------------------------------------------------------------------
 
 
-async def _settings(arguments: argparse.Namespace) -> list[Finding]:
+async def _settings(arguments: argparse.Namespace) -> list[CheckResult]:
     def table() -> str:
-        where = args.read_storage(os.environ)
-        how = "a connection string" if where.endpoint.connection_string else "your sign-in"
-        return f"table {where.table}, with {how}"
+        storage = args.read_storage(os.environ)
+        credential = "a connection string" if storage.endpoint.connection_string else "your sign-in"
+        return f"table {storage.table}, with {credential}"
 
     def bus() -> str:
         endpoint = args.read_bus(os.environ)
         return "a connection string" if endpoint.connection_string else str(endpoint.address)
 
     def queues() -> str:
-        own = read_queues(os.environ)
-        return f"orders come on {own.orders}, commands go to {own.scheduler}"
+        names = read_queues(os.environ)
+        return f"orders come on {names.orders}, commands go to {names.scheduler}"
 
     readers: Mapping[str, Callable[[], str]] = {
         "setting of the table": table,
@@ -98,83 +100,85 @@ async def _settings(arguments: argparse.Namespace) -> list[Finding]:
         "names of the queues": queues,
         "your name in the journal": lambda: act.name_of(arguments),
     }
-    return [_read(what, reader) for what, reader in readers.items()]
+    return [_read(check, reader) for check, reader in readers.items()]
 
 
-def _read(what: str, reader: Callable[[], str]) -> Finding:
+def _read(check: str, reader: Callable[[], str]) -> CheckResult:
     try:
-        return Finding(what, OK, reader())
-    except (CommandError, SettingError) as wrong:
-        return Finding(what, WRONG, str(wrong))
+        return CheckResult(check, OK, reader())
+    except (CommandError, SettingError) as error:
+        return CheckResult(check, WRONG, str(error))
 
 
 # -- The table --------------------------------------------------------------------------------
 
 
-async def _table() -> list[Finding]:
-    what = "reading the table"
+async def _table() -> list[CheckResult]:
+    check = "reading the table"
     try:
-        where = args.read_storage(os.environ)
-        async with args.open_store(where) as store:
+        storage = args.read_storage(os.environ)
+        async with args.open_store(storage) as store:
             in_error = await store.attention(1000)
-    except (CommandError, SettingError, StoreUnavailableError) as wrong:
-        return [Finding(what, WRONG, str(wrong))]
-    more = "+" if len(in_error) >= 1000 else ""
-    return [Finding(what, OK, f"it answers; {len(in_error):,}{more} orders in Error")]
+    except (CommandError, SettingError, StoreUnavailableError) as error:
+        return [CheckResult(check, WRONG, str(error))]
+    plus = "+" if len(in_error) >= 1000 else ""
+    return [CheckResult(check, OK, f"it answers; {len(in_error):,}{plus} orders in Error")]
 
 
 # -- The queues -------------------------------------------------------------------------------
 
 
-def _names(arguments: argparse.Namespace, own: Queues) -> list[str]:
-    agents = letters.agents_here(own)
+def _names(arguments: argparse.Namespace, queues: Queues) -> list[str]:
+    agents = letters.agents_here(queues)
     if arguments.app:
         agents |= workflows.load(arguments.app).agents()
-    return list(dict.fromkeys((*own.own(sorted(agents)), *letters.expected_queues())))
+    return list(dict.fromkeys((*queues.own(sorted(agents)), *letters.expected_queues())))
 
 
-async def _queues(arguments: argparse.Namespace) -> list[Finding]:
+async def _queues(arguments: argparse.Namespace) -> list[CheckResult]:
     try:
-        own = read_queues(os.environ)
-        names = _names(arguments, own)
+        queues = read_queues(os.environ)
+        names = _names(arguments, queues)
         async with args.open_bus_if_any() as bus:
             if bus is None:
                 return []
-            read = await letters.read(bus, names, 1)
-            findings = [_reading(name, read.problems.get(name, "")) for name in names]
-            findings += [await _sending(bus, own.scheduler), await _sending(bus, own.orders)]
-    except (CommandError, SettingError) as wrong:
-        return [Finding("queues", WRONG, str(wrong))]
-    return _shortened(findings)
+            contents = await letters.read(bus, names, 1)
+            results = [_reading(name, contents.problems.get(name, "")) for name in names]
+            results += [await _sending(bus, queues.scheduler), await _sending(bus, queues.orders)]
+    except (CommandError, SettingError) as error:
+        return [CheckResult("queues", WRONG, str(error))]
+    return _shortened(results)
 
 
-def _reading(name: str, problem: str) -> Finding:
+def _reading(name: str, problem: str) -> CheckResult:
     if not problem:
-        return Finding(f"reading {name}", OK, "it answers")
+        return CheckResult(f"reading {name}", OK, "it answers")
     # Operators need to read only a few queues: a right that is missing may be meant.
     state = UNKNOWN if "you need the role" in problem else WRONG
-    return Finding(f"reading {name}", state, problem)
+    return CheckResult(f"reading {name}", state, problem)
 
 
-async def _sending(bus: OperatorBus, queue: str) -> Finding:
-    what = f"sending to {queue}"
+async def _sending(bus: OperatorBus, queue: str) -> CheckResult:
+    check = f"sending to {queue}"
     try:
         await bus.check_sending(queue)
-    except (BusUnavailableError, UndeliverableError) as wrong:
-        return Finding(what, WRONG, f"{wrong} Without it you can look, and not act")
-    return Finding(what, OK, "you may send")
+    except (BusUnavailableError, UndeliverableError) as error:
+        return CheckResult(check, WRONG, f"{error} Without it you can look, and not act")
+    return CheckResult(check, OK, "you may send")
 
 
-def _shortened(findings: list[Finding]) -> list[Finding]:
-    """Return the findings with the queues that can be read as one."""
-    good = [one for one in findings if one.state == OK and one.what.startswith("reading ")]
-    rest = [one for one in findings if one not in good]
-    said = f"{len(good):,} of {len(findings) - 2:,} can be read"
-    return [Finding("queues", OK, said), *rest] if good else rest
+def _shortened(results: list[CheckResult]) -> list[CheckResult]:
+    """Return the results, with one line for all queues that can be read."""
+    readable = [
+        result for result in results if result.state == OK and result.check.startswith("reading ")
+    ]
+    rest = [result for result in results if result not in readable]
+    summary = f"{len(readable):,} of {len(results) - 2:,} can be read"
+    return [CheckResult("queues", OK, summary), *rest] if readable else rest
 
 
 VERBS = (
-    Verb(
+    Subcommand(
         name="doctor",
         summary="check settings, reach and rights",
         description=DESCRIPTION,

@@ -1,4 +1,4 @@
-"""``sas circuits`` and ``sas incidents``: what is wrong with the system, not with one order."""
+"""``sas circuits`` and ``sas incidents``: show faults of the system, which affect many orders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from datetime import datetime
 
 from sas.cli import arguments as args
 from sas.cli import output, workflows
-from sas.cli.arguments import Verb, Work
+from sas.cli.arguments import Subcommand, Work
+from sas.cli.output import Record
 from sas.codec.record import to_line
 from sas.config import read_queues
 from sas.domain.ids import key_time
@@ -22,8 +23,6 @@ from sas.features.incidents.rules import ActiveIncident
 from sas.operate import letters
 from sas.operate.errors import UsageError
 from sas.ports import StateStore
-
-Record = dict[str, object]
 
 # -- sas circuits -----------------------------------------------------------------------------
 
@@ -53,14 +52,14 @@ def _add_circuits(parser: argparse.ArgumentParser) -> None:
 
 
 def _circuits(arguments: argparse.Namespace) -> Work:
-    known = workflows.load(arguments.app).agents() if arguments.app else set()
+    app_agents = workflows.load(arguments.app).agents() if arguments.app else set()
 
     async def show(store: StateStore) -> int:
         shared = await breakers(store).all()
-        names = sorted(arguments.agents or {*known, *shared})
-        _check_agents(names, {*known, *shared, *letters.agents_here(read_queues(os.environ))})
-        found = {name: shared[name].value if name in shared else Breaker() for name in names}
-        records = [_circuit_record(name, one) for name, one in found.items()]
+        names = sorted(arguments.agents or {*app_agents, *shared})
+        _check_agents(names, {*app_agents, *shared, *letters.agents_here(read_queues(os.environ))})
+        circuits = {name: shared[name].value if name in shared else Breaker() for name in names}
+        records = [_circuit_record(name, breaker) for name, breaker in circuits.items()]
         if arguments.json:
             _print_json(records)
         elif not records:
@@ -69,32 +68,36 @@ def _circuits(arguments: argparse.Namespace) -> Work:
             for record in records:
                 record["Why"] = record["Why"] or ("-" if record["Since"] else "never opened")
             _print_table(("Agent", "State", "Since", "Until", "Rounds", "Why"), records)
-            counts = Counter(one.state for one in found.values())
-            output.say(", ".join(f"{counts[s]:,} {s.value}" for s in BreakerState if counts[s]))
+            counts = Counter(breaker.state for breaker in circuits.values())
+            output.say(
+                ", ".join(
+                    f"{counts[state]:,} {state.value}" for state in BreakerState if counts[state]
+                )
+            )
         return 0
 
     return show
 
 
-def _check_agents(names: Sequence[str], known: set[str]) -> None:
-    """Refuse the name of an agent that nothing knows: it may be mistyped."""
-    unknown = [name for name in names if name not in known]
-    if unknown:
+def _check_agents(names: Sequence[str], known_agents: set[str]) -> None:
+    """Refuse the name of an agent that no source knows, because it may be mistyped."""
+    unknown_names = [name for name in names if name not in known_agents]
+    if unknown_names:
         raise UsageError(
-            f"there is no circuit of an agent {unknown[0]!r}: known are "
-            f"{', '.join(sorted(known)) or 'none'}. For one that never opened, give --app"
+            f"there is no circuit of an agent {unknown_names[0]!r}: known are "
+            f"{', '.join(sorted(known_agents)) or 'none'}. For one that never opened, give --app"
         )
 
 
-def _circuit_record(name: str, one: Breaker) -> Record:
+def _circuit_record(name: str, breaker: Breaker) -> Record:
     return {
         "Agent": name,
-        "State": one.state.value,
-        "Since": one.since,
-        "Until": one.until,
-        "Rounds": one.rounds,
-        "Why": one.why,
-        "Prober": one.prober,
+        "State": breaker.state.value,
+        "Since": breaker.since,
+        "Until": breaker.until,
+        "Rounds": breaker.rounds,
+        "Why": breaker.why,
+        "Prober": breaker.prober,
     }
 
 
@@ -125,13 +128,14 @@ def _add_incidents(parser: argparse.ArgumentParser) -> None:
 
 def _incidents(arguments: argparse.Namespace) -> Work:
     async def show(store: StateStore) -> int:
-        found, now = await incidents(store), output.now()
-        records = [_incident_record(one, now) for one in found]
+        incident_list = await incidents(store)
+        now = output.now()
+        records = [_incident_record(incident, now) for incident in incident_list]
         if arguments.json:
             _print_json(records)
         elif records:
             fields = ("Kind", "About", "State", "Since", "LastSeen", "Alerts")
-            _print_table(fields, records, [[one.text] for one in found])
+            _print_table(fields, records, [[incident.text] for incident in incident_list])
         else:
             output.say("no incident is active")
         return 0
@@ -140,23 +144,23 @@ def _incidents(arguments: argparse.Namespace) -> Work:
 
 
 async def incidents(store: StateStore) -> list[ActiveIncident]:
-    """Return every incident that is active, or is over without an alert that says so."""
+    """Return every incident that is active, or that is over but not yet alerted as over."""
     shared = await active_incidents(store).all()
-    return [one.value for one in shared.values() if one.value is not None]
+    return [incident.value for incident in shared.values() if incident.value is not None]
 
 
-def _incident_record(one: ActiveIncident, now: datetime) -> Record:
+def _incident_record(incident: ActiveIncident, now: datetime) -> Record:
     return {
-        "Kind": one.kind.value,
-        "About": one.scope,
-        "State": "over" if rules.is_over(one, now) else "active",
-        "Since": one.since,
-        "LastSeen": one.last_seen,
-        "Alerts": one.alerts_sent,
-        "AlertedAt": one.last_alert_at,
-        "NextAlertAt": rules.next_alert_at(one),
-        "Orders": list(one.orders),
-        "Text": one.text,
+        "Kind": incident.kind.value,
+        "About": incident.scope,
+        "State": "over" if rules.is_over(incident, now) else "active",
+        "Since": incident.since,
+        "LastSeen": incident.last_seen,
+        "Alerts": incident.alerts_sent,
+        "AlertedAt": incident.last_alert_at,
+        "NextAlertAt": rules.next_alert_at(incident),
+        "Orders": list(incident.orders),
+        "Text": incident.text,
     }
 
 
@@ -179,14 +183,14 @@ def _cell(value: object) -> str:
 
 
 VERBS = (
-    Verb.with_store(
+    Subcommand.with_store(
         "circuits",
         "show which remote services are not called, and why",
         description=CIRCUITS,
         add_arguments=_add_circuits,
         prepare=_circuits,
     ),
-    Verb.with_store(
+    Subcommand.with_store(
         "incidents",
         "show what is wrong with the system right now",
         description=INCIDENTS,

@@ -7,20 +7,19 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Any
 
 from sas.cli import arguments as args
 from sas.cli import moving, output, selection
-from sas.cli.arguments import Verb
+from sas.cli.arguments import Subcommand
 from sas.cli.moving import in_words
-from sas.cli.output import time_of
+from sas.cli.output import Record, time_of
 from sas.codec.external import AlertMessage, RejectedMessage
 from sas.codec.record import to_line
 from sas.config import read_queues
 from sas.domain.ids import URGENT_SUFFIX, key_time
 from sas.domain.queues import Queues
 from sas.operate import letters, redriving
-from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
+from sas.operate.errors import NotPossibleError, ServiceUnavailableError, UsageError
 from sas.operate.letters import READ_MAX
 from sas.ports import (
     BusUnavailableError,
@@ -29,21 +28,20 @@ from sas.ports import (
     UndeliverableError,
 )
 
-Record = dict[str, Any]
 OnBus = Callable[[OperatorBus, Queues], Awaitable[int]]
 FOLLOW_S = 2.0
 
 
 def _on_bus(work: OnBus) -> int:
     """Run a verb that needs the bus alone; return the exit code."""
-    own = read_queues(os.environ)
+    queues = read_queues(os.environ)
 
     async def run() -> int:
         async with args.open_bus(args.read_bus(os.environ)) as bus:
             try:
-                return await work(bus, own)
-            except (BusUnavailableError, UndeliverableError) as failed:
-                raise UnavailableError(str(failed)) from None
+                return await work(bus, queues)
+            except (BusUnavailableError, UndeliverableError) as error:
+                raise ServiceUnavailableError(str(error)) from None
 
     return asyncio.run(run())
 
@@ -53,22 +51,24 @@ def since_when(arguments: argparse.Namespace) -> datetime | None:
     return selection.moment(arguments.since) if arguments.since else None
 
 
-def add_choice(parser: argparse.ArgumentParser, what: str) -> None:
+def add_choice(parser: argparse.ArgumentParser, noun: str) -> None:
     """Add --since and --limit."""
     parser.add_argument("--since", metavar="WHEN", help="only since then: 30m, 1h, 2d, or a time")
     parser.add_argument(
         "--limit",
-        type=args.number(what, 1, READ_MAX, whole=True),
+        type=args.number(noun, 1, READ_MAX, whole=True),
         default=50,
         metavar="N",
-        help=f"at most N {what} (default: 50)",
+        help=f"at most N {noun} (default: 50)",
     )
 
 
-def counted(count: int, one: str, many: str, shown: int) -> str:
+def count_text(count: int, singular: str, plural: str, shown_count: int) -> str:
     """Return how many there are, and how many of them are shown."""
-    words = f"no {one}" if not count else f"1 {one}" if count == 1 else f"{count:,} {many}"
-    return words + (f" ({shown:,} shown; --limit shows more)" if shown < count else "")
+    words = (
+        f"no {singular}" if not count else f"1 {singular}" if count == 1 else f"{count:,} {plural}"
+    )
+    return words + (f" ({shown_count:,} shown; --limit shows more)" if shown_count < count else "")
 
 
 # -- sas alerts -------------------------------------------------------------------------------
@@ -95,58 +95,61 @@ def _add_alerts(parser: argparse.ArgumentParser) -> None:
 def _alerts(arguments: argparse.Namespace) -> int:
     since = since_when(arguments)
 
-    async def show(bus: OperatorBus, own: Queues) -> int:
-        found = _alerts_of(await bus.peek(own.alerts, READ_MAX), since)
+    async def show(bus: OperatorBus, queues: Queues) -> int:
+        alerts = _alerts_of(await bus.peek(queues.alerts, READ_MAX), since)
         limit = int(arguments.limit)
         if not arguments.follow:
-            for one in found[::-1][:limit]:
-                _say_alert(*one, as_json=arguments.json)
+            for message, alert in alerts[::-1][:limit]:
+                _say_alert(message, alert, as_json=arguments.json)
             if not arguments.json:
-                output.say(counted(len(found), "alert", "alerts", min(limit, len(found))))
+                output.say(count_text(len(alerts), "alert", "alerts", min(limit, len(alerts))))
             return 0
-        seen: set[tuple[int, str]] = set()
+        shown_ids: set[tuple[int, str]] = set()
         while True:
-            for one in found[-limit:] if not seen else found:
-                if (one[0].sequence, one[0].message_id) not in seen:
-                    _say_alert(*one, as_json=arguments.json)
-            seen |= {(one.sequence, one.message_id) for one, _ in found}
+            for message, alert in alerts[-limit:] if not shown_ids else alerts:
+                if (message.sequence, message.message_id) not in shown_ids:
+                    _say_alert(message, alert, as_json=arguments.json)
+            shown_ids |= {(message.sequence, message.message_id) for message, _ in alerts}
             await asyncio.sleep(FOLLOW_S)
-            found = _alerts_of(await bus.peek(own.alerts, READ_MAX), since)
+            alerts = _alerts_of(await bus.peek(queues.alerts, READ_MAX), since)
 
     return _on_bus(show)
 
 
 def _alerts_of(
-    found: Sequence[Peeked], since: datetime | None
+    messages: Sequence[Peeked], since: datetime | None
 ) -> list[tuple[Peeked, AlertMessage | None]]:
-    """Return the alerts since then, the oldest first."""
-    right = [one for one in found if since is None or one.enqueued_at >= since]
-    return [(one, letters.alert_of(one)) for one in sorted(right, key=lambda one: one.sequence)]
+    """Return the messages since then with their alerts, the oldest first."""
+    recent = [message for message in messages if since is None or message.enqueued_at >= since]
+    return [
+        (message, letters.alert_of(message))
+        for message in sorted(recent, key=lambda message: message.sequence)
+    ]
 
 
-def _say_alert(one: Peeked, alert: AlertMessage | None, *, as_json: bool) -> None:
+def _say_alert(message: Peeked, alert: AlertMessage | None, *, as_json: bool) -> None:
     if as_json:
-        output.say(to_line(_alert_record(one, alert)))
+        output.say(to_line(_alert_record(message, alert)))
         return
     if alert is None:
-        text = one.body.decode(errors="replace")[:200]
-        output.say(output.row((time_of(one.enqueued_at), "not an alert of this version", text)))
+        text = message.body.decode(errors="replace")[:200]
+        output.say(output.row((time_of(message.enqueued_at), "not an alert of this version", text)))
         return
-    about = alert.order_id or alert.scope or "-"
+    subject = alert.order_id or alert.scope or "-"
     kind = f"{alert.kind} ({alert.cleared})" if alert.cleared else alert.kind
-    said = [time_of(one.enqueued_at), kind, about, letters.who_worked(alert), alert.text]
-    said.append(f"`{alert.command}`" if alert.command else "")
-    output.say(output.row([cell for cell in said if cell]))
+    cells = [time_of(message.enqueued_at), kind, subject, letters.who_worked(alert), alert.text]
+    cells.append(f"`{alert.command}`" if alert.command else "")
+    output.say(output.row([cell for cell in cells if cell]))
 
 
-def _alert_record(one: Peeked, alert: AlertMessage | None) -> Record:
+def _alert_record(message: Peeked, alert: AlertMessage | None) -> Record:
     return {
-        "MessageId": one.message_id,
-        "EnqueuedAt": key_time(one.enqueued_at),
+        "MessageId": message.message_id,
+        "EnqueuedAt": key_time(message.enqueued_at),
         "Kind": alert.kind if alert else None,
         "OrderID": alert.order_id if alert else None,
         "Step": alert.step if alert else None,
-        "Text": alert.text if alert else one.body.decode(errors="replace"),
+        "Text": alert.text if alert else message.body.decode(errors="replace"),
         "Scope": alert.scope if alert else None,
         "Agent": alert.agent if alert else None,
         "Attempts": alert.attempts if alert else None,
@@ -202,60 +205,64 @@ def _rejected(arguments: argparse.Namespace) -> int:
     if action == "resend" and bool(arguments.id) == arguments.all:
         raise UsageError("give one ID or more, or --all")
 
-    async def run(bus: OperatorBus, own: Queues) -> int:
-        found = await bus.peek(own.rejected, READ_MAX)
+    async def run(bus: OperatorBus, queues: Queues) -> int:
+        messages = await bus.peek(queues.rejected, READ_MAX)
         if action in {"resend", "remove"}:
-            return await _move(bus, arguments, own, found)
-        parts = [(one, letters.rejected_of(one)) for one in found]
-        said = [(one, part) for one, part in parts if part is None or part.part == 1]
+            return await _move(bus, arguments, queues, messages)
+        parts = [(message, letters.rejected_of(message)) for message in messages]
+        first_parts = [(message, part) for message, part in parts if part is None or part.part == 1]
         if action == "show":
-            return _show_rejected(said, arguments)
-        right = [(one, part) for one, part in said if since is None or one.enqueued_at >= since]
-        return _list_rejected(right[::-1], arguments)
+            return _show_rejected(first_parts, arguments)
+        recent = [
+            (message, part)
+            for message, part in first_parts
+            if since is None or message.enqueued_at >= since
+        ]
+        return _list_rejected(recent[::-1], arguments)
 
     return _on_bus(run)
 
 
 def _list_rejected(
-    found: Sequence[tuple[Peeked, RejectedMessage | None]], arguments: argparse.Namespace
+    pairs: Sequence[tuple[Peeked, RejectedMessage | None]], arguments: argparse.Namespace
 ) -> int:
-    shown = found[: int(arguments.limit)]
+    page = pairs[: int(arguments.limit)]
     if arguments.json:
-        for one, part in shown:
-            output.say(to_line(_rejected_record(one, part, content=False)))
+        for message, part in page:
+            output.say(to_line(_rejected_record(message, part, content=False)))
         return 0
     rows = [
         (
-            time_of(one.enqueued_at),
+            time_of(message.enqueued_at),
             (part.order_id if part else None) or "-",
             part.reason if part else "-",
             part.source_queue if part else "-",
-            one.message_id,
+            message.message_id,
         )
-        for one, part in shown
+        for message, part in page
     ]
-    below = [[part.description if part else "not a rejected message"] for _, part in shown]
+    below = [[part.description if part else "not a rejected message"] for _, part in page]
     if rows:
         for line in output.table(("Since", "Order", "Reason", "Source", "MessageId"), rows, below):
             output.say(line)
-    output.say(counted(len(found), "rejected message", "rejected messages", len(shown)))
+    output.say(count_text(len(pairs), "rejected message", "rejected messages", len(page)))
     return 0
 
 
 def _show_rejected(
-    found: Sequence[tuple[Peeked, RejectedMessage | None]], arguments: argparse.Namespace
+    pairs: Sequence[tuple[Peeked, RejectedMessage | None]], arguments: argparse.Namespace
 ) -> int:
     name = arguments.id[0]
-    own = [pair for pair in found if _is_named(*pair, {name})]
-    if not own:
+    matches = [(message, part) for message, part in pairs if _is_named(message, part, {name})]
+    if not matches:
         raise NotPossibleError(_not_there([name]))
-    one, part = own[-1]
+    message, part = matches[-1]
     if arguments.json:
-        output.say(to_line(_rejected_record(one, part, content=arguments.content)))
+        output.say(to_line(_rejected_record(message, part, content=arguments.content)))
         return 0
-    pairs = [("message", one.message_id), ("since", time_of(one.enqueued_at))]
+    facts = [("message", message.message_id), ("since", time_of(message.enqueued_at))]
     if part is not None:
-        pairs += [
+        facts += [
             ("order", part.order_id or "-"),
             ("reason", f"{part.reason}: {part.description}"),
             ("from", part.source_queue),
@@ -263,11 +270,11 @@ def _show_rejected(
             ("parts", str(part.parts) if part.parts > 1 else ""),
         ]
     if arguments.content:
-        pairs.append(("body", part.body if part else one.body.decode(errors="replace")))
-    again = f"`sas rejected resend {one.message_id}`"
+        facts.append(("body", part.body if part else message.body.decode(errors="replace")))
+    command = f"`sas rejected resend {message.message_id}`"
     todo = "undo or resubmit the order" if part and _is_internal(part) else _CORRECT
-    pairs.append(("next", f"{todo}; if its cause was outside, {again}"))
-    for line in output.facts(pairs):
+    facts.append(("next", f"{todo}; if its cause was outside, {command}"))
+    for line in output.facts(facts):
         output.say(line)
     return 0
 
@@ -276,17 +283,17 @@ _CORRECT = "correct it and submit it again"
 
 
 def _is_internal(part: RejectedMessage) -> bool:
-    """Return whether it is a message between parts of the system: no application can send it."""
+    """Return whether it is a message between parts of the system, which no application sends."""
     queues = read_queues(os.environ)
     queue = part.source_queue.removesuffix(URGENT_SUFFIX)
     fixed = {queues.scheduler, queues.replies, queues.callbacks}
     return queue in fixed or queue.startswith(queues.agent_prefix)
 
 
-def _rejected_record(one: Peeked, part: RejectedMessage | None, *, content: bool) -> Record:
-    said: Record = {
-        "MessageId": one.message_id,
-        "EnqueuedAt": key_time(one.enqueued_at),
+def _rejected_record(message: Peeked, part: RejectedMessage | None, *, content: bool) -> Record:
+    record: Record = {
+        "MessageId": message.message_id,
+        "EnqueuedAt": key_time(message.enqueued_at),
         "OrderID": part.order_id if part else None,
         "CorrelationID": part.correlation_id if part else None,
         "Reason": part.reason if part else None,
@@ -294,12 +301,12 @@ def _rejected_record(one: Peeked, part: RejectedMessage | None, *, content: bool
         "Source": part.source_queue if part else None,
         "Parts": part.parts if part else 1,
     }
-    body = part.body if part else one.body.decode(errors="replace")
-    return said | ({"Body": body} if content else {})
+    body = part.body if part else message.body.decode(errors="replace")
+    return record | ({"Body": body} if content else {})
 
 
-def _is_named(one: Peeked, part: RejectedMessage | None, names: set[str]) -> bool:
-    return one.message_id in names or (part is not None and part.order_id in names)
+def _is_named(message: Peeked, part: RejectedMessage | None, names: set[str]) -> bool:
+    return message.message_id in names or (part is not None and part.order_id in names)
 
 
 def _not_there(names: Sequence[str]) -> str:
@@ -307,36 +314,42 @@ def _not_there(names: Sequence[str]) -> str:
 
 
 async def _move(
-    bus: OperatorBus, arguments: argparse.Namespace, own: Queues, found: Sequence[Peeked]
+    bus: OperatorBus, arguments: argparse.Namespace, queues: Queues, messages: Sequence[Peeked]
 ) -> int:
     """Send messages again, or remove them."""
-    parts = [(one, letters.rejected_of(one)) for one in found]
-    ids = [one.message_id for one, part in parts if _is_named(one, part, set(arguments.id))]
-    known = {name for one, part in parts for name in (one.message_id, part and part.order_id)}
-    missing = [name for name in arguments.id if name not in known]
-    if missing:
-        raise NotPossibleError(f"{_not_there(missing)}: nothing was changed")
+    parts = [(message, letters.rejected_of(message)) for message in messages]
+    names = set(arguments.id)
+    ids = [message.message_id for message, part in parts if _is_named(message, part, names)]
+    known_ids = {
+        name for message, part in parts for name in (message.message_id, part and part.order_id)
+    }
+    missing_ids = [name for name in arguments.id if name not in known_ids]
+    if missing_ids:
+        raise NotPossibleError(f"{_not_there(missing_ids)}: nothing was changed")
     if arguments.action == "remove":
-        moves, left = redriving.removal(found, own.rejected, ids, own)
-        heading = f"removal of {in_words(len(moves))} from {own.rejected}"
+        plans, reasons = redriving.removal(messages, queues.rejected, ids, queues)
+        heading = f"removal of {in_words(len(plans))} from {queues.rejected}"
     else:
-        chosen = None if arguments.all else ids
-        moves, left = redriving.redrive(
-            found, own.rejected, ids=chosen, queues=own, to=arguments.to
+        plans, reasons = redriving.redrive(
+            messages,
+            queues.rejected,
+            ids=None if arguments.all else ids,
+            queues=queues,
+            to=arguments.to,
         )
-        heading = f"resend of {in_words(len(moves))}"
-    return await moving.carry_out(bus, moves, left=left, arguments=arguments, heading=heading)
+        heading = f"resend of {in_words(len(plans))}"
+    return await moving.carry_out(bus, plans, reasons=reasons, arguments=arguments, heading=heading)
 
 
 VERBS = (
-    Verb(
+    Subcommand(
         name="alerts",
         summary="show the alerts that the system sent",
         description=ALERTS,
         add_arguments=_add_alerts,
         run=_alerts,
     ),
-    Verb(
+    Subcommand(
         name="rejected",
         summary="messages that could not be used: list, show, send again, remove",
         description=REJECTED,

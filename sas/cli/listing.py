@@ -12,12 +12,12 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from sas.cli import arguments as args
 from sas.cli import health, look, output, selection
-from sas.cli.arguments import Verb, Work
-from sas.cli.output import time_of
+from sas.cli.arguments import Subcommand, Work
+from sas.cli.output import Record, time_of
 from sas.codec.record import record_of, to_line
 from sas.config import read_queues
 from sas.domain.ids import key_time, parse_key_time
@@ -25,10 +25,8 @@ from sas.domain.order import Order, OrderState
 from sas.features.claim_check import ClaimCheck
 from sas.operate import finding, letters
 from sas.operate.errors import NotPossibleError, UsageError
-from sas.operate.finding import STATES, Wanted, is_failed
+from sas.operate.finding import QUERY_STATES, OrderQuery, is_failed
 from sas.ports import StateStore, Summary
-
-Record = dict[str, Any]
 
 # -- sas list ---------------------------------------------------------------------------------
 
@@ -51,101 +49,99 @@ them all (sas resubmit --state error --fingerprint STEP/CODE).
 
 
 def _add_list(parser: argparse.ArgumentParser) -> None:
-    selection.add_arguments(parser, STATES, default="error", limit=50)
+    selection.add_arguments(parser, QUERY_STATES, default="error", limit=50)
     args.add_json(parser)
 
 
 def _list(arguments: argparse.Namespace) -> Work:
-    wanted = selection.read(arguments) or Wanted(state="error")
-    if wanted.state in {"error", "running"}:
-        return partial(_list_loaded, wanted=wanted, as_json=arguments.json)
-    return partial(_list_finished, arguments, wanted)
+    query = selection.read(arguments) or OrderQuery(state="error")
+    if query.state in {"error", "running"}:
+        return partial(_list_loaded, query=query, as_json=arguments.json)
+    return partial(_list_finished, arguments, query)
 
 
-async def _list_loaded(store: StateStore, wanted: Wanted, *, as_json: bool) -> int:
-    found, failures = 0, Counter[str]()
-    async for order in finding.each(store, wanted):
-        found += 1
+async def _list_loaded(store: StateStore, query: OrderQuery, *, as_json: bool) -> int:
+    count, failures = 0, Counter[str]()
+    async for order in finding.each(store, query):
+        count += 1
         failures.update(finding.fingerprints(order))
-        if found == 1 and not as_json:
+        if count == 1 and not as_json:
             output.say(_heading("Why"))
         record = record_of(order, (), content=False)
         output.say(to_line(record) if as_json else _list_line(order))
     if as_json:
         return 0
-    what = "in Error" if wanted.state == "error" else "under way"
-    _list_end(f"{output.orders(found)} {what}", finding.in_words(failures), found, wanted.limit)
-    await _check_workflow(store, wanted, found)
+    condition = "in Error" if query.state == "error" else "under way"
+    _list_end(f"{output.orders(count)} {condition}", finding.in_words(failures), count, query.limit)
+    await _check_workflow(store, query, count)
     if active := await health.incidents(store):
-        kinds = ", ".join(sorted({one.kind.value for one in active}))
+        kinds = ", ".join(sorted({incident.kind.value for incident in active}))
         output.say(f"incidents of the system: {kinds}; see `sas incidents`")
     return 0
 
 
-async def _list_finished(arguments: argparse.Namespace, wanted: Wanted, store: StateStore) -> int:
-    found = [(one.at, _finished_record(one)) for one in await _finished_in_store(store, wanted)]
+async def _list_finished(
+    arguments: argparse.Namespace, query: OrderQuery, store: StateStore
+) -> int:
+    summaries = await finding.newest_finished(store, query, output.now())
+    rows = [(summary.at, _finished_record(summary)) for summary in summaries]
     problem = ""
-    if wanted.state == "rejected" and wanted.workflow is None:
-        parts, problem = await _rejected_in_queue(wanted)
-        known = {record["OrderID"] for _, record in found}
-        found += [(at, record) for at, record in parts if record["OrderID"] not in known]
-        found = sorted(found, key=lambda one: one[0], reverse=True)[: wanted.limit]
-    if found and not arguments.json:
+    if query.state == "rejected" and query.workflow is None:
+        parts, problem = await _rejected_in_queue(query)
+        known_ids = {record["OrderID"] for _, record in rows}
+        rows += [(at, record) for at, record in parts if record["OrderID"] not in known_ids]
+        rows = sorted(rows, key=lambda row: row[0], reverse=True)[: query.limit]
+    if rows and not arguments.json:
         output.say(_heading("Why"))
-    for at, record in found:
+    for at, record in rows:
         output.say(to_line(record) if arguments.json else _finished_line(at, record))
     if not arguments.json:
-        states = finding.in_words(Counter(str(record["ProcessState"]) for _, record in found))
-        _list_end(f"{output.orders(len(found))} finished", states, len(found), wanted.limit)
-        await _check_workflow(store, wanted, len(found))
+        states = finding.in_words(Counter(str(record["ProcessState"]) for _, record in rows))
+        _list_end(f"{output.orders(len(rows))} finished", states, len(rows), query.limit)
+        await _check_workflow(store, query, len(rows))
     if problem:
         output.complain(f"sas: {output.one_line(problem)}")
     return 1 if problem else 0
 
 
-async def _finished_in_store(store: StateStore, wanted: Wanted) -> list[Summary]:
-    return await finding.newest_finished(store, wanted, output.now())
-
-
 async def _rejected_in_queue(
-    wanted: Wanted,
+    query: OrderQuery,
 ) -> tuple[list[tuple[datetime, Record]], str]:
-    """Return the rejected orders on their queue, or why it was not read."""
+    """Return the rejected orders on their queue, and why the queue could not be read, if so."""
     async with args.open_bus_if_any() as bus:
         queues = read_queues(os.environ)
         if bus is None:
             return [], (
                 f"no Service Bus namespace is configured: orders on {queues.rejected} are not shown"
             )
-        read = await letters.read(bus, [queues.rejected])
-    parts = (part for _, part in letters.rejected_orders(read.letters))
-    found = [(parse_key_time(part.at), look.rejected_record(part)) for part in parts]
-    first = wanted.since
+        contents = await letters.read(bus, [queues.rejected])
+    parts = (part for _, part in letters.rejected_orders(contents.letters))
+    rows = [(parse_key_time(part.at), look.rejected_record(part)) for part in parts]
+    since = query.since
     return (
-        [one for one in found if first is None or one[0] >= first],
-        read.problems.get(queues.rejected, ""),
+        [row for row in rows if since is None or row[0] >= since],
+        contents.problems.get(queues.rejected, ""),
     )
 
 
-async def _check_workflow(store: StateStore, wanted: Wanted, found: int) -> None:
-    """Say that a workflow is unknown: its name may be mistyped.
+async def _check_workflow(store: StateStore, query: OrderQuery, count: int) -> None:
+    """Refuse a workflow that never ran here, because its name may be mistyped.
 
     Raises:
         NotPossibleError: nothing was found, and the table remembers other workflows only.
     """
-    if found or wanted.workflow is None:
+    if count or query.workflow is None:
         return
     values = await store.shared_values("workflow-")
-    known = {name.removeprefix("workflow-").rpartition("-")[0] for name in values}
-    if known and wanted.workflow not in known:
-        raise NotPossibleError(
-            f"no workflow {wanted.workflow!r} ever ran here: known are {', '.join(sorted(known))}"
-        )
+    known_names = {name.removeprefix("workflow-").rpartition("-")[0] for name in values}
+    if known_names and query.workflow not in known_names:
+        names = ", ".join(sorted(known_names))
+        raise NotPossibleError(f"no workflow {query.workflow!r} ever ran here: known are {names}")
 
 
-def _list_end(said: str, parts: str, found: int, limit: int) -> None:
-    more = f" (the first {limit:,}; --limit shows more)" if found == limit else ""
-    output.say((f"{said}: {parts}" if parts else said) + more)
+def _list_end(title: str, parts: str, count: int, limit: int) -> None:
+    suffix = f" (the first {limit:,}; --limit shows more)" if count == limit else ""
+    output.say((f"{title}: {parts}" if parts else title) + suffix)
 
 
 def _heading(last: str) -> str:
@@ -164,8 +160,8 @@ def _list_line(order: Order) -> str:
         for step in order.steps
         if step.error and is_failed(step)
     ]
-    if doing := finding.doing(order):
-        parts.append(doing)
+    if open_steps := finding.doing(order):
+        parts.append(open_steps)
     if order.undone_because:
         parts.append(f"(undone: {order.undone_because})")
     if order.acknowledged_by:
@@ -176,25 +172,25 @@ def _list_line(order: Order) -> str:
 def _finished_line(at: datetime, record: Record) -> str:
     name, workflow = record["OrderID"], record.get("Workflow") or "-"
     parts = [f"{time_of(at):<20}", f"{name:<20}", f"{workflow:<18}", str(record["ProcessState"])]
-    if said := record.get("Description"):
-        parts.append(f"{record['Reason']}: {said}")
-    if because := record.get("UndoneBecause"):
-        parts.append(str(because))
+    if description := record.get("Description"):
+        parts.append(f"{record['Reason']}: {description}")
+    if reason := record.get("UndoneBecause"):
+        parts.append(str(reason))
     return output.row(_whole(parts))
 
 
 def _whole(parts: Sequence[str]) -> list[str]:
-    """Return the cells of a line, with all that is said of the order as the last."""
+    """Return the cells of a line. All texts about the order are together in the last cell."""
     return [*parts[:4], "  ".join(parts[4:])] if len(parts) > 4 else list(parts)
 
 
-def _finished_record(one: Summary) -> Record:
+def _finished_record(summary: Summary) -> Record:
     return {
-        "OrderID": one.order_id,
-        "ProcessState": one.process_state.value,
-        "StoppedAt": key_time(one.at),
-        "Workflow": one.workflow,
-        "UndoneBecause": one.undone_because,
+        "OrderID": summary.order_id,
+        "ProcessState": summary.process_state.value,
+        "StoppedAt": key_time(summary.at),
+        "Workflow": summary.workflow,
+        "UndoneBecause": summary.undone_because,
     }
 
 
@@ -228,10 +224,12 @@ def _export(arguments: argparse.Namespace) -> Work:
         count = 0
         with _writing(arguments.file) as file:
             async for orders in _finished(store, until):
-                lines = await asyncio.gather(*(_export_line(store, one, until) for one in orders))
-                found = [line for line in lines if line is not None]
-                file.writelines(f"{line}\n" for line in found)
-                count += len(found)
+                lines = await asyncio.gather(
+                    *(_export_line(store, order, until) for order in orders)
+                )
+                records = [line for line in lines if line is not None]
+                file.writelines(f"{line}\n" for line in records)
+                count += len(records)
         if arguments.json and arguments.file != "-":
             output.say(to_line({"Exported": count, "File": arguments.file}))
         else:
@@ -255,12 +253,12 @@ async def _export_line(store: StateStore, order: Order, until: datetime) -> str 
 
 
 async def _finished(store: StateStore, until: datetime) -> AsyncIterator[Sequence[Order]]:
-    """Yield finished orders, a few at a time: their content is read at once."""
+    """Yield finished orders, a few at a time, because their contents are read in parallel."""
     async for batch in finding.summaries(store, in_error=False, until=until):
-        ids = [one.order_id for one in batch]
-        for start in range(0, len(ids), finding.CONCURRENT):
-            loaded = await finding.load_all(store, ids[start : start + finding.CONCURRENT])
-            yield [order for order in loaded if _ended(order, until)]
+        ids = [summary.order_id for summary in batch]
+        for start in range(0, len(ids), finding.LOADS_AT_ONCE):
+            batch_orders = await finding.load_all(store, ids[start : start + finding.LOADS_AT_ONCE])
+            yield [order for order in batch_orders if _ended(order, until)]
 
 
 def _ended(order: Order, until: datetime) -> bool:
@@ -270,7 +268,7 @@ def _ended(order: Order, until: datetime) -> bool:
 
 @contextmanager
 def _writing(name: str) -> Iterator[TextIO]:
-    """Open a file to write. It gets its name when it is complete."""
+    """Open a file to write. It gets its name only when it is complete."""
     if name == "-":
         with output.written():
             yield sys.stdout
@@ -283,27 +281,27 @@ def _writing(name: str) -> Iterator[TextIO]:
             file.flush()
             os.fsync(file.fileno())
         part.replace(name)
-    except OSError as wrong:
-        raise UsageError(f"cannot write {name}: {wrong.strerror}") from None
+    except OSError as error:
+        raise UsageError(f"cannot write {name}: {error.strerror}") from None
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
 
 
 def _for_owner(path: str, flags: int) -> int:
-    """Open a file that only its owner can read: the content may be personal."""
+    """Open a file that only its owner can read, because the content may be personal."""
     return os.open(path, flags, 0o600)
 
 
 VERBS = (
-    Verb.with_store(
+    Subcommand.with_store(
         "list",
         "list orders in Error (or under way, or finished)",
         description=LIST,
         add_arguments=_add_list,
         prepare=_list,
     ),
-    Verb.with_store(
+    Subcommand.with_store(
         "export",
         "write finished orders to a file",
         description=EXPORT,

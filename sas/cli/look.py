@@ -1,4 +1,4 @@
-"""``sas show``: what became of one order."""
+"""``sas show``: show what became of one order."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import argparse
 import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from sas.cli import arguments as args
 from sas.cli import output
-from sas.cli.arguments import Verb, Work
-from sas.cli.output import one_line, time_of
+from sas.cli.arguments import Subcommand, Work
+from sas.cli.output import Record, one_line, time_of
 from sas.codec.external import RejectedMessage
 from sas.codec.payloads import decode_order
 from sas.codec.record import record_of, to_line
@@ -26,12 +25,10 @@ from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
 from sas.domain.queues import Queues
 from sas.features.claim_check import ClaimCheck
 from sas.operate import finding, letters
-from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
+from sas.operate.errors import NotPossibleError, ServiceUnavailableError, UsageError
 from sas.operate.finding import is_failed
 from sas.operate.why import Fold, change, folded, sent, spelled
 from sas.ports import MessageBus, StateStore
-
-Record = dict[str, Any]
 
 SHOW = """\
 Show one order: its state, its steps with their errors and undos, its journal (when, what, by whom,
@@ -42,7 +39,7 @@ one row with their count; --json has them all.
   sas show 10248 --last 5
   sas show 10248 --json --content
 """
-FIELDS = ("Step", "ProcessState", "FailureCount", "LockedBy", "CompleteBy", "Undo")
+STEP_COLUMNS = ("Step", "ProcessState", "FailureCount", "LockedBy", "CompleteBy", "Undo")
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
@@ -86,11 +83,11 @@ def _show(arguments: argparse.Namespace) -> Work:
 
 
 async def _load(arguments: argparse.Namespace, store: StateStore) -> Order | None:
-    """Return the order; None if it was rejected by submission, and that was shown.
+    """Return the order. If submission rejected it, show that and return None.
 
     Raises:
         UsageError, NotPossibleError: no order can have this id, or none has it.
-        UnavailableError: whether it was rejected cannot be read.
+        ServiceUnavailableError: the queue that would tell whether it was rejected cannot be read.
     """
     order_id: str = arguments.order_id
     try:
@@ -119,23 +116,24 @@ async def _load(arguments: argparse.Namespace, store: StateStore) -> Order | Non
 def page(
     order: Order, journal: Sequence[JournalEntry], now: datetime, last: int = 0
 ) -> Iterator[str]:
-    """Yield the lines of one order's page, with the last rows of its journal (0: with all).
+    """Yield the lines of one order's page, with the ``last`` rows of its journal (0: with all).
 
-    Many rows of waiting are one row with their count.
+    A long run of waiting is shown as one row with the number of its rows.
     """
     yield from _head(order)
     yield ""
     yield from output.table(
-        FIELDS, [_row(step) for step in order.steps], [_below(step) for step in order.steps]
+        STEP_COLUMNS, [_row(step) for step in order.steps], [_below(step) for step in order.steps]
     )
     yield ""
     if journal and journal[0].seq > 1:
         yield f"(journal rows 1 to {journal[0].seq - 1} were removed)"
     folds = folded(journal)
-    shown = folds[-last:] if last else folds
-    if len(shown) < len(folds):
-        yield f"(the last {len(shown):,} of {len(folds):,} rows; without --last all are shown)"
-    for fold in shown:
+    shown_folds = folds[-last:] if last else folds
+    if len(shown_folds) < len(folds):
+        count, total = len(shown_folds), len(folds)
+        yield f"(the last {count:,} of {total:,} rows; without --last all are shown)"
+    for fold in shown_folds:
         yield from _run(fold) if fold.is_run else _entry(order, fold.entries[0])
     yield ""
     yield "next: " + one_line(advice(order, now))
@@ -158,9 +156,9 @@ def advice(order: Order, now: datetime) -> str:
 
 
 def _after_failure(order: Order) -> str:
-    failed = next(step for step in order.steps if is_failed(step))
-    name, step = order.order_id, failed.name
-    if failed.undo_failed:
+    failed_step = next(step for step in order.steps if is_failed(step))
+    name, step = order.order_id, failed_step.name
+    if failed_step.undo_failed:
         return (
             f"the undo of {step} failed: repair what its error says, then "
             f"`sas resubmit {name}` tries the undo again, or `sas skip {name} --step {step}` "
@@ -177,7 +175,7 @@ def _while_under_way(order: Order, now: datetime) -> str:
     open_steps = [step for step in order.steps if step.complete_by is not None]
     if not open_steps:
         return "no step is open: report this as a bug, with this page."
-    step = min(open_steps, key=lambda one: one.complete_by or now)
+    step = min(open_steps, key=lambda step: step.complete_by or now)
     by = output.phrase("by", step.complete_by)
     if step.complete_by is not None and step.complete_by < now:
         due = f"due {time_of(step.complete_by)}"
@@ -186,9 +184,9 @@ def _while_under_way(order: Order, now: datetime) -> str:
             "longer than a minute, check that the function app runs."
         )
     if step.resting:
-        then = "undone" if step.direction is Direction.UNDO else "tried again"
+        action = "undone" if step.direction is Direction.UNDO else "tried again"
         until = output.phrase("until", step.complete_by)
-        return f"nothing to do: {step.name} rests {until}, then it is {then}."
+        return f"nothing to do: {step.name} rests {until}, then it is {action}."
     if step.dispatched:
         return f"nothing to do: {step.name} is with its agent, to be done {by}."
     return f"nothing to do: {step.name} is ready; a scheduler claims it {by}."
@@ -203,8 +201,10 @@ def _head(order: Order) -> Iterator[str]:
     yield f"  LockedBy      {one_line(order.locked_by or '-')}"
     yield f"  CompleteBy    {time_of(order.complete_by)}"
     yield f"  FailureCount  {order.failure_count}"
-    own = f"correlation {details.correlation_id}" if details.correlation_id else "no correlation id"
-    yield one_line(f"  answers to    {details.reply_queue}, {own}")
+    correlation = (
+        f"correlation {details.correlation_id}" if details.correlation_id else "no correlation id"
+    )
+    yield one_line(f"  answers to    {details.reply_queue}, {correlation}")
     if order.stopped_at is not None:
         yield f"  stopped       {time_of(order.stopped_at)}"
     if order.deadline is not None:
@@ -228,35 +228,35 @@ def _row(step: StepRecord) -> tuple[str, ...]:
 
 def _below(step: StepRecord) -> list[str]:
     """Return the lines below a step: its error, when it is tried again, its agent, progress."""
-    said = [f"{step.error.code}: {step.error.message}"] if step.error else []
+    lines = [f"{step.error.code}: {step.error.message}"] if step.error else []
     last, ended = step.last_error, {StepState.PROCESSED, StepState.COMPENSATED}
     if last is not None and step.process_state not in ended:
-        where = f"epoch {last.epoch}, attempt {last.attempt}, {time_of(last.at)}"
-        said.append(f"last error ({where}): {last.kind}: {last.message}")
+        attempt = f"epoch {last.epoch}, attempt {last.attempt}, {time_of(last.at)}"
+        lines.append(f"last error ({attempt}): {last.kind}: {last.message}")
     if step.resting:
-        then = "undone" if step.direction is Direction.UNDO else "tried again"
-        said.append(f"resting {output.phrase('until', step.complete_by)}, then it is {then}")
+        action = "undone" if step.direction is Direction.UNDO else "tried again"
+        lines.append(f"resting {output.phrase('until', step.complete_by)}, then it is {action}")
     if step.call.route:
-        said.append(f"with agent number {step.call.route + 1} of the step")
-    return [*said, step.note] if step.note else said
+        lines.append(f"with agent number {step.call.route + 1} of the step")
+    return [*lines, step.note] if step.note else lines
 
 
 def _entry(order: Order, entry: JournalEntry) -> Iterator[str]:
-    why = f": {entry.reason}" if entry.reason else ""
-    said = [f"{entry.seq:>4}", _exactly(entry.at), f"{entry.what:<16} by {entry.by}{why}"]
+    reason = f": {entry.reason}" if entry.reason else ""
+    cells = [f"{entry.seq:>4}", _exactly(entry.at), f"{entry.what:<16} by {entry.by}{reason}"]
     if entry.changes:
-        said.append(", ".join(change(order, one) for one in entry.changes))
-    yield output.row(said)
+        cells.append(", ".join(change(order, step_change) for step_change in entry.changes))
+    yield output.row(cells)
     for message in entry.messages:
         yield one_line(f"        -> {_sent(order, message)}")
 
 
 def _run(fold: Fold) -> Iterator[str]:
-    """Yield the one row for many rows of waiting."""
-    first, last = fold.entries[0], fold.entries[-1]
-    took = f"to {last.seq}, over {spelled(last.at - first.at)}"
+    """Yield the one row that stands for a long run of waiting."""
+    first_entry, last_entry = fold.entries[0], fold.entries[-1]
+    extent = f"to {last_entry.seq}, over {spelled(last_entry.at - first_entry.at)}"
     count = f"{len(fold.entries):,} rows: {fold.words}"
-    yield output.row((f"{first.seq:>4}", _exactly(first.at), count, took))
+    yield output.row((f"{first_entry.seq:>4}", _exactly(first_entry.at), count, extent))
 
 
 def _exactly(at: datetime) -> str:
@@ -277,22 +277,22 @@ async def rejected_part(
     """Return the newest rejected message of an order, if one lies on ``orders-rejected``.
 
     Raises:
-        UnavailableError: the queue cannot be read.
+        ServiceUnavailableError: the queue cannot be read.
     """
     if bus is None:
         return None
-    found = await letters.read(bus, [queues.rejected])
-    if found.problems:
-        raise UnavailableError(
+    contents = await letters.read(bus, [queues.rejected])
+    if contents.problems:
+        raise ServiceUnavailableError(
             f"there is no order {order_id!r} in the table, and whether it was rejected is not "
-            f"known: {found.problems[queues.rejected]}"
+            f"known: {contents.problems[queues.rejected]}"
         )
-    parts = letters.rejected_orders(found.letters)
+    parts = letters.rejected_orders(contents.letters)
     return next((part for _, part in parts if part.order_id == order_id), None)
 
 
 def rejected_record(part: RejectedMessage) -> Record:
-    """Return a rejected order as one JSON object. Its body may be personal, and is left out."""
+    """Return a rejected order as one JSON object, without its body, which may be personal."""
     return {
         "OrderID": part.order_id,
         "ProcessState": OrderState.REJECTED.value,
@@ -306,7 +306,7 @@ def rejected_record(part: RejectedMessage) -> Record:
 
 
 VERBS = (
-    Verb.with_store(
+    Subcommand.with_store(
         "show",
         "show one order: steps, journal, what to do next",
         description=SHOW,

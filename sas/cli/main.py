@@ -36,13 +36,13 @@ from sas.cli import (
     why,
     workflows,
 )
-from sas.cli.arguments import Verb, found_here
+from sas.cli.arguments import Subcommand, system_environment
 from sas.cli.output import INTERRUPTED, OutputError
 from sas.config import SettingError
 from sas.distribution import lacking, version
 from sas.operate.errors import UNAVAILABLE, USAGE, CommandError, UsageError
 
-VERBS: Sequence[Verb] = (
+VERBS: Sequence[Subcommand] = (
     *(*submit.VERBS, *listing.VERBS, *look.VERBS, *why.VERBS, *act.VERBS),
     *(*watch.VERBS, *doctor.VERBS, *health.VERBS, *inboxes.VERBS, *dlq.VERBS, *queues.VERBS),
     *(*workflows.VERBS, *sim.VERBS, *desk.VERBS, *new.VERBS),
@@ -55,7 +55,7 @@ exit codes:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    # The command reports errors in its own sentences: the SDK's log would repeat them on stderr.
+    # The command reports errors in its own sentences. The SDK's log would repeat them on stderr.
     logging.getLogger("azure").addHandler(logging.NullHandler())
     _prepare_output()
     try:
@@ -65,37 +65,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.verb is None:
             parser.print_help()
             return 0
-        verb: Verb = arguments.verb
-        with found_here(verb):
-            code = _ran(verb, arguments)
+        verb: Subcommand = arguments.verb
+        with system_environment(verb):
+            code = _run(verb, arguments)
         sys.stdout.flush()
-    except CommandError as wrong:
-        print(f"sas: {wrong}", file=sys.stderr)  # noqa: T201  # a command prints
-        if isinstance(wrong, OutputError):
+    except CommandError as error:
+        print(f"sas: {error}", file=sys.stderr)  # noqa: T201  # a command prints
+        if isinstance(error, OutputError):
             _stop_output()
-        return wrong.exit_code
-    except SettingError as wrong:
-        print(f"sas: {wrong}", file=sys.stderr)  # noqa: T201  # a command prints
+        return error.exit_code
+    except SettingError as error:
+        print(f"sas: {error}", file=sys.stderr)  # noqa: T201  # a command prints
         return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of the output has gone (head, a pager).
+        # The reader of the output, such as head or a pager, has ended.
         _stop_output()
         return 1
     return code
 
 
-def _ran(verb: Verb, arguments: argparse.Namespace) -> int:
-    """Run a verb; a missing package is an error of usage that says which extra to install."""
+def _run(verb: Subcommand, arguments: argparse.Namespace) -> int:
+    """Run a verb. A missing package is an error of usage that says which extra to install."""
     try:
         return verb.run(arguments)
-    except ImportError as missing:
+    except ImportError as error:
         extra = verb.name if verb.name in {"desk", "sim"} else "cli"
-        needed = lacking(missing, extra)
-        if needed is missing:
+        explanation = lacking(error, extra)
+        if explanation is error:
             raise
-        raise UsageError(str(needed)) from missing
+        raise UsageError(str(explanation)) from error
 
 
 def _prepare_output() -> None:
@@ -108,7 +108,7 @@ def _prepare_output() -> None:
 
 
 def _stop_output() -> None:
-    """Discard what is still in the buffer: the interpreter's last flush would fail once more."""
+    """Discard what is still in the buffer, since the interpreter's last flush would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -125,15 +125,15 @@ def build_parser() -> argparse.ArgumentParser:
     parser.set_defaults(verb=None)
     verbs = parser.add_subparsers(metavar="VERB")
     for verb in VERBS:
-        own = verbs.add_parser(
+        subparser = verbs.add_parser(
             verb.name,
             help=verb.summary,
             description=verb.description,
             epilog=EPILOG,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        verb.add_arguments(own)
-        own.set_defaults(verb=verb)
+        verb.add_arguments(subparser)
+        subparser.set_defaults(verb=verb)
     return parser
 
 

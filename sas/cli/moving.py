@@ -1,4 +1,4 @@
-"""Sends messages of queues again, or removes them: shows the plan, asks, then acts."""
+"""Send messages of queues again, or remove them: show the plan, ask, then act."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import aclosing
 from sas.cli import output
 from sas.codec.record import to_line
 from sas.operate import letters
-from sas.operate.redriving import Planned
+from sas.operate.redriving import PlannedMove
 from sas.ports import OperatorBus, UndeliverableError
 
 ASK_ABOVE = 10
@@ -29,45 +29,47 @@ def in_words(count: int) -> str:
 
 async def carry_out(
     bus: OperatorBus,
-    planned: Sequence[Planned],
-    left: Sequence[str],
+    plans: Sequence[PlannedMove],
+    *,
+    reasons: Sequence[str],
     arguments: argparse.Namespace,
     heading: str,
 ) -> int:
-    """Show what is planned, ask, do it; return the exit code: 1 if a message stays.
+    """Show the plans, ask, and carry them out; return the exit code: 1 if a message stays.
 
-    ``left`` says why each other message stays. A removal always asks, because there is no way back.
+    ``reasons`` tells for each other message why it stays. A removal always asks, because there is
+    no way back.
     """
-    count, removal = len(planned), any(one.move.message is None for one in planned)
+    count, removal = len(plans), any(plan.move.message is None for plan in plans)
     if not arguments.json:
         output.say(output.one_line(heading))
-    for one in planned:
-        _say(one, as_json=arguments.json, dry_run=arguments.dry_run)
-    for line in left:
-        output.complain(f"sas: {output.one_line(line)}")
+    for plan in plans:
+        _say(plan, as_json=arguments.json, dry_run=arguments.dry_run)
+    for reason in reasons:
+        output.complain(f"sas: {output.one_line(reason)}")
     if not count or arguments.dry_run:
-        return 1 if left else 0
+        return 1 if reasons else 0
     asks = not arguments.yes and (removal or count > ASK_ABOVE)
-    what = f"remove {in_words(count)} for good" if removal else f"send {in_words(count)} again"
-    if asks and not output.confirmed(what):
+    action = f"remove {in_words(count)} for good" if removal else f"send {in_words(count)} again"
+    if asks and not output.confirmed(action):
         return 1
-    removed = await _moved(bus, planned, as_json=arguments.json)
-    return 1 if left or removed < count else 0
+    removed = await _move_all(bus, plans, as_json=arguments.json)
+    return 1 if reasons or removed < count else 0
 
 
-async def _moved(bus: OperatorBus, planned: Sequence[Planned], *, as_json: bool) -> int:
+async def _move_all(bus: OperatorBus, plans: Sequence[PlannedMove], *, as_json: bool) -> int:
     """Send and remove; return how many were removed."""
-    count, done, removed = len(planned), 0, 0
-    removal = any(one.move.message is None for one in planned)
+    count, done, removed = len(plans), 0, 0
+    removal = any(plan.move.message is None for plan in plans)
     try:
-        for path in dict.fromkeys(one.path for one in planned):
-            some = [one.move for one in planned if one.path == path]
-            async with aclosing(bus.move(path, some)) as moving:
+        for path in dict.fromkeys(plan.path for plan in plans):
+            moves = [plan.move for plan in plans if plan.path == path]
+            async with aclosing(bus.move(path, moves)) as moving:
                 async for is_removed in moving:
                     done, removed = done + 1, removed + is_removed
-    except BaseException as failed:
-        certain = not done and isinstance(failed, UndeliverableError)  # nothing was sent
-        if not removal and not certain:
+    except BaseException as error:
+        nothing_sent = not done and isinstance(error, UndeliverableError)
+        if not removal and not nothing_sent:
             output.complain(
                 f"sas: at least {done:,} of {count:,} were sent and nothing is lost: "
                 "repeat the command"
@@ -88,15 +90,15 @@ async def _moved(bus: OperatorBus, planned: Sequence[Planned], *, as_json: bool)
     return removed
 
 
-def _say(one: Planned, *, as_json: bool, dry_run: bool) -> None:
-    message, body = one.move.message, one.peeked.body
-    rejected = letters.rejected_of(one.peeked)
+def _say(plan: PlannedMove, *, as_json: bool, dry_run: bool) -> None:
+    message, body = plan.move.message, plan.peeked.body
+    rejected = letters.rejected_of(plan.peeked)
     order_id = rejected.order_id if rejected else letters.order_of(body)
     target = message.queue if message else None
     if as_json:
-        said = {"OrderID": order_id, "From": one.path, "To": target}
-        output.say(to_line(said | {"MessageId": one.peeked.message_id, "DryRun": dry_run}))
+        record = {"OrderID": order_id, "From": plan.path, "To": target}
+        output.say(to_line(record | {"MessageId": plan.peeked.message_id, "DryRun": dry_run}))
         return
-    about = order_id or one.peeked.message_id
-    where = f"{one.path} -> {target}" if target else f"{one.path}: removed"
-    output.say(output.row(("", f"{about:<20}", where)))
+    subject = order_id or plan.peeked.message_id
+    route = f"{plan.path} -> {target}" if target else f"{plan.path}: removed"
+    output.say(output.row(("", f"{subject:<20}", route)))

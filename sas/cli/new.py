@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sas.cli import arguments as args
 from sas.cli import output
-from sas.cli.arguments import Verb
+from sas.cli.arguments import Subcommand
 from sas.codec.record import to_line
 from sas.operate.errors import UsageError
 from sas.project import ProjectError, create
@@ -56,7 +56,7 @@ def _new(arguments: argparse.Namespace) -> int:
 
 
 VERBS = (
-    Verb(
+    Subcommand(
         name="new",
         summary="write a project of your own",
         description=NEW,

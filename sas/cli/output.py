@@ -1,4 +1,4 @@
-"""What a command prints: results on stdout; progress, questions and errors on stderr."""
+"""Print what a command says: results on stdout; progress, questions and errors on stderr."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TextIO
+from typing import Any, TextIO
 
 from sas.operate.errors import UsageError
 from sas.operate.why import spelled
 
+Record = dict[str, Any]
+"""One JSON object of the output: its members by name."""
 INTERRUPTED = 130
 TEXT_WIDTH_MIN = 24
-"""A text begins beside the cells of its row only where it has so many columns."""
+"""A text begins beside the cells of its row only where it has this many columns."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _CLEAR = "\r\x1b[K"
-_live: Progress | None = None
-"""The live line on the terminal; every other line goes above it."""
+_live: ProgressLine | None = None
+"""The live line on the terminal. Every other line is printed above it."""
 
 
 class OutputError(UsageError):
@@ -32,7 +34,7 @@ class OutputError(UsageError):
 
 
 def say(text: str) -> None:
-    """Print a result, one line, at once: the reader of a pipe waits for it.
+    """Print a result as one line, at once, because the reader of a pipe waits for it.
 
     Raises:
         OutputError: it could not be written.
@@ -44,13 +46,13 @@ def say(text: str) -> None:
 
 @contextmanager
 def written() -> Iterator[None]:
-    """Turn an error of writing to stdout into a sentence; raises as ``say`` does."""
+    """Turn an error of writing to stdout into a sentence. Raises what ``say`` raises."""
     try:
         yield
     except BrokenPipeError:
         raise
-    except OSError as wrong:
-        raise OutputError(f"the output cannot be written: {wrong.strerror}") from None
+    except OSError as error:
+        raise OutputError(f"the output cannot be written: {error.strerror}") from None
 
 
 def complain(text: str) -> None:
@@ -61,7 +63,7 @@ def complain(text: str) -> None:
 
 def one_line(text: str) -> str:
     """Return foreign text with its control characters escaped."""
-    return _CONTROL.sub(lambda found: repr(found.group())[1:-1], text)
+    return _CONTROL.sub(lambda match: repr(match.group())[1:-1], text)
 
 
 def columns(stream: TextIO) -> int | None:
@@ -74,48 +76,49 @@ def columns(stream: TextIO) -> int | None:
 
 def row(parts: Sequence[str]) -> str:
     """Return the parts of a row on one line; on a narrower terminal, the last on several lines."""
-    safe = [one_line(part) for part in parts]
-    line, width = "  ".join(safe), columns(sys.stdout)
+    escaped = [one_line(part) for part in parts]
+    line, width = "  ".join(escaped), columns(sys.stdout)
     if width is None or len(line) <= width:
-        return "  ".join(map(coloured, safe))
-    bare = [part.strip() for part in safe]
-    for cells in (safe[:-1], bare[:-1]):
-        used = len("  ".join(cells))
-        if cells and used <= width:
-            return "\n".join(_beside("  ".join(map(coloured, cells)), used, bare[-1], width))
-    return "\n".join(_wrapped("  ".join(bare), width, first=""))
+        return "  ".join(map(coloured, escaped))
+    # The row is too long. If its cells alone are too long as well, leave out their padding.
+    bare = [part.strip() for part in escaped]
+    for cells in (escaped[:-1], bare[:-1]):
+        cells_width = len("  ".join(cells))
+        if cells and cells_width <= width:
+            return "\n".join(_beside("  ".join(map(coloured, cells)), cells_width, bare[-1], width))
+    return "\n".join(_wrapped("  ".join(bare), width, indent=""))
 
 
-def _beside(cells: str, used: int, text: str, width: int) -> list[str]:
-    """Return the lines of a text beside cells of a row; below them, if there is little room."""
-    room = width - used - 2
+def _beside(cells: str, cells_width: int, text: str, width: int) -> list[str]:
+    """Return the lines of a text beside the cells of its row, or below them if room is scarce."""
+    room = width - cells_width - 2
     if room < min(TEXT_WIDTH_MIN, len(text)):
         return [cells.rstrip(), *_wrapped(text, width)]
-    first, *others = _wrapped(text, width, first=" " * (used + 2))
-    return [f"{cells}  {first.lstrip()}", *others]
+    first_line, *others = _wrapped(text, width, indent=" " * (cells_width + 2))
+    return [f"{cells}  {first_line.lstrip()}", *others]
 
 
 def table(
     heading: Sequence[str], rows: Sequence[Sequence[str]], below: Sequence[Sequence[str]] = ()
 ) -> Iterator[str]:
-    """Yield the lines of a table; ``below`` has the lines that follow each row.
+    """Yield the lines of a table. ``below`` has the lines that follow each row.
 
-    On a terminal that is too narrow for the table, a row is its first cell, and below it the
-    other cells with their headings; empty cells ("-") are left out.
+    On a terminal that is too narrow for the table, the first cell of a row stands alone. The other
+    cells follow below it with their headings, without the empty ones ("-").
     """
-    safe = [[one_line(cell) for cell in row] for row in (heading, *rows)]
-    widths = [max(len(cell) for cell in column) for column in zip(*safe, strict=True)]
+    escaped = [[one_line(cell) for cell in row] for row in (heading, *rows)]
+    widths = [max(len(cell) for cell in column) for column in zip(*escaped, strict=True)]
     screen = columns(sys.stdout)
     is_wide = screen is None or sum(widths) + 2 * (len(widths) - 1) <= screen
     if is_wide:
-        yield _aligned(safe[0], widths)
-    for number, cells in enumerate(safe[1:]):
+        yield _aligned(escaped[0], widths)
+    for number, cells in enumerate(escaped[1:]):
         if is_wide:
             yield _aligned(cells, widths)
         else:
             yield cells[0]
-            named = zip(heading[1:], cells[1:], strict=True)
-            text = "; ".join(f"{name}: {cell}" for name, cell in named if cell != "-")
+            pairs = zip(heading[1:], cells[1:], strict=True)
+            text = "; ".join(f"{name}: {cell}" for name, cell in pairs if cell != "-")
             yield from _wrapped(text, screen or 0)
         for text in below[number] if below else ():
             line = one_line(text)
@@ -123,25 +126,26 @@ def table(
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = [cell.ljust(w) for cell, w in zip(cells, widths, strict=True)]
+    padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
     padded[-1] = padded[-1].rstrip()
     return "  ".join(map(coloured, padded)).rstrip()
 
 
-def _wrapped(text: str, width: int, first: str = "    ") -> list[str]:
+def _wrapped(text: str, width: int, indent: str = "    ") -> list[str]:
     return textwrap.wrap(
         text,
         max(width, 20),
-        initial_indent=first,
+        initial_indent=indent,
         subsequent_indent="    ",
         break_on_hyphens=False,
     )
 
 
-class Progress:
-    """How far a command is: one line that changes in place on a terminal, else a line now and then.
+class ProgressLine:
+    """Shows how far a command is.
 
-    ``describe`` is asked for the text, at the first call and later.
+    On a terminal this is one line that changes in place. Otherwise it is a new line now and then.
+    ``describe`` returns the text.
     """
 
     LIVE_S = 0.1
@@ -151,14 +155,14 @@ class Progress:
         self._describe = describe
         self._live = bool(columns(sys.stderr)) and os.environ.get("TERM") != "dumb"
         self._every_s = self.LIVE_S if self._live else self.PLAIN_S
-        self._said_at = time.monotonic()
-        self._said = ""
+        self._shown_at = time.monotonic()
+        self._text = ""
 
     def __call__(self) -> None:
-        """Show the text, if it is time and the text has changed."""
+        """Show the text if it has changed, but not too often."""
         now = time.monotonic()
-        if now - self._said_at >= self._every_s and (text := self._describe()) != self._said:
-            self._said_at, self._said = now, text
+        if now - self._shown_at >= self._every_s and (text := self._describe()) != self._text:
+            self._shown_at, self._text = now, text
             if self._live:
                 self.draw()
             else:
@@ -166,12 +170,12 @@ class Progress:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Keep the live line on the terminal as long as this lasts."""
+        """Keep the live line on the terminal as long as this context lasts."""
         global _live  # noqa: PLW0603  # a process has one terminal
         if not self._live:
             yield
             return
-        _live, self._said = self, self._describe()
+        _live, self._text = self, self._describe()
         self.draw()
         try:
             yield
@@ -182,17 +186,17 @@ class Progress:
     def draw(self) -> None:
         """Draw the live line, cut to the width of the terminal."""
         width = columns(sys.stderr) or 80
-        _to_terminal(_CLEAR + self._said[: width - 1])
+        _to_terminal(_CLEAR + self._text[: width - 1])
 
     @staticmethod
     def clear() -> None:
-        """Take the live line away."""
+        """Remove the live line."""
         _to_terminal(_CLEAR)
 
 
 @contextmanager
 def _above_live_line() -> Iterator[None]:
-    """Take the live line away, and draw it again below what was printed."""
+    """Remove the live line, and draw it again below what was printed."""
     if _live is None:
         yield
         return
@@ -205,7 +209,7 @@ def _to_terminal(text: str) -> None:
     print(text, end="", file=sys.stderr, flush=True)  # noqa: T201  # a command prints
 
 
-def confirmed(what: str) -> bool:
+def confirmed(action: str) -> bool:
     """Ask at the terminal; return whether the answer is yes.
 
     Raises:
@@ -213,8 +217,8 @@ def confirmed(what: str) -> bool:
         KeyboardInterrupt: the answer was Ctrl-C.
     """
     if sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError(f"{what}: there is no terminal to ask at; give --yes. Nothing was sent.")
-    _to_terminal(f"{what}? [y/N] ")
+        raise UsageError(f"{action}: there is no terminal to ask at; give --yes. Nothing was sent.")
+    _to_terminal(f"{action}? [y/N] ")
     try:
         if _answer().strip().lower() in {"y", "yes"}:
             return True
@@ -226,10 +230,10 @@ def confirmed(what: str) -> bool:
 
 
 def _answer() -> str:
-    """Return a line of the terminal.
+    """Return a line that is typed at the terminal.
 
-    The event loop handles Ctrl-C, and would end the command only after the line was read. Here
-    Ctrl-C must end it at once.
+    The event loop handles Ctrl-C, and would end the command only after the line was read. At a
+    question Ctrl-C must end the command at once, so this restores Python's own handler.
     """
     if threading.current_thread() is not threading.main_thread():
         return sys.stdin.readline()
@@ -246,7 +250,7 @@ def now() -> datetime:
 
 
 def time_of(moment: datetime | None) -> str:
-    """Return a moment for people: on a terminal how far away it is, else in UTC."""
+    """Return a moment for people: on a terminal how far away it is, otherwise in UTC."""
     if moment is None:
         return "-"
     if columns(sys.stdout) is None:
@@ -259,7 +263,7 @@ _PHRASES = {"by": ("within {}", "due {} ago"), "until": ("for {} more", "until {
 
 
 def phrase(word: str, moment: datetime | None) -> str:
-    """Return "by" or "until" a moment: on a terminal how far away it is, else in UTC."""
+    """Return "by" or "until" a moment: on a terminal how far away it is, otherwise in UTC."""
     if moment is None or columns(sys.stdout) is None:
         return f"{word} {time_of(moment)}"
     ahead, past = _PHRASES[word]
@@ -269,15 +273,15 @@ def phrase(word: str, moment: datetime | None) -> str:
 
 def facts(pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Yield named facts, one below the other. A fact without text is left out."""
-    shown = [(name, one_line(text)) for name, text in pairs if text]
-    wide = max((len(name) for name, _ in shown), default=0)
+    present = [(name, one_line(text)) for name, text in pairs if text]
+    name_width = max((len(name) for name, _ in present), default=0)
     screen = columns(sys.stdout)
-    for name, text in shown:
-        line = f"{name.ljust(wide)}  {text}"
+    for name, text in present:
+        line = f"{name.ljust(name_width)}  {text}"
         if screen is None or len(line) <= screen:
             yield line
         else:
-            indent = " " * (wide + 2 if screen >= 60 else 4)
+            indent = " " * (name_width + 2 if screen >= 60 else 4)
             yield from textwrap.wrap(line, screen, subsequent_indent=indent, break_on_hyphens=False)
 
 
@@ -290,7 +294,7 @@ _KINDS = {
 
 
 def coloured(text: str, kind: str | None = None) -> str:
-    """Return text in the colour of its kind, on a terminal that shows colours; else unchanged.
+    """Return text in the colour of its kind. Without a terminal with colours it is unchanged.
 
     Without a kind, the text is a state, and its colour is that of the state. NO_COLOR is obeyed.
     """
@@ -302,8 +306,8 @@ def coloured(text: str, kind: str | None = None) -> str:
 
 def has_colour() -> bool:
     """Return whether stdout is a terminal that shows colours, and NO_COLOR is not set."""
-    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return wanted and columns(sys.stdout) is not None
+    is_allowed = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return is_allowed and columns(sys.stdout) is not None
 
 
 def orders(count: int) -> str:

@@ -1,4 +1,4 @@
-"""``sas queues``: shows the messages of queues, sends them again, or removes them."""
+"""``sas queues``: show the messages of queues, send them again, or remove them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from sas.cli import arguments as args
 from sas.cli import moving, output, workflows
 from sas.cli.moving import in_words
-from sas.cli.output import time_of
+from sas.cli.output import Record, time_of
 from sas.codec.external import RejectedMessage
 from sas.codec.record import to_line
 from sas.config import read_queues
@@ -19,9 +19,16 @@ from sas.domain.ids import key_time, parse_key_time
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
 from sas.engine.receiver import FIRST_AT, SOURCE
 from sas.operate import redriving
-from sas.operate.errors import UnavailableError, UsageError
-from sas.operate.letters import READ_MAX, WHY, WHY_TEXT, alert_of, rejected_of
-from sas.operate.redriving import Seen
+from sas.operate.errors import ServiceUnavailableError, UsageError
+from sas.operate.letters import (
+    DEAD_LETTER_DESCRIPTION,
+    DEAD_LETTER_REASON,
+    PEEKS_AT_ONCE,
+    READ_MAX,
+    alert_of,
+    rejected_of,
+)
+from sas.operate.redriving import ParsedMessage
 from sas.ports import (
     BusUnavailableError,
     OperatorBus,
@@ -53,13 +60,9 @@ Bus Data Sender on the target. At most 1,000 messages of a queue are read.
   sas queues redrive responses-web-shop --dead-letter --id MESSAGE_ID
   sas queues remove orders-rejected --id MESSAGE_ID
 """
-AT_ONCE = 8
-"""Queues that are read at the same time."""
-SHOWN_MAX = 1000
-"""Characters shown of a body."""
-FIELDS = ("Queue", "Waiting", "Scheduled", "DeadLettered", "Oldest")
-
-Record = dict[str, object]
+SHOWN_CHARACTERS_MAX = 1000
+"""The most characters of a body that are shown."""
+QUEUE_COLUMNS = ("Queue", "Waiting", "Scheduled", "DeadLettered", "Oldest")
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,8 +109,8 @@ def _run(arguments: argparse.Namespace) -> int:
         async with args.open_bus(args.read_bus(os.environ)) as bus:
             try:
                 return await work(bus, arguments, queues)
-            except (BusUnavailableError, UndeliverableError) as failed:
-                raise UnavailableError(str(failed)) from None
+            except (BusUnavailableError, UndeliverableError) as error:
+                raise ServiceUnavailableError(str(error)) from None
 
     return asyncio.run(run())
 
@@ -117,33 +120,40 @@ def _run(arguments: argparse.Namespace) -> int:
 
 async def _list(bus: OperatorBus, arguments: argparse.Namespace, queues: Queues) -> int:
     agents = sorted(workflows.load(arguments.app).agents()) if arguments.app else ()
-    kept = (queues.alerts, queues.rejected, queues.dead_letters)
-    names = dict.fromkeys((*queues.on_the_way(agents), *kept, *arguments.queue))
-    gate = asyncio.Semaphore(AT_ONCE)
+    operator_queues = (queues.alerts, queues.rejected, queues.dead_letters)
+    names = dict.fromkeys((*queues.on_the_way(agents), *operator_queues, *arguments.queue))
+    gate = asyncio.Semaphore(PEEKS_AT_ONCE)
 
-    async def counted(name: str) -> Record:
+    async def count(name: str) -> Record:
         async with gate:
-            return await _counted(bus, name)
+            return await _counts(bus, name)
 
-    records = await asyncio.gather(*map(counted, names))
-    problems = [[str(one["Problem"])] if one["Problem"] else [] for one in records]
-    _print(arguments, FIELDS, records, problems)
+    records = await asyncio.gather(*map(count, names))
+    problems = [[str(record["Problem"])] if record["Problem"] else [] for record in records]
+    _print(arguments, QUEUE_COLUMNS, records, problems)
     if all(problems):
-        raise UnavailableError("no queue could be read")
+        raise ServiceUnavailableError("no queue could be read")
     return 1 if any(problems) else 0
 
 
-async def _counted(bus: OperatorBus, name: str) -> Record:
-    record: Record = dict.fromkeys((*FIELDS, "Problem")) | {"Queue": name}
+async def _counts(bus: OperatorBus, name: str) -> Record:
+    record: Record = dict.fromkeys((*QUEUE_COLUMNS, "Problem")) | {"Queue": name}
     try:
-        own = await bus.peek(name, READ_MAX)
+        waiting = await bus.peek(name, READ_MAX)
         dead = await bus.peek(name + DEAD_LETTER_SUBQUEUE, READ_MAX)
-    except BusUnavailableError as away:
-        return record | {"Problem": str(away)}
-    scheduled = sum(one.is_scheduled for one in own)
-    # A message that was put back is as old as it was before.
-    times = [one.properties.get(FIRST_AT) or key_time(one.enqueued_at) for one in (*own, *dead)]
-    counts = {"Waiting": len(own) - scheduled, "Scheduled": scheduled, "DeadLettered": len(dead)}
+    except BusUnavailableError as error:
+        return record | {"Problem": str(error)}
+    scheduled = sum(message.is_scheduled for message in waiting)
+    # A message that was put back keeps its age.
+    times = [
+        message.properties.get(FIRST_AT) or key_time(message.enqueued_at)
+        for message in (*waiting, *dead)
+    ]
+    counts = {
+        "Waiting": len(waiting) - scheduled,
+        "Scheduled": scheduled,
+        "DeadLettered": len(dead),
+    }
     return record | counts | {"Oldest": min(times, default=None)}
 
 
@@ -174,25 +184,30 @@ def _cell(name: str, value: object) -> str:
 
 
 async def _peek(bus: OperatorBus, arguments: argparse.Namespace, queues: Queues) -> int:
-    found = await _seen(bus, arguments, queues, int(arguments.limit))
-    shown = None if arguments.content and arguments.json else SHOWN_MAX
-    records = [_record(*one, shown) for one in found]
+    pairs = await _parsed(bus, arguments, queues, int(arguments.limit))
+    length_max = None if arguments.content and arguments.json else SHOWN_CHARACTERS_MAX
+    records = [_record(message, part, length_max) for message, part in pairs]
     if arguments.name == queues.alerts:
-        records = [record | _alert(one) for record, (one, _) in zip(records, found, strict=True)]
-    shown_below = ("Description",) if arguments.name == queues.alerts else ("Description", "Body")
-    below = [[str(one[name]) for name in shown_below if one[name]] for one in records]
-    if found or arguments.json:
+        records = [
+            record | _alert(message) for record, (message, _) in zip(records, pairs, strict=True)
+        ]
+    names_below = ("Description",) if arguments.name == queues.alerts else ("Description", "Body")
+    below = [[str(record[name]) for name in names_below if record[name]] for record in records]
+    if pairs or arguments.json:
         _print(arguments, ("MessageId", "EnqueuedAt", "Reason", "Source"), records, below)
     else:
         output.say(f"{_path(arguments)} is empty")
     return 0
 
 
-async def _seen(
+async def _parsed(
     bus: OperatorBus, arguments: argparse.Namespace, queues: Queues, limit: int
-) -> list[Seen]:
-    found = await bus.peek(_path(arguments), limit)
-    return [(one, rejected_of(one) if arguments.name == queues.rejected else None) for one in found]
+) -> list[ParsedMessage]:
+    messages = await bus.peek(_path(arguments), limit)
+    return [
+        (message, rejected_of(message) if arguments.name == queues.rejected else None)
+        for message in messages
+    ]
 
 
 def _path(arguments: argparse.Namespace) -> str:
@@ -200,34 +215,35 @@ def _path(arguments: argparse.Namespace) -> str:
     return name + DEAD_LETTER_SUBQUEUE if arguments.dead_letter else name
 
 
-def _alert(one: Peeked) -> Record:
-    """Return what an alert says, whole: its text tells the operator what to do."""
-    alert = alert_of(one)
+def _alert(message: Peeked) -> Record:
+    """Return the whole text of an alert, because it tells the operator what to do."""
+    alert = alert_of(message)
     if alert is None:
-        return {"Description": one.body.decode(errors="replace")[:SHOWN_MAX]}
-    about = alert.order_id or alert.scope
-    return {"Reason": alert.kind, "Source": about, "Description": alert.text}
+        return {"Description": message.body.decode(errors="replace")[:SHOWN_CHARACTERS_MAX]}
+    subject = alert.order_id or alert.scope
+    return {"Reason": alert.kind, "Source": subject, "Description": alert.text}
 
 
-def _record(one: Peeked, part: RejectedMessage | None, shown: int | None) -> Record:
-    said, body = one.properties, part.body if part else one.body.decode(errors="replace")
+def _record(message: Peeked, part: RejectedMessage | None, length_max: int | None) -> Record:
+    properties = message.properties
+    body = part.body if part else message.body.decode(errors="replace")
     return {
-        "MessageId": one.message_id,
-        "EnqueuedAt": key_time(one.enqueued_at),
-        "Scheduled": one.is_scheduled,
-        "Reason": part.reason if part else said.get(WHY),
-        "Description": part.description if part else said.get(WHY_TEXT),
-        "Source": part.source_queue if part else one.source or said.get(SOURCE),
+        "MessageId": message.message_id,
+        "EnqueuedAt": key_time(message.enqueued_at),
+        "Scheduled": message.is_scheduled,
+        "Reason": part.reason if part else properties.get(DEAD_LETTER_REASON),
+        "Description": part.description if part else properties.get(DEAD_LETTER_DESCRIPTION),
+        "Source": part.source_queue if part else message.source or properties.get(SOURCE),
         "Part": part.part if part else 1,
         "Parts": part.parts if part else 1,
-        "Body": _shown(body, shown),
+        "Body": _shortened(body, length_max),
     }
 
 
-def _shown(body: str, most: int | None) -> str:
-    if most is None or len(body) <= most:
+def _shortened(body: str, length_max: int | None) -> str:
+    if length_max is None or len(body) <= length_max:
         return body
-    return f"{body[:most]}... ({len(body):,} characters; --json --content shows all)"
+    return f"{body[:length_max]}... ({len(body):,} characters; --json --content shows all)"
 
 
 # -- redrive ----------------------------------------------------------------------------------
@@ -235,12 +251,12 @@ def _shown(body: str, most: int | None) -> str:
 
 async def _redrive(bus: OperatorBus, arguments: argparse.Namespace, queues: Queues) -> int:
     path, ids = _path(arguments), None if arguments.all else arguments.id
-    found = await bus.peek(path, READ_MAX)
-    moves, left = redriving.redrive(found, path, ids=ids, queues=queues, to=arguments.to)
-    targets = Counter(one.move.message.queue for one in moves if one.move.message)
-    of = ", ".join(f"{number:,} to {queue}" for queue, number in sorted(targets.items()))
-    heading = f"redrive of {in_words(len(moves))} of {path}: {of or 'nothing'}"
-    return await moving.carry_out(bus, moves, left=left, arguments=arguments, heading=heading)
+    messages = await bus.peek(path, READ_MAX)
+    plans, reasons = redriving.redrive(messages, path, ids=ids, queues=queues, to=arguments.to)
+    targets = Counter(plan.move.message.queue for plan in plans if plan.move.message)
+    destinations = ", ".join(f"{number:,} to {queue}" for queue, number in sorted(targets.items()))
+    heading = f"redrive of {in_words(len(plans))} of {path}: {destinations or 'nothing'}"
+    return await moving.carry_out(bus, plans, reasons=reasons, arguments=arguments, heading=heading)
 
 
 # -- remove -----------------------------------------------------------------------------------
@@ -259,13 +275,13 @@ def _check_removal(arguments: argparse.Namespace, queues: Queues) -> None:
 
 async def _remove(bus: OperatorBus, arguments: argparse.Namespace, queues: Queues) -> int:
     path = _path(arguments)
-    moves, left = redriving.removal(await bus.peek(path, READ_MAX), path, arguments.id, queues)
-    heading = f"removal of {in_words(len(moves))} from {path}"
-    return await moving.carry_out(bus, moves, left=left, arguments=arguments, heading=heading)
+    plans, reasons = redriving.removal(await bus.peek(path, READ_MAX), path, arguments.id, queues)
+    heading = f"removal of {in_words(len(plans))} from {path}"
+    return await moving.carry_out(bus, plans, reasons=reasons, arguments=arguments, heading=heading)
 
 
 VERBS = (
-    args.Verb(
+    args.Subcommand(
         name="queues",
         summary="show the messages of queues; send them again, or remove them",
         description=DESCRIPTION,

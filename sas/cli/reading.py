@@ -1,8 +1,12 @@
-"""Orders from a file: one object, or JSON Lines; one order in memory at a time.
+"""Read orders from a file that holds one JSON object, or JSON Lines.
 
-An item is a full order message (it has the members ``order`` and ``workflow``) or a bare order:
-an ``order_id``, all other members are the order's content. A thread reads in the background, so
-that a slow pipe never delays notifications.
+An item of the input has one of two forms:
+
+- a full order message, which has the members ``order`` and ``workflow``;
+- a bare order: it has an ``order_id``, and all other members are the order's content.
+
+The reader holds one order in memory at a time. ``Feed`` reads in a thread, so that a slow pipe
+never delays notifications.
 """
 
 from __future__ import annotations
@@ -23,13 +27,13 @@ from sas.codec.orders import ORDER_BYTES_LIMIT, OrderMessage
 from sas.codec.strict import MalformedError, Reason, convert, parse
 
 ITEM_BYTES_MAX = 2 * ORDER_BYTES_LIMIT
-"""Longest text of one item, with its indentation. The client limits what is sent."""
+"""The longest text of one item, with its indentation. The client limits what is sent."""
 AHEAD_MAX = 1000
-"""Items read ahead at most: this bounds memory, however long the input is."""
+"""The most items that are read ahead. This bounds memory, however long the input is."""
 
 
 class InputError(Exception):
-    """The input cannot be used; ``line`` (from 1) is where."""
+    """The input cannot be used. ``line`` is the number of the bad line, from 1."""
 
     def __init__(self, line: int, text: str) -> None:
         super().__init__(f"line {line}: {text}")
@@ -37,8 +41,8 @@ class InputError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """An order and the line of the input that it begins on."""
+class InputItem:
+    """An order, and the line of the input on which it begins."""
 
     line: int
     order: NewOrder
@@ -46,31 +50,31 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Values that the command gives to an item without its own."""
+    """Values that the command gives to an item that has none of its own."""
 
     reply_queue: str
     workflow: str = "order"
 
 
-def read_items(source: BinaryIO, defaults: Defaults) -> Iterator[Item]:
+def read_items(source: BinaryIO, defaults: Defaults) -> Iterator[InputItem]:
     """Yield the orders of a source.
 
     Raises:
-        InputError: an item is not an order; those before it were yielded.
+        InputError: an item is not an order. The items before it were yielded.
     """
-    found = False
+    has_orders = False
     for line, text in _values(source):
-        found = True
+        has_orders = True
         try:
-            yield Item(line, to_order(text, defaults))
-        except MalformedError as wrong:
-            raise InputError(line, wrong.description) from None
-    if not found:
+            yield InputItem(line, to_order(text, defaults))
+        except MalformedError as error:
+            raise InputError(line, error.description) from None
+    if not has_orders:
         raise InputError(1, "the input holds no orders: give a JSON object or JSON Lines")
 
 
 def to_order(text: bytes, defaults: Defaults) -> NewOrder:
-    """Return the order of one item. Its content stays as it was written, to the byte.
+    """Return the order of one item. Its content stays as it was written, byte for byte.
 
     Raises:
         MalformedError: the item is not an order.
@@ -92,8 +96,8 @@ def to_order(text: bytes, defaults: Defaults) -> NewOrder:
 
 
 def _full(members: dict[str, msgspec.Raw], defaults: Defaults) -> NewOrder:
-    ours = msgspec.Raw(msgspec.json.encode(defaults.reply_queue))
-    message = convert(msgspec.json.encode({"reply_queue": ours} | members), OrderMessage)
+    reply_queue = msgspec.Raw(msgspec.json.encode(defaults.reply_queue))
+    message = convert(msgspec.json.encode({"reply_queue": reply_queue} | members), OrderMessage)
     if message.reply_queue != defaults.reply_queue:
         raise MalformedError(
             Reason.INVALID,
@@ -111,22 +115,22 @@ def _full(members: dict[str, msgspec.Raw], defaults: Defaults) -> NewOrder:
 
 
 def _values(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield each value's text and line. The first line shows the form of the input."""
-    number, first = 0, b""
-    while not first.strip():
-        number, first = number + 1, _line(source, number + 1)
+    """Yield the text and the line of each value. The first line shows the form of the input."""
+    number, first_line = 0, b""
+    while not first_line.strip():
+        number, first_line = number + 1, _line(source, number + 1)
         if number == 1:
-            first = first.removeprefix(codecs.BOM_UTF8)
-        if not first:
+            first_line = first_line.removeprefix(codecs.BOM_UTF8)
+        if not first_line:
             return
-    if first.lstrip().startswith(b"["):
+    if first_line.lstrip().startswith(b"["):
         hint = "give each order on a line of its own (jq -c '.[]' FILE)"
         raise InputError(number, f"this is not a JSON object but an array: {hint}")
-    if _is_whole(first):
-        yield number, first
+    if _is_whole(first_line):
+        yield number, first_line
         yield from _lines(source, number)
     else:
-        yield number, _object(source, number, first)
+        yield number, _object(source, number, first_line)
 
 
 def _lines(source: BinaryIO, number: int) -> Iterator[tuple[int, bytes]]:
@@ -154,41 +158,41 @@ def _is_whole(text: bytes) -> bool:
     return True
 
 
-def _object(source: BinaryIO, number: int, first: bytes) -> bytes:
-    """Return the one object that the source holds, over several lines."""
+def _object(source: BinaryIO, number: int, first_line: bytes) -> bytes:
+    """Return the one object of a source that holds it over several lines."""
     rest = source.read(ITEM_BYTES_MAX)
-    whole = first + rest
+    whole = first_line + rest
     if _is_whole(whole):
         return whole
     try:
-        parse(first)
-    except MalformedError as wrong:
+        parse(first_line)
+    except MalformedError as error:
         hint = " (JSON Lines: one whole object a line; or a single object)"
-        raise InputError(number, wrong.description + hint) from None
-    return first
+        raise InputError(number, error.description + hint) from None
+    return first_line
 
 
 class Feed:
-    """Hands on the items of an iterator, which a thread of its own reads.
+    """Hands the items of an iterator to the event loop. A thread of its own reads the iterator.
 
-    The thread is a daemon: while it waits for the next line of a terminal it must not keep the
-    process from ending.
+    The thread is a daemon, because it may wait for the next line of a terminal, and must not keep
+    the process from ending.
     """
 
-    def __init__(self, items: Iterator[Item]) -> None:
+    def __init__(self, items: Iterator[InputItem]) -> None:
         self._items = items
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._changed = threading.Condition()
-        self._ahead: deque[Item] = deque()
+        self._ahead: deque[InputItem] = deque()
         self._ended = False
         self._closed = False
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._pull, name="input", daemon=True)
         self._thread.start()
 
-    async def take(self, most: int) -> list[Item]:
-        """Return the next items, from 1 to ``most``; none at the end.
+    async def take(self, limit: int) -> list[InputItem]:
+        """Return the next items: from 1 to ``limit`` of them, or none at the end.
 
         Raises:
             Exception: what the iterator raised, once all items before it were taken.
@@ -196,10 +200,10 @@ class Feed:
         while True:
             self._wake.clear()
             with self._changed:
-                taken = [self._ahead.popleft() for _ in range(min(most, len(self._ahead)))]
+                items = [self._ahead.popleft() for _ in range(min(limit, len(self._ahead)))]
                 self._changed.notify()
-                if taken:
-                    return taken
+                if items:
+                    return items
                 if self._error is not None:
                     raise self._error
                 if self._ended:
@@ -220,11 +224,11 @@ class Feed:
                     if self._closed:
                         return
                     self._ahead.append(item)
-                    first = len(self._ahead) == 1
-                if first:
+                    was_empty = len(self._ahead) == 1
+                if was_empty:
                     self._wake_taker()
-        except Exception as wrong:  # noqa: BLE001  # ``take`` raises it
-            self._error = wrong
+        except Exception as error:  # noqa: BLE001  # ``take`` raises it
+            self._error = error
         with self._changed:
             self._ended = True
         self._wake_taker()

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from sas.cli import output
 from sas.cli.arguments import number
 from sas.operate.errors import UsageError
-from sas.operate.finding import Wanted
+from sas.operate.finding import OrderQuery
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _SPAN = re.compile(r"([0-9]{1,9})([smhdw])")
@@ -24,9 +24,9 @@ def add_arguments(
     limit: int,
 ) -> None:
     """Add the arguments that choose among orders."""
-    said = f" (default: {default})" if default else ""
+    default_text = f" (default: {default})" if default else ""
     parser.add_argument(
-        "--state", choices=states, default=default, help=f"orders in this state{said}"
+        "--state", choices=states, default=default, help=f"orders in this state{default_text}"
     )
     parser.add_argument(
         "--since",
@@ -49,7 +49,7 @@ def add_arguments(
     )
 
 
-def read(arguments: argparse.Namespace) -> Wanted | None:
+def read(arguments: argparse.Namespace) -> OrderQuery | None:
     """Return which orders the arguments choose; None where they name no state.
 
     Raises:
@@ -64,33 +64,32 @@ def read(arguments: argparse.Namespace) -> Wanted | None:
     if arguments.fingerprint and arguments.state != "error":
         raise UsageError("--fingerprint chooses among orders in Error: it goes with --state error")
     since = moment(arguments.since) if arguments.since else None
-    workflow, fingerprint = arguments.workflow, arguments.fingerprint
-    return Wanted(
+    return OrderQuery(
         state=arguments.state,
-        workflow=workflow,
-        fingerprint=fingerprint,
+        workflow=arguments.workflow,
+        fingerprint=arguments.fingerprint,
         limit=arguments.limit,
         since=since,
     )
 
 
 def moment(text: str) -> datetime:
-    """Return the moment that an argument names: so long ago, or a time (UTC unless it says so).
+    """Return the moment that an argument names: a span of time ago, or a time in UTC by default.
 
     Raises:
         UsageError: the text is not a moment.
     """
     span = _SPAN.fullmatch(text)
     if span:
-        number, unit = span.groups()
+        count, unit = span.groups()
         try:
-            return output.now() - timedelta(**{_UNITS[unit]: int(number)})
+            return output.now() - timedelta(**{_UNITS[unit]: int(count)})
         except (OverflowError, ValueError):
             pass
     try:
-        found = datetime.fromisoformat(text)
-        found = found if found.tzinfo else found.replace(tzinfo=UTC)
-        return found.astimezone(UTC)
+        instant = datetime.fromisoformat(text)
+        instant = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+        return instant.astimezone(UTC)
     except (ValueError, OverflowError):
         raise UsageError(
             f"{text[:40]!r} is not a time: give one like 1h, 2026-11-21 or 2026-11-21T03:00"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from sas.cli import arguments as args
 from sas.cli import output
-from sas.cli.arguments import Verb
-from sas.cli.output import Progress
+from sas.cli.arguments import Subcommand
+from sas.cli.output import ProgressLine
 from sas.cli.workflows import load
 from sas.codec.record import to_line
 from sas.operate.errors import UsageError
@@ -46,11 +46,11 @@ Exit code 0: every invariant held. 1: one did not. 2: the app cannot be loaded.
   sas sim --app orders --seed 42
   sas sim --app orders --agents own
 """
-SHOWN = 5
-"""Most broken seeds that are printed at the end, and most kinds of transition never reached."""
+SHOWN_ITEMS_MAX = 5
+"""How many broken seeds, and how many kinds of transition never reached, are printed at the end."""
 TOLD_AT_ONCE = 20
-"""Most broken seeds that are printed as soon as they are found."""
-ORDERS = 6
+"""How many broken seeds are printed as soon as they are found."""
+ORDERS_PER_SEED = 6
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +78,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=whole("seeds", 1, 100_000_000), default=200, metavar="N")
     parser.add_argument("--first", type=whole("a seed", 0, 999_999_999), default=0, metavar="SEED")
     parser.add_argument("--jobs", type=whole("processes", 1, 256), metavar="J")
-    parser.add_argument("--orders", type=whole("orders", 1, 1000), default=ORDERS, metavar="N")
+    parser.add_argument(
+        "--orders", type=whole("orders", 1, 1000), default=ORDERS_PER_SEED, metavar="N"
+    )
     parser.add_argument(
         "--seed", type=whole("a seed", 0, 999_999_999), metavar="SEED", help="tell its story"
     )
@@ -86,38 +88,40 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from sas.testing.platform import ProjectError  # noqa: PLC0415  # slow to import
+    from sas.testing.platform import PlatformFileError  # noqa: PLC0415  # slow to import
 
-    own = arguments.agents == "own"
-    make = functools.partial(project_of, arguments.app, arguments.project, own=own)
+    own_agents = arguments.agents == "own"
+    make = functools.partial(project_of, arguments.app, arguments.project, own_agents=own_agents)
     try:
         project = make()
-    except ProjectError as wrong:
-        raise UsageError(str(wrong)) from None
+    except PlatformFileError as error:
+        raise UsageError(str(error)) from None
     if arguments.seed is not None:
-        return _one(project, arguments)
-    tally = _many(make, project, arguments)
+        return _play_one(project, arguments)
+    tally = _play_many(make, project, arguments)
     _print(tally, arguments)
     if tally.broken and not arguments.json:
         _shrink(project, tally.broken[0][0], arguments)
     return 1 if tally.broken else 0
 
 
-def project_of(app: str, directory: Path, *, own: bool = False) -> Project:
-    """Return the project that ``--app`` and ``--project`` name. ``own``: with its agents.
+def project_of(app: str, directory: Path, *, own_agents: bool = False) -> Project:
+    """Return the project that ``--app`` and ``--project`` name.
+
+    With ``own_agents`` it runs the agents of the application instead of models.
 
     Raises:
         UsageError: the application cannot be loaded.
-        ProjectError: a file of the project cannot be used.
+        PlatformFileError: a file of the project cannot be used.
     """
     from sas.cli.sim_given import given_of  # noqa: PLC0415
     from sas.testing.play import Project  # noqa: PLC0415
 
-    if own:
-        given = given_of(app, directory)
-        with given.environment():
-            workflows = given.make().workflows
-        return Project.of(workflows, directory, given)
+    if own_agents:
+        inputs = given_of(app, directory)
+        with inputs.environment():
+            workflows = inputs.make().workflows
+        return Project.of(workflows, directory, inputs)
     return Project.of(_workflows_of(app), directory)
 
 
@@ -126,21 +130,21 @@ def _workflows_of(app: str) -> Workflows:
         return load(app)
     try:
         return load(f"{app}.workflows:workflows")
-    except UsageError as first:
+    except UsageError as first_error:
         try:
             return load(f"{app}:business")
-        except UsageError as second:
-            raise UsageError(f"{first}; {second}") from None
+        except UsageError as second_error:
+            raise UsageError(f"{first_error}; {second_error}") from None
 
 
-def _one(project: Project, arguments: argparse.Namespace) -> int:
+def _play_one(project: Project, arguments: argparse.Namespace) -> int:
     from sas.testing.plan import drawn  # noqa: PLC0415
     from sas.testing.play import play  # noqa: PLC0415
 
     plan = drawn(arguments.seed, project.workflows, arguments.orders)
     played = play(project, plan, tell=True)
     if arguments.json:
-        broken = [str(one) for one in played.violations]
+        broken = [str(violation) for violation in played.violations]
         output.say(to_line({"Seed": arguments.seed, "Broken": broken, "Story": played.story}))
         return 1 if broken else 0
     for line in played.story:
@@ -156,7 +160,7 @@ def _one(project: Project, arguments: argparse.Namespace) -> int:
     return 1
 
 
-def _many(
+def _play_many(
     make: functools.partial[Project], project: Project, arguments: argparse.Namespace
 ) -> Tally:
     from sas.testing.run import jobs_here, played  # noqa: PLC0415
@@ -165,24 +169,24 @@ def _many(
     tally = Tally(workflows=project.workflows)
     seeds = range(arguments.first, arguments.first + arguments.seeds)
 
-    def described() -> str:
+    def describe() -> str:
         broken = f", {len(tally.broken)} broken" if tally.broken else ""
         return f"{tally.seeds:,} of {len(seeds):,} seeds, {tally.orders:,} orders{broken}"
 
-    progress = Progress(described)
+    progress = ProgressLine(describe)
     jobs = arguments.jobs or jobs_here()
     with progress.shown():
-        for one in played(make, seeds, arguments.orders, jobs):
-            tally.add(one)
-            if one.violations:
-                _tell_at_once(one.plan.seed, one.violations[0], len(tally.broken))
+        for result in played(make, seeds, arguments.orders, jobs):
+            tally.add(result)
+            if result.violations:
+                _tell_at_once(result.plan.seed, result.violations[0], len(tally.broken))
             progress()
-    tally.broken.sort(key=lambda one: one[0])
+    tally.broken.sort(key=lambda pair: pair[0])
     return tally
 
 
 def _tell_at_once(seed: int, violation: Violation, number: int) -> None:
-    """Tell of a broken seed as soon as it is found: a run may take hours."""
+    """Tell of a broken seed as soon as it is found, because a run may take hours."""
     if number <= TOLD_AT_ONCE:
         output.complain(f"seed {seed} is broken: {violation}")
     if number == TOLD_AT_ONCE:
@@ -190,12 +194,12 @@ def _tell_at_once(seed: int, violation: Violation, number: int) -> None:
 
 
 def _print(tally: Tally, arguments: argparse.Namespace) -> None:
-    again = functools.partial(_again, arguments)
-    advice = [*tally.own_faults_told(again), *tally.advice()]
+    command_of = functools.partial(_command_again, arguments)
+    advice = [*tally.own_faults_told(command_of), *tally.advice()]
     if arguments.json:
         for seed, violations in tally.broken:
-            broken = [str(one) for one in violations]
-            output.say(to_line({"Seed": seed, "Broken": broken, "Again": again(seed)}))
+            broken = [str(violation) for violation in violations]
+            output.say(to_line({"Seed": seed, "Broken": broken, "Again": command_of(seed)}))
         ends = [
             {"Workflow": name, "State": state, "Orders": count}
             for (name, state), count in sorted(tally.ends.items())
@@ -212,32 +216,32 @@ def _print(tally: Tally, arguments: argparse.Namespace) -> None:
     for line in advice:
         _tell(line)
     if missing := tally.never_reached():
-        _tell(f"kinds of transition never reached: {_first(missing)}")
-    for seed, violations in tally.broken[:SHOWN]:
+        _tell(f"kinds of transition never reached: {_first_items(missing)}")
+    for seed, violations in tally.broken[:SHOWN_ITEMS_MAX]:
         _tell(f"seed {seed}: {violations[0]}")
-        _tell(f"seed {seed} again: {again(seed)}")
+        _tell(f"seed {seed} again: {command_of(seed)}")
     count = len(tally.broken)
-    held = "1 seed broke one" if count == 1 else f"{count:,} seeds broke one"
-    held = held if count else "every invariant held"
+    verdict = "1 seed broke one" if count == 1 else f"{count:,} seeds broke one"
+    verdict = verdict if count else "every invariant held"
     if never := tally.never_processed():
-        held += f", and no order of {', '.join(never)} ended Processed"
-    _tell(f"{tally.seeds:,} seeds, {tally.orders:,} orders: {held}")
+        verdict += f", and no order of {', '.join(never)} ended Processed"
+    _tell(f"{tally.seeds:,} seeds, {tally.orders:,} orders: {verdict}")
 
 
-def _first(told: list[str]) -> str:
+def _first_items(texts: list[str]) -> str:
     """Return the first items of a list, and how many more there are."""
-    more = [f"{len(told) - SHOWN} more"] if len(told) > SHOWN else []
-    return "; ".join([*told[:SHOWN], *more])
+    rest = [f"{len(texts) - SHOWN_ITEMS_MAX} more"] if len(texts) > SHOWN_ITEMS_MAX else []
+    return "; ".join([*texts[:SHOWN_ITEMS_MAX], *rest])
 
 
-def _again(arguments: argparse.Namespace, seed: int) -> str:
+def _command_again(arguments: argparse.Namespace, seed: int) -> str:
     """Return the command that plays a seed again, with all that changes its story."""
     words = ["sas", "sim", "--app", arguments.app]
     if arguments.project != Path():
         words += ["--project", str(arguments.project)]
     if arguments.agents != "models":
         words += ["--agents", arguments.agents]
-    if arguments.orders != ORDERS:
+    if arguments.orders != ORDERS_PER_SEED:
         words += ["--orders", str(arguments.orders)]
     return shlex.join([*words, "--seed", str(seed)])
 
@@ -264,7 +268,7 @@ def _tell(text: str) -> None:
 
 
 VERBS = (
-    Verb(
+    Subcommand(
         name="sim",
         summary="simulate the workflows of an application under every fault",
         description=DESCRIPTION,

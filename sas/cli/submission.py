@@ -1,6 +1,6 @@
-"""Sending orders and following them to their end: what ``sas submit`` does.
+"""Send orders and follow them to their end: the work of ``sas submit``.
 
-Only counts and the ids of orders that have not ended are held in memory.
+Memory holds only counts and the ids of orders that have not ended, so the input can be any length.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ from typing import Any, TypeVar
 from sas.cli import output
 from sas.cli.arguments import Connection, unreadable
 from sas.cli.output import OutputError
-from sas.cli.reading import Feed, InputError, Item
+from sas.cli.reading import Feed, InputError, InputItem
 from sas.client import FollowError, InvalidOrderError, OrdersClient, SubmitError, is_end
 from sas.codec import external
 from sas.codec.external import Notification, event_type, notice_of
 from sas.domain.messages import Notice
 from sas.domain.order import OrderState
-from sas.operate.errors import UnavailableError, UsageError
+from sas.operate.errors import ServiceUnavailableError, UsageError
 
 SEND_ORDERS_MAX = 500
 """Orders handed to the client at once."""
-SAID_EVERY_S = 60.0
-"""Shortest time between two lines that say that Service Bus does not answer."""
-SEEN_MAX = 10_000
-"""Notifications remembered, to count a repeated one once; and orders that ended."""
+WAIT_REPORT_EVERY_S = 60.0
+"""The shortest time between two lines that tell that Service Bus does not answer."""
+REMEMBERED_MAX = 10_000
+"""How many notifications are remembered, so that a repeated one counts once. Also how many ids of
+orders that ended.
+"""
 
-K = TypeVar("K")
+KeyT = TypeVar("KeyT")
 _REJECTED = event_type(Notice.REJECTED)
 _RECEIVED = event_type(Notice.RECEIVED)
 _END_OF_STATE = {
@@ -46,113 +48,114 @@ _END_OF_STATE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SubmitOptions:
     """What to submit, where, and what to print."""
 
     connection: Connection
-    items: Iterator[Item]
+    items: Iterator[InputItem]
     follow: bool
     json: bool
     quiet_s: float
     urgent: bool
 
 
-async def submit_and_follow(plan: Plan) -> int:
+async def submit_and_follow(options: SubmitOptions) -> int:
     """Submit, follow, and print the summary unless nothing was sent; return the exit code.
 
     Raises:
         UsageError: the input or the connection cannot be used.
-        UnavailableError: Service Bus refused or did not answer.
+        ServiceUnavailableError: Service Bus refused or did not answer.
     """
-    run = _Run(plan)
+    run = _Run(options)
     try:
-        async with _client(plan.connection, urgent=plan.urgent) as client:
-            with run.progress.shown(), _waits_told():
+        async with _client(options.connection, urgent=options.urgent) as client:
+            with run.progress.shown(), _waits_reported():
                 await run.everything(client)
     except asyncio.CancelledError:
         output.complain("interrupted: the orders that were sent are still processed")
         run.summarise()
         raise
-    except (InputError, SubmitError, FollowError) as failed:
-        if run.tally.submitted:  # else the error says that nothing was sent
+    except (InputError, SubmitError, FollowError) as error:
+        if run.tracker.submitted:  # otherwise the error says that nothing was sent
             run.summarise()
-        if isinstance(failed, InputError):
-            raise UsageError(f"{failed}. {run.sent_before()}") from None
-        after = run.sent_to_follow() if isinstance(failed, FollowError) else run.sent_before()
-        raise UnavailableError(f"{failed} {after}") from None
+        if isinstance(error, InputError):
+            raise UsageError(f"{error}. {run.sent_before()}") from None
+        advice = run.sent_to_follow() if isinstance(error, FollowError) else run.sent_before()
+        raise ServiceUnavailableError(f"{error} {advice}") from None
     run.summarise()
-    return 0 if run.tally.went_well else 1
+    return 0 if run.tracker.went_well else 1
 
 
 class _Run:
-    def __init__(self, plan: Plan) -> None:
-        self.tally = Tally()
-        self._plan = plan
+    def __init__(self, options: SubmitOptions) -> None:
+        self.tracker = SubmissionTracker()
+        self._options = options
         self._began = time.monotonic()
         self._quiet = False
-        self.progress = output.Progress(self._describe)
+        self.progress = output.ProgressLine(self._describe)
 
     async def everything(self, client: OrdersClient) -> None:
         """Send and follow at the same time; a failure of one ends both."""
-        feed = Feed(self._plan.items)
+        feed = Feed(self._options.items)
         try:
-            async with asyncio.TaskGroup() as both:
-                both.create_task(self._send(client, feed))
-                if self._plan.follow:
-                    both.create_task(self._follow(client))
-        except* (InputError, SubmitError, FollowError, BrokenPipeError, OutputError) as several:
-            raise several.exceptions[0] from None
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._send(client, feed))
+                if self._options.follow:
+                    tasks.create_task(self._follow(client))
+        except* (InputError, SubmitError, FollowError, BrokenPipeError, OutputError) as group:
+            raise group.exceptions[0] from None
         finally:
             feed.close()
 
     async def _send(self, client: OrdersClient, feed: Feed) -> None:
         while items := await feed.take(SEND_ORDERS_MAX):
             await self._send_some(client, items)
-        self.tally.sending_ended()
+        self.tracker.sending_ended()
 
-    async def _send_some(self, client: OrdersClient, items: list[Item]) -> None:
-        before = self.tally.submitted
+    async def _send_some(self, client: OrdersClient, items: list[InputItem]) -> None:
+        before = self.tracker.submitted
 
-        def sent(count: int) -> None:
-            self.tally.submitted = before + count
+        def on_sent(count: int) -> None:
+            self.tracker.submitted = before + count
             self.progress()
 
-        if self._plan.follow:
+        if self._options.follow:
             for item in items:
-                self.tally.expect(item.order.order_id)
+                self.tracker.expect(item.order.order_id)
         try:
-            await client.submit_many((item.order for item in items), sent)
-        except InvalidOrderError as wrong:
-            raise InputError(items[wrong.index].line, str(wrong)) from None
+            await client.submit_many((item.order for item in items), on_sent)
+        except InvalidOrderError as error:
+            raise InputError(items[error.index].line, str(error)) from None
         finally:
-            for item in items[self.tally.submitted - before :]:
-                self.tally.forget(item.order.order_id)
+            for item in items[self.tracker.submitted - before :]:
+                self.tracker.forget(item.order.order_id)
 
     async def _follow(self, client: OrdersClient) -> None:
         async with aclosing(client.follow(until=self._enough)) as notifications:
             async for notification in notifications:
-                if self.tally.note(notification):
-                    output.say(as_json(notification) if self._plan.json else as_line(notification))
+                if self.tracker.note(notification):
+                    line = as_json(notification) if self._options.json else as_line(notification)
+                    output.say(line)
                 self.progress()
 
     def _enough(self) -> bool:
         self.progress()
-        self._quiet = self.tally.all_sent and self.tally.quiet_s() >= self._plan.quiet_s
-        return self.tally.finished or self._quiet
+        self._quiet = self.tracker.all_sent and self.tracker.quiet_s() >= self._options.quiet_s
+        return self.tracker.finished or self._quiet
 
     def _describe(self) -> str:
-        tally = self.tally
-        parts = [f"submitted {tally.submitted:,}"]
-        if self._plan.follow:
-            parts.append(f"ended {tally.ends.total():,}")
-            if bad := tally.not_completed:
-                parts.append(f"not completed {bad:,}")
+        tracker = self.tracker
+        parts = [f"submitted {tracker.submitted:,}"]
+        if self._options.follow:
+            parts.append(f"ended {tracker.ends.total():,}")
+            if failures := tracker.not_completed:
+                parts.append(f"not completed {failures:,}")
         parts.append(f"{time.monotonic() - self._began:.0f} s")
         return ", ".join(parts)
 
     def sent_before(self) -> str:
         """Say what was sent before the failure."""
-        count = self.tally.submitted
+        count = self.tracker.submitted
         if not count:
             return "Nothing was sent."
         were = "1 order was" if count == 1 else f"{count:,} orders were"
@@ -160,7 +163,7 @@ class _Run:
 
     def sent_to_follow(self) -> str:
         """Say what becomes of the orders that cannot be followed any longer."""
-        if not self.tally.submitted:
+        if not self.tracker.submitted:
             return self.sent_before()
         return (
             "The orders that were sent are still processed: sas list shows them, and to "
@@ -169,55 +172,66 @@ class _Run:
 
     def summarise(self) -> None:
         """Print the counts, and what to do about orders that have not ended."""
-        counts = self.tally.counts() if self._plan.follow else {"submitted": self.tally.submitted}
-        if self._plan.json:
+        tracker = self.tracker
+        counts = tracker.counts() if self._options.follow else {"submitted": tracker.submitted}
+        if self._options.json:
             output.say(json.dumps({"summary": counts}))
         else:
-            said = (f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items())
-            output.say(", ".join(said))
-        if self._quiet and self.tally.waiting:
-            some = ", ".join(output.one_line(one) for one in islice(self.tally.waiting, 3))
-            more = ", ..." if len(self.tally.waiting) > 3 else ""
+            phrases = (f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items())
+            output.say(", ".join(phrases))
+        if self._quiet and self.tracker.waiting:
+            examples = [output.one_line(order_id) for order_id in islice(self.tracker.waiting, 3)]
+            if len(self.tracker.waiting) > len(examples):
+                examples.append("...")
             output.complain(
-                f"sas: no notification came for {self._plan.quiet_s:g} s and some orders have "
-                f"not ended ({some}{more}): look at operator-alerts and sas list, or wait longer "
-                "with --patience"
+                f"sas: no notification came for {self._options.quiet_s:g} s and some orders have "
+                f"not ended ({', '.join(examples)}): look at operator-alerts and sas list, or wait "
+                "longer with --patience"
             )
 
 
-class _Waits(logging.Handler):
-    """Prints why the client waits, once a minute: it sends and receives at the same time."""
+class _WaitReporter(logging.Handler):
+    """Print why the client waits, at most once a minute.
+
+    The client sends and receives at the same time, so both tell of the same outage.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._said_at: float | None = None
+        self._reported_at: float | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         now = time.monotonic()
-        if self._said_at is None or now - self._said_at >= SAID_EVERY_S:
-            self._said_at = now
+        if self._reported_at is None or now - self._reported_at >= WAIT_REPORT_EVERY_S:
+            self._reported_at = now
             output.complain(f"sas: {output.one_line(record.getMessage())}")
 
 
 @contextmanager
-def _waits_told() -> Iterator[None]:
-    """Print why the client waits, as long as this lasts; what it logs later is of no use."""
-    client_log, waits = logging.getLogger("sas.client"), _Waits()
-    client_log.addHandler(logging.NullHandler())  # or Python itself prints it
-    client_log.addHandler(waits)
+def _waits_reported() -> Iterator[None]:
+    """Print why the client waits, as long as this context lasts."""
+    client_log = logging.getLogger("sas.client")
+    reporter = _WaitReporter()
+    client_log.addHandler(logging.NullHandler())  # without a handler Python prints it
+    client_log.addHandler(reporter)
     try:
         yield
     finally:
-        client_log.removeHandler(waits)
+        client_log.removeHandler(reporter)
 
 
 @dataclass(slots=True, kw_only=True)
-class Tally:
-    """What became of the orders of one submission: counts, and the ids that have not ended.
+class SubmissionTracker:
+    """The progress of one submission: how its orders ended, and which have not ended yet.
 
-    An id may be submitted several times (``waiting`` counts). Each repeat gets its own answer,
-    before or after the order's end: *received* as a duplicate; *rejected* if its content differs;
-    the same *received* once more if its submission_id is the same.
+    An id may be submitted several times; ``waiting`` counts its submissions without an answer. The
+    answer to a repeat comes before or after the order's end. It is one of these:
+
+    - *received* as a duplicate;
+    - *rejected*, because its content differs;
+    - the first *received* once more, because its submission_id is the same.
+
+    ``_ended_waiting`` holds the ids of orders that ended while repeats of them wait for an answer.
     """
 
     submitted: int = 0
@@ -228,24 +242,24 @@ class Tally:
     all_sent: bool = False
     heard_at: float = field(default_factory=time.monotonic)
     _ended: OrderedDict[str, None] = field(default_factory=OrderedDict)
-    _over: set[str] = field(default_factory=set)
+    _ended_waiting: set[str] = field(default_factory=set)
     _seen: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict)
 
     def expect(self, order_id: str) -> None:
-        """Expect an order that is about to be sent: its answer may come before the send returns."""
+        """Expect an order before it is sent: its answer may come before the send returns."""
         self.waiting[order_id] = self.waiting.get(order_id, 0) + 1
 
     def forget(self, order_id: str) -> None:
         """Forget an order that was not sent, or one of its submissions that was answered."""
-        left = self.waiting.pop(order_id, 0) - 1
-        if left > 0:
-            self.waiting[order_id] = left
+        count = self.waiting.pop(order_id, 0) - 1
+        if count > 0:
+            self.waiting[order_id] = count
         else:
-            self._over.discard(order_id)
+            self._ended_waiting.discard(order_id)
             _keep(self._ended, order_id)
 
     def sending_ended(self) -> None:
-        """Note that nothing more will be submitted: from now on silence counts."""
+        """Note that nothing more will be submitted. From now on the time without news counts."""
         self.all_sent = True
         self.heard_at = time.monotonic()
 
@@ -269,29 +283,34 @@ class Tally:
         return time.monotonic() - self.heard_at
 
     def note(self, notification: Notification) -> bool:
-        """Count a notification; False if it has been counted before."""
+        """Count a notification. Return False if it was counted before."""
         self.heard_at = time.monotonic()
         order_id = notification.data.order_id
-        repeats = self.waiting.get(order_id, 0) > 1 or order_id in self._over
         key = (notification.source, notification.id)
-        known = key in self._seen
+        is_known = key in self._seen
         _keep(self._seen, key)
+        has_repeats = self.waiting.get(order_id, 0) > 1 or order_id in self._ended_waiting
+        is_answer_to_repeat = (
+            has_repeats
+            and notification.type == _RECEIVED
+            and (is_known or notification.data.duplicate)
+        )
         if order_id not in self.waiting:
-            # A step that ran beside the failed one is notified after the order's end.
-            self.others += not known and order_id not in self._ended
-        elif repeats and notification.type == _RECEIVED and (known or notification.data.duplicate):
+            # A step that ran beside the failed one sends its notification after the order's end.
+            self.others += not is_known and order_id not in self._ended
+        elif is_answer_to_repeat:
             self.repeated += 1
             self.forget(order_id)
-        elif known:
+        elif is_known:
             return False
         elif notification.type == _REJECTED or (
-            is_end(notification) and order_id not in self._over
+            is_end(notification) and order_id not in self._ended_waiting
         ):
             self.ends[_end_of(notification)] += 1
             if notification.type != _REJECTED:
-                self._over.add(order_id)
+                self._ended_waiting.add(order_id)
             self.forget(order_id)
-        return not known
+        return not is_known
 
     def counts(self) -> dict[str, int]:
         """Return the summary; the last two counts only if they are not 0."""
@@ -304,16 +323,16 @@ class Tally:
         }
 
 
-def _keep(latest: OrderedDict[K, None], key: K) -> None:
+def _keep(latest: OrderedDict[KeyT, None], key: KeyT) -> None:
     """Remember a key as the latest; forget the oldest if there are too many."""
     latest[key] = None
     latest.move_to_end(key)
-    if len(latest) > SEEN_MAX:
+    if len(latest) > REMEMBERED_MAX:
         latest.popitem(last=False)
 
 
 def _end_of(notification: Notification) -> str:
-    """Return how an order ended. The answer to a repeat has the state, not the end."""
+    """Return how an order ended. The answer to a repeat has the order's state instead."""
     if notification.type == _RECEIVED:
         return _END_OF_STATE.get(notification.data.state, Notice.FAILED.value)
     return notice_of(notification.type)
@@ -341,28 +360,28 @@ def as_json(notification: Notification) -> str:
 
 
 @asynccontextmanager
-async def _client(where: Connection, *, urgent: bool) -> AsyncIterator[OrdersClient]:
-    """Open the client as long as this lasts.
+async def _client(connection: Connection, *, urgent: bool) -> AsyncIterator[OrdersClient]:
+    """Open the client as long as this context lasts.
 
     Raises:
         UsageError: the connection string cannot be read.
     """
     async with AsyncExitStack() as stack:
-        address: dict[str, Any] = {"connection_string": where.endpoint.connection_string}
-        if where.endpoint.address is not None:
+        address: dict[str, Any] = {"connection_string": connection.endpoint.connection_string}
+        if connection.endpoint.address is not None:
             from sas.adapters.endpoints import token_credential  # noqa: PLC0415  # slow to import
 
             address = {
-                "fully_qualified_namespace": where.endpoint.address,
+                "fully_qualified_namespace": connection.endpoint.address,
                 "credential": await stack.enter_async_context(token_credential()),
             }
         try:
             client = OrdersClient(
-                reply_queue=where.reply_queue,
-                queues=where.queues.urgent if urgent else where.queues,
-                order_bytes_max=where.order_bytes_max,
+                reply_queue=connection.reply_queue,
+                queues=connection.queues.urgent if urgent else connection.queues,
+                order_bytes_max=connection.order_bytes_max,
                 **address,
             )
-        except ValueError as wrong:
-            raise UsageError(unreadable(wrong)) from None
+        except ValueError as error:
+            raise UsageError(unreadable(error)) from None
         yield await stack.enter_async_context(client)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sas.cli import arguments as args
-from sas.cli.arguments import Verb
+from sas.cli.arguments import Subcommand
 from sas.operate.errors import UsageError
 
 DESCRIPTION = """\
@@ -63,37 +63,37 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     # Slow to import (Azure's SDK), and not needed for --help.
     from sas.cli.reading import Defaults, read_items  # noqa: PLC0415
-    from sas.cli.submission import Plan, submit_and_follow  # noqa: PLC0415
+    from sas.cli.submission import SubmitOptions, submit_and_follow  # noqa: PLC0415
 
-    where = args.read_connection(arguments.reply_queue, os.environ)
-    defaults = Defaults(where.reply_queue, arguments.workflow)
-    with _opened(arguments.file) as source:
-        plan = Plan(
-            connection=where,
+    connection = args.read_connection(arguments.reply_queue, os.environ)
+    defaults = Defaults(connection.reply_queue, arguments.workflow)
+    with _open_file(arguments.file) as source:
+        options = SubmitOptions(
+            connection=connection,
             items=read_items(source, defaults),
             follow=arguments.follow,
             json=arguments.json,
             quiet_s=arguments.patience,
             urgent=arguments.urgent,
         )
-        return asyncio.run(submit_and_follow(plan))
+        return asyncio.run(submit_and_follow(options))
 
 
-def _opened(name: str) -> AbstractContextManager[BinaryIO]:
+def _open_file(name: str) -> AbstractContextManager[BinaryIO]:
     if name == "-":
         return nullcontext(_stdin())
     try:
         return Path(name).open("rb")
-    except OSError as wrong:
+    except OSError as error:
         raise UsageError(
-            f"cannot read {name}: {wrong.strerror}; give a file, or - for stdin"
+            f"cannot read {name}: {error.strerror}; give a file, or - for stdin"
         ) from None
 
 
 def _stdin() -> BinaryIO:
     """Return stdin with a buffer of its own.
 
-    At its end the interpreter locks the buffer of ``sys.stdin``. A thread that still waits for a
+    When the interpreter ends, it locks the buffer of ``sys.stdin``. A thread that still waits for a
     line would hold that lock.
     """
     try:
@@ -103,7 +103,7 @@ def _stdin() -> BinaryIO:
 
 
 VERBS = (
-    Verb(
+    Subcommand(
         name="submit",
         summary="send orders to the orders queue, and follow them to their end",
         description=DESCRIPTION,

@@ -1,4 +1,4 @@
-"""``sas why``: the one thing that an order waits for, and what moves it."""
+"""``sas why``: show the one thing that an order waits for, and what moves it on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from datetime import datetime
 
 from sas.cli import arguments as args
 from sas.cli import look, output, workflows
-from sas.cli.arguments import Verb, Work
-from sas.cli.output import time_of
+from sas.cli.arguments import Subcommand, Work
+from sas.cli.output import Record, time_of
 from sas.codec import internal
 from sas.codec.internal import CommandMessage
 from sas.codec.record import to_line
@@ -50,21 +50,21 @@ _APP_RUNS = "nothing, or check that the function app runs if this lasts"
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class AwaitedMessage:
     """What is known of the message that an order waits for."""
 
-    said: str
+    text: str
     place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """Everything that ``sas why`` says."""
+class Explanation:
+    """Everything that ``sas why`` tells about an order."""
 
     order: Order
     journal: Sequence[JournalEntry]
     waits: Waits
-    message: Message | None
+    message: AwaitedMessage | None
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,12 +74,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _why(arguments: argparse.Namespace) -> Work:
-    known = workflows.load(arguments.app) if arguments.app else None
+    definitions = workflows.load(arguments.app) if arguments.app else None
     queues = read_queues(os.environ)
     try:
         check_order_id(arguments.order_id)
-    except ValueError as wrong:
-        raise UsageError(str(wrong)) from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
     async def tell(store: StateStore) -> int:
         async with args.open_bus_if_any() as bus:
@@ -89,8 +89,10 @@ def _why(arguments: argparse.Namespace) -> Work:
                 if await _tell_submitted(bus, queues, order_id, as_json=arguments.json):
                     return 0
                 return await _tell_rejected(bus, queues, order_id, as_json=arguments.json)
-            answer = await _answer(store, bus, order=order, queues=queues, known=known)
-        lines = [to_line(_record(answer))] if arguments.json else _lines(answer)
+            explanation = await _explanation(
+                store, bus, order=order, queues=queues, definitions=definitions
+            )
+        lines = [to_line(_record(explanation))] if arguments.json else _lines(explanation)
         for line in lines:
             output.say(line)
         return 0
@@ -98,16 +100,17 @@ def _why(arguments: argparse.Namespace) -> Work:
     return tell
 
 
-async def _answer(
+async def _explanation(
     store: StateStore,
     bus: MessageBus | None,
+    *,
     order: Order,
     queues: Queues,
-    known: Workflows | None,
-) -> Answer:
+    definitions: Workflows | None,
+) -> Explanation:
     journal = await store.journal(order.order_id)
-    circuits = {name: one.value for name, one in (await breakers(store).all()).items()}
-    agents = why.agents_of(order, journal, known)
+    circuits = {name: shared.value for name, shared in (await breakers(store).all()).items()}
+    agents = why.agents_of(order, journal, definitions)
     waits = why.waits_for(order, output.now(), agents=agents, circuits=circuits)
     message = None
     if waits.step is not None and waits.step.complete_by is not None:
@@ -117,48 +120,50 @@ async def _answer(
     elif order.process_state is OrderState.ERROR and bus is not None:
         message = await _command(bus, order, queues)
         waits = waits if message is None else replace(waits, what=_COMMAND, then="")
-    return Answer(order=order, journal=journal, waits=waits, message=message)
+    return Explanation(order=order, journal=journal, waits=waits, message=message)
 
 
-async def _command(bus: MessageBus, order: Order, queues: Queues) -> Message | None:
+async def _command(bus: MessageBus, order: Order, queues: Queues) -> AwaitedMessage | None:
     """Look for a command that an operator sent, and that no scheduler has carried out yet."""
     paths = [lane(queues.scheduler, urgent=urgent) for urgent in (False, True)]
     for letter in (await letters.read(bus, paths)).letters:
         with suppress(MalformedError, OtherVersionError):
-            said = internal.decode(letter.peeked.body, CommandMessage)
-            if said.order_id == order.order_id and said.seq in {None, order.seq}:
-                text = f"{said.verb} by {said.by} in {letter.path}, {time_of(letter.since)}"
-                return Message(text, Place(letter, 0))
+            command = internal.decode(letter.peeked.body, CommandMessage)
+            if command.order_id == order.order_id and command.seq in {None, order.seq}:
+                text = f"{command.verb} by {command.by} in {letter.path}, {time_of(letter.since)}"
+                return AwaitedMessage(text, Place(letter, 0))
     return None
 
 
 async def _message(
-    bus: MessageBus | None, order: Order, waits: Waits, queues: Queues, agents: set[str]
-) -> Message:
+    bus: MessageBus | None, order: Order, *, waits: Waits, queues: Queues, agents: set[str]
+) -> AwaitedMessage:
     """Look for the message that moves the step on."""
     step = waits.step
     if step is None or (step.resting and not step.dispatched):
-        return Message("none: the supervisor sends one when the rest is over")
+        return AwaitedMessage("none: the supervisor sends one when the rest is over")
     if bus is None:
-        return Message("not looked for: no Service Bus namespace is configured")
-    found = await letters.read(bus, letters.waiting_paths(order, step, queues, agents))
-    place = letters.place_of(order, step, found.letters)
+        return AwaitedMessage("not looked for: no Service Bus namespace is configured")
+    contents = await letters.read(bus, letters.waiting_paths(order, step, queues, agents))
+    place = letters.place_of(order, step, contents.letters)
     if place is not None:
-        said = "scheduled in" if place.letter.peeked.is_scheduled else "in"
+        preposition = "scheduled in" if place.letter.peeked.is_scheduled else "in"
         since = time_of(place.letter.since)
-        return Message(f"{said} {place.letter.path}, {since}, {place.before:,} before it", place)
-    if found.problems:
-        return Message(f"not known: {next(iter(found.problems.values()))}")
+        return AwaitedMessage(
+            f"{preposition} {place.letter.path}, {since}, {place.before:,} before it", place
+        )
+    if contents.problems:
+        return AwaitedMessage(f"not known: {next(iter(contents.problems.values()))}")
     if step.dispatched and not agents:
-        return Message("not known: give --app, so that the queue of its agent can be read")
+        return AwaitedMessage("not known: give --app, so that the queue of its agent can be read")
     actor = "its agent" if step.dispatched else "a scheduler"
-    return Message(f"in no queue: {actor} is handling it, or it was lost")
+    return AwaitedMessage(f"in no queue: {actor} is handling it, or it was lost")
 
 
 def _with_agent(
-    waits: Waits, message: Message, queues: Queues, circuits: Mapping[str, Breaker]
+    waits: Waits, message: AwaitedMessage, queues: Queues, circuits: Mapping[str, Breaker]
 ) -> Waits:
-    """Return what it waits for, with the agent in whose queue its message lies."""
+    """Return what the order waits for, with the agent in whose queue its message lies."""
     if waits.agent is not None or message.place is None:
         return waits
     queue = message.place.letter.source.removesuffix("-urgent")
@@ -176,19 +181,22 @@ async def _tell_submitted(
     The operator may have no right to read these queues. Then its message is not found.
     """
     paths = [lane(queues.orders, urgent=urgent) for urgent in (False, True)]
-    found = await letters.read(bus, paths) if bus is not None else None
-    of_order = (one for one in found.letters if one.order_id == order_id) if found else iter(())
-    if (letter := next(of_order, None)) is None:
+    if bus is None:
         return False
-    what = "The function app, to take its message."
+    contents = await letters.read(bus, paths)
+    matches = (letter for letter in contents.letters if letter.order_id == order_id)
+    letter = next(matches, None)
+    if letter is None:
+        return False
+    cause = "The function app, to take its message."
     if as_json:
         place = {"Queue": letter.path, "Since": _time(letter.since)}
-        record = {"OrderID": order_id, "WaitsFor": what, "Message": place, "Todo": _APP_RUNS}
+        record = {"OrderID": order_id, "WaitsFor": cause, "Message": place, "Todo": _APP_RUNS}
         output.say(to_line(record))
         return True
     output.say(f"{order_id} was submitted, and has not begun.")
     message = f"in {letter.path}, {time_of(letter.since)}"
-    for line in output.facts((("waits for", what), ("message", message), ("do", _APP_RUNS))):
+    for line in output.facts((("waits for", cause), ("message", message), ("do", _APP_RUNS))):
         output.say(line)
     return True
 
@@ -196,7 +204,7 @@ async def _tell_submitted(
 async def _tell_rejected(
     bus: MessageBus | None, queues: Queues, order_id: str, *, as_json: bool
 ) -> int:
-    """Show an order that the store does not have: it may be on ``orders-rejected``."""
+    """Show an order that the store does not have, if it is on ``orders-rejected``."""
     part = await look.rejected_part(bus, queues, order_id)
     if part is None:
         raise NotPossibleError(finding.no_such_order(order_id))
@@ -204,8 +212,8 @@ async def _tell_rejected(
     if as_json:
         output.say(to_line(look.rejected_record(part) | {"WaitsFor": "Nothing.", "Todo": todo}))
         return 0
-    said = f"{order_id} was rejected and never began: {part.description}"
-    output.say(output.row([f"{said} ({part.reason})"]))
+    sentence = f"{order_id} was rejected and never began: {part.description}"
+    output.say(output.row([f"{sentence} ({part.reason})"]))
     for line in output.facts((("message", f"on {queues.rejected}, {part.id}"), ("do", todo))):
         output.say(line)
     return 0
@@ -214,10 +222,10 @@ async def _tell_rejected(
 # -- The output -------------------------------------------------------------------------------
 
 
-def _lines(answer: Answer) -> list[str]:
-    order, waits, step = answer.order, answer.waits, answer.waits.step
-    story = why.story(order, answer.journal)
-    first = output.row([f"{order.order_id} is {order.process_state.value}. {story}"])
+def _lines(explanation: Explanation) -> list[str]:
+    order, waits, step = explanation.order, explanation.waits, explanation.waits.step
+    story = why.story(order, explanation.journal)
+    headline = output.row([f"{order.order_id} is {order.process_state.value}. {story}"])
     pairs = [("waits for", waits.what)]
     if step is not None:
         last = step.last_error
@@ -225,16 +233,16 @@ def _lines(answer: Answer) -> list[str]:
             ("step", f"{step.name}, attempt {step.epoch}, FailureCount {step.failure_count}"),
             ("agent", waits.agent or "not known: give --app"),
             ("circuit", _circuit(waits.circuit) if waits.agent else ""),
-            ("message", answer.message.said if answer.message else ""),
+            ("message", explanation.message.text if explanation.message else ""),
             ("next look", f"the supervisor, {time_of(waits.at)}" if waits.at else ""),
-            ("last error", _error(answer)),
+            ("last error", _error(explanation)),
             ("at attempt", f"{last.epoch}.{last.attempt}, {time_of(last.at)}" if last else ""),
         ]
-    return [first, *output.facts([*pairs, ("then", waits.then), ("do", _todo(answer))])]
+    return [headline, *output.facts([*pairs, ("then", waits.then), ("do", _todo(explanation))])]
 
 
-def _error(answer: Answer) -> str:
-    step = answer.waits.step
+def _error(explanation: Explanation) -> str:
+    step = explanation.waits.step
     if step is None:
         return ""
     if step.error is not None:
@@ -250,23 +258,23 @@ def _circuit(circuit: Breaker | None) -> str:
     return f"{circuit.state.value} since {time_of(circuit.since)}{until}{why_open}"
 
 
-def _todo(answer: Answer) -> str:
-    if answer.waits.what == _COMMAND:
+def _todo(explanation: Explanation) -> str:
+    if explanation.waits.what == _COMMAND:
         return _APP_RUNS
-    if answer.order.process_state is OrderState.ERROR:
-        return look.advice(answer.order, output.now())
-    return answer.waits.todo or "nothing"
+    if explanation.order.process_state is OrderState.ERROR:
+        return look.advice(explanation.order, output.now())
+    return explanation.waits.todo or "nothing"
 
 
-def _record(answer: Answer) -> dict[str, object]:
-    order, waits, step = answer.order, answer.waits, answer.waits.step
-    place = answer.message.place if answer.message else None
+def _record(explanation: Explanation) -> Record:
+    order, waits, step = explanation.order, explanation.waits, explanation.waits.step
+    place = explanation.message.place if explanation.message else None
     circuit = waits.circuit
     return {
         "OrderID": order.order_id,
         "ProcessState": order.process_state.value,
         "Seq": order.seq,
-        "Story": why.story(order, answer.journal),
+        "Story": why.story(order, explanation.journal),
         "WaitsFor": waits.what,
         "Step": step.name if step else None,
         "Attempt": step.epoch if step else None,
@@ -281,17 +289,17 @@ def _record(answer: Answer) -> dict[str, object]:
         if circuit
         else None,
         "Message": {
-            "Said": answer.message.said,
+            "Said": explanation.message.text,
             "Queue": place.letter.path if place else None,
             "Since": _time(place.letter.since) if place else None,
             "Before": place.before if place else None,
         }
-        if answer.message
+        if explanation.message
         else None,
         "NextLook": _time(waits.at),
-        "LastError": _error(answer) or None,
+        "LastError": _error(explanation) or None,
         "Then": waits.then or None,
-        "Todo": _todo(answer),
+        "Todo": _todo(explanation),
     }
 
 
@@ -300,7 +308,7 @@ def _time(moment: datetime | None) -> str | None:
 
 
 VERBS = (
-    Verb.with_store(
+    Subcommand.with_store(
         "why",
         "say what an order waits for, and what moves it",
         description=DESCRIPTION,

@@ -1,4 +1,4 @@
-"""``sas workflows check``: which orders in flight a new definition would break."""
+"""``sas workflows check``: show which orders in flight a new definition would break."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any
 
 from sas.cli import arguments as args
 from sas.cli import output
-from sas.cli.arguments import Verb, Work
+from sas.cli.arguments import Subcommand, Work
+from sas.cli.output import Record
 from sas.codec.record import to_line
 from sas.domain.order import FINISHED, Order
 from sas.domain.workflow import Workflow, Workflows
@@ -35,15 +36,18 @@ cannot be loaded. 3: Storage does not answer.
   sas workflows check --app orders:business --json
 """
 
-SOME = 3
-"""Order ids shown for a version (--json shows all)."""
-KNOWN = (ImportError, AttributeError, TypeError, ValueError)
-"""Errors whose own text says enough."""
+SHOWN_IDS_MAX = 3
+"""How many order ids are shown for a version. ``--json`` shows all."""
+PLAIN_ERRORS = (ImportError, AttributeError, TypeError, ValueError)
+"""Errors whose text says enough without the name of their class."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Finding:
-    """What is known of one version of a workflow."""
+class VersionStatus:
+    """The state of one version of a workflow: its definition, and the orders in flight with it.
+
+    ``remembered`` is the hash of the definition that the table remembers.
+    """
 
     definition: Workflow | None = None
     remembered: str | None = None
@@ -64,11 +68,15 @@ class Finding:
     @property
     def changed(self) -> bool:
         """Whether the table remembers another definition."""
-        known = definition_hash(self.definition) if self.definition else None
-        return self.remembered is not None and known is not None and self.remembered != known
+        current_hash = definition_hash(self.definition) if self.definition else None
+        return (
+            self.remembered is not None
+            and current_hash is not None
+            and self.remembered != current_hash
+        )
 
     def trouble(self) -> str:
-        """Return what a deploy would break, or nothing."""
+        """Return what a deploy would break; an empty text if it would break nothing."""
         if self.definition is None:
             return "missing: keep this version until its orders have ended" if self.orders else ""
         if self.changed:
@@ -99,12 +107,12 @@ def load(app: str) -> Workflows:
     Raises:
         UsageError: the application cannot be imported, or defines none.
     """
-    found = made(app)
-    return found.workflows if isinstance(found, Business) else found
+    application = load_application(app)
+    return application.workflows if isinstance(application, Business) else application
 
 
-def made(app: str) -> Workflows | Business:
-    """Return what an application defines.
+def load_application(app: str) -> Workflows | Business:
+    """Return the workflows or the business that an application defines.
 
     Raises:
         UsageError: the application cannot be imported, or defines neither.
@@ -117,82 +125,84 @@ def made(app: str) -> Workflows | Business:
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109  as sys.path has it
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     try:
-        found: Any = getattr(import_module(module), name)
-        if callable(found):
-            found = found()
-    except Exception as wrong:  # noqa: BLE001  it is the application's own code
-        kind = "" if isinstance(wrong, KNOWN) else f"{type(wrong).__name__}: "
-        raise UsageError(f"--app {app} cannot be loaded: {kind}{wrong}") from None
-    if isinstance(found, Business | Workflows):
-        return found
-    raise UsageError(f"--app {app} is {type(found).__name__}: give a Workflows or a Business")
+        application: Any = getattr(import_module(module), name)
+        if callable(application):
+            application = application()
+    except Exception as error:  # noqa: BLE001  it is the application's own code
+        kind = "" if isinstance(error, PLAIN_ERRORS) else f"{type(error).__name__}: "
+        raise UsageError(f"--app {app} cannot be loaded: {kind}{error}") from None
+    if isinstance(application, Business | Workflows):
+        return application
+    raise UsageError(f"--app {app} is {type(application).__name__}: give a Workflows or a Business")
 
 
 class _Check:
-    """One check of what an application defines."""
+    """One check of the workflows that an application defines."""
 
-    def __init__(self, defined: Workflows, *, as_json: bool) -> None:
-        self._defined = defined
+    def __init__(self, definitions: Workflows, *, as_json: bool) -> None:
+        self._definitions = definitions
         self._as_json = as_json
 
     async def run(self, store: StateStore) -> int:
-        """Check, print the findings, and return the exit code."""
+        """Check, print the state of each version, and return the exit code."""
         broken = False
-        for (name, version), one in sorted((await self._findings(store)).items()):
-            broken = broken or bool(one.trouble())
-            record = _record(name, version, one)
-            line = f"{name} version {version}: {_said(one, one.trouble())}"
+        for (name, version), status in sorted((await self._statuses(store)).items()):
+            broken = broken or bool(status.trouble())
+            record = _record(name, version, status)
+            line = f"{name} version {version}: {_status_text(status, status.trouble())}"
             output.say(to_line(record) if self._as_json else output.one_line(line))
         return 1 if broken else 0
 
-    async def _findings(self, store: StateStore) -> Mapping[tuple[str, int], Finding]:
+    async def _statuses(self, store: StateStore) -> Mapping[tuple[str, int], VersionStatus]:
         """Return every version that is defined or that an order in flight uses."""
-        found: dict[tuple[str, int], Finding] = defaultdict(Finding)
-        for workflow in self._defined:
-            found[workflow.name, workflow.version].definition = workflow
+        statuses: dict[tuple[str, int], VersionStatus] = defaultdict(VersionStatus)
+        for workflow in self._definitions:
+            statuses[workflow.name, workflow.version].definition = workflow
         async for order in _in_flight(store):
-            found[order.details.workflow, order.details.version].count(order)
-        for (name, version), one in found.items():
+            statuses[order.details.workflow, order.details.version].count(order)
+        for (name, version), status in statuses.items():
             shared = await store.read_shared(value_name(name, version))
-            one.remembered = shared.value if shared else None
-        return found
+            status.remembered = shared.value if shared else None
+        return statuses
 
 
-def _record(name: str, version: int, one: Finding) -> dict[str, object]:
+def _record(name: str, version: int, status: VersionStatus) -> Record:
     return {
         "Workflow": name,
         "Version": version,
-        "Defined": one.definition is not None,
-        "Recorded": one.remembered is not None,
-        "Changed": one.changed,
-        "Trouble": one.trouble() or None,
-        "InFlight": one.ids,
+        "Defined": status.definition is not None,
+        "Recorded": status.remembered is not None,
+        "Changed": status.changed,
+        "Trouble": status.trouble() or None,
+        "InFlight": status.ids,
     }
 
 
-def _said(one: Finding, trouble: str) -> str:
-    some = ", ".join(one.ids[:SOME]) + (", ..." if one.orders > SOME else "")
-    users = f"{output.orders(one.orders)} in flight" + (f" ({some})" if some else "")
+def _status_text(status: VersionStatus, trouble: str) -> str:
+    examples = ", ".join(status.ids[:SHOWN_IDS_MAX])
+    if status.orders > SHOWN_IDS_MAX:
+        examples += ", ..."
+    users = f"{output.orders(status.orders)} in flight" + (f" ({examples})" if examples else "")
     if trouble:
         return f"{users}; {trouble}"
-    if one.remembered is None:
-        return f"{users}; not used yet" if not one.orders else f"{users}; not recorded yet"
+    if status.remembered is None:
+        return f"{users}; not used yet" if not status.orders else f"{users}; not recorded yet"
     return f"{users}; unchanged"
 
 
 async def _in_flight(store: StateStore) -> AsyncIterator[Order]:
     ids = dict.fromkeys(await finding.under_way(store))
     async for batch in finding.summaries(store, in_error=True):
-        ids.update((one.order_id, None) for one in batch)
-    every = list(ids)
-    for start in range(0, len(every), finding.BATCH):
-        for order in await finding.load_all(store, every[start : start + finding.BATCH]):
+        ids.update((summary.order_id, None) for summary in batch)
+    order_ids = list(ids)
+    for start in range(0, len(order_ids), finding.BATCH_ORDERS):
+        for order in await finding.load_all(store, order_ids[start : start + finding.BATCH_ORDERS]):
             if not order.rejected and order.process_state not in FINISHED:
                 yield order
 
 
 VERBS = (
-    Verb.with_store(
+    Subcommand.with_store(
         "workflows",
         "check workflow definitions against the orders in flight, before a deploy",
         description=DESCRIPTION,

@@ -168,7 +168,7 @@ def rejected_parts(rejection: Rejection, *, at: datetime, id_base: str) -> list[
         text, encoding = body.decode("utf-8"), "utf-8"
     except UnicodeDecodeError:
         text, encoding = base64.b64encode(body).decode(), "base64"
-    # Escaped in JSON, one character may take six bytes.
+    # A character that JSON escapes may take six bytes.
     size = PART_BYTES_MAX // 6 if len(body) > PART_BYTES_MAX // 6 else max(len(text), 1)
     pieces = [text[start : start + size] for start in range(0, len(text), size)] or [""]
     common = asdict(rejection) | {"at": key_time(at), "encoding": encoding, "parts": len(pieces)}

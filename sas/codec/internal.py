@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -217,6 +217,25 @@ def decode(body: bytes, kind: type[EnvelopeT]) -> EnvelopeT:
     if not 0 < len(message.id) <= 200:
         raise MalformedError(Reason.INVALID, "the member 'id' is empty or has over 200 characters")
     return message
+
+
+def decode_for_scheduler(body: bytes) -> WakeMessage | CommandMessage:
+    """Return a message of the queue ``scheduler``; raises as ``decode``."""
+    kinds: Any = WakeMessage | CommandMessage
+    message: WakeMessage | CommandMessage = decode(body, kinds)
+    return message
+
+
+def decode_from_agent(body: bytes) -> ReplyMessage | ProgressMessage:
+    """Return a message of the queue ``agent-replies``; raises as ``decode``."""
+    kinds: Any = ReplyMessage | ProgressMessage
+    message: ReplyMessage | ProgressMessage = decode(body, kinds)
+    return message
+
+
+def decode_callback(body: bytes) -> CallbackMessage:
+    """Return a message of the queue ``callbacks``; raises as ``decode``."""
+    return decode(body, CallbackMessage)
 
 
 def _check_format(value: object) -> None:

@@ -32,9 +32,8 @@ MESSAGE_BYTES_DEFAULT = 256 * 1024
 and properties.
 """
 PUT_BACK_BYTES = 4 * 1024
-"""Room for headers and properties. A message that is put back carries more than its sender gave it:
-its first MessageId, when it came, why it waits and its trace. A dead letter also carries why it is
-one.
+"""Room for headers and properties. A message that is put back carries more of them than its sender
+gave it: its first MessageId, when it came, and its trace. A dead letter also carries its reason.
 """
 ORDER_BYTES_MAX = MESSAGE_BYTES_DEFAULT - PUT_BACK_BYTES
 """The largest body of an order message, by default: a message that is put back must fit."""

@@ -1,10 +1,11 @@
 """Encoded content: what a payload codec makes of an order's content, as JSON.
 
-With a codec, ``{"$encoded": "<text of the codec>"}`` stands wherever content is stored, sent or
-held: a payload, an edited input, a result. Content is encoded once, where it enters the system, and
-decoded in the agent that is called. Everything in between handles it as opaque JSON.
+With a codec, content (a payload, an edited input, a result) is stored, sent and held as the object
+``{"$encoded": "<text of the codec>"}``. Content is encoded once, where it enters the system. It is
+decoded in the agent that is called, and for people who ask for it. Everything in between handles it
+as opaque JSON.
 
-Content without that object was stored before there was a codec, and is used as it is.
+Content that is not such an object was stored before there was a codec, and is used as it is.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def encode_content(text: str, codec: PayloadCodec | None) -> str:
         return text
     try:
         return json.dumps({ENCODED: codec.encode(text)})
-    except Exception as error:  # of the adopter's own code: a bug in it undoes nothing
+    except Exception as error:  # a bug in the adopter's codec must undo no order
         raise UnavailableError(f"the payload codec failed: {type(error).__name__}") from error
 
 
@@ -62,7 +63,7 @@ def decode_content(text: str, codec: PayloadCodec | None) -> str:
         return codec.decode(encoded)
     except DecodingError:
         raise
-    except Exception as error:  # of the adopter's own code: a bug in it undoes nothing
+    except Exception as error:  # a bug in the adopter's codec must undo no order
         raise DecodingError(f"the payload codec failed: {type(error).__name__}") from error
 
 

@@ -21,8 +21,9 @@ from sas.domain.order import AttemptError, Order, StepRecord, UndoStatus
 
 
 def record_of(order: Order, journal: Sequence[JournalEntry], *, content: bool) -> dict[str, Any]:
-    """Return everything about an order. With ``content``, payload references must be fetched first
-    (``sas.features.claim_check``).
+    """Return everything about an order, with its content if ``content`` is true.
+
+    Then the caller must have fetched the payload references (``sas.features.claim_check``).
     """
     details = order.details
     members = {

@@ -13,8 +13,9 @@ from sas.ports import PayloadCodec
 
 
 def encode_result(value: Any, agent: str, codec: PayloadCodec | None = None) -> str | Fault:
-    """Return the JSON text of a result, encoded if there is a codec. Return a Fault if JSON cannot
-    hold it, or if it is too large as it is stored.
+    """Return the JSON text of a result as it is stored: encoded if there is a codec.
+
+    Return a Fault if JSON cannot hold the result, or if the stored text is too large.
     """
     try:
         text = _whole_json(value)

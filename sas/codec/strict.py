@@ -19,13 +19,14 @@ T = TypeVar("T")
 DEPTH_MAX = 32
 """Deepest nesting of a message."""
 CONTENT_DEPTH_MAX = DEPTH_MAX - 2
-"""Deepest nesting of a result or of an operator's input. Messages carry both two levels down."""
+"""Deepest nesting of a result or of an operator's input. In a message they are two levels down."""
 SALVAGE_DEPTH_MAX = 200
-"""Deepest nesting of a refused message in which the sender is looked up."""
+"""Deepest nesting of a refused message that is still read to find its sender."""
 PLAIN = r"^[^\x00-\x1f\x7f-\x9f]*\Z"
 """Pattern of a text without control characters."""
 DESCRIPTION_LENGTH_MAX = 500
-# Possessive, and a string need not end: so the search reads each character of any text once.
+# The quantifiers are possessive, and a string need not end. So the search reads each character of
+# any text only once.
 _TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 

@@ -17,7 +17,7 @@ from sas.codec.strict import MalformedError, convert
 from sas.desk.rows import Row
 from sas.domain.order import OrderState
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
-from sas.operate.letters import WHY, WHY_TEXT, who_worked
+from sas.operate.letters import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, who_worked
 from sas.ports import BusUnavailableError, MessageBus, Peeked
 
 PEEK_EVERY_S = 15.0
@@ -164,5 +164,5 @@ def _message(queue: str, peeked: Peeked) -> InboxMessage:
         rejected = convert(peeked.body, RejectedMessage)
         text = f"{rejected.description} (from {rejected.source_queue})"
         return base(kind=rejected.reason, text=text, order_id=rejected.order_id)
-    reason = peeked.properties.get(WHY, "message")
-    return base(kind=reason, text=peeked.properties.get(WHY_TEXT, ""))
+    reason = peeked.properties.get(DEAD_LETTER_REASON, "message")
+    return base(kind=reason, text=peeked.properties.get(DEAD_LETTER_DESCRIPTION, ""))

@@ -13,7 +13,7 @@ from sas.desk.watch import Watch
 from sas.domain.order import Order
 from sas.domain.queues import Queues
 from sas.operate import commands
-from sas.operate.commands import Asked, Ended, Intent
+from sas.operate.commands import CommandResult, Intent, OrderCommand
 from sas.operate.errors import CommandError
 from sas.ports import MessageBus, StateStore, UnavailableError
 
@@ -46,10 +46,10 @@ class CommandGroup:
     """
 
     intent: Intent
-    commands: Sequence[Asked]
+    commands: Sequence[OrderCommand]
     at: datetime
     key: str = field(default_factory=lambda: uuid4().hex)
-    results: Sequence[Ended] = ()
+    results: Sequence[CommandResult] = ()
     problem: str = ""
     failed_again: Mapping[str, str] | None = None
 
@@ -59,7 +59,7 @@ class CommandGroup:
         return not self.results and not self.problem
 
     @property
-    def carried_out(self) -> Sequence[Ended]:
+    def carried_out(self) -> Sequence[CommandResult]:
         """The results of the commands that were carried out."""
         return [result for result in self.results if result.carried_out]
 
@@ -67,7 +67,7 @@ class CommandGroup:
     def refused(self) -> Sequence[tuple[str, str]]:
         """The other orders, and why they did not change."""
         return [
-            (result.asked.order_id, commands.why_not_done(result, WAIT_S))
+            (result.command.order_id, commands.why_not_done(result, WAIT_S))
             for result in self.results
             if not result.carried_out
         ]
@@ -97,7 +97,7 @@ class Sender:
             UnavailableError: the bus did not take them.
         """
         requests = [
-            Asked(order_id=order_id, seq=snapshot.seq, urgent=snapshot.urgent)
+            OrderCommand(order_id=order_id, seq=snapshot.seq, urgent=snapshot.urgent)
             for order_id, snapshot in snapshots.items()
         ]
         sent_before = 0
@@ -108,7 +108,7 @@ class Sender:
                 intent,
                 self._queues,
                 sent_before=sent_before,
-                of=len(requests),
+                total=len(requests),
             )
             sent_before += len(batch)
         group = CommandGroup(intent=intent, commands=requests, at=at)
@@ -127,10 +127,10 @@ class Sender:
         except (UnavailableError, CommandError) as error:
             group.problem = f"the result is not known: {error}"
         self._watch.forget(snapshots)
-        order_ids = [result.asked.order_id for result in group.carried_out]
+        order_ids = [result.command.order_id for result in group.carried_out]
         steps = {order_id: snapshots[order_id].steps for order_id in order_ids}
         with suppress(UnavailableError, CommandError):
-            orders = await commands.outcomes(self._store, steps, WAIT_S)
+            orders = await commands.wait_for_steps(self._store, steps, WAIT_S)
             failures = {
                 order_id: commands.failed_again(order, steps[order_id])
                 for order_id, order in orders.items()

@@ -38,7 +38,7 @@ from sas.features.claim_check import ClaimCheck
 from sas.operate import commands, finding, letters, redriving, why
 from sas.operate.commands import Intent, refusal
 from sas.operate.errors import CommandError, NotPossibleError, UsageError
-from sas.operate.redriving import Planned
+from sas.operate.redriving import PlannedMove
 from sas.ports import OperatorBus, PayloadCodec, StateStore, UnavailableError, UndeliverableError
 from sas.telemetry.tracing import logger
 
@@ -243,7 +243,9 @@ class Desk:
     async def failures(self, request: web.Request) -> web.Response:
         """Show the orders that failed alike, and what it would do to resubmit them."""
         fingerprint = request.query.get("fingerprint", "")
-        selection = finding.Wanted(state="error", fingerprint=fingerprint, limit=GROUP_ORDERS_MAX)
+        selection = finding.OrderQuery(
+            state="error", fingerprint=fingerprint, limit=GROUP_ORDERS_MAX
+        )
         orders = [order async for order in finding.each(self.office.store, selection)]
         step = fingerprint.partition("/")[0]
         intent = Intent(verb=Verb.RESUBMIT, by=self.office.by, step=step)
@@ -379,7 +381,7 @@ class Desk:
         self.inboxes.forget(message)
         raise web.HTTPSeeOther(f"/inbox/{box.name}/resend?done={key}")
 
-    async def _moved(self, plan: Planned) -> bool:
+    async def _moved(self, plan: PlannedMove) -> bool:
         """Send a message again and remove it; return whether it was removed."""
         try:
             async with aclosing(self.office.bus.move(plan.path, [plan.move])) as moving:

@@ -97,7 +97,7 @@ class Watch:
         self._now = now
         self.picture = Picture(at=now())
         self._changed = asyncio.Condition()
-        self._gate = asyncio.Semaphore(finding.CONCURRENT)
+        self._gate = asyncio.Semaphore(finding.LOADS_AT_ONCE)
         self._loaded: dict[str, _Loaded] = {}
         self._finished: dict[str, Row] = {}
         self._blocks: list[Block] = []
@@ -229,8 +229,8 @@ class Watch:
             )
 
         stale = [order_id for order_id in revisions if not is_fresh(order_id)][:LOADED_MAX]
-        for start in range(0, len(stale), finding.BATCH):
-            order_ids = stale[start : start + finding.BATCH]
+        for start in range(0, len(stale), finding.BATCH_ORDERS):
+            order_ids = stale[start : start + finding.BATCH_ORDERS]
             rows = await asyncio.gather(*map(self._row, order_ids))
             for order_id, row in zip(order_ids, rows, strict=True):
                 self._loaded[order_id] = _Loaded(revisions[order_id], now, row)

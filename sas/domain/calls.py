@@ -1,26 +1,26 @@
 """The life of one request at its agent, as a state machine: did a call go out, and what is known?
 
-An agent may be asked the same question many times: its message is redelivered after a crash, put
-back while a circuit is open, or comes again to check on work of hours. Each time two things must be
-decided, and both depend only on what happened to this request before:
+An agent may get the same request many times: its message is redelivered after a crash, is put back
+while a circuit is open, or comes again to check on work that takes hours. Each time two things must
+be decided, and both depend only on what happened to this request before:
 
 * **May its end be counted as a failure?** A request of which no call could begin has not failed.
-  Its agent says so ("waited"), the step rests, and FailureCount stays as it is.
-* **May its agent say anything at all?** Once a call went out and CompleteBy is over, nobody knows
-  whether the call had its effect. Then the agent is silent, and the supervisor recovers the step.
+  Its agent replies that it waited, the step rests, and FailureCount stays as it is.
+* **May its agent reply at all?** If a call went out and CompleteBy has passed, nobody knows whether
+  the call had its effect. Then the agent is silent, and the supervisor recovers the step.
 
-The states, and what each one knows:
+The states, and what is known in each of them:
 
 =============  ====================================================================================
 QUEUED         The request only waited in its queue until now. No call went out.
-WAITING        It was put back before any call could begin. No call went out.
+WAITING        It was put back, and no call went out. A probe that failed counts as no call.
 OUT            A call is at the remote service.
 PROBING        The first call is at a service whose circuit is open: it tests that service.
-TRIED          A call went out. It may have had its effect, or not.
-GOES_ON        The service works on it. A later message checks whether the work has ended.
+TRIED          A call went out, or a crash hides whether one did. It may have had its effect.
+GOES_ON        The service may be at work. A later message checks whether the work has ended.
 ANSWERED       The end: a reply was sent.
-NOT_BEGUN      The end: time is over, and no call went out. The agent says that the step waited.
-CUT_OFF        The end: time is over, and a call went out. The agent is silent.
+NOT_BEGUN      The end: time is over, and no call counts. The agent replies that the step waited.
+CUT_OFF        The end: time is over, and a call may have gone out. The agent is silent.
 SUPERSEDED     The end: the step no longer waits for this request. It is dropped.
 =============  ====================================================================================
 

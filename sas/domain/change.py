@@ -122,9 +122,10 @@ class DeferredDue:
 
 @dataclass(frozen=True, slots=True)
 class OtherDue:
-    """A due row of an unknown kind, by its key. A newer version wrote it if it wrote the order too.
+    """A due row of an unknown kind, by its key.
 
-    If ``order_id`` is empty, the key cannot be read at all.
+    If the rows of its order have a newer format, a newer version wrote this one too. Otherwise it
+    was made by hand. If ``order_id`` is empty, the key cannot be read at all.
     """
 
     at: datetime
@@ -187,7 +188,7 @@ def change_of(
     """Return the change that commits a decision. There is no other way to make one.
 
     ``order`` is None if it is not stored yet: then the decision brings its details. A timer has no
-    message that would be redelivered, so the change of a timer leaves an out row.
+    message that would be redelivered, so its change leaves an out row if it sends messages.
 
     Raises:
         IllegalMoveError: the decision makes a move that ``moves.py`` does not allow, or brings
@@ -296,21 +297,21 @@ def _undone_because(decision: Decision, because: str) -> str:
 def _after(order: Order, decision: Decision, because: str, now: datetime) -> Order:
     """Return the order after a decision.
 
-    A deadline is kept until the order is processed or its undo is decided. An acknowledgement is
-    kept while the order stays in the Error that was seen.
+    A deadline is kept until it was handled, the order is processed, or its undo is decided. An
+    acknowledgement is kept while the order stays in Error and no other step fails.
     """
     after = replace(order, steps=decision.steps, seq=order.seq + 1)
     state = after.process_state
-    same = state is order.process_state
+    same_state = state is order.process_state
     stopped = order.rejected or state in FINISHED or state is OrderState.ERROR
-    over = decision.overdue or state in FINISHED or after.direction is Direction.UNDO
+    ends_deadline = decision.overdue or state in FINISHED or after.direction is Direction.UNDO
     new_errors = _in_error(after) - _in_error(order)
-    acknowledged_by = order.acknowledged_by if same and not new_errors else None
+    acknowledged_by = order.acknowledged_by if same_state and not new_errors else None
     begins_undo = order.direction is Direction.DO and after.direction is Direction.UNDO
     return replace(
         after,
-        stopped_at=(order.stopped_at if same else now) if stopped else None,
-        deadline=None if over else order.deadline,
+        stopped_at=(order.stopped_at if same_state else now) if stopped else None,
+        deadline=None if ends_deadline else order.deadline,
         acknowledged_by=decision.acknowledged_by or acknowledged_by,
         undone_because=_undone_because(decision, because) if begins_undo else order.undone_because,
     )

@@ -59,11 +59,11 @@ def is_ready(step: StepRecord, steps: Sequence[StepRecord], rules: Rules) -> boo
     match step.process_state:
         case StepState.PENDING:
             before = rules.steps[step.number].after
-            done = all(states[n] is StepState.PROCESSED for n in before)
-            return done and StepState.ERROR not in states
+            all_done = all(states[number] is StepState.PROCESSED for number in before)
+            return all_done and StepState.ERROR not in states
         case StepState.COMPENSATING:
             later = rules.dependents(step.number)
-            return all(states[n] is StepState.COMPENSATED for n in later)
+            return all(states[number] is StepState.COMPENSATED for number in later)
         case _:
             return False
 
@@ -73,8 +73,8 @@ def update_readiness(
 ) -> tuple[StepRecord, ...]:
     """Make each step Ready that became ready, and no longer Ready each that is blocked.
 
-    So a step has a CompleteBy and a due row only while an agent or a scheduler must act. The age of
-    a step counts from the moment it became ready.
+    A blocked or finished step has no CompleteBy and no due row, because nobody must act on it. The
+    age of a ready step counts from the moment at which it became ready.
     """
     after: list[StepRecord] = []
     for step in steps:
@@ -171,7 +171,8 @@ def is_cancelled(step: StepRecord) -> bool:
 def calls_until(step: StepRecord, direction: Direction) -> datetime | None:
     """Return the time until which the dispatch that is out may call its remote service.
 
-    That is CompleteBy, unless the step waits for a callback: then no further call may follow.
+    That is CompleteBy. A step that waits for a callback has a later CompleteBy, but gets no further
+    call: for it the time is that of its last call.
     """
     if direction is Direction.UNDO or step.complete_by is None or step.call.called_until is None:
         return step.complete_by

@@ -1,7 +1,7 @@
-"""Command: what an operator's command changes. The caller has checked the seq already.
+"""Command: what an operator's command changes. The caller has checked the seq of the command.
 
-Each function returns None if the state of the order does not allow the command; ``WHEN`` says when
-it does.
+Each function returns None if the state of the order does not allow the command. ``WHEN`` says which
+states allow it.
 """
 
 from __future__ import annotations
@@ -79,22 +79,22 @@ def resubmit(
         return None
     steps = list(order.steps)
     for record in failed:
-        steps[record.number] = _again(record, now, edited)
+        steps[record.number] = _resubmitted(record, now, edited)
     return Decision(
         what=JournalWord.RESUBMITTED, steps=update_readiness(steps, rules, now), messages=(Wake(),)
     )
 
 
-def _again(step: StepRecord, now: datetime, edited: str | None) -> StepRecord:
+def _resubmitted(step: StepRecord, now: datetime, edited: str | None) -> StepRecord:
     """Return a failed step that goes on with its do, or with its undo."""
     if step.undo_failed:
         undoing = step.moved(StepState.COMPENSATING, now, undo=UndoStatus.UNDOING)
         return undoing.without_failures()
-    again = step.moved(StepState.PENDING, now).without_failures()
+    pending = step.moved(StepState.PENDING, now).without_failures()
     if edited is None:
-        return again
+        return pending
     call = replace(step.call, edited=edited, generation=step.call.generation + 1)
-    return replace(again, call=call)
+    return replace(pending, call=call)
 
 
 def takes_input(step: StepRecord, rules: Rules) -> bool:
@@ -140,7 +140,7 @@ def can_undo(order: Order) -> bool:
 def undo(order: Order, rules: Rules, *, now: datetime) -> Decision | None:
     """Decide to undo the order at once; None if that is decided already.
 
-    If the order was cancelled, the steps that are out are no longer waited for.
+    If the order was cancelled before, this no longer waits for the steps that are out.
     """
     if not can_undo(order):
         return None

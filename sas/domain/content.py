@@ -10,8 +10,8 @@ import hashlib
 from dataclasses import dataclass
 
 CHUNK_BYTES = 11 * 64 * 1024
-"""Most bytes of one chunk: Table Storage takes 64 KiB a binary property and 1 MiB a row. Azurite
-counts the row as it is sent, in JSON, which is a third longer.
+"""Most bytes of one chunk. Table Storage takes 64 KiB in a binary property and 1 MiB in a row.
+Azurite counts the row as the JSON that is sent, which is a third longer.
 """
 
 
@@ -34,7 +34,7 @@ def ref_of(data: bytes) -> PayloadRef:
 
 
 def chunks_of(data: bytes) -> list[bytes]:
-    """Return the bytes in chunks; no bytes are one empty chunk."""
+    """Return the bytes in chunks. Empty content has one empty chunk."""
     return [data[start : start + CHUNK_BYTES] for start in range(0, len(data) or 1, CHUNK_BYTES)]
 
 

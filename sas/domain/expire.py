@@ -42,7 +42,9 @@ from sas.domain.undo import begin_step_undo, begin_undo, undo_failed, undone_not
 from sas.domain.workflow import OnFailure, Rules
 
 REWAKE_MAX = timedelta(minutes=15)
-"""Longest pause before a step that waits for a scheduler, or in a queue, is looked at again."""
+"""Longest pause before the supervisor looks again at a step that waits for a scheduler or in a
+queue, unless the step's own times are longer.
+"""
 EXCUSES_MAX = 10
 """How often a dispatch is excused because a message of its step waits in a queue that does not
 move. Perhaps no function reads that queue, so the next timeout counts.
@@ -116,9 +118,9 @@ def expire_deadline(order: Order, rules: Rules, *, now: datetime) -> Decision | 
 def postpone(order: Order, number: int, why: str, *, now: datetime) -> Decision | None:
     """Decide to look at a due step again later, because its workflow is not deployed here.
 
-    Without its rules no other decision is possible. For ``DEPLOY_TIME`` no instance with those
-    rules looked at it. An unchanged due row would stay the oldest, and every sweep would begin with
-    it.
+    No other decision is possible without the rules of the workflow. The row has been due for
+    ``DEPLOY_TIME``, so no instance seems to have them. An unchanged due row would stay the oldest,
+    and every sweep would begin with it.
     """
     step = order.steps[number] if 0 <= number < len(order.steps) else None
     if step is None or step.complete_by is None or step.complete_by > now:
@@ -206,9 +208,9 @@ def _late(
 ) -> Decision:
     """Decide about a step (or its undo) past its CompleteBy: it timed out, or has an excuse.
 
-    An excused step gets more time, with the same epoch: its time allowed, or the time that it has
-    waited so far, if that is longer and its queue moves or is away. So a long queue does not fill
-    the journal.
+    An excused step keeps its epoch and gets more time: its time allowed. If its queue moves or is
+    away, it gets as much as it has waited so far (at most ``REWAKE_MAX``), if that is longer. So a
+    long queue does not fill the journal.
     """
     if excuse is None or (excuse is Excuse.STUCK and turn.excused >= EXCUSES_MAX):
         return _timed_out(order, step, rules, now)
@@ -220,11 +222,11 @@ def _late(
     else:
         extension = max(extension, min(now - step.since, REWAKE_MAX))
     until = now + extension
-    calls = doing and step.call.called_until == turn.complete_by  # no callback is awaited
-    call = replace(step.call, called_until=until) if calls else step.call
-    waits = replace(step, turn=replace(turn, complete_by=until), call=call)
+    may_call = doing and step.call.called_until == turn.complete_by  # no callback is awaited
+    call = replace(step.call, called_until=until) if may_call else step.call
+    excused = replace(step, turn=replace(turn, complete_by=until), call=call)
     word = JournalWord.QUEUE_AWAY if excuse is Excuse.AWAY else JournalWord.WAITS_IN_QUEUE
-    return Decision(what=word, steps=with_step(order.steps, waits), messages=())
+    return Decision(what=word, steps=with_step(order.steps, excused), messages=())
 
 
 def _timed_out(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
@@ -232,9 +234,9 @@ def _timed_out(order: Order, step: StepRecord, rules: Rules, now: datetime) -> D
     doing = step.process_state is StepState.PROCESSING
     times = step.failure_count + 1
     counted = replace(step, failures=replace(step.failures, count=times))
-    again = _again(order, counted, rules, now)
-    if again is not None:
-        return again
+    decision = _again(order, counted, rules, now)
+    if decision is not None:
+        return decision
     missing, cause = _missing(step)
     if not doing:
         text = f"no {missing} to the undo within CompleteBy, {times} times{cause}"

@@ -42,11 +42,11 @@ def check_order_id(value: str) -> str:
     return value
 
 
-def check_name(value: str, what: str) -> str:
+def check_name(value: str, kind: str) -> str:
     """Return ``value`` if it can name a workflow, step or agent, else raise InvalidIdError."""
     if len(value) > NAME_LENGTH_MAX or not _NAME.fullmatch(value):
         raise InvalidIdError(
-            f"{what} {value!r} is not a name: use lower-case letters, digits, - and _, "
+            f"{kind} {value!r} is not a name: use lower-case letters, digits, - and _, "
             f"beginning with a letter, at most {NAME_LENGTH_MAX} characters"
         )
     return value

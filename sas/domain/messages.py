@@ -227,8 +227,8 @@ class JournalEntry:
     """One transition as the journal keeps it. It never changes.
 
     ``cause`` is the message that led to it; None for a timer. ``commit_id`` lets a writer recognise
-    its own write. ``messages`` are sent because of it, in this order. ``reason``
-    is what an operator gave with a command. ``changes`` tells people which steps changed.
+    its own write. ``messages`` are those to send, in this order. ``reason`` is
+    what an operator gave with a command. ``changes`` tells people which steps changed.
     """
 
     seq: int

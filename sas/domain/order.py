@@ -133,8 +133,8 @@ class Ready:
 class Resting:
     """No scheduler may claim the step before ``not_before``.
 
-    A step rests between two attempts (back-off, extended wait, no call could begin). Its undo
-    rests until no call of its do can arrive any more.
+    A step rests before it is tried again (back-off, extended wait, no call could begin). Before an
+    undo it rests as long as an earlier call to do it may still arrive.
     """
 
     not_before: datetime
@@ -207,8 +207,8 @@ class StepRecord:
     to a large one. ``last_error`` is read with the step and never written with it.
 
     Raises:
-        ValueError: ``STEP_FORMS`` has no such step; it was never dispatched, and is not Pending nor
-            Compensated; or it failed without an error.
+        ValueError: ``STEP_FORMS`` has no such step. Or the step was never dispatched, but is
+            neither Pending nor Compensated. Or it is in Error without an error.
     """
 
     number: int
@@ -295,7 +295,7 @@ class StepRecord:
         undo: UndoStatus | None = None,
         error: Fault | None = None,
     ) -> StepRecord:
-        """Return the step in another state. Its undo and its error stay unless they are given."""
+        """Return the step in another state. Without ``undo`` and ``error`` its own ones stay."""
         undo, error = undo or self.undo, error or self.error
         return replace(self, process_state=state, since=now, turn=turn, undo=undo, error=error)
 
@@ -339,8 +339,9 @@ class Order:
 
     ``token`` is the ETag of the store; None for an order not yet stored. ``stopped_at`` is when the
     order entered Error or finished; None while it is under way. ``deadline`` is when the whole
-    order must be done; None once that no longer matters. ``acknowledged_by`` names the operator who
-    has seen the Error. ``undone_because`` says why its undo was decided.
+    order must be done; None if there is none, and once it was handled, the order is processed or
+    its undo is decided. ``acknowledged_by`` names the operator who has seen the Error.
+    ``undone_because`` says why its undo was decided.
     """
 
     details: Details
@@ -390,13 +391,14 @@ def roll_up(steps: Iterable[StepRecord]) -> OrderState:
     states = [step.process_state for step in steps]  # no set: it is slow for members of an enum
     if StepState.ERROR in states:
         return OrderState.ERROR
-    done, undone = states.count(StepState.PROCESSED), states.count(StepState.COMPENSATED)
-    if done == len(states) > 0:
+    processed = states.count(StepState.PROCESSED)
+    compensated = states.count(StepState.COMPENSATED)
+    if processed == len(states) > 0:
         return OrderState.PROCESSED
-    if undone == len(states) > 0:
+    if compensated == len(states) > 0:
         return OrderState.COMPENSATED
-    if undone or StepState.COMPENSATING in states:
+    if compensated or StepState.COMPENSATING in states:
         return OrderState.COMPENSATING
-    if done or StepState.PROCESSING in states:
+    if processed or StepState.PROCESSING in states:
         return OrderState.PROCESSING
     return OrderState.PENDING

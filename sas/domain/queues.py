@@ -3,7 +3,7 @@
 Service Bus delivers in order of arrival and has no priorities. So each queue that an order passes
 has an urgent twin. An order is urgent because it was put on ``orders-urgent``: no member of its
 message says so. The order stores its lane, and its messages stay in it. Causes name the ordinary
-queue, so one order that was sent by both lanes is one order.
+queue, so an order that was sent by both lanes is still one order.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Queues:
         return next((name for name in names if names.count(name) > 1), None)
 
     def own(self, agents: Iterable[str] = ()) -> tuple[str, ...]:
-        """Return every queue of the system with these agents; applications' are not among them."""
+        """Return every queue of the system with these agents, without the response queues."""
         for_operators = (self.alerts, self.rejected, self.dead_letters)
         return (*self.on_the_way(agents), *for_operators)
 

@@ -4,12 +4,17 @@
 
 **Why a late reply changes nothing.** A request carries the step, the direction and the epoch of its
 dispatch, and so does its reply. A reply counts only for the dispatch that is out right now
-(``is_out``). For example, a step timed out and its reply comes a minute later. By then one of three
-things happened, and in none of them is that dispatch out:
+(``is_out``). For example, a reply comes a minute after CompleteBy, and the supervisor has acted on
+the timeout. Then the step is in one of four places, and in none of them is that dispatch out:
 
 1. The supervisor reset the step: it is Pending, and no request is out.
 2. A scheduler claimed it again: a request is out, but of the next epoch.
-3. The undo was decided: the step is Compensating, and only the reply to an undo counts.
+3. The step failed for good: it is in Error, or an operator has skipped it since.
+4. The undo was decided: the step is Compensating, and only the reply to an undo counts. Or it has
+   no undo, and is Compensated.
+
+Until the supervisor acts the dispatch is still out, and the reply counts. The same is true if the
+supervisor excused the step, because then it only moved CompleteBy.
 
 A repeated reply finds that the first one ended its dispatch. What the late call did at the remote
 service is not lost: the next attempt has the same idempotency key, and an undo undoes it.
@@ -89,10 +94,10 @@ def progressed(order: Order, progress: Progress, *, now: datetime) -> Decision |
     turn = replace(step.turn, complete_by=until, note=progress.note or step.note)
     if turn == step.turn:
         return None
-    calls = doing and not progress.awaits
-    call = replace(step.call, called_until=until) if calls else step.call
-    goes_on = with_step(order.steps, replace(step, turn=turn, call=call))
-    return Decision(what=JournalWord.PROGRESS, steps=goes_on, messages=())
+    may_call = doing and not progress.awaits
+    call = replace(step.call, called_until=until) if may_call else step.call
+    steps = with_step(order.steps, replace(step, turn=turn, call=call))
+    return Decision(what=JournalWord.PROGRESS, steps=steps, messages=())
 
 
 def completed_notice(steps: Sequence[StepRecord]) -> tuple[Notify, ...]:
@@ -113,8 +118,8 @@ def _done(
 def _waited(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
     """Decide about a step (or its undo) of which no call could begin before CompleteBy.
 
-    Nothing ran, so no failure counts. The step rests until that CompleteBy, and then tries the same
-    agent again.
+    Nothing ran, so no failure counts. The step rests until its CompleteBy. Then a new request goes
+    to the same agent.
     """
     doing = step.process_state is StepState.PROCESSING
     back = step.moved(StepState.PENDING, now) if doing else step

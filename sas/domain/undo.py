@@ -1,8 +1,8 @@
 """Undo: "undo the work that was performed, so the entire operation succeeds or fails as a whole".
 
-Every step that was dispatched and has an undo is undone, in reverse order, because a step that
-timed out, failed or was reset may still have had its effect. The agent that was asked to do it
-undoes it.
+Every step that was dispatched and has an undo is undone, because a step that timed out, failed or
+was reset may still have had its effect. Later steps are undone first. The agent that was asked to
+do a step also undoes it.
 """
 
 from __future__ import annotations
@@ -95,11 +95,12 @@ def undo_failed(
 
 def ledger(steps: Sequence[StepRecord]) -> str:
     """Return the state of every step's undo, in one line."""
-    lines = (
-        f"{s.name}: {(s.process_state if s.undo is UndoStatus.NOT_DECIDED else s.undo).value}"
-        for s in steps
+    states = (
+        step.process_state if step.undo is UndoStatus.NOT_DECIDED else step.undo for step in steps
     )
-    return ", ".join(lines)
+    return ", ".join(
+        f"{step.name}: {state.value}" for step, state in zip(steps, states, strict=True)
+    )
 
 
 def undone_notice(steps: Sequence[StepRecord]) -> tuple[Notify, ...]:
@@ -107,5 +108,5 @@ def undone_notice(steps: Sequence[StepRecord]) -> tuple[Notify, ...]:
     return (Notify(Notice.UNDONE),) if roll_up(steps) is OrderState.COMPENSATED else ()
 
 
-def _compensated(step: StepRecord, now: datetime, how: UndoStatus) -> StepRecord:
-    return step.moved(StepState.COMPENSATED, now, undo=how).without_failures()
+def _compensated(step: StepRecord, now: datetime, status: UndoStatus) -> StepRecord:
+    return step.moved(StepState.COMPENSATED, now, undo=status).without_failures()

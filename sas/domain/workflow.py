@@ -1,7 +1,8 @@
 """Workflows as an adopter defines them, and the rules that decisions use.
 
-Rules say which step follows which, and how long and how often each one is tried. They name neither
-agents nor business: the Supervisor "shouldn't have knowledge of the actual business operations".
+Rules say which step follows which, and how long and how often each one is tried. Of the agents they
+hold only the names, and of the business nothing: the Supervisor "shouldn't have knowledge of the
+actual business operations".
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, get_type_hints
 from sas.domain.ids import check_agent, check_name
 
 STEPS_MAX = 30
-"""Each step of an order can need more than two rows in one transaction of 100 operations."""
+"""Most steps of a workflow. One transaction takes 100 operations, and a step can need three."""
 TIME_ALLOWED_MIN = timedelta(milliseconds=100)
 TIME_ALLOWED_MAX = timedelta(days=30)
 NO_TIME = timedelta(0)

@@ -1,8 +1,12 @@
-"""Why recent commands were refused, for the CLI that waits for an answer.
+"""Answers to commands that were refused: why, for the command-line tool that waits for an answer.
 
-A refusal leaves no journal row, because that would make the pages of other operators stale. The
-alert is the permanent record; the last few reasons are kept here too, for senders that may not read
-alerts. To limit the number of rows they are in 256 shared values.
+A refusal changes no order, so it leaves no journal row. A row would raise the order's seq, and the
+commands that other operators are about to send would be refused as stale. The alert is the
+permanent record of a refusal. Its sender may not have the right to read alerts, so the last few
+reasons are stored here too.
+
+They are stored in 256 shared values, to limit the number of rows. The hash of a command's id says
+which of them has its answer.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ _TRIES = 5
 
 
 class CommandAnswers:
-    """Records why a command was refused, and reads it back."""
+    """Stores why a command was refused, and reads it back."""
 
     def __init__(self, store: StateStore) -> None:
         # One value maps the hashes of command ids to reasons, the newest last.
@@ -29,7 +33,7 @@ class CommandAnswers:
         )
 
     async def record(self, command_id: str, reason: str) -> None:
-        """Keep the reason. After repeated conflicts it is dropped: the alert has it too.
+        """Store the reason. After repeated conflicts it is dropped: the alert has it too.
 
         Raises:
             StoreUnavailableError: the store does not answer.
@@ -40,9 +44,9 @@ class CommandAnswers:
             reasons = dict(before.value) if before else {}
             reasons.pop(key, None)
             reasons[key] = reason[:REASON_LENGTH_MAX]
-            kept = dict(list(reasons.items())[-REASONS_MAX:])
+            newest = dict(list(reasons.items())[-REASONS_MAX:])
             with suppress(ConflictError):
-                await self._values.write(name, kept, before)
+                await self._values.write(name, newest, before)
                 return
 
     async def reason(self, command_id: str) -> str:
@@ -51,10 +55,10 @@ class CommandAnswers:
         Raises:
             StoreUnavailableError: the store does not answer.
         """
-        found = await self._values.read(slot_of(command_id))
-        return found.value.get(digest_id(command_id), "") if found else ""
+        reasons = await self._values.read(slot_of(command_id))
+        return reasons.value.get(digest_id(command_id), "") if reasons else ""
 
 
 def slot_of(command_id: str) -> str:
-    """Return the name of the shared value that keeps a command's refusal: one of 256."""
+    """Return the name of the shared value that has the answer to a command: one of 256."""
     return digest_id(command_id)[:2]

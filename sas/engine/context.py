@@ -61,7 +61,7 @@ class Context:
     incidents: Incidents
     rules: RuntimeRules
     sweep_tasks: tuple[SweepTask, ...]
-    kept: KeptOrders
+    kept_orders: KeptOrders
 
     @property
     def queues(self) -> Queues:
@@ -82,18 +82,18 @@ class Context:
     async def commit(self, change: Change) -> Order:
         """Commit a change, keep the order and count; raises as ``StateStore.commit`` does."""
         await self.versions.check(change.after)
-        self.kept.forget(change.after.order_id)
+        self.kept_orders.forget(change.after.order_id)
         try:
             after = await self.store.commit(change)
         except ConflictError:
             metrics.conflict()
             raise
-        self.kept.keep(after)
+        self.kept_orders.keep(after)
         metrics.committed(change)
         return after
 
     async def report_mismatch(
-        self, wrong: StoreMismatchError | QueueRefusesError, *order_ids: str
+        self, error: StoreMismatchError | QueueRefusesError, *order_ids: str
     ) -> None:
         """Alert the operator of a deploy that does not fit the state store, or lacks a queue.
 
@@ -105,26 +105,25 @@ class Context:
             UndeliverableError: no queue takes it.
         """
         now = self.clock.now()
-        text = f"{wrong}. Until then its messages are put back, and nothing is lost."
+        text = f"{error}. Until then its messages are put back, and nothing is lost."
         until = now + MISMATCH_SEEN_AGAIN
         alert_kind = AlertKind.NOT_RUNNABLE
-        if isinstance(wrong, CorruptOrderError):
+        if isinstance(error, CorruptOrderError):
             alert_kind = AlertKind.UNREADABLE
-        elif isinstance(wrong, QueueRefusesError):
+        elif isinstance(error, QueueRefusesError):
             alert_kind = AlertKind.QUEUE_DELAY
-        incident = Incident(kind=alert_kind, scope=wrong.scope, text=text, since=now, until=until)
+        incident = Incident(kind=alert_kind, scope=error.scope, text=text, since=now, until=until)
         try:
             await self.incidents.report(incident, *order_ids)
         except StoreMismatchError:
-            own_id = f"not-runnable/{digest_id(wrong.scope, now.date().isoformat())}"
-            kind = alert_kind.value
+            alert_id = f"not-runnable/{digest_id(error.scope, now.date().isoformat())}"
             body = AlertMessage(
-                kind=kind, at=key_time(now), text=text, id=own_id, scope=wrong.scope
+                kind=alert_kind.value, at=key_time(now), text=text, id=alert_id, scope=error.scope
             )
             await self.bus.send([alert(body, self.to)])
 
     async def report_unreadable(
-        self, wrong: UnreadableError, body: AlertMessage, again_after: timedelta
+        self, error: UnreadableError, body: AlertMessage, again_after: timedelta
     ) -> None:
         """Alert the operator that content of an order cannot be read.
 
@@ -133,10 +132,10 @@ class Context:
         Raises:
             StoreUnavailableError, BusUnavailableError: no alert was sent; report it again.
         """
-        log.warning("order %s waits: %s", body.order_id, wrong)
-        if isinstance(wrong, DecodingError):
+        log.warning("order %s waits: %s", body.order_id, error)
+        if isinstance(error, DecodingError):
             now = self.clock.now()
-            text = f"Content of orders cannot be decoded: {wrong}. Their steps wait for it."
+            text = f"Content of orders cannot be decoded: {error}. Their steps wait for it."
             incident = Incident(
                 kind=AlertKind.UNREADABLE,
                 scope="payload codec",

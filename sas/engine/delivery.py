@@ -65,7 +65,7 @@ class Delivery:
         ahead = self.enqueued_at - now if self.enqueued_at is not None else timedelta(0)
         return moment + min(max(ahead, timedelta(0)), CLOCK_SKEW)
 
-    def leave_to_others(self, lacks: Exception, now: datetime, deploy_wait: timedelta) -> None:
+    def leave_to_others(self, error: Exception, now: datetime, deploy_wait: timedelta) -> None:
         """Leave the message to an instance that has its workflow; return after ``deploy_wait``.
 
         Raises:
@@ -76,22 +76,22 @@ class Delivery:
         except ValueError:
             since = now
         if now - since < deploy_wait:
-            left = OtherVersionError(f"{lacks}. An instance that has it takes the message")
-            left.put_back_with = {LEFT_SINCE: key_time(since)}
-            left.delay_max_s = deploy_wait.total_seconds() / 6
-            raise left
+            put_back = OtherVersionError(f"{error}. An instance that has it takes the message")
+            put_back.put_back_with = {LEFT_SINCE: key_time(since)}
+            put_back.delay_max_s = deploy_wait.total_seconds() / 6
+            raise put_back
 
     def rejected(
         self,
-        wrong: MalformedError,
+        error: MalformedError,
         order_id: str | None = None,
         correlation_id: str | None = None,
     ) -> Rejection:
         """Return this message as it is kept on the rejected queue."""
         return Rejection(
             body=self.body,
-            reason=wrong.reason,
-            description=wrong.description,
+            reason=error.reason,
+            description=error.description,
             source_queue=self.queue,
             message_id=self.message_id,
             order_id=order_id,

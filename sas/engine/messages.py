@@ -125,7 +125,7 @@ def results_fit(results: Mapping[str, Content]) -> bool:
 
 
 def wake(order: Order, own_id: str, to: Addresses, seq: int) -> Message:
-    """Return a message that asks a scheduler to look at an order. It is sent at ``seq``."""
+    """Return a message that asks a scheduler to process an order. It is sent at ``seq``."""
     body = internal.encode(internal.WakeMessage(id=own_id, order_id=order.order_id, seq=seq))
     return Message(lane(to.queues.scheduler, urgent=order.details.urgent), own_id, body)
 
@@ -168,7 +168,7 @@ def alert(body: external.AlertMessage, to: Addresses) -> Message:
 
 
 def _command(kind: AlertKind, body: external.AlertMessage) -> str | None:
-    known = {
+    arguments = {
         "order": body.order_id,
         "agent": body.agent,
         "workflow": body.workflow,
@@ -176,7 +176,7 @@ def _command(kind: AlertKind, body: external.AlertMessage) -> str | None:
     }
     command = _WHY if kind is AlertKind.UNREADABLE and body.order_id else COMMANDS.get(kind)
     return command and command.format_map(
-        {name: shlex.quote(of or "") for name, of in known.items()}
+        {name: shlex.quote(text or "") for name, text in arguments.items()}
     )
 
 
@@ -185,7 +185,7 @@ def _request(
 ) -> Message:
     step, record = workflow.steps[item.step], order.steps[item.step]
     content = record.call.edited or order.details.payload
-    own = record.result if item.direction is Direction.UNDO else None
+    own_result = record.result if item.direction is Direction.UNDO else None
     results = _results(order, workflow.rules.predecessors(item.step))
     refs = {name: internal.to_ref_body(result) for name, result in results.items()}
     body = internal.RequestMessage(
@@ -203,8 +203,8 @@ def _request(
         order_ref=internal.to_ref_body(content),
         results=_inline(results),
         result_refs={name: ref for name, ref in refs.items() if ref is not None},
-        own_result=internal.inline(own),
-        own_result_ref=internal.to_ref_body(own),
+        own_result=internal.inline(own_result),
+        own_result_ref=internal.to_ref_body(own_result),
         urgent=order.details.urgent,
         submission=order.details.submission,
         time_allowed=(item.complete_by - entry.at).total_seconds(),
@@ -212,7 +212,7 @@ def _request(
     )
     encoded = internal.encode(body)
     if len(encoded) > internal.INLINE_BYTES_MAX:
-        read = [*results, *([step.name] if own is not None else [])]
+        read = [*results, *([step.name] if own_result is not None else [])]
         encoded = internal.encode(_without_content(body, read))
     # No time to live of its own: in a long queue a request outlives its CompleteBy.
     queue = to.queues.agent(step.agents[record.call.route], urgent=order.details.urgent)
@@ -237,8 +237,8 @@ def _without_content(
 
 
 def _results(order: Order, numbers: tuple[int, ...]) -> dict[str, Content]:
-    found = ((order.steps[n].name, order.steps[n].result) for n in numbers)
-    return {name: result for name, result in found if result is not None}
+    steps = [order.steps[number] for number in numbers]
+    return {step.name: step.result for step in steps if step.result is not None}
 
 
 def _inline(results: Mapping[str, Content]) -> dict[str, msgspec.Raw]:
@@ -282,11 +282,11 @@ def _with_results(
 ) -> external.NotificationData:
     """Return the data with the results that the notification carries: all of them, or none."""
     results = results_to_notify(order, item)
-    found = {
+    inline = {
         name: fetched.get(result) if isinstance(result, PayloadRef) else result
         for name, result in results.items()
     }
-    texts = {name: msgspec.Raw(text.encode()) for name, text in found.items() if text is not None}
+    texts = {name: msgspec.Raw(text.encode()) for name, text in inline.items() if text is not None}
     if not results_fit(results) or len(texts) < len(results):
         return msgspec.structs.replace(data, results_omitted=True)
     if item.notice is Notice.COMPLETED:

@@ -1,14 +1,45 @@
-"""Sends the messages of journal rows: internal ones, then alerts and notifications.
+"""Outbox: sends the messages that journal rows record. Every message is recorded before it is sent.
 
-A message to send is never only in memory. The journal row is committed before. If an internal
-message cannot be sent, the trigger message is put back, or an out row is found by the next sweep.
-An alert or a notification that cannot be sent is held (``sas.engine.external``).
+A transition commits its messages in the same transaction as the order: as descriptors in its
+journal row (``sas.engine.transition``). The outbox is what happens next.
+
+1. **Compose.** The messages are made from the journal row and the order. This is a pure function of
+   stored rows, so a second composition gives the same messages with the same ids. Requests are the
+   exception: one whose step has a newer epoch by then is left out, because its reply would not
+   count.
+2. **Send the internal messages**: wakes to schedulers, and requests to agents. Their queues belong
+   to this system. If one of them does not take a message, nothing else makes the order go on. So
+   the error is raised in the end (5).
+3. **Send the external messages**: alerts to operators, notifications to applications. Other people
+   own those queues, so an order never waits for one. A message that its queue does not take now is
+   deferred (``sas.engine.external``). One that its queue will never take is put aside on
+   ``orders-rejected``, and the operator is alerted. Either way it counts as sent. The external
+   messages are sent even if 2 failed: their readers need not wait for an internal queue. They are
+   not sent if an earlier delivery sent them (``external`` is False).
+4. **Remove the out row**, if the transition has one. From then on nothing is left to send.
+5. **Raise the error of 2.** The trigger message is put back, with the property ``EXTERNAL_SENT``,
+   so that the next delivery does not repeat 3.
+
+Who sends, and who repeats it if the sender dies:
+
+* The handler that committed sends at once. Its trigger message is completed only after the sends.
+  If the handler dies before that, Service Bus redelivers the message. The redelivery finds the
+  cause recorded, and sends the messages of that journal row again.
+* The supervisor's trigger is a timer, which nobody redelivers. So its transitions write an out row
+  as well (``OutDue``). The row is removed at 4, and a later sweep sends what an out row names. With
+  an out row, step 3 waits until 2 succeeds: that row repeats all of it, and nothing is lost.
+* The supervisor alone sends a deferred message. Its due row stays until the message is sent, or is
+  deferred again in a later row.
+
+So each receiver gets each message **at least once**. It acts **once**, because a repeated message
+has the same id. A scheduler finds the cause row of that id. An agent's service recognises the
+idempotency key. The queues ``operator-alerts`` and ``responses-...`` drop a repeated MessageId for
+a while, and after that a reader recognises the ``id`` in the body.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import groupby
+from collections.abc import Mapping, Sequence
 
 from sas.domain.change import DeferredDue, OutDue
 from sas.domain.content import PayloadRef
@@ -37,7 +68,7 @@ log = logger(__name__)
 
 
 class Outbox:
-    """Sends the messages of journal rows."""
+    """Sends the messages of journal rows. The numbers are those of the module's text."""
 
     def __init__(
         self,
@@ -66,48 +97,68 @@ class Outbox:
     ) -> None:
         """Send the messages of a journal row. Its out row, if it has one, is removed afterwards.
 
-        If an internal message cannot be sent, alerts and notifications are still sent: their
-        readers need not wait for an internal queue. ``external`` is False if they were sent before.
-        With an out row they wait, because that row sends all of them again.
+        ``external`` is False if the alerts and notifications were sent before.
 
         Raises:
             BusUnavailableError, StoreUnavailableError: an internal message could not be sent, or
                 a result could not be read. Put the trigger message back.
         """
+        # 1. Compose.
         fetched = await self._fetched(order, entry)
-        internals, others = compose(order, entry, workflow=workflow, to=self._to, fetched=fetched)
-        failed: BusUnavailableError | None = None
+        internals, externals = compose(
+            order, entry, workflow=workflow, to=self._to, fetched=fetched
+        )
+        # 2. Send the internal messages.
+        outage: BusUnavailableError | None = None
         try:
             if internals:
                 await self._bus.send(internals)
-        except UndeliverableError as refused:
-            failed = QueueRefusesError(refused)
-        except BusUnavailableError as away:
-            failed = away
-        if failed is not None and out is not None:
-            raise failed
+        except UndeliverableError as error:
+            outage = QueueRefusesError(error)
+        except BusUnavailableError as error:
+            outage = error
+        if outage is not None and out is not None:
+            raise outage
+        # 3. Send the external messages.
         if external:
-            await self.send_external(others, order)
-        if failed is not None:
-            failed.put_back_with[EXTERNAL_SENT] = "yes"
-            raise failed
+            await self.send_external(externals, order)
+        # 5. Raise the error of 2.
+        if outage is not None:
+            outage.put_back_with[EXTERNAL_SENT] = "yes"
+            raise outage
+        # 4. Remove the out row.
         if out is not None:
             await self._store.remove_due(out)
 
-    async def send_external(self, messages: list[Message], order: Order) -> None:
-        """Send or hold messages that leave the system; raises StoreUnavailableError."""
-        for _, group in groupby(messages, key=lambda message: message.queue):
-            left = list(group)
-            while left:
-                try:
-                    await self._external.send(left, order.order_id)
-                except UndeliverableError as refused:
-                    left = await self._put_aside(refused, left, order)
-                else:
-                    break
+    async def send_external(self, messages: Sequence[Message], order: Order) -> None:
+        """Send or defer messages that leave the system; raises StoreUnavailableError."""
+        by_queue: dict[str, list[Message]] = {}
+        for message in messages:
+            by_queue.setdefault(message.queue, []).append(message)
+        for batch in by_queue.values():
+            await self._send_to_one_queue(batch, order)
+
+    async def _send_to_one_queue(self, batch: list[Message], order: Order) -> None:
+        """Send or defer messages to one queue. Those that it will never take are put aside.
+
+        After a refusal the others are sent again, with the same ids: that is harmless.
+        """
+        while batch:
+            try:
+                await self._external.send(batch, order.order_id)
+            except UndeliverableError as error:
+                await self._rejections.undeliverable(
+                    error, order.order_id, order.details.correlation_id
+                )
+                batch = [message for message in batch if message is not error.undelivered]
+            else:
+                return
 
     async def resend(self, due: DeferredDue) -> None:
-        """Send a message that is held, or hold it again; raises StoreUnavailableError."""
+        """Send a deferred message, or defer it again; raises StoreUnavailableError.
+
+        Its due row is removed last. If it was deferred again, a later row has replaced it.
+        """
         message = await self._store.deferred(due)
         if message is not None:
             trace = message.properties.get("traceparent")
@@ -118,34 +169,22 @@ class Outbox:
     async def _send_deferred(self, message: Message, due: DeferredDue) -> None:
         try:
             await self._external.send([message], due.order_id, due.at)
-        except UndeliverableError as refused:
+        except UndeliverableError as error:
             if is_copy(message):  # the receiver waits for the right to send, and so does its copy
-                log.warning("a message of queue %s is still held: %s", message.queue, refused)
+                log.warning("a message of queue %s is still deferred: %s", message.queue, error)
                 await self._external.defer([message], due.order_id, due.at)
                 return
-            about = (due.order_id, message.correlation_id)
-            await self._rejections.undeliverable(refused, *about)
-
-    async def _put_aside(
-        self, refused: UndeliverableError, messages: list[Message], order: Order
-    ) -> list[Message]:
-        """Put an undeliverable message aside; return the others.
-
-        Messages before it may be sent twice, with the same ids: that is harmless.
-        """
-        about = (order.order_id, order.details.correlation_id)
-        await self._rejections.undeliverable(refused, *about)
-        return [message for message in messages if message is not refused.undelivered]
+            await self._rejections.undeliverable(error, due.order_id, message.correlation_id)
 
     async def _fetched(self, order: Order, entry: JournalEntry) -> Mapping[PayloadRef, str]:
         """Return the text of the offloaded results that the notifications of a row carry."""
-        found: dict[PayloadRef, str] = {}
+        texts: dict[PayloadRef, str] = {}
         for item in entry.messages:
             results = results_to_notify(order, item) if isinstance(item, Notify) else {}
             refs = [result for result in results.values() if isinstance(result, PayloadRef)]
             for ref in refs if results_fit(results) else ():
                 try:
-                    found[ref] = await self._content.fetch(order.order_id, ref)
-                except LostContentError as lost:  # the notification leaves it out
-                    log.error("%s", lost)  # noqa: TRY400  a traceback adds nothing
-        return found
+                    texts[ref] = await self._content.fetch(order.order_id, ref)
+                except LostContentError as error:  # the notification leaves it out
+                    log.error("%s", error)  # noqa: TRY400  a traceback adds nothing
+        return texts

@@ -1,16 +1,46 @@
-"""Receives messages: a message whose dependency is away is put back, and uses up no delivery.
+"""Receives messages. A message whose dependency is away is put back, and uses up no delivery.
 
-A queue dead-letters a message after a few deliveries. That limit is for poison: a message that no
-attempt can handle. While the state store or a queue is away, a delivery ends in one of two ways:
+A queue dead-letters a message after five deliveries. That limit is for poison: a message that no
+attempt can handle. A function that raises gets its message again at once. So while the state store
+does not answer, the healthy messages too would use up their deliveries, within minutes. Therefore
+this module stands between the host and every handler. One delivery goes like this:
 
-* A scheduled copy of the message goes to its own queue, with a growing delay, and the delivery is
-  completed. The body stays the same, and with it the cause.
-* If the queue does not take the copy either, the function waits and handles the message again.
-  Shortly before it must end, the copy is held in the store, and the supervisor sends it later.
+1. **Restore.** The message may be the copy of an earlier delivery (see 4). The properties of the
+   copy say which MessageId its sender gave it, and from which queue a dead letter came. The handler
+   sees these. So it sees the same message in every delivery, and derives the same cause from it.
+2. **Handle.** If the handler returns, the host completes the message, and all is done. If it raises
+   an error that says "something is away" (``UnavailableError``), the delivery goes on at 3. So it
+   does after ``UndeliverableError``, because a right to send may be missing for a few minutes after
+   a deploy. Any other error is a bug or poison. It is raised, the host redelivers the message, and
+   after five deliveries it is a dead letter.
+3. **Report.** Time alone does not repair a deploy that does not fit the state store, or that lacks
+   a queue or a right. So the operator is alerted. A message that is left to an instance of another
+   version is reported only when it has waited for longer than a deploy takes.
+4. **Put back.** A scheduled copy of the message goes to its own queue: after one second, and later
+   with a growing delay, at most 30 s as a rule. Then the function returns, so the host completes
+   the message. No delivery was used up. The copy has the same body, and the properties that the
+   handler asked for (``put_back_with``): an agent's request carries the state of its call in them.
+5. **Wait here.** If the queue does not take the copy either, the bus is away. The function pauses
+   and goes back to 2 with the message that it still holds.
+6. **Defer.** If the function must end before its next attempt, the copy is written to the state
+   store with a due row, and the supervisor sends it later (``sas.engine.external``). The function
+   returns.
+7. **Give back.** If the store is away too, there is no place left to write to. The error is raised,
+   and the host redelivers. Only this way uses up a delivery, and each one lasts a whole function
+   time. So an outage of everything must last for about 42 minutes before a message of it is dead.
+8. **Cut off.** A handler that still runs ``CUT_AFTER`` after its function should have ended is
+   cancelled, and goes on at 3. For the order this is the same as a crash of the worker. Without it
+   the host would kill the worker, with all the other functions in it.
 
-A handler that is not done when the function must end is cancelled, and its message is put back. For
-the order this is the same as a crash. Otherwise the host would kill the worker with all its other
-functions.
+What can go wrong, and why nothing is lost:
+
+* A crash in 2, 3 or 5: the message was not completed. Its lock ends, and it is redelivered.
+* A crash after 4 or 6, before the host completes the message: the message and its copy both exist.
+  The redelivery makes a copy with the same id, and most queues drop it (duplicate detection). Where
+  two copies stay, they have one cause. The second one finds it recorded and decides nothing
+  (``sas.engine.transition``).
+* A copy comes behind younger messages. That is harmless: each message is decided about by the order
+  as it is then stored, and not by its place in the queue.
 """
 
 from __future__ import annotations
@@ -76,8 +106,9 @@ class GivenUpError(UnavailableError):
 class Receiver:
     """Hands messages to their handlers. ``function_time`` is the time that one function has.
 
-    ``external`` holds what no queue takes. ``report_mismatch`` tells the operator of a deploy that
-    puts messages back, because it does not fit the state store or lacks a queue or a right.
+    The numbers are those of the module's text. ``external`` defers the copies that no queue takes.
+    ``report_mismatch`` tells the operator of a deploy that puts messages back, because it does not
+    fit the state store or lacks a queue or a right.
     """
 
     bus: MessageBus
@@ -91,37 +122,40 @@ class Receiver:
 
         Raises:
             UnavailableError: the function must end, and the message could be neither put back nor
-                held. The host redelivers it.
+                deferred. The host redelivers it.
             Exception: the handler has a bug, or the message is poison. The host redelivers it.
         """
-        delivery = _as_first_sent(delivery)
+        delivery = _as_first_sent(delivery)  # 1. Restore.
         ends_at = self.clock.now() + self.function_time
         delivery = replace(delivery, ends_at=ends_at)
         times = _times(delivery)
         while True:
             try:
-                return await self.within_time(handler(delivery), ends_at)
-            except UnavailableError as failed:
-                away = failed
-            except UndeliverableError as refused:  # a right to send may be missing for a while
-                away = QueueRefusesError(refused)
+                return await self.within_time(handler(delivery), ends_at)  # 2. Handle.
+            except UnavailableError as error:
+                outage = error
+            except UndeliverableError as error:  # a right to send may be missing for a while
+                outage = QueueRefusesError(error)
             except Exception:
                 # The host may not export its own log of it (docs/telemetry.md).
                 log.exception("a message of queue %s failed and comes again", delivery.queue)
                 raise
-            if isinstance(away, Mismatch):
-                await self._report(away)
-            elif isinstance(away, OtherVersionError) and self._waits_long(delivery):
-                await self._report(StoreMismatchError(str(away), "newer version"))
-            delay = delay_s(times, away.delay_max_s)
+            # 3. Report.
+            if isinstance(outage, Mismatch):
+                await self._report(outage)
+            elif isinstance(outage, OtherVersionError) and self._waits_long(delivery):
+                await self._report(StoreMismatchError(str(outage), "newer version"))
+            # 4. Put back.
+            delay = delay_s(times, outage.delay_max_s)
             times += 1
-            delivery = _with(delivery, away.put_back_with)
+            delivery = _with(delivery, outage.put_back_with)
             copy = self._copy(delivery, times, delay)
-            if await self._put_back(copy, delay, away):
+            if await self._put_back(copy, delay, outage):
                 return None
+            # 5. Wait here.
             delay = min(delay, DELAY_MAX_S)
             if self.clock.now() + timedelta(seconds=delay) >= ends_at:
-                await self._hold(copy, away)
+                await self._defer(copy, outage)  # 6 and 7. Defer, or give back.
                 return None
             await self.clock.sleep(delay)
 
@@ -134,9 +168,9 @@ class Receiver:
             UnavailableError: it did not end, and was cancelled.
         """
         now = self.clock.now()
-        left = (ends_at or now + self.function_time) + CUT_AFTER - now
+        time_left = (ends_at or now + self.function_time) + CUT_AFTER - now
         try:
-            async with self.clock.timeout(left.total_seconds()) as limit:
+            async with self.clock.timeout(time_left.total_seconds()) as limit:  # 8. Cut off.
                 return await work
         except TimeoutError:
             if limit.expired():
@@ -148,11 +182,11 @@ class Receiver:
         first_at = delivery.properties.get(FIRST_AT)
         return _is_text(first_at) and first_at < key_time(self.clock.now() - DEPLOY_TIME)
 
-    async def _report(self, wrong: Mismatch) -> None:
+    async def _report(self, mismatch: Mismatch) -> None:
         try:
-            await self.report_mismatch(wrong)
-        except (UnavailableError, UndeliverableError) as down:
-            log.warning("a wrong deploy is reported later: %s", down)
+            await self.report_mismatch(mismatch)
+        except (UnavailableError, UndeliverableError) as error:
+            log.warning("a wrong deploy is reported later: %s", error)
 
     def _copy(self, delivery: Delivery, times: int, delay: float) -> Message:
         """Return a message as it comes again, ``delay`` seconds from now."""
@@ -175,31 +209,31 @@ class Receiver:
             properties=properties,
         )
 
-    async def _put_back(self, copy: Message, delay: float, away: UnavailableError) -> bool:
+    async def _put_back(self, copy: Message, delay: float, outage: UnavailableError) -> bool:
         """Send the copy of a message to its own queue; False if that is away too."""
         try:
             await self.bus.send([copy])
-        except (UnavailableError, UndeliverableError) as full:
-            log.warning("a message of queue %s waits: %s; %s", copy.queue, away, full)
+        except (UnavailableError, UndeliverableError) as error:
+            log.warning("a message of queue %s waits: %s; %s", copy.queue, outage, error)
             return False
         metrics.put_back(copy.queue)
-        log.warning("a message of queue %s is put back for %.0f s: %s", copy.queue, delay, away)
+        log.warning("a message of queue %s is put back for %.0f s: %s", copy.queue, delay, outage)
         return True
 
-    async def _hold(self, copy: Message, away: UnavailableError) -> None:
-        """Have the supervisor send a copy that no queue takes; raises ``away`` if that fails."""
+    async def _defer(self, copy: Message, outage: UnavailableError) -> None:
+        """Have the supervisor send a copy that no queue takes; raises ``outage`` if that fails."""
         try:
             await self.external.defer([copy], copy.message_id, self.clock.now())
-        except UnavailableError as down:
-            log.warning("a message of queue %s is given back: %s", copy.queue, down)
-            raise away from down
-        log.warning("a message of queue %s is held until the queue takes it: %s", copy.queue, away)
+        except UnavailableError as error:
+            log.warning("a message of queue %s is given back: %s", copy.queue, error)
+            raise outage from error
+        log.warning("a message of queue %s is deferred until it takes it: %s", copy.queue, outage)
 
 
 def delay_s(times: int, delay_max_s: float = DELAY_MAX_S) -> float:
     """Return the pause in seconds after a message was put back ``times`` times: it grows."""
-    most = min(FIRST_DELAY_S * 2.0 ** min(times, 30), delay_max_s)
-    return most * random.uniform(0.5, 1.0)  # noqa: S311  jitter, no secret
+    ceiling = min(FIRST_DELAY_S * 2.0 ** min(times, 30), delay_max_s)
+    return ceiling * random.uniform(0.5, 1.0)  # noqa: S311  jitter, no secret
 
 
 def is_copy(message: Message) -> bool:

@@ -44,23 +44,22 @@ class SharedValues(Generic[T]):
             OtherVersionError: a newer version wrote the value.
             StoreMismatchError: it was changed by hand and cannot be read.
         """
-        found = await self._store.read_shared(self._prefix + name)
-        return None if found is None else self._decoded(self._prefix + name, found)
+        stored = await self._store.read_shared(self._prefix + name)
+        return None if stored is None else self._decoded(self._prefix + name, stored)
 
     async def all(self) -> dict[str, SharedValue[T]]:
-        """Return every value by its name, sorted by name, but those that cannot be read.
+        """Return every value that can be read, by its name and sorted by name.
 
         Raises:
             StoreUnavailableError: the store does not answer.
         """
-        found = await self._store.shared_values(self._prefix)
-        known: dict[str, SharedValue[T]] = {}
-        for name, one in found.items():
+        values: dict[str, SharedValue[T]] = {}
+        for name, stored in (await self._store.shared_values(self._prefix)).items():
             try:
-                known[name.removeprefix(self._prefix)] = self._decoded(name, one)
-            except StoreMismatchError as broken:
-                log.warning("%s", broken)
-        return known
+                values[name.removeprefix(self._prefix)] = self._decoded(name, stored)
+            except StoreMismatchError as error:
+                log.warning("%s", error)
+        return values
 
     async def write(self, name: str, value: T, before: SharedValue[T] | None) -> SharedValue[T]:
         """Write a value and return it with its new token. ``before`` is what ``read`` returned.
@@ -74,20 +73,20 @@ class SharedValues(Generic[T]):
         written = await self._store.write_shared(self._prefix + name, text, token)
         return SharedValue(value, written.token)
 
-    def _decoded(self, name: str, found: SharedValue[str]) -> SharedValue[T]:
+    def _decoded(self, name: str, stored: SharedValue[str]) -> SharedValue[T]:
         try:
-            value = self._decoder.decode(found.value)
-            _check_members(msgspec.json.decode(found.value), msgspec.to_builtins(value))
-        except (msgspec.DecodeError, RecursionError, ValueError) as wrong:
+            value = self._decoder.decode(stored.value)
+            _check_members(msgspec.json.decode(stored.value), msgspec.to_builtins(value))
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
             if self._unreadable is None:
-                text = f"shared value {name} cannot be read: {wrong}. Remove its row"
+                text = f"shared value {name} cannot be read: {error}. Remove its row"
                 raise StoreMismatchError(text, "shared values changed by hand") from None
-            return SharedValue(self._unreadable, found.token)
-        return SharedValue(value, found.token)
+            return SharedValue(self._unreadable, stored.token)
+        return SharedValue(value, stored.token)
 
 
-def _check_members(stored: object, known: object) -> None:
+def _check_members(stored: object, decoded: object) -> None:
     """Raise ValueError for a stored object that has other members than this version writes."""
-    if isinstance(stored, dict) and isinstance(known, dict) and stored.keys() != known.keys():
-        others = ", ".join(sorted(stored.keys() ^ known.keys()))
+    if isinstance(stored, dict) and isinstance(decoded, dict) and stored.keys() != decoded.keys():
+        others = ", ".join(sorted(stored.keys() ^ decoded.keys()))
         raise ValueError(f"members are unknown or missing: {others[:200]}")

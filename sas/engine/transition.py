@@ -178,7 +178,7 @@ class TransitionRunner:
         """Decide about the order that this process kept; False if it must be loaded."""
         if trigger.seq is None:
             return False
-        order = self._context.kept.find(order_id, trigger.seq)
+        order = self._context.kept_orders.find(order_id, trigger.seq)
         if order is None:
             return False
         try:

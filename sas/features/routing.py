@@ -46,11 +46,11 @@ class Routing:
 
     def of(self, workflow: Workflow, now: datetime) -> Rules:
         """See ``RuntimeRules.of``."""
-        found = frozenset(
+        unavailable = frozenset(
             (number, route)
             for number, step in enumerate(workflow.steps)
             if step.alternatives
             for route, agent in enumerate(step.agents)
             if self._circuits.is_open(agent, now)
         )
-        return replace(workflow.rules, unavailable=found) if found else workflow.rules
+        return replace(workflow.rules, unavailable=unavailable) if unavailable else workflow.rules

@@ -45,7 +45,7 @@ class Versions:
 
     def __init__(self, store: StateStore, workflows: Iterable[Workflow]) -> None:
         self._store = store
-        self._workflows = {(one.name, one.version): one for one in workflows}
+        self._workflows = {(workflow.name, workflow.version): workflow for workflow in workflows}
         self._known: Mapping[tuple[str, int], str] = {
             key: definition_hash(workflow) for key, workflow in self._workflows.items()
         }
@@ -63,13 +63,13 @@ class Versions:
     async def _compare(self, key: tuple[str, int]) -> None:
         """Compare a version with its stored definition_hash; store it at its first use."""
         name = value_name(*key)
-        found = await self._store.read_shared(name)
-        if found is None:
+        stored = await self._store.read_shared(name)
+        if stored is None:
             try:
-                found = await self._store.write_shared(name, self._known[key], None)
+                stored = await self._store.write_shared(name, self._known[key], None)
             except ConflictError:  # another process was first
-                found = await self._store.read_shared(name)
-        if found is None or found.value != self._known[key]:
+                stored = await self._store.read_shared(name)
+        if stored is None or stored.value != self._known[key]:
             raise StoreMismatchError(
                 f"workflow {key[0]!r} version {key[1]} was redefined since its orders began: give "
                 "the new definition a version of its own and keep the old one "
@@ -90,8 +90,8 @@ def _check_steps(order: Order, workflow: Workflow) -> None:
         raise CorruptOrderError(
             order.order_id, f"it has {len(order.steps)} steps, and its workflow {count}"
         )
-    for step, own in zip(order.steps, workflow.steps, strict=True):
-        if step.name != own.name or step.call.route >= len(own.agents):
+    for step, definition in zip(order.steps, workflow.steps, strict=True):
+        if step.name != definition.name or step.call.route >= len(definition.agents):
             raise CorruptOrderError(
                 order.order_id, f"Name or Route of step {step.number} does not fit"
             )

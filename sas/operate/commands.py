@@ -1,8 +1,10 @@
-"""The commands of an operator: what one would do, sending it, and what became of it.
+"""The commands of an operator: say what a command would do, send it, and wait for its result.
 
-A command that is carried out leaves its cause in the journal. A command that is refused leaves
-nothing there; then the order has a later seq than the command names, or the scheduler keeps for a
-while why it refused.
+The scheduler carries a command out, or refuses it:
+
+- The journal records the cause of a command that was carried out. So the result is found there.
+- A command that was refused leaves nothing in the journal. Then either the order has a later seq
+  than the command names, or the scheduler keeps for a while why it refused (``CommandAnswers``).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
 from sas.domain.queues import Queues, lane
 from sas.engine.command_answers import CommandAnswers
 from sas.operate import finding
-from sas.operate.errors import UnavailableError, UsageError
+from sas.operate.errors import ServiceUnavailableError, UsageError
 from sas.operate.finding import is_failed
 from sas.ports import (
     BusUnavailableError,
@@ -36,9 +38,9 @@ from sas.ports import (
     UndeliverableError,
 )
 
-NAME_LENGTH_MAX = 100
-POLL_S = 0.25
-SEND_MAX = 100
+OPERATOR_NAME_LENGTH_MAX = 100
+JOURNAL_POLL_S = 0.25
+SEND_COMMANDS_MAX = 100
 """Commands handed to the bus at once."""
 GONE = "the order does not exist any more (finished orders are purged in the end)"
 UNDER_WAY = frozenset({OrderState.PENDING, OrderState.PROCESSING, OrderState.ERROR})
@@ -46,7 +48,7 @@ UNDER_WAY = frozenset({OrderState.PENDING, OrderState.PROCESSING, OrderState.ERR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """What an operator wants of an order, or of several."""
+    """What an operator wants done with an order, or with several."""
 
     verb: Verb
     by: str
@@ -56,8 +58,8 @@ class Intent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """One command for one order. ``seq`` is the order's seq that the operator saw; None: any."""
+class OrderCommand:
+    """One command for one order. ``seq`` is the seq at which the operator saw it; None: any."""
 
     order_id: str
     seq: int | None
@@ -66,12 +68,15 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """What became of a command: its journal row, or why there is no row."""
+class CommandResult:
+    """The result of a command: its journal row, or why the scheduler refused it.
 
-    asked: Asked
+    Without a row and without a refusal, the result is not known yet.
+    """
+
+    command: OrderCommand
     entry: JournalEntry | None = None
-    refused: str = ""
+    refusal: str = ""
 
     @property
     def carried_out(self) -> bool:
@@ -85,39 +90,41 @@ class Ended:
 def checked_input(body: bytes, name: str, codec: PayloadCodec | None) -> str:
     """Return the JSON text that a step gets as its input, encoded if there is a codec.
 
-    ``name`` says where it was given.
+    ``name`` is where the operator gave the text, for the error.
 
     Raises:
         UsageError: it is not JSON, nests too deep, or is too large.
     """
     try:
         parse(body)
-        made = body.decode().strip()
-        check_depth(made, CONTENT_DEPTH_MAX)
-        made = made if is_encoded(made) else encode_content(made, codec)
-    except MalformedError as wrong:
-        raise UsageError(f"{name}: {wrong}") from None
-    if utf16_units(made) > EDITED_UNITS_MAX:
-        how = ", encrypted," if is_encoded(made) else ""
-        raise UsageError(f"{name}{how} has over {EDITED_UNITS_MAX:,} characters: give less")
-    return made
+        text = body.decode().strip()
+        check_depth(text, CONTENT_DEPTH_MAX)
+        text = text if is_encoded(text) else encode_content(text, codec)
+    except MalformedError as error:
+        raise UsageError(f"{name}: {error}") from None
+    if utf16_units(text) > EDITED_UNITS_MAX:
+        form = ", encrypted," if is_encoded(text) else ""
+        raise UsageError(f"{name}{form} has over {EDITED_UNITS_MAX:,} characters: give less")
+    return text
 
 
 def check_name(by: str, name: str) -> str:
-    """Return an operator's name, as the journal keeps it; ``name`` says where it was given.
+    """Return an operator's name, as the journal keeps it. ``name`` is where it was given.
 
     Raises:
         UsageError: it is too long, or cannot be printed.
     """
-    if len(by) > NAME_LENGTH_MAX:
-        raise UsageError(f"{name} has {len(by)} characters: at most {NAME_LENGTH_MAX} are kept")
+    if len(by) > OPERATOR_NAME_LENGTH_MAX:
+        raise UsageError(
+            f"{name} has {len(by)} characters: at most {OPERATOR_NAME_LENGTH_MAX} are kept"
+        )
     if not by.strip() or not by.isprintable():  # a lone surrogate is not printable either
         raise UsageError(f"{name} is {by!r}: give a name that can be printed")
     return by
 
 
 def check_reason(text: str, name: str) -> str:
-    """Return an operator's reason on one line; ``name`` says where it was given.
+    """Return an operator's reason on one line. ``name`` is where it was given.
 
     Raises:
         UsageError: it is too long, or cannot be printed.
@@ -133,24 +140,24 @@ def check_reason(text: str, name: str) -> str:
 
 
 def refusal(order: Order, intent: Intent) -> str:
-    """Return why a command is not possible for an order, or nothing."""
+    """Return why a command is not possible for an order; an empty text if it is possible."""
     if order.rejected:
         return "it was rejected, and no step began: submit it again"
     names = [step.name for step in order.steps]
     if intent.step is not None and intent.step not in names:
         return f"it has no step {intent.step!r}, only {', '.join(names)}"
-    if _possible(order, intent):
+    if _is_possible(order, intent):
         return ""
     if intent.step is not None and order.process_state is OrderState.ERROR:
-        own = order.steps[names.index(intent.step)].process_state.value
-        return f"the step must be in Error, and {intent.step} is {own}"
+        state = order.steps[names.index(intent.step)].process_state.value
+        return f"the step must be in Error, and {intent.step} is {state}"
     return why_not(order, intent.verb)
 
 
-def _possible(order: Order, intent: Intent) -> bool:
+def _is_possible(order: Order, intent: Intent) -> bool:
     match intent.verb:
         case Verb.RESUBMIT | Verb.SKIP:
-            return bool(_failed(order, intent))
+            return bool(_failed_steps(order, intent))
         case Verb.UNDO:
             return can_undo(order)
         case Verb.CANCEL:
@@ -161,136 +168,150 @@ def _possible(order: Order, intent: Intent) -> bool:
 
 def outlook(order: Order, intent: Intent) -> str:
     """Return what a possible command would do."""
-    failed = _failed(order, intent)
+    failed_steps = _failed_steps(order, intent)
     match intent.verb:
         case Verb.RESUBMIT:
             with_input = " with the given input" if intent.input is not None else ""
-            return f"run again{with_input}: {_each(failed)}"
+            return f"run again{with_input}: {_each(failed_steps)}"
         case Verb.SKIP:
-            if any(step.undo_failed for step in failed):
-                return f"count as undone by hand: {_each(failed)}"
-            given = UNREADABLE if is_encoded(intent.input or "") else intent.input
-            how = "; later steps will see null" if given is None else f", with the result {given}"
-            return f"count as done{how}: {_each(failed)}"
+            if any(step.undo_failed for step in failed_steps):
+                return f"count as undone by hand: {_each(failed_steps)}"
+            result = UNREADABLE if is_encoded(intent.input or "") else intent.input
+            ending = (
+                "; later steps will see null" if result is None else f", with the result {result}"
+            )
+            return f"count as done{ending}: {_each(failed_steps)}"
         case Verb.UNDO:
             return f"undo the order (there is no way back); {_ledger(order)}"
         case Verb.CANCEL:
-            out = [step.name for step in order.steps if step.process_state is StepState.PROCESSING]
-            waiting = f"wait for {', '.join(out)}, " if out else ""
+            running_steps = [
+                step.name for step in order.steps if step.process_state is StepState.PROCESSING
+            ]
+            waiting = f"wait for {', '.join(running_steps)}, " if running_steps else ""
             undo = "undo the order (there is no way back)"
             return f"start no new step, {waiting}then {undo}; {_ledger(order)}"
         case Verb.ACKNOWLEDGE:
             return "note that you have seen that it is in Error; nothing else changes"
 
 
-def _failed(order: Order, intent: Intent) -> Sequence[StepRecord]:
+def _failed_steps(order: Order, intent: Intent) -> Sequence[StepRecord]:
     return [step for step in order.steps if is_failed(step) and intent.step in {None, step.name}]
 
 
-def _each(failed: Sequence[StepRecord]) -> str:
+def _each(steps: Sequence[StepRecord]) -> str:
     return "; ".join(
         ("undo of " if step.undo_failed else "")
         + step.name
         + (f" ({step.error.code}: {step.error.message})" if step.error else "")
-        for step in failed
+        for step in steps
     )
 
 
 def _ledger(order: Order) -> str:
-    begun = [step.name for step in reversed(order.steps) if step.epoch > 0]
-    if not begun:
+    names = [step.name for step in reversed(order.steps) if step.epoch > 0]
+    if not names:
         return "no step ever began"
     return (
-        f"these steps began and are undone in this order, if they have an undo: {', '.join(begun)}"
+        f"these steps began and are undone in this order, if they have an undo: {', '.join(names)}"
     )
 
 
 # -- Sending, and waiting for the journal -----------------------------------------------------
 
 
-def batches(asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
-    """Yield the commands in batches that each have one queue, the urgent lane first."""
-    lanes = sorted(asked, key=lambda one: not one.urgent)  # a batch has one queue; urgent first
-    return (lanes[start : start + SEND_MAX] for start in range(0, len(lanes), SEND_MAX))
+def batches(commands: Sequence[OrderCommand]) -> Iterator[Sequence[OrderCommand]]:
+    """Yield the commands in batches, those of urgent orders first."""
+    by_lane = sorted(commands, key=lambda command: not command.urgent)
+    return (
+        by_lane[start : start + SEND_COMMANDS_MAX]
+        for start in range(0, len(by_lane), SEND_COMMANDS_MAX)
+    )
 
 
 async def send(
     bus: MessageBus,
-    batch: Sequence[Asked],
+    batch: Sequence[OrderCommand],
     intent: Intent,
     queues: Queues,
     *,
     sent_before: int = 0,
-    of: int = 1,
+    total: int = 1,
 ) -> None:
-    """Send a batch of commands, ``sent_before`` of all (``of``) were sent already.
+    """Send a batch of commands. Before it, ``sent_before`` of ``total`` commands were sent.
 
     Raises:
-        UnavailableError: the bus did not take them.
+        ServiceUnavailableError: the bus did not take them.
     """
     try:
-        await bus.send([_message(one, intent, queues) for one in batch])
-    except (BusUnavailableError, UndeliverableError) as failed:
-        raise UnavailableError(
-            f"{failed} {sent_before:,} of {of:,} commands were sent before. To give the "
+        await bus.send([_message(command, intent, queues) for command in batch])
+    except (BusUnavailableError, UndeliverableError) as error:
+        raise ServiceUnavailableError(
+            f"{error} {sent_before:,} of {total:,} commands were sent before. To give the "
             "command again is safe: an order that has changed refuses it."
         ) from None
 
 
-def _message(asked: Asked, intent: Intent, queues: Queues) -> Message:
+def _message(command: OrderCommand, intent: Intent, queues: Queues) -> Message:
     """Return a command for the scheduler's queue, in the lane of its order."""
-    command = CommandMessage(
-        id=asked.command_id,
-        order_id=asked.order_id,
+    message = CommandMessage(
+        id=command.command_id,
+        order_id=command.order_id,
         verb=intent.verb.value,
         by=intent.by,
-        seq=asked.seq,
+        seq=command.seq,
         step=intent.step,
         input=internal.raw(intent.input),
         reason=intent.reason,
     )
-    queue = lane(queues.scheduler, urgent=asked.urgent)
-    return Message(queue, asked.command_id, internal.encode(command))
+    queue = lane(queues.scheduler, urgent=command.urgent)
+    return Message(queue, command.command_id, internal.encode(message))
 
 
 async def wait(
-    store: StateStore, asked: Sequence[Asked], queues: Queues, wait_s: float
-) -> list[Ended]:
-    """Return what became of each command, as far as known after ``wait_s`` without news."""
-    gate = asyncio.Semaphore(finding.CONCURRENT)
+    store: StateStore, commands: Sequence[OrderCommand], queues: Queues, wait_s: float
+) -> list[CommandResult]:
+    """Return the result of each command, as far as it is known.
 
-    async def look(one: Asked) -> Ended:
+    This stops waiting when no result came for ``wait_s``.
+    """
+    gate = asyncio.Semaphore(finding.LOADS_AT_ONCE)
+
+    async def look(command: OrderCommand) -> CommandResult:
         async with gate:
-            return await _look_for(store, one, queues)
+            return await _look_for(store, command, queues)
 
-    ended: dict[str, Ended] = {}
-    left, news_at = list(asked), time.monotonic()
-    while left:
-        for one in await asyncio.gather(*(look(one) for one in left)):
-            if one.entry is not None or one.refused:
-                ended[one.asked.command_id] = one
+    results: dict[str, CommandResult] = {}
+    remaining, news_at = list(commands), time.monotonic()
+    while remaining:
+        for result in await asyncio.gather(*(look(command) for command in remaining)):
+            if result.entry is not None or result.refusal:
+                results[result.command.command_id] = result
                 news_at = time.monotonic()
-        left = [one for one in left if one.command_id not in ended]
-        if left and time.monotonic() - news_at >= wait_s:
+        remaining = [command for command in remaining if command.command_id not in results]
+        if remaining and time.monotonic() - news_at >= wait_s:
             break
-        await asyncio.sleep(POLL_S if left else 0)
-    return [ended.get(one.command_id, Ended(one)) for one in asked]
+        await asyncio.sleep(JOURNAL_POLL_S if remaining else 0)
+    return [results.get(command.command_id, CommandResult(command)) for command in commands]
 
 
-async def _look_for(store: StateStore, asked: Asked, queues: Queues) -> Ended:
-    """Return what became of one command so far."""
-    cause = cause_of(queues.scheduler, asked.command_id)
-    entry = await store.recorded(asked.order_id, cause)
+async def _look_for(store: StateStore, command: OrderCommand, queues: Queues) -> CommandResult:
+    """Return the result of one command, as far as it is known now."""
+    cause = cause_of(queues.scheduler, command.command_id)
+    entry = await store.recorded(command.order_id, cause)
     if entry is not None:
-        return Ended(asked, entry)
-    order = await store.load(asked.order_id)
-    if order is not None and asked.seq in {order.seq, None}:
-        return Ended(asked, None, await CommandAnswers(store).reason(asked.command_id))
-    if asked.seq is None:
-        return Ended(asked, None, GONE)
-    # The order changed, by this command or before it arrived: only now the cause tells which.
-    entry = await store.recorded(asked.order_id, cause)
-    return Ended(asked, entry, "" if entry else await what_changed(store, order, asked.seq))
+        return CommandResult(command, entry)
+    order = await store.load(command.order_id)
+    if order is not None and command.seq in {order.seq, None}:
+        reason = await CommandAnswers(store).reason(command.command_id)
+        return CommandResult(command, refusal=reason)
+    if command.seq is None:
+        return CommandResult(command, refusal=GONE)
+    # The order changed: by this command, or by something else before the command arrived. Look for
+    # the cause once more, because this command may have been carried out since the first look.
+    entry = await store.recorded(command.order_id, cause)
+    if entry is not None:
+        return CommandResult(command, entry)
+    return CommandResult(command, refusal=await what_changed(store, order, command.seq))
 
 
 _ENDED = frozenset({StepState.PROCESSED, StepState.ERROR, StepState.COMPENSATED})
@@ -298,63 +319,62 @@ _ENDED = frozenset({StepState.PROCESSED, StepState.ERROR, StepState.COMPENSATED}
 
 def resubmitted(order: Order, intent: Intent) -> frozenset[int]:
     """Return the steps that a resubmit runs again, by number."""
-    failed = _failed(order, intent) if intent.verb is Verb.RESUBMIT else ()
-    return frozenset(step.number for step in failed)
+    failed_steps = _failed_steps(order, intent) if intent.verb is Verb.RESUBMIT else ()
+    return frozenset(step.number for step in failed_steps)
 
 
-async def outcomes(
-    store: StateStore, again: Mapping[str, frozenset[int]], wait_s: float
+async def wait_for_steps(
+    store: StateStore, steps_by_order: Mapping[str, frozenset[int]], wait_s: float
 ) -> dict[str, Order]:
     """Return the orders whose steps run again, once those steps ended or ``wait_s`` has passed."""
-    found: dict[str, Order] = {}
-    left, until = dict(again), time.monotonic() + wait_s
-    while left:
-        for order in await finding.load_all(store, list(left)):
-            found[order.order_id] = order
-        left = {
+    orders: dict[str, Order] = {}
+    remaining, until = dict(steps_by_order), time.monotonic() + wait_s
+    while remaining:
+        for order in await finding.load_all(store, list(remaining)):
+            orders[order.order_id] = order
+        remaining = {
             name: steps
-            for name, steps in left.items()
-            if name in found and not _have_ended(found[name], steps)
+            for name, steps in remaining.items()
+            if name in orders and not _have_ended(orders[name], steps)
         }
         if time.monotonic() >= until:
             break
-        await asyncio.sleep(POLL_S if left else 0)
-    return found
+        await asyncio.sleep(JOURNAL_POLL_S if remaining else 0)
+    return orders
 
 
 def _have_ended(order: Order, steps: frozenset[int]) -> bool:
-    mine = [order.steps[number] for number in steps if number < len(order.steps)]
-    return all(step.process_state in _ENDED and step.turn is None for step in mine)
+    rerun_steps = [order.steps[number] for number in steps if number < len(order.steps)]
+    return all(step.process_state in _ENDED and step.turn is None for step in rerun_steps)
 
 
 def failed_again(order: Order, steps: frozenset[int]) -> str:
-    """Return how steps that ran again have failed; an empty text if none has."""
-    mine = [step for step in order.steps if step.number in steps and is_failed(step)]
-    return _each(mine)
+    """Return how steps that ran again have failed; an empty text if none of them has."""
+    failed_steps = [step for step in order.steps if step.number in steps and is_failed(step)]
+    return _each(failed_steps)
 
 
 async def what_changed(store: StateStore, order: Order | None, seq: int) -> str:
-    """Return what changed since the operator saw an order, in one sentence."""
+    """Return in one sentence what changed since the operator saw an order."""
     if order is None:
         return GONE
     now = f"the order is at seq {order.seq} ({order.process_state.value})"
     if order.seq < seq:
         return f"you gave seq {seq}, but {now}: check which seq you saw"
-    since = [one for one in await store.journal(order.order_id) if one.seq > seq]
-    changes = ", ".join(f"{one.seq} {one.what} by {one.by}" for one in since[:5])
-    more = ", ..." if len(since) > 5 else ""
-    return (
-        f"you saw seq {seq}, but {now}; since then: {changes or 'nothing'}{more}. Look at it again"
-    )
+    since = [entry for entry in await store.journal(order.order_id) if entry.seq > seq]
+    changes = ", ".join(f"{entry.seq} {entry.what} by {entry.by}" for entry in since[:5])
+    changes = (changes or "nothing") + (", ..." if len(since) > 5 else "")
+    return f"you saw seq {seq}, but {now}; since then: {changes}. Look at it again"
 
 
-def why_not_done(ended: Ended, wait_s: float) -> str:
+def why_not_done(result: CommandResult, wait_s: float) -> str:
     """Return why a command was not carried out within ``wait_s``, and what to do."""
-    if ended.entry is not None:
+    if result.entry is not None:
         return "the command was dead-lettered: see operator-alerts and the function app's log"
-    if ended.refused:
-        return f"not carried out: {ended.refused}."
+    if result.refusal:
+        return f"not carried out: {result.refusal}."
+    command_id = result.command.command_id
     return (
         f"not carried out within {wait_s:g} s: check that the function app runs, and look on "
-        f"operator-alerts for refused/{ended.asked.command_id}; it may still be carried out later"
+        f"operator-alerts for refused/{command_id}; it may still be carried out later"
     )

@@ -1,4 +1,4 @@
-"""The errors that end what an operator asked for: each is one sentence that says what to do."""
+"""The errors that end an operator's command. The text of each says what to do."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ UNAVAILABLE = 3
 
 
 class CommandError(Exception):
-    """A command ends: its text is one sentence, its class has the exit code."""
+    """A command ends with an error. Its text is one sentence; its class gives the exit code."""
 
     exit_code = 1
 
 
 class NotPossibleError(CommandError):
-    """What was asked for is not there, or not in a state for it. Nothing was changed."""
+    """The order or message is not there, or its state does not allow this. Nothing was changed."""
 
 
 class UsageError(CommandError):
@@ -22,7 +22,7 @@ class UsageError(CommandError):
     exit_code = USAGE
 
 
-class UnavailableError(CommandError):
+class ServiceUnavailableError(CommandError):
     """Service Bus or Storage did not answer, or refused. The same command may work later."""
 
     exit_code = UNAVAILABLE

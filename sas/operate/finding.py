@@ -1,4 +1,4 @@
-"""Finds orders by their index rows, loads them if needed, and groups them by how they failed."""
+"""Find orders by their index rows, load them if needed, and group them by how they failed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from sas.domain.order import Order, OrderState, StepRecord, StepState
 from sas.operate.errors import NotPossibleError, UsageError
 from sas.ports import StateStore, Summary
 
-BATCH = 200
-CONCURRENT = 8
+BATCH_ORDERS = 200
+"""Orders that are read in one batch, so that memory stays bounded."""
+LOADS_AT_ONCE = 8
 """Requests to the store at the same time."""
 UNDER_WAY_MAX = 1_000_000
-"""Due rows read of one shard at most."""
+"""The most due rows that are read of one shard."""
 _LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 _WINDOW = timedelta(minutes=10)
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 
-STATES = ("error", "running", "finished", "processed", "compensated", "rejected")
+QUERY_STATES = ("error", "running", "finished", "processed", "compensated", "rejected")
 _FINISHED = {
     "processed": frozenset({OrderState.PROCESSED}),
     "compensated": frozenset({OrderState.COMPENSATED}),
@@ -33,8 +34,8 @@ _LOADED = {"error": OrderState.ERROR, "processed": OrderState.PROCESSED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which orders are looked for: at most ``limit``, in their state since ``since`` or later."""
+class OrderQuery:
+    """Which orders to find: at most ``limit``, that came into their state at ``since`` or later."""
 
     state: str
     workflow: str | None = None
@@ -50,16 +51,16 @@ def is_failed(step: StepRecord) -> bool:
 
 def doing(order: Order) -> str:
     """Return which steps of an order are open, in a few words."""
-    said = [
+    phrases = [
         f"{step.name} {'rests' if step.resting else 'is out' if step.dispatched else 'is ready'}"
         for step in order.steps
         if step.complete_by is not None
     ]
-    return ", ".join(said)
+    return ", ".join(phrases)
 
 
 def fingerprint(step: StepRecord) -> str:
-    """Return ``step/code`` of a failed step. Steps that failed alike have the same."""
+    """Return ``step/code`` of a failed step. Steps that failed alike have the same fingerprint."""
     return f"{step.name}/{step.error.code if step.error else 'unknown'}"
 
 
@@ -69,9 +70,9 @@ def fingerprints(order: Order) -> list[str]:
 
 
 def grouped(orders: Iterable[Order], step: str | None = None) -> str:
-    """Return how many orders have each fingerprint (of one step, where it is named)."""
-    every = (one for order in orders for one in fingerprints(order))
-    return in_words(Counter(one for one in every if step is None or one.startswith(f"{step}/")))
+    """Return how many orders have each fingerprint. ``step`` limits this to one step."""
+    names = (name for order in orders for name in fingerprints(order))
+    return in_words(Counter(name for name in names if step is None or name.startswith(f"{step}/")))
 
 
 def in_words(counts: Counter[str]) -> str:
@@ -88,8 +89,8 @@ async def load(store: StateStore, order_id: str) -> Order:
     """
     try:
         check_order_id(order_id)
-    except ValueError as wrong:
-        raise UsageError(str(wrong)) from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     order = await store.load(order_id)
     if order is None:
         raise NotPossibleError(no_such_order(order_id))
@@ -105,60 +106,60 @@ def no_such_order(order_id: str) -> str:
 
 
 async def load_all(store: StateStore, ids: Sequence[str]) -> list[Order]:
-    """Return those of these orders that exist, a few requests at a time."""
-    gate = asyncio.Semaphore(CONCURRENT)
+    """Return the orders with these ids, as far as they exist. A few are loaded at a time."""
+    gate = asyncio.Semaphore(LOADS_AT_ONCE)
 
-    async def one(order_id: str) -> Order | None:
+    async def fetch(order_id: str) -> Order | None:
         async with gate:
             return await store.load(order_id)
 
-    loaded = await asyncio.gather(*(one(order_id) for order_id in ids))
-    return [order for order in loaded if order is not None]
+    orders = await asyncio.gather(*(fetch(order_id) for order_id in ids))
+    return [order for order in orders if order is not None]
 
 
-async def each(store: StateStore, wanted: Wanted) -> AsyncIterator[Order]:
-    """Yield orders in Error, under way or Processed, the oldest first; one batch in memory."""
-    left = wanted.limit
-    async for ids in _candidates(store, wanted):
+async def each(store: StateStore, query: OrderQuery) -> AsyncIterator[Order]:
+    """Yield orders in Error, under way or Processed, the oldest first. Memory holds one batch."""
+    remaining = query.limit
+    async for ids in _candidates(store, query):
         for order in await load_all(store, ids):
-            if _fits(order, wanted):
+            if _matches(order, query):
                 yield order
-                left -= 1
-                if not left:
+                remaining -= 1
+                if not remaining:
                     return
 
 
-async def newest_finished(store: StateStore, wanted: Wanted, now: datetime) -> list[Summary]:
+async def newest_finished(store: StateStore, query: OrderQuery, now: datetime) -> list[Summary]:
     """Return the index rows of finished orders, the newest first. No order is loaded.
 
-    The table sorts them oldest first. So windows of time are read from now backwards, each twice as
-    long as the one before.
+    The table sorts these rows with the oldest first. So this reads windows of time backwards from
+    now, each twice as long as the one before.
     """
-    first = wanted.since or _LONG_AGO
-    found: dict[tuple[datetime, str], Summary] = {}
+    earliest = query.since or _LONG_AGO
+    newest: dict[tuple[datetime, str], Summary] = {}
     until: datetime | None = None
     window = _WINDOW
-    while len(found) < wanted.limit and (until is None or until > first):
-        since = max(first, (until or now) - window)
+    while len(newest) < query.limit and (until is None or until > earliest):
+        since = max(earliest, (until or now) - window)
         rows: list[Summary] = []
         async for batch in summaries(store, in_error=False, since=since, until=until):
-            rows += [one for one in batch if _is_wanted(one, wanted)]
-        found |= {(one.at, one.order_id): one for one in reversed(rows)}
+            rows += [summary for summary in batch if _summary_matches(summary, query)]
+        newest |= {(summary.at, summary.order_id): summary for summary in reversed(rows)}
         until, window = since, window * 2
-    return list(found.values())[: wanted.limit]
+    return list(newest.values())[: query.limit]
 
 
-def _is_wanted(one: Summary, wanted: Wanted) -> bool:
-    states = _FINISHED.get(wanted.state)
-    return (states is None or one.process_state in states) and (
-        wanted.workflow in {None, one.workflow}
+def _summary_matches(summary: Summary, query: OrderQuery) -> bool:
+    states = _FINISHED.get(query.state)
+    return (states is None or summary.process_state in states) and (
+        query.workflow in {None, summary.workflow}
     )
 
 
 async def under_way(store: StateStore) -> list[str]:
     """Return the ids of all orders with an open step, the longest due first.
 
-    Each has a due row.
+    Every such order has a due row, so the due rows name all of them.
     """
     rows: list[Due] = []
     for shard in store.shards:
@@ -175,46 +176,54 @@ async def summaries(
     until: datetime | None = None,
     size: int | None = None,
 ) -> AsyncIterator[list[Summary]]:
-    """Yield all summaries in batches. Each batch begins at the last moment of the one before."""
-    seen: set[tuple[datetime, str]] = set()
+    """Yield all summaries in batches.
+
+    Each batch begins at the last moment of the one before, because several orders can have the same
+    moment. Those that were in the batch before are left out.
+    """
+    last_keys: set[tuple[datetime, str]] = set()
     while True:
-        most = (size or BATCH) + len(seen)
+        limit = (size or BATCH_ORDERS) + len(last_keys)
         if in_error:
-            batch = await store.attention(most, since=since)
+            batch = await store.attention(limit, since=since)
         else:
-            batch = await store.finished(most, since=since, until=until)
-        fresh = [one for one in batch if (one.at, one.order_id) not in seen]
-        if not fresh:
+            batch = await store.finished(limit, since=since, until=until)
+        new_summaries = [
+            summary for summary in batch if (summary.at, summary.order_id) not in last_keys
+        ]
+        if not new_summaries:
             return
-        yield fresh
-        since = fresh[-1].at
-        seen = {(one.at, one.order_id) for one in batch if one.at == since}
+        yield new_summaries
+        since = new_summaries[-1].at
+        last_keys = {(summary.at, summary.order_id) for summary in batch if summary.at == since}
 
 
 def since(order: Order) -> datetime:
-    """Return since when an order has been in its state."""
+    """Return the moment since which an order has been in its state."""
     return order.stopped_at or max(step.since for step in order.steps)
 
 
-def _fits(order: Order, wanted: Wanted) -> bool:
-    state = _LOADED.get(wanted.state)
+def _matches(order: Order, query: OrderQuery) -> bool:
+    state = _LOADED.get(query.state)
     settled = order.rejected or order.stopped_at is not None
     return (
         (order.process_state is state if state else not settled)
-        and wanted.workflow in {None, order.details.workflow}
-        and (wanted.fingerprint is None or wanted.fingerprint in fingerprints(order))
-        and (wanted.since is None or since(order) >= wanted.since)
+        and query.workflow in {None, order.details.workflow}
+        and (query.fingerprint is None or query.fingerprint in fingerprints(order))
+        and (query.since is None or since(order) >= query.since)
     )
 
 
-async def _candidates(store: StateStore, wanted: Wanted) -> AsyncIterator[list[str]]:
-    if wanted.state == "running":
+async def _candidates(store: StateStore, query: OrderQuery) -> AsyncIterator[list[str]]:
+    if query.state == "running":
         ids = await under_way(store)
-        for start in range(0, len(ids), BATCH):
-            yield ids[start : start + BATCH]
+        for start in range(0, len(ids), BATCH_ORDERS):
+            yield ids[start : start + BATCH_ORDERS]
         return
-    state = _LOADED[wanted.state]
+    state = _LOADED[query.state]
     in_error = state is OrderState.ERROR
-    async for batch in summaries(store, in_error=in_error, since=wanted.since):
-        right = [one for one in batch if one.process_state is state]
-        yield [one.order_id for one in right if wanted.workflow in {None, one.workflow}]
+    async for batch in summaries(store, in_error=in_error, since=query.since):
+        matches = [summary for summary in batch if summary.process_state is state]
+        yield [
+            summary.order_id for summary in matches if query.workflow in {None, summary.workflow}
+        ]

@@ -1,5 +1,6 @@
-"""Messages in queues, for operators: the order of each, and what became of the work that it asks
-for. Queues are peeked: nothing is locked or removed.
+"""Read messages in queues for operators: of which order each one is, and what became of its work.
+
+This module only peeks at queues. It locks and removes nothing.
 """
 
 from __future__ import annotations
@@ -41,21 +42,21 @@ from sas.ports import (
 )
 
 READ_MAX = 1000
-"""Messages of one queue that are read at most."""
-AT_ONCE = 8
+"""The most messages that are read of one queue."""
+PEEKS_AT_ONCE = 8
 """Queues that are read at the same time."""
-# msgspec takes a union as a type.
-_INTERNAL: type[Envelope] = (
+# msgspec decodes into a union. Its own signature has no type for that.
+_INTERNAL_MESSAGE: type[Envelope] = (
     WakeMessage | CommandMessage | ReplyMessage | ProgressMessage | CallbackMessage  # type: ignore[assignment]
 )
-WHY, WHY_TEXT = "DeadLetterReason", "DeadLetterErrorDescription"
+DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION = "DeadLetterReason", "DeadLetterErrorDescription"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
-    """One message in a queue. ``path`` is the queue's, or that of its dead-letter subqueue.
+    """One message in a queue. ``path`` names the queue or its dead-letter subqueue.
 
-    ``source`` is the queue that gave a dead letter up. ``order_id`` is what the body says: a
+    ``source`` is the queue that gave a dead letter up. ``order_id`` is what the body says; a
     sender can forge it.
     """
 
@@ -66,64 +67,64 @@ class Letter:
 
     @property
     def since(self) -> datetime:
-        """Since when it is in the queue. A message that was put back keeps its age."""
-        first = self.peeked.properties.get(FIRST_AT)
+        """Since when the message is in the queue. A message that was put back keeps its age."""
+        first_at = self.peeked.properties.get(FIRST_AT)
         with suppress(ValueError):
-            return parse_key_time(first) if first else self.peeked.enqueued_at
+            return parse_key_time(first_at) if first_at else self.peeked.enqueued_at
         return self.peeked.enqueued_at
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """What was found in several queues. ``problems`` says by queue why it cannot be read."""
+class PeekResult:
+    """The messages of several queues. ``problems`` tells for a queue why it cannot be read."""
 
     letters: Sequence[Letter]
     problems: dict[str, str]
 
 
-async def read(bus: MessageBus, paths: Iterable[str], limit: int = READ_MAX) -> Read:
+async def read(bus: MessageBus, paths: Iterable[str], limit: int = READ_MAX) -> PeekResult:
     """Return the messages of these queues, each queue in its own order."""
-    gate = asyncio.Semaphore(AT_ONCE)
+    gate = asyncio.Semaphore(PEEKS_AT_ONCE)
     names = list(dict.fromkeys(paths))
 
-    async def peeked(path: str) -> list[Peeked] | str:
+    async def peek(path: str) -> list[Peeked] | str:
         async with gate:
             try:
                 return await bus.peek(path, limit)
-            except BusUnavailableError as away:
-                return str(away)
+            except BusUnavailableError as error:
+                return str(error)
 
-    answers = await asyncio.gather(*map(peeked, names))
-    found: list[Letter] = []
+    answers = await asyncio.gather(*map(peek, names))
+    letters: list[Letter] = []
     problems: dict[str, str] = {}
     for path, answer in zip(names, answers, strict=True):
         if isinstance(answer, str):
             problems[path] = answer
         else:
-            found += [letter_of(path, one) for one in answer]
-    return Read(found, problems)
+            letters += [letter_of(path, message) for message in answer]
+    return PeekResult(letters, problems)
 
 
-def letter_of(path: str, one: Peeked) -> Letter:
-    """Return a message with the queue that it belongs to."""
+def letter_of(path: str, message: Peeked) -> Letter:
+    """Return a message together with its queue and its order."""
     queue = path.removesuffix(DEAD_LETTER_SUBQUEUE)
-    source = one.source or one.properties.get(SOURCE) or queue
-    return Letter(path=path, peeked=one, source=source, order_id=order_of(one.body))
+    source = message.source or message.properties.get(SOURCE) or queue
+    return Letter(path=path, peeked=message, source=source, order_id=order_of(message.body))
 
 
 def order_of(body: bytes) -> str | None:
     """Return the order id that the body of any message names."""
-    found = salvage(body).order_id
-    if found is None:
+    order_id = salvage(body).order_id
+    if order_id is None:
         with suppress(ValueError, TypeError, KeyError):
-            found = json.loads(body)["data"]["order_id"]
-    return found if isinstance(found, str) else None
+            order_id = json.loads(body)["data"]["order_id"]
+    return order_id if isinstance(order_id, str) else None
 
 
-def alert_of(one: Peeked) -> AlertMessage | None:
+def alert_of(message: Peeked) -> AlertMessage | None:
     """Return the alert that a message holds, if it is one."""
     with suppress(MalformedError):
-        return convert(one.body, AlertMessage)
+        return convert(message.body, AlertMessage)
     return None
 
 
@@ -131,43 +132,41 @@ def who_worked(alert: AlertMessage) -> str:
     """Return the agent of an alert, and how often its step was dispatched, as far as is known."""
     agent = f"agent {alert.agent}" if alert.agent else ""
     times = alert.attempts
-    tried = "" if times is None else "1 attempt" if times == 1 else f"{times} attempts"
-    return ", ".join(filter(None, (agent, tried)))
+    attempts = "" if times is None else "1 attempt" if times == 1 else f"{times} attempts"
+    return ", ".join(filter(None, (agent, attempts)))
 
 
-def rejected_of(one: Peeked) -> RejectedMessage | None:
+def rejected_of(message: Peeked) -> RejectedMessage | None:
     """Return the rejected message that a message holds, if it is one."""
     with suppress(MalformedError):
-        return convert(one.body, RejectedMessage)
+        return convert(message.body, RejectedMessage)
     return None
 
 
 def dead_letter_paths(queues: Queues, agents: Iterable[str], others: Iterable[str]) -> list[str]:
     """Return the paths of dead letters: ``dead-letters``, and the subqueue of every queue."""
-    own = dict.fromkeys((*queues.own(agents), *others))
-    return [queues.dead_letters, *(name + DEAD_LETTER_SUBQUEUE for name in own)]
+    names = dict.fromkeys((*queues.own(agents), *others))
+    return [queues.dead_letters, *(name + DEAD_LETTER_SUBQUEUE for name in names)]
 
 
 def agents_here(queues: Queues, folder: Path = Path()) -> set[str]:
     """Return the agents whose queues ``infra/queues.json`` of a project names, if it is there."""
-    prefix, found = queues.agent_prefix, set()
-    for one in expected_queues(folder):
-        name = one.removeprefix(prefix)
-        if one.startswith(prefix) and one not in {
-            queues.replies,
-            lane(queues.replies, urgent=True),
-        }:
+    prefix, agents = queues.agent_prefix, set()
+    # The reply queues have the prefix of agents' queues too.
+    reply_queues = {queues.replies, lane(queues.replies, urgent=True)}
+    for queue in expected_queues(folder):
+        if queue.startswith(prefix) and queue not in reply_queues:
             with suppress(ValueError):
-                found.add(check_agent(name))
-    return found
+                agents.add(check_agent(queue.removeprefix(prefix)))
+    return agents
 
 
 def expected_queues(folder: Path = Path()) -> dict[str, dict[str, Any]]:
     """Return the properties of each queue in ``infra/queues.json``; nothing if it is not there."""
     try:
-        said = json.loads((folder / "infra" / "queues.json").read_text(encoding="utf-8"))
-        kinds = said["kinds"]
-        return {one["name"]: kinds[one["kind"]]["properties"] for one in said["queues"]}
+        content = json.loads((folder / "infra" / "queues.json").read_text(encoding="utf-8"))
+        kinds = content["kinds"]
+        return {queue["name"]: kinds[queue["kind"]]["properties"] for queue in content["queues"]}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
@@ -195,7 +194,7 @@ def waiting_paths(order: Order, step: StepRecord, queues: Queues, agents: set[st
 
 
 def place_of(order: Order, step: StepRecord, letters: Sequence[Letter]) -> Place | None:
-    """Return the place of a step's message; None if it is in none of the queues read."""
+    """Return the place of a step's message; None if none of these letters is that message."""
     before: dict[str, int] = {}
     for letter in letters:
         if letter.order_id == order.order_id and _is_for(letter, step):
@@ -205,29 +204,29 @@ def place_of(order: Order, step: StepRecord, letters: Sequence[Letter]) -> Place
 
 
 def _is_for(letter: Letter, step: StepRecord) -> bool:
-    said = _members(letter.peeked.body)
-    kind = said.get("kind")
+    members = _members(letter.peeked.body)
+    kind = members.get("kind")
     if not step.dispatched:
         return kind in (Kind.WAKE, Kind.COMMAND)
     return (
         kind in (Kind.REQUEST, Kind.REPLY, Kind.PROGRESS)
-        and said.get("step") == step.number
-        and said.get("epoch") == step.epoch
+        and members.get("step") == step.number
+        and members.get("epoch") == step.epoch
     )
 
 
 def _members(body: bytes) -> dict[str, Any]:
     with suppress(ValueError):
-        said = json.loads(body)
-        return said if isinstance(said, dict) else {}
+        members = json.loads(body)
+        return members if isinstance(members, dict) else {}
     return {}
 
 
 # -- What became of the work that a dead letter asks for --------------------------------------
 
 
-class Fate(Enum):
-    """What sending a dead letter again would do."""
+class DeadLetterFate(Enum):
+    """What would happen if a dead letter were sent again."""
 
     SAFE = "safe to redrive"
     DONE = "already done"
@@ -237,25 +236,27 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The fate of a dead letter, with the reason in a sentence, and the state of its order."""
+    """The fate of a dead letter, the reason in a sentence, and the order if there is one."""
 
-    fate: Fate
+    fate: DeadLetterFate
     why: str
     order: Order | None = None
 
 
 async def judge(store: StateStore, letter: Letter, queues: Queues) -> Verdict:
-    """Return what sending a dead letter again would do, by the state of its order."""
+    """Return what would happen if a dead letter were sent again, by the state of its order."""
     if letter.order_id is None:
-        return Verdict(Fate.UNKNOWN, "its body names no order: look at it with sas queues peek")
+        return Verdict(
+            DeadLetterFate.UNKNOWN, "its body names no order: look at it with sas queues peek"
+        )
     order = await store.load(letter.order_id)
     source = letter.source.removesuffix(URGENT_SUFFIX)
     if queues.takes_orders(letter.source):
         return await _of_submission(store, letter, order, queues)
     if letter.source.startswith(queues.response_prefix) or source == queues.alerts:
-        return Verdict(Fate.SAFE, "its reader may get it twice, under the same id", order)
+        return Verdict(DeadLetterFate.SAFE, "its reader may get it twice, under the same id", order)
     if order is None:
-        return Verdict(Fate.GONE, "there is no such order (it may have been purged)")
+        return Verdict(DeadLetterFate.GONE, "there is no such order (it may have been purged)")
     return await _of_internal(store, letter, order=order, queue=source, queues=queues)
 
 
@@ -263,64 +264,75 @@ async def _of_submission(
     store: StateStore, letter: Letter, order: Order | None, queues: Queues
 ) -> Verdict:
     if order is None:
-        return Verdict(Fate.SAFE, "there is no such order: it would be submitted now")
+        return Verdict(DeadLetterFate.SAFE, "there is no such order: it would be submitted now")
     if order.rejected:
-        return Verdict(Fate.SAFE, "the order was given up, and a new submission runs it", order)
-    said, sent = _members(letter.peeked.body), letter.peeked
-    name = said.get("submission_id") or sent.properties.get(FIRST_ID, sent.message_id)
+        return Verdict(
+            DeadLetterFate.SAFE, "the order was given up, and a new submission runs it", order
+        )
+    members, message = _members(letter.peeked.body), letter.peeked
+    name = members.get("submission_id") or message.properties.get(FIRST_ID, message.message_id)
     entry = await store.recorded(order.order_id, cause_of(queues.orders, str(name)))
     if entry is not None:
         return _of_recorded(entry, order)
     state = order.process_state.value
-    return Verdict(Fate.DONE, f"the order was submitted and is {state}", order)
+    return Verdict(DeadLetterFate.DONE, f"the order was submitted and is {state}", order)
 
 
 def _of_recorded(entry: JournalEntry, order: Order) -> Verdict:
-    """Return the fate of a message that led to ``entry``.
+    """Return the fate of a message that led to the journal row ``entry``.
 
-    Its function may have died before it sent the messages of that transition. Only the same
-    message, sent again, sends them for certain: under the same ids, so none counts twice.
+    The function may have died after the commit, before it sent the messages of that transition.
+    When the same message arrives again, the recorded messages are sent under the same ids, so none
+    of them counts twice.
     """
-    where, state = f"(seq {entry.seq})", order.process_state.value
+    position, state = f"(seq {entry.seq})", order.process_state.value
     if not entry.what.acts:
-        return Verdict(Fate.DONE, f"it was fenced {where}; the order is {state}", order)
-    led = f"it led to {entry.what!s} {where}"
+        return Verdict(
+            DeadLetterFate.DONE, f"it was fenced {position}; the order is {state}", order
+        )
+    effect = f"it led to {entry.what!s} {position}"
     if not entry.messages:
-        return Verdict(Fate.DONE, f"{led}; the order is {state}", order)
-    return Verdict(Fate.SAFE, f"{led}, and may not have sent its messages", order)
+        return Verdict(DeadLetterFate.DONE, f"{effect}; the order is {state}", order)
+    return Verdict(DeadLetterFate.SAFE, f"{effect}, and may not have sent its messages", order)
 
 
 async def _of_internal(
-    store: StateStore, letter: Letter, order: Order, queue: str, queues: Queues
+    store: StateStore, letter: Letter, *, order: Order, queue: str, queues: Queues
 ) -> Verdict:
     if queue not in {queues.scheduler, queues.replies, queues.callbacks}:
         if queue.startswith(queues.agent_prefix):
             return _of_request(letter, order)
-        return Verdict(Fate.UNKNOWN, f"the order is {order.process_state.value}: look at it", order)
+        return Verdict(
+            DeadLetterFate.UNKNOWN, f"the order is {order.process_state.value}: look at it", order
+        )
     try:
-        message = internal.decode(letter.peeked.body, _INTERNAL)
-    except (MalformedError, OtherVersionError) as wrong:
-        return Verdict(Fate.UNKNOWN, f"its body cannot be read: {wrong}", order)
+        message = internal.decode(letter.peeked.body, _INTERNAL_MESSAGE)
+    except (MalformedError, OtherVersionError) as error:
+        return Verdict(DeadLetterFate.UNKNOWN, f"its body cannot be read: {error}", order)
     entry = await store.recorded(order.order_id, cause_of(queue, message.id))
     if entry is not None:
         return _of_recorded(entry, order)
     if isinstance(message, ReplyMessage | ProgressMessage):
         return _of_request(letter, order)
     state = order.process_state.value
-    return Verdict(Fate.SAFE, f"nothing was recorded of it; the order is {state}", order)
+    return Verdict(DeadLetterFate.SAFE, f"nothing was recorded of it; the order is {state}", order)
 
 
 def _of_request(letter: Letter, order: Order) -> Verdict:
-    said = _members(letter.peeked.body)
-    number, epoch = said.get("step"), said.get("epoch")
+    members = _members(letter.peeked.body)
+    number, epoch = members.get("step"), members.get("epoch")
     if not isinstance(number, int) or not 0 <= number < len(order.steps):
-        return Verdict(Fate.UNKNOWN, "its body names no step of the order", order)
+        return Verdict(DeadLetterFate.UNKNOWN, "its body names no step of the order", order)
     step = order.steps[number]
     if step.dispatched and step.epoch == epoch:
-        return Verdict(Fate.SAFE, f"{step.name} still waits for it (epoch {epoch})", order)
+        return Verdict(
+            DeadLetterFate.SAFE, f"{step.name} still waits for it (epoch {epoch})", order
+        )
     state = step.process_state.value
     return Verdict(
-        Fate.DONE, f"{step.name} is {state} at epoch {step.epoch}: epoch {epoch} is over", order
+        DeadLetterFate.DONE,
+        f"{step.name} is {state} at epoch {step.epoch}: epoch {epoch} is over",
+        order,
     )
 
 
@@ -329,7 +341,7 @@ def _of_request(letter: Letter, order: Order) -> Verdict:
 
 def rejected_orders(letters: Sequence[Letter]) -> list[tuple[Letter, RejectedMessage]]:
     """Return the first part of each rejected message that names an order, the newest first."""
-    found = [(one, rejected_of(one.peeked)) for one in letters]
-    said = [(one, part) for one, part in found if part is not None]
-    named = [(one, part) for one, part in said if part.order_id and part.part == 1]
-    return sorted(named, key=lambda pair: pair[1].at, reverse=True)
+    pairs = [(letter, rejected_of(letter.peeked)) for letter in letters]
+    parts = [(letter, part) for letter, part in pairs if part is not None]
+    first_parts = [(letter, part) for letter, part in parts if part.order_id and part.part == 1]
+    return sorted(first_parts, key=lambda pair: pair[1].at, reverse=True)

@@ -1,6 +1,7 @@
-"""Sending messages of queues again, or removing them: what is planned, and why others stay.
+"""Plan to send messages of queues again, or to remove them, and say why other messages stay.
 
-Nothing is sent here. ``sas rejected``, ``sas dlq``, ``sas queues`` and the desk keep these rules.
+This module sends nothing. ``sas rejected``, ``sas dlq``, ``sas queues`` and the desk carry out its
+plans, so that all of them follow the same rules.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
 from sas.engine.receiver import FIRST_AT, FIRST_ID, SOURCE
 from sas.operate.errors import NotPossibleError
 from sas.operate.letters import (
+    DEAD_LETTER_DESCRIPTION,
+    DEAD_LETTER_REASON,
     READ_MAX,
-    WHY,
-    WHY_TEXT,
-    Fate,
+    DeadLetterFate,
     Letter,
     Verdict,
     judge,
@@ -28,182 +29,213 @@ from sas.operate.letters import (
 )
 from sas.ports import Message, MessageBus, MessageMove, Peeked, StateStore
 
-Seen = tuple[Peeked, RejectedMessage | None]
-"""A message, and what it says if it is a rejected message."""
+ParsedMessage = tuple[Peeked, RejectedMessage | None]
+"""A message, with its body decoded if it is a rejected message."""
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """A message of the queue at ``path``, and what is to be done with it."""
+class PlannedMove:
+    """A message of the queue at ``path``, and the move that sends it again or removes it."""
 
     path: str
     peeked: Peeked
     move: MessageMove
 
     def resubmits(self, queues: Queues) -> bool:
-        """Whether it is an order that was given up: then it gets a new submission id."""
-        said, sent = rejected_of(self.peeked), self.move.message
-        return bool(said and sent and _is_given_up(said, sent.queue, queues))
+        """Return whether it is an order that was given up. Such an order gets a new submission id,
+        because the old one would be ignored as a duplicate.
+        """
+        rejected, message = rejected_of(self.peeked), self.move.message
+        return bool(rejected and message and _is_given_up(rejected, message.queue, queues))
 
 
 def redrive(
-    found: Sequence[Peeked],
+    messages: Sequence[Peeked],
     path: str,
+    *,
     ids: Collection[str] | None,
     queues: Queues,
     to: str | None = None,
-) -> tuple[list[Planned], list[str]]:
-    """Return what sends these messages of a queue again, and why others stay. ``ids`` None: all."""
-    return _planned(
-        found,
+) -> tuple[list[PlannedMove], list[str]]:
+    """Plan to send these messages of a queue again (``ids`` None: all of them).
+
+    Return the moves, and a reason for each message that stays.
+    """
+    return _plan(
+        messages,
         path,
         ids=ids,
         queues=queues,
-        message_of=lambda group: _again(group, path, queues, to),
+        message_of=lambda group: _message_again(group, path, queues, to),
     )
 
 
 def redrive_safe(
-    judged: Iterable[tuple[Letter, Verdict]], queues: Queues
-) -> tuple[list[Planned], list[str]]:
-    """Return what sends those dead letters again that are safe, and why others stay."""
-    left: list[str] = []
+    verdicts: Iterable[tuple[Letter, Verdict]], queues: Queues
+) -> tuple[list[PlannedMove], list[str]]:
+    """Plan to send those dead letters again that are safe to send.
+
+    Return the moves, and a reason for each dead letter that stays.
+    """
+    reasons: list[str] = []
     safe: dict[str, list[Peeked]] = {}
-    for letter, verdict in judged:
-        if why := why_it_stays(letter, verdict, queues):
-            left.append(f"{letter.peeked.message_id} stays: {why}")
+    for letter, verdict in verdicts:
+        if reason := why_it_stays(letter, verdict, queues):
+            reasons.append(f"{letter.peeked.message_id} stays: {reason}")
         else:
             safe.setdefault(letter.path, []).append(letter.peeked)
-    moves: list[Planned] = []
-    for path, found in safe.items():
-        some, stay = redrive(found, path, None, queues)
-        moves += some
-        left += stay
-    return moves, left
+    moves: list[PlannedMove] = []
+    for path, messages in safe.items():
+        more_moves, more_reasons = redrive(messages, path, ids=None, queues=queues)
+        moves += more_moves
+        reasons += more_reasons
+    return moves, reasons
 
 
 def removal(
-    found: Sequence[Peeked], path: str, ids: Collection[str], queues: Queues
-) -> tuple[list[Planned], list[str]]:
-    """Return what removes these messages of a queue, and why others stay."""
-    return _planned(found, path, ids=ids, queues=queues, message_of=lambda _: None)
+    messages: Sequence[Peeked], path: str, ids: Collection[str], queues: Queues
+) -> tuple[list[PlannedMove], list[str]]:
+    """Plan to remove these messages of a queue.
+
+    Return the moves, and a reason for each message that stays.
+    """
+    return _plan(messages, path, ids=ids, queues=queues, message_of=lambda _: None)
 
 
 def why_it_stays(letter: Letter, verdict: Verdict, queues: Queues) -> str:
     """Return why a dead letter is not sent again; empty if that is safe."""
     if letter.path == queues.dead_letters:
         return f"the function of {queues.dead_letters} takes it"
-    return "" if verdict.fate is Fate.SAFE else f"{verdict.fate.value}: {verdict.why}"
+    return "" if verdict.fate is DeadLetterFate.SAFE else f"{verdict.fate.value}: {verdict.why}"
 
 
 async def plan_one(
-    bus: MessageBus, store: StateStore, queues: Queues, path: str, message_id: str
-) -> Planned:
-    """Return what sends one rejected message or dead letter again, by the rules of the verbs.
+    bus: MessageBus, store: StateStore, *, queues: Queues, path: str, message_id: str
+) -> PlannedMove:
+    """Plan to send one rejected message or dead letter again, by the rules of the verbs.
 
     Raises:
-        NotPossibleError: it is gone, or must stay; the text says why.
-        UnavailableError: the queue, or its order, cannot be read.
+        NotPossibleError: the message is gone, or it must stay; the text says why.
+        UnavailableError: the queue or the order cannot be read.
     """
-    found = await bus.peek(path, READ_MAX)
+    messages = await bus.peek(path, READ_MAX)
     if path != queues.rejected:
-        for one in (one for one in found if one.message_id == message_id):
-            letter = letter_of(path, one)
-            if why := why_it_stays(letter, await judge(store, letter, queues), queues):
-                raise NotPossibleError(f"{message_id} stays: {why}")
-    moves, left = redrive(found, path, [message_id], queues)
-    if left or len(moves) != 1:
-        raise NotPossibleError(left[0] if left else f"{message_id} is in the queue more than once")
+        for message in messages:
+            if message.message_id != message_id:
+                continue
+            letter = letter_of(path, message)
+            if reason := why_it_stays(letter, await judge(store, letter, queues), queues):
+                raise NotPossibleError(f"{message_id} stays: {reason}")
+    moves, reasons = redrive(messages, path, ids=[message_id], queues=queues)
+    if reasons or len(moves) != 1:
+        raise NotPossibleError(
+            reasons[0] if reasons else f"{message_id} is in the queue more than once"
+        )
     return moves[0]
 
 
-def _planned(
-    found: Sequence[Peeked],
+def _plan(
+    messages: Sequence[Peeked],
     path: str,
+    *,
     ids: Collection[str] | None,
     queues: Queues,
-    message_of: Callable[[Sequence[Seen]], Message | None],
-) -> tuple[list[Planned], list[str]]:
-    """Return the moves, and why other messages stay. Parts of a message go together."""
-    groups: dict[str, list[Seen]] = {}
-    for one in found:
-        part = rejected_of(one) if path == queues.rejected else None
-        key = part.id.rpartition("/")[0] if part else f"#{one.sequence}"
-        groups.setdefault(key, []).append((one, part))
-    moves: list[Planned] = []
-    left: list[str] = []
-    wanted = set(ids or ())
-    for group in groups.values():
-        names = {one.message_id for one, _ in group}
-        if ids is None or wanted & names:
-            wanted -= names
-            try:
-                move = MessageMove(frozenset(one.sequence for one, _ in group), message_of(group))
-                moves.append(Planned(path, group[0][0], move))
-            except NotPossibleError as why:
-                left.append(f"{min(names)} stays: {why}")
-    return moves, left + [f"there is no {one} among the first 1,000" for one in sorted(wanted)]
+    message_of: Callable[[Sequence[ParsedMessage]], Message | None],
+) -> tuple[list[PlannedMove], list[str]]:
+    """Return the moves, and a reason for each message that stays.
 
-
-def _again(group: Sequence[Seen], path: str, queues: Queues, to: str | None) -> Message:
-    """Return the message to send in the place of these.
-
-    Its id is new, or duplicate detection would drop it; after a crash it is the same again.
+    A large rejected message lies on its queue in several parts. One move takes all of them.
     """
-    first = group[0][0]
-    new_id = f"redrive/{digest_id(path, str(first.sequence), key_time(first.enqueued_at))}"
+    groups: dict[str, list[ParsedMessage]] = {}
+    for message in messages:
+        part = rejected_of(message) if path == queues.rejected else None
+        key = part.id.rpartition("/")[0] if part else f"#{message.sequence}"
+        groups.setdefault(key, []).append((message, part))
+    moves: list[PlannedMove] = []
+    reasons: list[str] = []
+    missing_ids = set(ids or ())
+    for group in groups.values():
+        names = {message.message_id for message, _ in group}
+        if ids is None or missing_ids & names:
+            missing_ids -= names
+            try:
+                move = MessageMove(
+                    frozenset(message.sequence for message, _ in group), message_of(group)
+                )
+                moves.append(PlannedMove(path, group[0][0], move))
+            except NotPossibleError as error:
+                reasons.append(f"{min(names)} stays: {error}")
+    return moves, reasons + [
+        f"there is no {message_id} among the first 1,000" for message_id in sorted(missing_ids)
+    ]
+
+
+def _message_again(
+    group: Sequence[ParsedMessage], path: str, queues: Queues, to: str | None
+) -> Message:
+    """Return the message to send in place of the messages of one group.
+
+    It gets a new id, because duplicate detection would drop the old one. The new id is a digest of
+    the old place, so it is the same when an operator repeats the command after a crash.
+    """
+    message = group[0][0]
+    new_id = f"redrive/{digest_id(path, str(message.sequence), key_time(message.enqueued_at))}"
     if path.endswith(DEAD_LETTER_SUBQUEUE):
-        return _copy(first, new_id, to or path.removesuffix(DEAD_LETTER_SUBQUEUE), queues)
+        return _copy(message, new_id, to or path.removesuffix(DEAD_LETTER_SUBQUEUE), queues)
     parts = {part.part: part for _, part in group if part}
     if not parts:
         raise NotPossibleError("it is not a rejected message: send it by hand")
-    said = next(iter(parts.values()))
-    if len(parts) < said.parts:
-        raise NotPossibleError(f"only {len(parts)} of its {said.parts} parts are here")
-    target, body = to or _origin(said, queues), rejected_body(list(parts.values()))
-    if _is_given_up(said, target, queues):
+    rejected = next(iter(parts.values()))
+    if len(parts) < rejected.parts:
+        raise NotPossibleError(f"only {len(parts)} of its {rejected.parts} parts are here")
+    target, body = to or _origin(rejected, queues), rejected_body(list(parts.values()))
+    if _is_given_up(rejected, target, queues):
         body = with_submission_id(body, new_id)
     is_event = target.startswith(queues.response_prefix)
     content_type = CLOUDEVENTS_TYPE if is_event else "application/json"
     return Message(
-        target, new_id, body, content_type=content_type, correlation_id=said.correlation_id
+        target, new_id, body, content_type=content_type, correlation_id=rejected.correlation_id
     )
 
 
-def _is_given_up(said: RejectedMessage, target: str, queues: Queues) -> bool:
-    return said.reason == Reason.DEAD_LETTERED and target in _lanes(queues.orders)
+def _is_given_up(rejected: RejectedMessage, target: str, queues: Queues) -> bool:
+    return rejected.reason == Reason.DEAD_LETTERED and target in _lanes(queues.orders)
 
 
-def _copy(one: Peeked, new_id: str, target: str, queues: Queues) -> Message:
-    """Return a copy of a dead letter. Its first id goes with it: that may name its cause.
+def _copy(message: Peeked, new_id: str, target: str, queues: Queues) -> Message:
+    """Return a copy of a dead letter.
 
-    How often it was put back goes with it too. With a count from 0 its next copy would have the id
-    of its first one, and duplicate detection would drop it.
+    The copy keeps the first id of the message, because that id may be the recorded cause of a
+    transition. It also keeps the count of how often the message was put back. If that count began
+    at 0 again, the next copy would have the id of an earlier one, and duplicate detection would
+    drop it.
     """
-    dropped, source = {FIRST_AT, SOURCE, WHY, WHY_TEXT}, one.source
-    if target == queues.dead_letters:  # its function asks why, and from where
+    source = None
+    dropped = {FIRST_AT, SOURCE, DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION}
+    if target == queues.dead_letters:
+        # The function of this queue reads why the message was given up, and by which queue.
+        source = message.source
         dropped = {FIRST_AT, SOURCE} if source else {FIRST_AT}
-    else:
-        source = None
-    kept = {name: text for name, text in one.properties.items() if name not in dropped}
-    properties = {FIRST_ID: one.message_id} | kept | ({SOURCE: source} if source else {})
-    content_type = one.content_type or "application/json"
+    retained = {name: text for name, text in message.properties.items() if name not in dropped}
+    properties = {FIRST_ID: message.message_id} | retained | ({SOURCE: source} if source else {})
+    content_type = message.content_type or "application/json"
     return Message(
         target,
         new_id,
-        one.body,
+        message.body,
         content_type=content_type,
-        correlation_id=one.correlation_id,
+        correlation_id=message.correlation_id,
         properties=properties,
     )
 
 
-def _origin(said: RejectedMessage, queues: Queues) -> str:
-    """Return the queue that refused a message, if applications may send there themselves.
+def _origin(rejected: RejectedMessage, queues: Queues) -> str:
+    """Return the queue that refused a message, if applications may send to that queue themselves.
 
-    A body can forge its source (see Delivery): an operator must not make it an internal message.
+    A sender can write any source into a body. So the source alone must not turn a message from
+    outside into an internal message: then the operator has to name the queue with ``--to``.
     """
-    source = said.source_queue
+    source = rejected.source_queue
     if source in _lanes(queues.orders) or source.startswith(queues.response_prefix):
         return source
     raise NotPossibleError(f"a sender can forge its source {source!r}: check it, and give --to")

@@ -1,7 +1,7 @@
-"""Why an order is where it is: its story, what it waits for, what each step went through.
+"""Explain why an order is where it is: its story, what it waits for, what each step went through.
 
-Pure: an order, its journal, the circuits and the time give the answer. ``sas why`` prints it, and
-``sas desk`` shows it.
+These functions are pure: they derive the answer from an order, its journal, the circuits and the
+time. ``sas why`` prints the answer, and ``sas desk`` shows it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.operate.finding import is_failed, since
 
-PEEK_MAX = 1000
-"""Messages read of one queue."""
 _LATE_AFTER = timedelta(minutes=1)
 _WAITING = frozenset(
     {
@@ -41,12 +39,12 @@ _WAITING = frozenset(
 )
 _BETWEEN_WAITS = frozenset({JournalWord.RELEASED, JournalWord.CLAIMED, JournalWord.STEP_RESET})
 FOLDED_MIN = 4
-"""Fewer rows of waiting than these are shown one by one."""
+"""Fewer rows of waiting than this are shown one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One dispatch of a step. ``ended_at`` None: it is out. ``outcome`` says how it ended."""
+    """One dispatch of a step. ``outcome`` says how it ended; ``ended_at`` None: it is still out."""
 
     step: int
     epoch: int
@@ -59,7 +57,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """What an order waits for. ``at`` is when it ends by itself; ``todo`` is what you can do."""
+    """What an order waits for. ``at`` is when the wait ends by itself.
+
+    ``todo`` is what the operator must do; it is empty where nobody has to act.
+    """
 
     what: str
     then: str = ""
@@ -71,13 +72,13 @@ class Waits:
 
     @property
     def needs_you(self) -> bool:
-        """Whether it goes on only if an operator acts."""
+        """Whether the order goes on only if an operator acts."""
         return bool(self.todo)
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Journal rows that are shown as one: a single row, or a run of waiting."""
+    """Journal rows that are shown as one row: a single entry, or a run of waiting."""
 
     entries: tuple[JournalEntry, ...]
 
@@ -101,8 +102,8 @@ def story(order: Order, journal: Sequence[JournalEntry]) -> str:
         case OrderState.REJECTED:
             return f"It was rejected before any step began: {_rejected_because(journal)}."
         case OrderState.PROCESSED:
-            took = spelled(since(order) - order.details.submitted_at)
-            return f"It is complete: every step is done, {took} after it was submitted."
+            duration = spelled(since(order) - order.details.submitted_at)
+            return f"It is complete: every step is done, {duration} after it was submitted."
         case OrderState.COMPENSATED:
             return f"It was undone{_undone_because(journal)}. Nothing of it is left."
         case OrderState.ERROR:
@@ -111,7 +112,7 @@ def story(order: Order, journal: Sequence[JournalEntry]) -> str:
 
 
 def _under_way(order: Order, journal: Sequence[JournalEntry]) -> str:
-    done = sum(one.process_state is StepState.PROCESSED for one in order.steps)
+    done = sum(step.process_state is StepState.PROCESSED for step in order.steps)
     if order.process_state is OrderState.COMPENSATING:
         return f"It is being undone{_undone_because(journal)}."
     if order.direction is Direction.UNDO:
@@ -120,26 +121,37 @@ def _under_way(order: Order, journal: Sequence[JournalEntry]) -> str:
 
 
 def _stopped(order: Order, journal: Sequence[JournalEntry]) -> str:
-    failed = [step for step in order.steps if is_failed(step)]
-    first = failed[0]
-    why = f": {first.error.message.rstrip('.')}" if first.error else ""
-    more = f" ({len(failed) - 1} more step failed)" if len(failed) > 1 else ""
-    if first.undo_failed:
+    failed_steps = [step for step in order.steps if is_failed(step)]
+    step = failed_steps[0]
+    cause = f": {step.error.message.rstrip('.')}" if step.error else ""
+    others_count = len(failed_steps) - 1
+    others = f" ({others_count} more {'step' if others_count == 1 else 'steps'} failed)"
+    others = others if others_count else ""
+    if step.undo_failed:
         return (
-            f"It is partly undone{_undone_because(journal)}: the undo of {first.name} failed{why}."
+            f"It is partly undone{_undone_because(journal)}: the undo of {step.name} failed{cause}."
         )
-    return f"It stopped at {first.name}{why}{more}."
+    return f"It stopped at {step.name}{cause}{others}."
 
 
 def _rejected_because(journal: Sequence[JournalEntry]) -> str:
-    faults = [one.fault for entry in journal for one in entry.messages if isinstance(one, Notify)]
+    faults = [
+        message.fault
+        for entry in journal
+        for message in entry.messages
+        if isinstance(message, Notify)
+    ]
     return next((fault.message.rstrip(".") for fault in faults if fault), "its content is wrong")
 
 
 def _undone_because(journal: Sequence[JournalEntry]) -> str:
-    """Return why the undo was decided, as a part of a sentence; empty if that is not known."""
+    """Return why the undo was decided, as the end of a sentence; empty if that is not known."""
     for entry in reversed(journal):
-        faults = [one.fault for one in entry.messages if isinstance(one, Notify) and one.fault]
+        faults = [
+            message.fault
+            for message in entry.messages
+            if isinstance(message, Notify) and message.fault
+        ]
         match entry.what:
             case JournalWord.UNDO_DECIDED | JournalWord.CANCELLED:
                 verb = "cancelled it" if entry.what is JournalWord.CANCELLED else "decided it"
@@ -173,17 +185,17 @@ def waits_for(
     open_steps = [step for step in order.steps if step.complete_by is not None]
     if not open_steps:
         return Waits(what="No step is open.", todo="Report this as a bug, with this page.")
-    step = min(open_steps, key=lambda one: one.complete_by or now)
-    found = _waits_for_step(step, now)
+    step = min(open_steps, key=lambda step: step.complete_by or now)
+    waits = _waits_for_step(step, now)
     agent = (agents or {}).get(step.number)
     circuit = (circuits or {}).get(agent) if agent else None
-    return replace(found, step=step, agent=agent, circuit=circuit, at=step.complete_by)
+    return replace(waits, step=step, agent=agent, circuit=circuit, at=step.complete_by)
 
 
 def _waits_for_you(
     order: Order, agents: Mapping[int, str], circuits: Mapping[str, Breaker]
 ) -> Waits:
-    step = next(one for one in order.steps if is_failed(one))
+    step = next(step for step in order.steps if is_failed(step))
     agent = agents.get(step.number)
     circuit = circuits.get(agent) if agent else None
     if step.undo_failed:
@@ -205,7 +217,7 @@ def _waits_for_you(
 
 
 def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
-    doing = "undo" if step.direction is Direction.UNDO else "call"
+    operation = "undo" if step.direction is Direction.UNDO else "call"
     if step.complete_by is not None and step.complete_by + _LATE_AFTER < now:
         return Waits(
             what=f"The supervisor, to look at {step.name}.",
@@ -213,11 +225,11 @@ def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
             todo="Check that the function app runs: the supervisor looks within seconds.",
         )
     if step.resting:
-        again = "undone" if step.direction is Direction.UNDO else "tried again"
-        return Waits(what=f"{step.name} rests.", then=f"Then it is {again}.")
+        action = "undone" if step.direction is Direction.UNDO else "tried again"
+        return Waits(what=f"{step.name} rests.", then=f"Then it is {action}.")
     if step.dispatched:
         return Waits(
-            what=f"The agent of {step.name}: the {doing} is out, request {step.epoch}.",
+            what=f"The agent of {step.name}: the {operation} is out, request {step.epoch}.",
             then="Without a reply until then, the supervisor resets the step.",
         )
     return Waits(
@@ -228,21 +240,24 @@ def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
 def agents_of(
     order: Order, journal: Sequence[JournalEntry], workflows: Workflows | None
 ) -> dict[int, str]:
-    """Return the name of each step's agent, by step: from its workflow, or else from replies."""
-    found: dict[int, str] = {}
+    """Return the name of each step's agent, by the number of the step.
+
+    The name comes from the workflow where that is known, otherwise from the replies in the journal.
+    """
+    agents: dict[int, str] = {}
     for entry in journal:
         number = _replied_step(entry)
         if number is not None and entry.by.startswith("agent "):
-            found[number] = entry.by.removeprefix("agent ")
+            agents[number] = entry.by.removeprefix("agent ")
     try:
         details = order.details
         steps = workflows.find(details.workflow, details.version).steps if workflows else ()
     except UnknownWorkflowError:
-        return found
-    for defined, step in zip(steps, order.steps, strict=False):
-        if step.call.route < len(defined.agents):
-            found[step.number] = defined.agents[step.call.route]
-    return found
+        return agents
+    for definition, step in zip(steps, order.steps, strict=False):
+        if step.call.route < len(definition.agents):
+            agents[step.number] = definition.agents[step.call.route]
+    return agents
 
 
 def is_open(circuit: Breaker | None) -> bool:
@@ -256,13 +271,15 @@ def is_open(circuit: Breaker | None) -> bool:
 def attempts(order: Order, journal: Sequence[JournalEntry]) -> list[Attempt]:
     """Return every dispatch of every step, in the order in which they began.
 
-    A reply names its step in its cause. A transition of the supervisor does not: it ends the
-    request whose CompleteBy had passed.
+    The cause of a reply names its step. A transition of the supervisor has no cause; it ends the
+    requests whose CompleteBy had passed.
     """
-    made: list[Attempt] = []
+    attempts_so_far: list[Attempt] = []
     for entry in journal:
-        for number in _ended(entry, made):
-            made[number] = replace(made[number], ended_at=entry.at, outcome=_outcome(entry.what))
+        for number in _ended(entry, attempts_so_far):
+            attempts_so_far[number] = replace(
+                attempts_so_far[number], ended_at=entry.at, outcome=_outcome(entry.what)
+            )
         for message in entry.messages:
             if isinstance(message, Request):
                 attempt = Attempt(
@@ -272,99 +289,109 @@ def attempts(order: Order, journal: Sequence[JournalEntry]) -> list[Attempt]:
                     began_at=entry.at,
                     complete_by=message.complete_by,
                 )
-                made.append(attempt)
-    return [_as_it_stands(one, order) for one in made]
+                attempts_so_far.append(attempt)
+    return [_as_it_stands(attempt, order) for attempt in attempts_so_far]
 
 
-def _ended(entry: JournalEntry, made: Sequence[Attempt]) -> Iterator[int]:
+def _ended(entry: JournalEntry, attempts: Sequence[Attempt]) -> Iterator[int]:
     if entry.what is JournalWord.PROGRESS:
         return
     replied = _replied_step(entry)
-    for number, one in enumerate(made):
-        if one.ended_at is None and (
-            one.step == replied
-            or (replied is None and entry.cause is None and one.complete_by <= entry.at)
+    for number, attempt in enumerate(attempts):
+        if attempt.ended_at is None and (
+            attempt.step == replied
+            or (replied is None and entry.cause is None and attempt.complete_by <= entry.at)
         ):
             yield number
 
 
 def _replied_step(entry: JournalEntry) -> int | None:
-    """Return the step whose reply led to a transition; see ``reply_id``."""
+    """Return the step whose reply led to a transition. ``reply_id`` gives such a cause its form."""
     parts = (entry.cause or "").rsplit("/", 3)
-    directions = {one.value for one in Direction}
+    directions = {direction.value for direction in Direction}
     if len(parts) != 4 or parts[2] not in directions or not parts[1].isdecimal():
         return None
     return int(parts[1])
 
 
-def _outcome(what: JournalWord) -> str:
-    match what:
+def _outcome(word: JournalWord) -> str:
+    match word:
         case JournalWord.STEP_PROCESSED | JournalWord.STEP_UNDONE:
             return "done"
         case JournalWord.STEP_FAILED | JournalWord.STEP_FAILED_UNDO | JournalWord.UNDO_FAILED:
             return "failed"
         case JournalWord.STEP_RESET | JournalWord.UNDO_RESET:
             return "timed out"
-        case _ if what in _WAITING:
+        case _ if word in _WAITING:
             return "waited"
-    return str(what)
+    return str(word)
 
 
-def _as_it_stands(one: Attempt, order: Order) -> Attempt:
-    """Return an attempt that the step's own row says has ended, if no journal row said so."""
-    step = order.steps[one.step] if one.step < len(order.steps) else None
-    if one.ended_at is not None or step is None:
-        return one
-    if step.epoch == one.epoch and step.dispatched:
-        return replace(one, complete_by=step.complete_by or one.complete_by)
-    return replace(one, ended_at=min(one.complete_by, max(step.since, one.began_at)), outcome="?")
+def _as_it_stands(attempt: Attempt, order: Order) -> Attempt:
+    """Return the attempt as the step's own row shows it, where no journal row ended it.
+
+    The step may be out with the same epoch: then its row has the current CompleteBy. Otherwise the
+    attempt has ended, and how it ended is not known.
+    """
+    step = order.steps[attempt.step] if attempt.step < len(order.steps) else None
+    if attempt.ended_at is not None or step is None:
+        return attempt
+    if step.epoch == attempt.epoch and step.dispatched:
+        return replace(attempt, complete_by=step.complete_by or attempt.complete_by)
+    return replace(
+        attempt, ended_at=min(attempt.complete_by, max(step.since, attempt.began_at)), outcome="?"
+    )
 
 
 def name_of(order: Order, step: int) -> str:
-    """Return the name of a step; its number where the order has no such step."""
+    """Return the name of a step, or its number where the order has no such step."""
     return order.steps[step].name if 0 <= step < len(order.steps) else f"step {step}"
 
 
-def change(order: Order, one: StepChange) -> str:
+def change(order: Order, step_change: StepChange) -> str:
     """Return how a step changed, in a few words."""
-    edited = " with its input edited" if one.edited else ""
-    same = one.before is one.after
-    states = one.after.value if same else f"{one.before.value} -> {one.after.value}"
-    return f"{name_of(order, one.step)}: {states}{edited}"
+    edited = " with its input edited" if step_change.edited else ""
+    same = step_change.before is step_change.after
+    states = (
+        step_change.after.value
+        if same
+        else f"{step_change.before.value} -> {step_change.after.value}"
+    )
+    return f"{name_of(order, step_change.step)}: {states}{edited}"
 
 
 def sent(order: Order, message: Outgoing, *, when: str = "") -> str:
-    """Return which message a journal row sent, in a few words. ``when`` shows its time."""
+    """Return in a few words which message a journal row sent. ``when`` is text for its time."""
     match message:
         case Wake():
             return "wake a scheduler"
         case Request():
-            what = f"{message.direction.value} {name_of(order, message.step)}"
-            return f"request: {what}, epoch {message.epoch}{when}"
+            work = f"{message.direction.value} {name_of(order, message.step)}"
+            return f"request: {work}, epoch {message.epoch}{when}"
         case Notify():
-            of = f" {name_of(order, message.step)}" if message.step is not None else ""
+            step_name = f" {name_of(order, message.step)}" if message.step is not None else ""
             code = f" ({message.fault.code})" if message.fault else ""
-            return f"notify the application: {message.notice.value}{of}{code}"
+            return f"notify the application: {message.notice.value}{step_name}{code}"
         case Alert():
             return f"alert {message.alert.value}: {message.text}"
 
 
 def folded(journal: Sequence[JournalEntry]) -> list[Fold]:
-    """Return the journal with each long run of waiting as one."""
-    found: list[Fold] = []
+    """Return the journal with each long run of waiting folded into one row."""
+    folds: list[Fold] = []
     run: list[JournalEntry] = []
     for entry in (*journal, None):
         if entry is not None and entry.what in _WAITING | _BETWEEN_WAITS:
             run.append(entry)
             continue
-        if len(run) >= FOLDED_MIN and sum(one.what in _WAITING for one in run) > 1:
-            found.append(Fold(tuple(run)))
+        if len(run) >= FOLDED_MIN and sum(entry.what in _WAITING for entry in run) > 1:
+            folds.append(Fold(tuple(run)))
         else:
-            found += [Fold((one,)) for one in run]
+            folds += [Fold((entry,)) for entry in run]
         run = []
         if entry is not None:
-            found.append(Fold((entry,)))
-    return found
+            folds.append(Fold((entry,)))
+    return folds
 
 
 def spelled(span: timedelta) -> str:

@@ -24,7 +24,7 @@ from sas.ports.platform import PayloadCodec
 
 THREADS_MAX = 32
 LIMIT_MAX = 1000
-"""Highest limit of calls in flight. With more, finding a free slot takes too long."""
+"""Highest limit of calls in flight. Above it, the search for a free slot takes too long."""
 
 
 class RefusedError(Exception):
@@ -302,10 +302,12 @@ class Business:
         return workflow
 
 
-def _check_names(what: str, named: Iterable[str], kind: str, names: Sequence[str]) -> None:
-    unknown = sorted(set(named) - set(names))
+def _check_names(member: str, keys: Iterable[str], kind: str, names: Sequence[str]) -> None:
+    unknown = sorted(set(keys) - set(names))
     if unknown:
-        raise WorkflowError(f"{what} names the {kind} {unknown[0]!r}: there is {', '.join(names)}")
+        raise WorkflowError(
+            f"{member} names the {kind} {unknown[0]!r}: there is {', '.join(names)}"
+        )
 
 
 def _check_agent(name: str, agent: object) -> None:

@@ -42,19 +42,21 @@ class StoreUnavailableError(UnavailableError):
 FORMAT = 1
 """The format number of the rows and internal messages that this version writes.
 
-A version raises it when it writes what this one cannot read. It reads its own format and all lower
-ones, each by exact rules.
+A later version raises the number if this version cannot read what it writes. Each version reads its
+own format and all lower ones, by exact rules.
 """
 
 
 class OtherVersionError(UnavailableError):
-    """Only an instance of another version can act on this: it has the order's workflow, or it knows
-    the format of a row or message. While a deploy goes on, such an instance runs and takes it.
+    """Only an instance of another version can act on this message or due row.
+
+    That instance has the order's workflow, or knows the format of a row or message. While a deploy
+    goes on, such an instance runs too, and takes the message.
     """
 
 
-def check_format(number: object, what: str, newest: int = FORMAT) -> None:
-    """Check the format number of a row or message; ``what`` names it.
+def check_format(number: object, name: str, newest: int = FORMAT) -> None:
+    """Check the format number of a row or message. ``name`` says which one.
 
     Raises:
         OtherVersionError: it is newer than ``newest``.
@@ -64,7 +66,7 @@ def check_format(number: object, what: str, newest: int = FORMAT) -> None:
         raise ValueError(f"the format number is {str(number)[:40]!r}: it must be 1 or more")
     if number > newest:
         raise OtherVersionError(
-            f"{what} has format {number}, and this version knows up to {newest}: it is left to an "
+            f"{name} has format {number}, and this version knows up to {newest}: it is left to an "
             "instance of a newer version"
         )
 
@@ -93,8 +95,9 @@ class CorruptOrderError(StoreMismatchError):
 
 
 class UnreadableError(Exception):
-    """Content of an order cannot be read for now. The text says what to fix. Waiting loses
-    nothing.
+    """Content of an order cannot be read for now. The text says what to fix.
+
+    The step waits meanwhile, and nothing is lost.
     """
 
 
@@ -231,8 +234,8 @@ class StateStore(Protocol):
         same call may be left too: try them again, one by one.
 
         An order stays listed as finished until none of its rows is left. So after a crash at any
-        point it is found and removed again. If an operator changes it meanwhile, only its oldest
-        journal rows are gone.
+        point it is found and removed again. If an operator changes it meanwhile, only rows of its
+        past are gone: last errors, journal rows, causes, and payloads that nothing refers to.
         """
 
     async def read_shared(self, name: str) -> SharedValue[str] | None:
@@ -348,7 +351,8 @@ class MessageBus(Protocol):
     async def peek(self, queue: str, limit: int) -> list[Peeked]:
         """Return at most ``limit`` messages of a queue, oldest first, and leave them there.
 
-        It ends once their bodies have ``PEEK_BYTES_MAX`` bytes, so that large ones take no longer.
+        It ends once their bodies have ``PEEK_BYTES_MAX`` bytes, so that large messages do not make
+        it slow.
         Scheduled messages and those that a function handles right now are among them.
 
         Raises:

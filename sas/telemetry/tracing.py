@@ -155,7 +155,7 @@ def _span(
 
 
 def _has_listener() -> bool:
-    """Return whether anybody creates real spans: this module's provider, or the process's own."""
+    """Return whether a provider creates real spans: this module's, or the process's own."""
     return _provider is not None or not isinstance(
         trace.get_tracer_provider(), trace.ProxyTracerProvider
     )

@@ -15,10 +15,10 @@ class Usage:
 
     ``transactions`` are entity group transactions. ``queries`` are pages of a range of rows,
     ``reads`` single rows, ``writes`` and ``deletes`` single rows too. ``sends`` are batches or
-    single messages, ``peeks`` pages. ``receives`` are messages that an operator's command took;
-    those of the functions are received, renewed and settled by the Functions host, and those of
-    applications by themselves. Two usages are equal if all their counts but the rows and the bytes
-    are.
+    single messages, ``peeks`` pages. ``receives`` are messages that an operator's command took. The
+    Functions host receives those of the functions, and applications receive their own: neither is
+    counted. Two usages are equal if all counts are, without rows and ``storage_bytes``, which the
+    store in memory does not count.
     """
 
     transactions: int = 0

@@ -1,4 +1,29 @@
-"""A message bus in memory that behaves like Service Bus where the actors depend on it."""
+"""A message bus in memory that behaves like Service Bus where the actors depend on it.
+
+The contract tests run against this bus and against the real ones. The rules that it has:
+
+1. **Sending.** Messages are sent in order, one after the other. If one fails, those before it were
+   sent. A queue that is missing, a right that is missing and a message that is too large raise
+   ``UndeliverableError``, because the same message would fail again. All else raises
+   ``BusUnavailableError``, and the sender may try again.
+2. **Duplicate detection.** Within its window a queue drops a message whose MessageId it has seen,
+   also if the first was completed long ago. The sender is not told: to send again is safe.
+3. **Order and schedule.** A queue delivers by the time at which a message becomes visible. That is
+   the time when it came, or the later time for which it is scheduled.
+4. **Locks.** A receiver locks a message and renews the lock while it works. Only the holder of the
+   lock can complete or abandon the message. Whoever settles it later changes nothing: the message
+   was given back, or another receiver has it.
+5. **Deliveries.** Each receive counts. A message that comes back after its last delivery becomes a
+   dead letter: in the queue's own subqueue, or in the queue to which dead letters are forwarded.
+   There its deliveries count from zero, and it does not expire any more.
+6. **Expiry.** A message expires at the earlier of its own time to live and that of its queue, and
+   becomes a dead letter or is dropped. As in Service Bus, the queue notices it when somebody looks.
+7. **Outages.** A queue that is away takes and gives nothing, and no lock is renewed. Each lock ends
+   at a moment that is drawn within the lock time. So a handler that went on through the outage
+   finds its message delivered to another.
+
+It has no sessions and no transactions, because no actor uses them.
+"""
 
 from __future__ import annotations
 
@@ -59,9 +84,9 @@ class Queued:
     """One message in a queue. ``sequence`` increases over all queues.
 
     It can be received from ``visible_at`` on: later than ``enqueued_at``, if it is scheduled.
-    ``deliveries`` counts how often it was received. While it is locked its receiver holds it and
-    renews the lock, or ``lock_ends_at`` says when the lock ends. ``source`` is the queue that a
-    dead letter comes from.
+    ``deliveries`` counts how often it was received. While it is locked, it either ``has_holder``,
+    a receiver that renews the lock, or ``lock_ends_at`` says when the lock ends. ``source`` is the
+    queue that a dead letter comes from.
     """
 
     sequence: int
@@ -71,28 +96,23 @@ class Queued:
     expires_at: datetime | None
     deliveries: int = 0
     source: str | None = None
-    held: bool = False
+    has_holder: bool = False
     lock_ends_at: datetime | None = None
-
-    @property
-    def order(self) -> tuple[datetime, int]:
-        """Its place in the queue."""
-        return self.visible_at, self.sequence
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Queue:
-    """One queue: its rules, its messages that wait, are locked, or expired.
+    """One queue: its rules, and its messages that wait, are locked, or expired.
 
-    ``away``: it is disabled, so it takes no send, receive, peek or settlement. ``refuses``: it
-    takes no send, because it is full, disabled for sending or throttled. ``forbids``: the app lacks
-    the right to send to it.
+    A queue that ``is_away`` is disabled, so it takes no send, receive, peek or settlement. One that
+    ``refuses`` takes no send, because it is full, disabled for sending or throttled. One that
+    ``forbids`` gives the app no right to send.
     """
 
     name: str
     rules: QueueRules
     length_max: int | None = None
-    away: bool = False
+    is_away: bool = False
     refuses: bool = False
     forbids: bool = False
     waiting: list[Queued] = field(default_factory=list)
@@ -107,11 +127,11 @@ class MemoryBus:
     A function host uses ``receive`` and then ``complete`` or ``abandon``. ``take`` receives and
     completes at once. ``meter`` counts what the system asks for; receiving is the host's part.
 
-    Faults: ``fail_next`` sets those of the next messages; ``plan`` is called with each message and
-    decides, for seeded simulations; ``cut`` takes the whole namespace or some queues away.
+    Faults: ``fail_next`` sets the faults of the next messages. ``plan`` decides in simulations with
+    a seed: it is called with each message. ``cut`` takes the whole namespace or some queues away.
 
-    ``on_sent`` is called for each message that a queue took, ``on_given_up`` for each dead letter,
-    ``on_completed`` for each message that its receiver completed.
+    ``on_sent`` is called for each message that a queue took, ``on_given_up`` for each message that
+    becomes a dead letter, ``on_completed`` for each message that its receiver completed.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -121,7 +141,7 @@ class MemoryBus:
         self.on_sent: Callable[[Message], None] = lambda _: None
         self.on_given_up: Callable[[Queued], None] = lambda _: None
         self.on_completed: Callable[[Queued], None] = lambda _: None
-        self.away = False
+        self.is_away = False
         self.rng = random.Random(0)  # noqa: S311  a simulation repeats itself
         self._clock = clock
         self._faults: deque[BusFault] = deque()
@@ -163,6 +183,7 @@ class MemoryBus:
                 self.meter.sends += 1
                 room[message.queue] = MESSAGE_BYTES_MAX
             room[message.queue] -= size
+            # 1. What was sent before this message stays sent.
             fault = self._faults.popleft() if self._faults else self.plan(message)
             if fault is BusFault.UNAVAILABLE:
                 raise BusUnavailableError(f"queue {message.queue}: an injected fault")
@@ -172,27 +193,30 @@ class MemoryBus:
 
     async def peek(self, queue: str, limit: int) -> list[Peeked]:
         """See ``MessageBus.peek``."""
-        found = self.queues.get(queue)
-        if found is None:
+        source = self.queues.get(queue)
+        if source is None:
             raise BusUnavailableError(f"there is no queue {queue!r}")
-        if not self.reachable(found):
+        if not self.reachable(source):
             raise BusUnavailableError(f"queue {queue} is away")
-        self._expire(found)
-        ordered = sorted([*found.waiting, *found.locked], key=lambda one: one.sequence)[:limit]
-        before = itertools.accumulate((len(one.message.body) for one in ordered), initial=0)
-        first = [one for one, size in zip(ordered, before, strict=False) if size < PEEK_BYTES_MAX]
-        pages, is_end = -(-len(first) // PEEK_PAGE), len(first) == len(ordered) < limit
+        self._expire(source)
+        everything = [*source.waiting, *source.locked]
+        ordered = sorted(everything, key=lambda queued: queued.sequence)[:limit]
+        before = itertools.accumulate((len(queued.message.body) for queued in ordered), initial=0)
+        peeked = [
+            queued for queued, size in zip(ordered, before, strict=False) if size < PEEK_BYTES_MAX
+        ]
+        pages, is_end = -(-len(peeked) // PEEK_PAGE), len(peeked) == len(ordered) < limit
         self.meter.peeks += pages + is_end  # an empty page says that it was the last
         return [
             Peeked(
-                message_id=one.message.message_id,
-                body=one.message.body,
-                enqueued_at=one.visible_at,
-                properties=one.message.properties,
-                sequence=one.sequence,
-                source=one.source,
+                message_id=queued.message.message_id,
+                body=queued.message.body,
+                enqueued_at=queued.visible_at,
+                properties=queued.message.properties,
+                sequence=queued.sequence,
+                source=queued.source,
             )
-            for one in first
+            for queued in peeked
         ]
 
     async def close(self) -> None:
@@ -210,31 +234,31 @@ class MemoryBus:
             return None
         now = self._clock.now()
         while source.waiting and source.waiting[0].visible_at <= now:
-            first = source.waiting.pop(0)
-            if first.expires_at is not None and first.expires_at <= now:
-                self._expired(source, first)
+            queued = source.waiting.pop(0)
+            if queued.expires_at is not None and queued.expires_at <= now:
+                self._expired(source, queued)
                 continue
-            first.deliveries += 1
-            first.held = True
-            source.locked.append(first)
+            queued.deliveries += 1  # 5.
+            queued.has_holder = True  # 4.
+            source.locked.append(queued)
             if renewed_for is not None:
-                self._lock_ends(source, first, now + renewed_for + source.rules.lock_time)
-            return first
+                self._lock_ends(source, queued, now + renewed_for + source.rules.lock_time)
+            return queued
         return None
 
     def lock(self, queue: str, sequences: Collection[int]) -> list[Queued]:
         """Lock these visible messages, for the queue's lock time; none if one is gone."""
         source, now = self.queues[queue], self._clock.now()
-        found = [one for one in source.waiting if one.sequence in sequences]
-        visible = [one for one in found if one.visible_at <= now]
+        candidates = [queued for queued in source.waiting if queued.sequence in sequences]
+        visible = [queued for queued in candidates if queued.visible_at <= now]
         if len(visible) < len(sequences) or not self.reachable(source):
             return []
-        for one in visible:
-            source.waiting.remove(one)
-            one.deliveries += 1
-            one.held = True
-            source.locked.append(one)
-            self._lock_ends(source, one, now + source.rules.lock_time)
+        for queued in visible:
+            source.waiting.remove(queued)
+            queued.deliveries += 1
+            queued.has_holder = True
+            source.locked.append(queued)
+            self._lock_ends(source, queued, now + source.rules.lock_time)
         return visible
 
     def complete(self, queued: Queued) -> bool:
@@ -243,7 +267,7 @@ class MemoryBus:
         if source is None:
             return False
         source.locked.remove(queued)
-        queued.held = False
+        queued.has_holder = False
         self.on_completed(queued)
         return True
 
@@ -254,32 +278,33 @@ class MemoryBus:
             self._give_back(source, queued)
 
     def give_up(self, queued: Queued) -> None:
-        """Dead-letter a locked message, as if its lock was lost in its last delivery. Its receiver
-        goes on.
+        """Dead-letter a locked message, as if its lock was lost in its last delivery.
+
+        Its receiver knows nothing of it, and goes on.
         """
         source = self._held(queued)
         if source is not None and source.rules.deliveries_max is not None:
             source.locked.remove(queued)
             self._dead_letter(source, self._released(queued), "MaxDeliveryCountExceeded")
-            queued.held = False
+            queued.has_holder = False
 
     def give_up_first(self, queue: str) -> None:
         """Dead-letter the first message of a queue."""
-        found = self.receive(queue)
-        if found is not None:
-            self.give_up(found)
+        queued = self.receive(queue)
+        if queued is not None:
+            self.give_up(queued)
 
     def let_go(self, queued: Queued) -> None:
-        """Renew a lock no longer, because its holder died: it ends by itself."""
+        """Stop the renewal of a lock, because its holder died. The lock then ends by itself."""
         source = self.queues[queued.message.queue]
-        if queued.held and queued in source.locked:
-            queued.held = False
+        if queued.has_holder and queued in source.locked:
+            queued.has_holder = False
             self._lock_ends_soon(source, queued)
 
     def again(self, queued: Queued) -> None:
         """Deliver a locked message once more, while its first receiver goes on and completes."""
         source = self.queues[queued.message.queue]
-        insort(source.waiting, self._released(queued), key=lambda one: one.order)
+        insort(source.waiting, self._released(queued), key=_place)
 
     def end_locks(self) -> None:
         """Give back the messages whose locks have ended."""
@@ -296,57 +321,57 @@ class MemoryBus:
 
     def take(self, queue: str) -> Message | None:
         """Remove the oldest visible message and return it; None if no message is visible."""
-        found = self.receive(queue)
-        if found is None:
+        queued = self.receive(queue)
+        if queued is None:
             return None
-        self.complete(found)
-        return found.message
+        self.complete(queued)
+        return queued.message
 
     def is_empty(self, queue: str) -> bool:
         """Return whether a queue holds nothing, scheduled and locked messages included."""
-        found = self.queues[queue]
-        if found.waiting:
-            self._expire(found)
-        return not (found.waiting or found.locked)
+        source = self.queues[queue]
+        if source.waiting:
+            self._expire(source)
+        return not (source.waiting or source.locked)
 
     def messages(self, queue: str) -> list[Message]:
         """Return all visible messages, oldest first, and leave them in the queue."""
-        found, now = self.queues[queue], self._clock.now()
-        self._expire(found)
-        return [queued.message for queued in found.waiting if queued.visible_at <= now]
+        source, now = self.queues[queue], self._clock.now()
+        self._expire(source)
+        return [queued.message for queued in source.waiting if queued.visible_at <= now]
 
     # --- outages ---
 
     def reachable(self, queue: Queue) -> bool:
         """Return whether a queue can be reached at all."""
-        return not self.away and not queue.away
+        return not self.is_away and not queue.is_away
 
     @property
-    def sent(self) -> int:
-        """How many messages came into any queue, also as dead letters."""
+    def arrivals(self) -> int:
+        """How many messages have come into any queue so far, dead letters among them."""
         return self._sequence
 
     @property
     def refuses_any(self) -> bool:
         """Return whether a queue takes no message now."""
-        return self.away or any(one.away or one.refuses for one in self.queues.values())
+        return self.is_away or any(queue.is_away or queue.refuses for queue in self.queues.values())
 
     def cut(self, *names: str) -> None:
         """Take queues away; without names, the namespace. Locks are not renewed meanwhile."""
-        self.away = self.away or not names
+        self.is_away = self.is_away or not names
         for queue in self._named(names):
-            queue.away = queue.away or bool(names)
-            for queued in queue.locked:
+            queue.is_away = queue.is_away or bool(names)
+            for queued in queue.locked:  # 7. nobody can renew them
                 if queued.lock_ends_at is None:
                     self._lock_ends_soon(queue, queued)
 
     def mend(self, *names: str) -> None:
         """Bring queues back; without names, the namespace. Live receivers renew their locks."""
-        self.away = self.away and bool(names)
+        self.is_away = self.is_away and bool(names)
         for queue in self._named(names):
-            queue.away = queue.away and not names
+            queue.is_away = queue.is_away and not names
             for queued in queue.locked:
-                if queued.held and self.reachable(queue):
+                if queued.has_holder and self.reachable(queue):
                     queued.lock_ends_at = None
 
     def _named(self, names: Sequence[str]) -> Iterable[Queue]:
@@ -356,17 +381,18 @@ class MemoryBus:
 
     def _held(self, queued: Queued) -> Queue | None:
         """Return the queue of a message that its receiver can settle; None if it cannot."""
+        # 4. A receiver that lost the lock settles nothing.
         source = self.queues[queued.message.queue]
-        if not queued.held or queued not in source.locked:
+        if not queued.has_holder or queued not in source.locked:
             return None
         if self.reachable(source):
             return source
-        queued.held = False  # its lock ends by itself
+        queued.has_holder = False  # its lock ends by itself
         return None
 
     def _lock_ends_soon(self, queue: Queue, queued: Queued) -> None:
-        left = queue.rules.lock_time * self.rng.random()
-        self._lock_ends(queue, queued, self._clock.now() + left)
+        rest = queue.rules.lock_time * self.rng.random()
+        self._lock_ends(queue, queued, self._clock.now() + rest)
 
     def _lock_ends(self, queue: Queue, queued: Queued, at: datetime) -> None:
         queued.lock_ends_at = at
@@ -375,20 +401,24 @@ class MemoryBus:
     def _give_back(self, queue: Queue, queued: Queued) -> None:
         queue.locked.remove(queued)
         released = self._released(queued)
-        queued.held = False
-        most = queue.rules.deliveries_max
-        if most is not None and queued.deliveries >= most:
+        queued.has_holder = False
+        limit = queue.rules.deliveries_max  # 5.
+        if limit is not None and queued.deliveries >= limit:
             self._dead_letter(queue, released, "MaxDeliveryCountExceeded")
         else:
-            insort(queue.waiting, released, key=lambda one: one.order)
+            insort(queue.waiting, released, key=_place)
 
     def _released(self, queued: Queued) -> Queued:
-        return replace(queued, held=False, lock_ends_at=None)
+        return replace(queued, has_holder=False, lock_ends_at=None)
 
     def _expire(self, queue: Queue) -> None:
-        now = self._clock.now()
-        gone = [q for q in queue.waiting if q.expires_at is not None and q.expires_at <= now]
-        for queued in gone:
+        now = self._clock.now()  # 6.
+        outdated = [
+            queued
+            for queued in queue.waiting
+            if queued.expires_at is not None and queued.expires_at <= now
+        ]
+        for queued in outdated:
             queue.waiting.remove(queued)
             self._expired(queue, queued)
 
@@ -410,10 +440,10 @@ class MemoryBus:
         letter = self._queued(self.queues[name], message, self._clock.now())
         letter.source = queued.source or queue.name
         self.on_given_up(queued)
-        insort(self.queues[name].waiting, letter, key=lambda one: one.order)
+        insort(self.queues[name].waiting, letter, key=_place)
 
     def _enqueue(self, message: Message) -> None:
-        if self.away:
+        if self.is_away:
             raise BusUnavailableError("the namespace is away")
         queue = self.queues.get(message.queue)
         if queue is None:
@@ -425,7 +455,7 @@ class MemoryBus:
             )
         if queue.length_max is not None and len(queue.waiting) >= queue.length_max:
             raise BusUnavailableError(f"queue {queue.name} is full")
-        if queue.away or queue.refuses:
+        if queue.is_away or queue.refuses:
             raise BusUnavailableError(f"queue {queue.name} takes no message now")
         self.on_sent(message)
         self.meter.messages += 1
@@ -434,13 +464,15 @@ class MemoryBus:
         if not self._is_duplicate(queue, message.message_id, now):
             properties = {**message.properties, **carried()}
             queued = self._queued(queue, replace(message, properties=properties), now)
-            insort(queue.waiting, queued, key=lambda one: one.order)
+            insort(queue.waiting, queued, key=_place)
 
     def _queued(self, queue: Queue, message: Message, now: datetime) -> Queued:
         self._sequence += 1
-        visible_at = max(now, message.scheduled_at or now)
-        asked = [t for t in (message.time_to_live, queue.rules.time_to_live) if t is not None]
-        expires_at = visible_at + min(asked) if asked else None
+        visible_at = max(now, message.scheduled_at or now)  # 3.
+        lifetimes = [
+            time for time in (message.time_to_live, queue.rules.time_to_live) if time is not None
+        ]
+        expires_at = visible_at + min(lifetimes) if lifetimes else None
         return Queued(
             sequence=self._sequence,
             message=message,
@@ -451,16 +483,21 @@ class MemoryBus:
 
     @staticmethod
     def _is_duplicate(queue: Queue, message_id: str, now: datetime) -> bool:
-        window = queue.rules.duplicate_window
+        window = queue.rules.duplicate_window  # 2.
         if window is None:
             return False
-        seen = queue.ids_seen
-        while seen and (oldest := next(iter(seen))) and seen[oldest] + window <= now:
-            del seen[oldest]
-        if message_id in seen:
+        ids = queue.ids_seen
+        while ids and (oldest := next(iter(ids))) and ids[oldest] + window <= now:
+            del ids[oldest]
+        if message_id in ids:
             return True
-        seen[message_id] = now
+        ids[message_id] = now
         return False
+
+
+def _place(queued: Queued) -> tuple[datetime, int]:
+    """Return the place of a message in its queue: by time, and at one time by its sequence."""
+    return queued.visible_at, queued.sequence
 
 
 def _size_of(message: Message) -> int:

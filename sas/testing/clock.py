@@ -58,7 +58,10 @@ class VirtualClock:
         await wake
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> asyncio.Future[None]:
-        """Call a function when the clock has advanced by ``seconds``; cancel the result to not."""
+        """Call a function when the clock has advanced by ``seconds``.
+
+        Cancel the result to prevent the call.
+        """
         self._count += 1
         wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -74,14 +77,14 @@ class VirtualClock:
     async def timeout(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
         """Cancel the block after ``seconds`` of virtual time, and raise TimeoutError."""
         async with asyncio.timeout(None) as limit:
-            over = self.call_later(seconds, lambda: limit.reschedule(0))
+            expiry = self.call_later(seconds, lambda: limit.reschedule(0))
             try:
                 yield limit
             finally:
-                over.cancel()
+                expiry.cancel()
 
     async def settle(self) -> None:
-        """Let tasks run until each waits for the time or for something outside."""
+        """Let tasks run until each of them waits for the time, or for something outside."""
         others = _ready()
         for _ in range(SETTLE_ROUNDS_MAX):
             await asyncio.sleep(0)
@@ -138,7 +141,7 @@ class VirtualClock:
 
 
 async def others_run(turns: int) -> None:
-    """Let others run for so many turns. Where no other is ready, nothing can happen."""
+    """Let other tasks run for so many turns. If no other task is ready, return at once."""
     others = _ready()
     while turns and others:
         await asyncio.sleep(0)
@@ -146,5 +149,5 @@ async def others_run(turns: int) -> None:
 
 
 def _ready() -> Sized:
-    """Return what is ready to run beside the current task. No public call tells it."""
+    """Return what is ready to run beside the current task. asyncio has no public call for it."""
     return asyncio.get_running_loop()._ready  # type: ignore[attr-defined,no-any-return]  # noqa: SLF001

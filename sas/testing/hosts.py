@@ -55,9 +55,10 @@ class ClockApart:
 
 
 class Host:
-    """The functions of one instance. What they know ends with the instance.
+    """The functions of one instance. What they remember ends with the instance.
 
-    One of four keeps no orders, and reads each again (``sas.engine.kept_orders``).
+    One instance of four keeps no orders in memory, and reads each order again (docs/adr/0026), so
+    that both ways are simulated.
     """
 
     def __init__(
@@ -81,14 +82,14 @@ class Host:
         self._starts += 1
         name = f"{self._name}.{self._starts}"
         config = settings(name, queues=QUEUES, circuit=self._breaker, callback_keys=KEYS)
-        kept = KeptOrders(0) if self._reads_all else None
+        kept_orders = KeptOrders(0) if self._reads_all else None
         app = assemble(
             self._store,
             self._bus,
             clock=self.clock,
             business=self.business,
             settings=config,
-            kept_orders=kept,
+            kept_orders=kept_orders,
         )
         self.context: Context = app.context
         self.callbacks, self._supervisor = app.callbacks, app.supervisor
@@ -103,18 +104,18 @@ def _handlers(app: Application, business: Business) -> dict[str, Handler]:
     def handler(handle: Callable[[Delivery], Awaitable[object]]) -> Handler:
         return lambda queued: app.receiver.receive(handle, delivery(queued))
 
-    own = {
+    handlers = {
         QUEUES.dead_letters: handler(app.dead_letters.handle),
         QUEUES.dead_letters + DEAD_LETTERS: handler(app.dead_letters.handle_given_up),
     }
     for urgent in (False, True):
-        own[lane(QUEUES.orders, urgent=urgent)] = handler(app.submitter.handle)
-        own[lane(QUEUES.scheduler, urgent=urgent)] = handler(app.scheduler.handle)
-        own[lane(QUEUES.replies, urgent=urgent)] = handler(app.scheduler.handle_reply)
-        own[lane(QUEUES.callbacks, urgent=urgent)] = handler(app.callbacks.handle)
+        handlers[lane(QUEUES.orders, urgent=urgent)] = handler(app.submitter.handle)
+        handlers[lane(QUEUES.scheduler, urgent=urgent)] = handler(app.scheduler.handle)
+        handlers[lane(QUEUES.replies, urgent=urgent)] = handler(app.scheduler.handle_reply)
+        handlers[lane(QUEUES.callbacks, urgent=urgent)] = handler(app.callbacks.handle)
         for name in business.agents:
-            own[QUEUES.agent(name, urgent=urgent)] = handler(app.agents[name].handle)
-    return own
+            handlers[QUEUES.agent(name, urgent=urgent)] = handler(app.agents[name].handle)
+    return handlers
 
 
 def delivery(queued: Queued) -> Delivery:

@@ -1,10 +1,34 @@
 """The invariants: what must hold after every transition, message and call, and at the end.
 
 This is the one list. docs/reliability.md says what each number means, and the numbers are those of
-the design. ``Invariants`` observes a running system; ``at_end`` looks at one in which nothing is
-under way any more. Nothing here calls the code that it checks: it sees transitions, messages, calls
-and sweeps, and has its own words for them. Each check reports what is wrong as a sentence, so that
-a simulation can report all of it.
+the design. Nothing here calls the code that it checks: it sees transitions, messages, calls and
+sweeps from outside, and has its own words for them. Otherwise one mistake could hide itself. Each
+check reports what is wrong as a sentence, so that a simulation can report all of it.
+
+What is checked when, and what only this check can see:
+
+a. **A transition, as it is committed** (``of_change``, ``Invariants.written``): no gap in the
+   journal, no cause twice, a new epoch for each dispatch, the order of the steps, a wake for a
+   step that is ready. Later transitions may repair such a mistake, so nobody would see it at the
+   end.
+b. **A message, as it is sent or completed** (``_was_sent``, ``_was_completed``): a message may
+   leave its queue only if all that it caused was sent, or if it was put back. The journal says what
+   was caused. The end alone would miss it, because the supervisor often repairs what was lost, only
+   later than it should be.
+c. **A message that was given up** (``_was_given_up``, ``_was_put_aside``): it counts no more. A
+   transition alone cannot show that its cause was put aside before.
+d. **A reply, as an agent sends it** (``_answers``): not after CompleteBy. The clock of the agent's
+   own instance decides, and nobody else knows it. The scheduler ignores a late reply, so neither
+   the journal nor the end shows it.
+e. **A call, just before it is made** (``_is_called``): the right key, the right agent, an undo only
+   when no earlier call can arrive any more. A service that keeps its rules hides a wrong key.
+f. **A sweep, as it ends** (``_hear_sweeps``): whatever was due before a whole sweep began must have
+   happened when it is over. This tells "late" from "never", which is not possible at the end.
+g. **An error of a function** (``_failed``): only a crash or an outage may raise. Any other error
+   would be raised again at each delivery (a poison message), and redelivery would hide the first.
+h. **The end** (``at_end``, ``left_over``): each order ended, its effects at the services match its
+   state, and each message of its journal arrived once. Each transition may be right and the order
+   still be stuck, or done twice: only the end and the ledger of the services show this.
 """
 
 from __future__ import annotations
@@ -59,7 +83,7 @@ from sas.testing.world import CrashError
 
 READ_BY_PEOPLE = frozenset({REPLIES_TO, QUEUES.alerts, QUEUES.rejected})
 RESTS = timedelta(minutes=6)
-"""After a sweep that failed for an order, the supervisor may leave that order alone for so long."""
+"""How long the supervisor may leave an order alone after a sweep that failed for it."""
 SWEEP_TIME = timedelta(seconds=20)
 """A sweep that takes longer may have left rows to the next one."""
 _BASES = {
@@ -72,7 +96,7 @@ _REPLY = f'"kind":"{Kind.REPLY}"'.encode()
 _ENDS = frozenset({StepState.PROCESSED, StepState.ERROR})
 
 
-# --- one transition ---
+# --- a. one transition ---
 
 
 def of_change(change: Change, rows: int, rules: Rules) -> Iterator[Violation]:
@@ -93,7 +117,7 @@ def of_change(change: Change, rows: int, rules: Rules) -> Iterator[Violation]:
         return
     for old, new in zip(change.before.steps, order.steps, strict=False):
         yield from _of_step(old, new, where)
-        yield from _of_turn(change, old, new=new, rules=rules, where=where)
+        yield from _of_turn(change, old, new, rules=rules, where=where)
     if entry.cause is None and entry.messages and change.out_at is None:
         yield Violation(4, f"{where}: a timer's messages have no out row")
     if change.before.direction is Direction.UNDO and order.direction is Direction.DO:
@@ -109,7 +133,7 @@ def _of_step(old: StepRecord, new: StepRecord, where: str) -> Iterator[Violation
 
 
 def _of_turn(
-    change: Change, old: StepRecord, new: StepRecord, rules: Rules, where: str
+    change: Change, old: StepRecord, new: StepRecord, *, rules: Rules, where: str
 ) -> Iterator[Violation]:
     """Yield what is wrong with a step that was dispatched, reset or edited just now."""
     states = [step.process_state for step in change.after.steps]
@@ -118,16 +142,16 @@ def _of_turn(
         if new.epoch != old.epoch + 1:
             yield Violation(6, f"{where}: {new.name} was dispatched without a new epoch")
         before = rules.steps[new.number].after if doing else rules.dependents(new.number)
-        wanted = StepState.PROCESSED if doing else StepState.COMPENSATED
+        needed_state = StepState.PROCESSED if doing else StepState.COMPENSATED
         in_line = doing or new.process_state is StepState.COMPENSATING
-        if in_line and any(states[number] is not wanted for number in before):
+        if in_line and any(states[number] is not needed_state for number in before):
             yield Violation(10, f"{where}: {new.name} was dispatched too early")
     resets = {JournalWord.STEP_RESET, JournalWord.UNDO_RESET}
     freed = old.dispatched and not new.dispatched
     if change.entry.what in resets and freed and new.failure_count != old.failure_count + 1:
         yield Violation(11, f"{where}: the timeout of {new.name} was not counted")
-    own = rules.steps[new.number]
-    waits = own.extended_wait.times if own.extended_wait else 0
+    step_rules = rules.steps[new.number]
+    waits = step_rules.extended_wait.times if step_rules.extended_wait else 0
     if new.failures.extended_waits > waits:
         yield Violation(11, f"{where}: {new.name} rests once more than its workflow says")
     if new.call.edited != old.call.edited and new.call.generation != old.call.generation + 1:
@@ -161,10 +185,10 @@ class Invariants:
         self._arrives_until: dict[str, datetime] = {}
         agents = system.workflows.agents()
         self._not_needed = {QUEUES.alerts, QUEUES.rejected} | {
-            QUEUES.agent(one, urgent=urgent) for one in agents for urgent in (False, True)
+            QUEUES.agent(agent, urgent=urgent) for agent in agents for urgent in (False, True)
         }
-        """Queues of which a message may be put aside without an alert. Nobody waits for a request
-        whose step no longer does, and after a crash nobody is told."""
+        """Queues whose messages may be put aside without an alert. Nobody waits for a request whose
+        step no longer waits for it. After a crash between the two sends no alert follows."""
         system.bus.on_sent = self._was_sent
         system.bus.on_given_up = self._was_given_up
         system.bus.on_completed = self._was_completed
@@ -182,7 +206,7 @@ class Invariants:
     def _say(self, number: int, text: str) -> None:
         self._broken(Violation(number, text))
 
-    # --- transitions ---
+    # --- a. transitions ---
 
     def written(self, change: Change) -> None:
         """Check a transition that was just committed."""
@@ -222,18 +246,19 @@ class Invariants:
                 self._say(3, f"{where}: its cause {cause} was put aside before")
         elif cause not in self._given_up and not cause.startswith(f"{QUEUES.callbacks}:"):
             self._say(17, f"{where}: cause {cause} is fenced, and its queue never gave it up")
-        queue, _, own = cause.partition(":")
-        parts = own.split("/")
+        queue, _, own_id = cause.partition(":")
+        parts = own_id.split("/")
         if queue == QUEUES.replies and entry.what.acts and change.before and len(parts) > 3:
             number, direction, epoch = int(parts[1]), Direction(parts[2]), int(parts[3])
             if not _is_out(change.before, number, direction, epoch):
-                self._say(6, f"{where}: reply {own} counts, and no such request is out")
+                self._say(6, f"{where}: reply {own_id} counts, and no such request is out")
 
     def _untried(self, order_id: str, step: StepRecord) -> bool:
-        """Return whether no call went out for a dispatch, and its request waits in a queue still,
-        or could not be sent because that is away.
+        """Return whether a dispatched step never had its chance.
 
-        A request in a queue that does not move is counted after some excuses.
+        That is so if no call went out, and its request still waits in a queue, or could not be sent
+        because the queue is away. After some excuses a request in a queue that does not move is
+        counted nevertheless.
         """
         if step.epoch in self._called[order_id, step.name] or step.complete_by is None:
             return False
@@ -243,14 +268,14 @@ class Invariants:
         if any(self._unsent_to_away(order_id, step)):
             return True
         return any(
-            one.enqueued_at < step.complete_by - CLOCK_SKEW
-            and (one.expires_at is None or one.expires_at > now)
-            and _is_request(one.message.body, order_id, step)
+            queued.enqueued_at < step.complete_by - CLOCK_SKEW
+            and (queued.expires_at is None or queued.expires_at > now)
+            and _is_request(queued.message.body, order_id, step)
             for name, queue in bus.queues.items()
             if name.startswith(QUEUES.agent_prefix)
             and _BASES.get(name.removesuffix(DEAD_LETTERS)) != QUEUES.replies
             and name not in self._system.subqueues
-            for one in queue.waiting
+            for queued in queue.waiting
         )
 
     def _unsent_to_away(self, order_id: str, step: StepRecord) -> Iterator[bool]:
@@ -266,7 +291,7 @@ class Invariants:
                     unsent = message_id(order_id, entry.seq, index) not in self._sent_ids
                     yield unsent and not bus.reachable(bus.queues[queue])
 
-    # --- messages ---
+    # --- b, c, d, g. messages ---
 
     def _was_sent(self, message: Message) -> None:
         self._sent_ids.add(message.message_id)
@@ -280,13 +305,13 @@ class Invariants:
             self._accepted.add(_key(msgspec.json.decode(message.body)))
 
     def _was_put_aside(self, message: Message) -> None:
-        kept = convert(message.body, external.RejectedMessage)
-        self._aside_bodies.add(kept.body)
-        if kept.source_queue not in self._not_needed:
-            self._aside_ids[kept.id.rpartition("/")[0]] = kept.source_queue
-        base = _BASES.get(kept.source_queue)
-        if base is not None and kept.reason == Reason.DEAD_LETTERED:
-            cause = _cause(base, kept.body.encode(), kept.message_id or "")
+        rejection = convert(message.body, external.RejectedMessage)
+        self._aside_bodies.add(rejection.body)
+        if rejection.source_queue not in self._not_needed:
+            self._aside_ids[rejection.id.rpartition("/")[0]] = rejection.source_queue
+        base = _BASES.get(rejection.source_queue)
+        if base is not None and rejection.reason == Reason.DEAD_LETTERED:
+            cause = _cause(base, rejection.body.encode(), rejection.message_id or "")
             if cause is not None and cause in self._given_up:
                 self._aside.add(cause)
 
@@ -304,8 +329,8 @@ class Invariants:
         base = _BASES.get((queued.source or "") if is_letter else message.queue)
         if base == QUEUES.callbacks:
             is_aside = message.body.decode() in self._aside_bodies
-            kept = is_aside or self._is_back(message, *CALLBACKS)  # in the lane of its order
-            self._callback_completed(message, kept=kept)
+            is_kept = is_aside or self._is_back(message, *CALLBACKS)  # in the lane of its order
+            self._callback_completed(message, is_kept=is_kept)
         if base is None or base == QUEUES.callbacks:
             return
         cause = _cause(base, message.body, _first_id(message))
@@ -317,49 +342,51 @@ class Invariants:
         elif is_letter:
             lost = [] if message.body.decode() in self._aside_bodies else ["it"]
         elif base == QUEUES.replies and stored is not None and seq is None:
-            counts = _REPLY in message.body and _is_out(stored.order, *_dispatch(message.body))
-            lost = ["it"] if counts else []
+            is_awaited = _REPLY in message.body and _is_out(stored.order, *_dispatch(message.body))
+            lost = ["it"] if is_awaited else []
         else:
             return
         if lost and not self._is_back(message):
             self._say(2, f"{cause} is completed, and {', '.join(lost)} is lost")
 
     def _unsent(self, order: Order, seq: int, *, outside: bool = False) -> list[str]:
-        """Return what a journal row says is to be sent, and is neither sent nor held."""
-        found = []
-        held = {one.message_id for one in self._system.store._deferred.values()}  # noqa: SLF001
+        """Return the messages of a journal row that were neither sent nor deferred."""
+        losses = []
+        deferred = self._system.store._deferred.values()  # noqa: SLF001  the twin of a table
+        deferred_ids = {message.message_id for message in deferred}
         for index, item in enumerate(
             self._system.store.orders[order.order_id].journal[seq - 1].messages
         ):
             own_id = message_id(order.order_id, seq, index)
             if isinstance(item, Request) and order.steps[item.step].epoch != item.epoch:
                 continue
-            if own_id in self._sent_ids or own_id in held:
+            if own_id in self._sent_ids or own_id in deferred_ids:
                 continue
             if outside or isinstance(item, Wake | Request):
-                found.append(f"{type(item).__name__.lower()} {own_id}")
-        return found
+                losses.append(f"{type(item).__name__.lower()} {own_id}")
+        return losses
 
-    def _failed(self, queued: Queued, failed: BaseException) -> None:
-        """Check that no message is poison: a function fails only if it dies or for an outage."""
-        if not isinstance(failed, UnavailableError | CrashError):
-            why = f"{type(failed).__name__}: {failed}"
-            self._say(14, f"message {queued.message.message_id} is poison: {why}")
+    def _failed(self, queued: Queued, error: BaseException) -> None:
+        """Check that no message is poison: a function fails only by a crash or an outage."""
+        if not isinstance(error, UnavailableError | CrashError):
+            reason = f"{type(error).__name__}: {error}"
+            self._say(14, f"message {queued.message.message_id} is poison: {reason}")
 
     def _is_back(self, message: Message, *others: str) -> bool:
-        """Return whether a copy of a message is on its queue, one of ``others``, or held.
+        """Return whether a copy of a message is on its queue, on one of ``others``, or deferred.
 
-        A copy that was given up is one too, wherever its queue leaves it: the function of dead
+        A copy that was given up counts too, wherever its queue leaves it: the function of dead
         letters reads it, or an operator redrives it (see ``left_over``).
         """
         name = message.queue.removesuffix(DEAD_LETTERS)
         letters = {QUEUES.dead_letters, QUEUES.dead_letters + DEAD_LETTERS}
         names = {name, *others}
-        paths = names | letters | {one + DEAD_LETTERS for one in names} & self._system.subqueues
+        subqueues = {queue_name + DEAD_LETTERS for queue_name in names} & self._system.subqueues
+        paths = names | letters | subqueues
         queues = [self._system.bus.queues[path] for path in sorted(paths)]
-        copies = [one.message for queue in queues for one in (*queue.waiting, *queue.locked)]
+        copies = [queued.message for queue in queues for queued in (*queue.waiting, *queue.locked)]
         copies += self._system.store._deferred.values()  # noqa: SLF001
-        return any(one.body == message.body for one in copies)
+        return any(copy.body == message.body for copy in copies)
 
     def _was_removed(self, due: OutDue | DeferredDue) -> None:
         if isinstance(due, OutDue):
@@ -368,7 +395,7 @@ class Invariants:
                 self._say(4, f"the out row of seq {due.seq} is gone, and {lost} is not sent")
 
     def left_over(self) -> Iterator[Violation]:
-        """Yield what should have happened."""
+        """Yield what should have happened and did not."""
         yield from (Violation(12, text) for text in self._owed_still())
 
     def _answers(self, message: Message, now: datetime) -> None:
@@ -384,7 +411,7 @@ class Invariants:
             late = (now - until).total_seconds()
             self._say(8, f"reply {message.message_id} is sent {late:.1f} s after CompleteBy")
 
-    # --- calls ---
+    # --- e. calls ---
 
     def _hear(self, name: str, agent: Any, direction: Direction) -> None:
         act = getattr(agent, direction.value)
@@ -420,7 +447,7 @@ class Invariants:
             self._say(7, f"order {call.order_id}: step {call.step} is called at {agent} too")
         stored = self._system.store.orders.get(call.order_id)
         if stored is not None:
-            step = next(one for one in stored.order.steps if one.name == call.step)
+            step = next(record for record in stored.order.steps if record.name == call.step)
             self._called[call.order_id, call.step].add(step.epoch)
             if call.key not in keys_of(stored.order, step):
                 self._say(7, f"order {call.order_id}: {call.key} is no key of step {call.step}")
@@ -436,15 +463,15 @@ class Invariants:
 
     # --- callbacks ---
 
-    def _callback_completed(self, message: Message, *, kept: bool) -> None:
-        """Check a callback that leaves its queue: it ended its step, or it is ``kept``."""
-        said = msgspec.json.decode(message.body)
-        ends = StepState.PROCESSED if said["outcome"] == "done" else StepState.ERROR
-        if not kept and said["direction"] == Direction.DO.value and not self._is(said, ends):
+    def _callback_completed(self, message: Message, *, is_kept: bool) -> None:
+        """Check a callback that leaves its queue: it ended its step, or it ``is_kept``."""
+        claims = msgspec.json.decode(message.body)
+        ends = StepState.PROCESSED if claims["outcome"] == "done" else StepState.ERROR
+        if not is_kept and claims["direction"] == Direction.DO.value and not self._is(claims, ends):
             self._say(
                 12,
-                f"order {said['order_id']}: a callback is completed, and it neither ended step "
-                f"{said['step']} nor is kept",
+                f"order {claims['order_id']}: a callback is completed, and it neither ended step "
+                f"{claims['step']} nor is kept",
             )
 
     def _was_answered(self, callback: Callback, status: int) -> None:
@@ -458,15 +485,17 @@ class Invariants:
             self._say(12, f"{where} is answered 200, and its step has not ended")
 
     def _holds(self, claims: dict[str, Any]) -> bool:
-        held = self._system.store._deferred.values()  # noqa: SLF001  the twin of a table
-        callbacks = [one.body for one in held if one.queue.startswith(QUEUES.callbacks)]
+        messages = self._system.store._deferred.values()  # noqa: SLF001  the twin of a table
+        callbacks = [
+            message.body for message in messages if message.queue.startswith(QUEUES.callbacks)
+        ]
         return any(_key(msgspec.json.decode(body)) == _key(claims) for body in callbacks)
 
     def _is(self, claims: dict[str, Any], ends: StepState) -> bool:
         """Return whether the step of a callback ever ended so."""
         return (claims["order_id"], claims["step"], ends) in self._ended
 
-    # --- what is owed ---
+    # --- a, f. what is owed ---
 
     def _owed(self, change: Change, where: str) -> None:
         """Check what a transition owes: an alert, an incident, the effect of a deadline."""
@@ -474,12 +503,12 @@ class Invariants:
         if order.rejected:
             return
         self._of_deadline(change, where)
-        alerts = [one for one in entry.messages if isinstance(one, Alert)]
+        alerts = [message for message in entry.messages if isinstance(message, Alert)]
         olds = change.before.steps if change.before else ()
         for old, new in zip(olds, order.steps, strict=False):
             of_callback = (entry.cause or "").startswith(f"{QUEUES.callbacks}:")
-            left = old.process_state is StepState.PROCESSING is not new.process_state
-            ends = _ENDS if of_callback and left else _ENDS & {new.process_state}
+            is_over = old.process_state is StepState.PROCESSING is not new.process_state
+            ends = _ENDS if of_callback and is_over else _ENDS & {new.process_state}
             self._ended |= {(order.order_id, new.number, end) for end in ends}
             fails = new.process_state is StepState.ERROR is not old.process_state
             if fails and not any(alert.step == new.number for alert in alerts):
@@ -510,9 +539,9 @@ class Invariants:
             self._say(12, f"{where}: it has no deadline, or it is not past it")
         if overdue:
             undoes = rules.on_failure is OnFailure.UNDO
-            alerts = [one for one in entry.messages if isinstance(one, Alert)]
-            told = any(alert.alert is AlertKind.OVERDUE for alert in alerts)
-            if not (order.direction is Direction.UNDO if undoes else told):
+            alerts = [message for message in entry.messages if isinstance(message, Alert)]
+            is_reported = any(alert.alert is AlertKind.OVERDUE for alert in alerts)
+            if not (order.direction is Direction.UNDO if undoes else is_reported):
                 self._say(12, f"{where}: that is not what its workflow says")
         elif self._is_missed(order.order_id):
             self._say(12, f"{where}: it was past its deadline before, and nothing followed")
@@ -529,15 +558,15 @@ class Invariants:
         sweep, clock = host.sweep, self._system.world.clock
 
         async def swept() -> Any:
-            begun = clock.now()
-            found = await sweep()
+            started_at = clock.now()
+            report = await sweep()
             now, shards = clock.now(), len(self._system.store.shards)
-            failed = found.failed or found.left or found.shards_failed
-            if failed or found.shards_read < shards or now - begun > SWEEP_TIME:
-                self._rests_until = now + RESTS if found.led else self._rests_until
-            elif begun >= self._rests_until:
-                self._swept_at = begun
-            return found
+            is_incomplete = report.failed or report.left_to_others or report.shards_failed
+            if is_incomplete or report.shards_read < shards or now - started_at > SWEEP_TIME:
+                self._rests_until = now + RESTS if report.led else self._rests_until
+            elif started_at >= self._rests_until:
+                self._swept_at = started_at
+            return report
 
         host.sweep = swept
 
@@ -560,8 +589,8 @@ def _cause(base: str, body: bytes, own_id: str) -> str | None:
     message = msgspec.json.decode(body)
     if base == QUEUES.orders:  # an operator's redrive names the submission in the body
         return cause_of(base, message.get("submission_id") or own_id)
-    said = message.get("id")
-    return cause_of(base, said) if isinstance(said, str) else None
+    body_id = message.get("id")
+    return cause_of(base, body_id) if isinstance(body_id, str) else None
 
 
 def _first_id(message: Message) -> str:
@@ -570,17 +599,21 @@ def _first_id(message: Message) -> str:
 
 def _dispatch(body: bytes) -> tuple[int, Direction, int]:
     """Return the step, direction and epoch of a message of an agent."""
-    said = msgspec.json.decode(body)
-    return said["step"], Direction(said["direction"]), said["epoch"]
+    fields = msgspec.json.decode(body)
+    return fields["step"], Direction(fields["direction"]), fields["epoch"]
 
 
 def _is_request(body: bytes, order_id: str, step: StepRecord) -> bool:
-    said = msgspec.json.decode(body)
-    return (said["order_id"], said["step"], said["epoch"]) == (order_id, step.number, step.epoch)
+    fields = msgspec.json.decode(body)
+    dispatch = (fields["order_id"], fields["step"], fields["epoch"])
+    return dispatch == (order_id, step.number, step.epoch)
 
 
 def _is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:
-    """Return whether an agent is asked for this just now. The code under test has its own words."""
+    """Return whether an agent has this request now.
+
+    The code under test has its own words for it.
+    """
     step = order.steps[number] if not order.rejected and number < len(order.steps) else None
     if step is None or not step.dispatched or step.epoch != epoch:
         return False
@@ -606,7 +639,7 @@ def _woken(before: Order, after: Order) -> StepRecord | None:
     return None
 
 
-# --- the end ---
+# --- h. the end ---
 
 
 def at_end(system: System) -> Iterator[Violation]:
@@ -643,10 +676,10 @@ def of_orders(system: System) -> Iterator[Violation]:
 
 def _unread(system: System) -> Iterator[Violation]:
     for queue in system.bus.queues.values():
-        waiting = [one for one in queue.waiting if not system.world.resting(one)]
-        lying = len(waiting) + len(queue.locked)
-        if lying and queue.name not in READ_BY_PEOPLE | system.subqueues:
-            yield Violation(12, f"{lying} messages lie in queue {queue.name}")
+        waiting = [queued for queued in queue.waiting if not system.world.resting(queued)]
+        count = len(waiting) + len(queue.locked)
+        if count and queue.name not in READ_BY_PEOPLE | system.subqueues:
+            yield Violation(12, f"{count} messages lie in queue {queue.name}")
 
 
 def _aside(system: System) -> str:
@@ -655,27 +688,28 @@ def _aside(system: System) -> str:
 
 
 def _lying_aside(system: System) -> list[str]:
-    return [one.body.decode() for one in system.bus.messages(QUEUES.rejected)]
+    return [message.body.decode() for message in system.bus.messages(QUEUES.rejected)]
 
 
 def _notified(system: System) -> defaultdict[str, dict[str, Notice]]:
     """Return the notifications of each order, by id: the kind of each."""
-    found: defaultdict[str, dict[str, Notice]] = defaultdict(dict)
+    notices: defaultdict[str, dict[str, Notice]] = defaultdict(dict)
     for message in system.bus.messages(REPLIES_TO):
         event = external.decode_notification(message.body)
-        found[event.data.order_id][event.id] = Notice(external.notice_of(event.type))
-    return found
+        notices[event.data.order_id][event.id] = Notice(external.notice_of(event.type))
+    return notices
 
 
 def _alerted(system: System) -> dict[str, str]:
     """Return the kind of each alert, by its id."""
     messages = system.bus.messages(QUEUES.alerts)
-    return {one.message_id: convert(one.body, AlertMessage).kind for one in messages}
+    return {message.message_id: convert(message.body, AlertMessage).kind for message in messages}
 
 
 def _of_order(
     system: System,
     order: Order,
+    *,
     journal: Sequence[JournalEntry],
     notified_ids: dict[str, Notice],
     alerted: dict[str, str],
@@ -684,14 +718,14 @@ def _of_order(
     notified = Counter(notified_ids.values())
     where = f"order {order.order_id} ({state.value})"
     if state is OrderState.REJECTED:
-        again = any(order.order_id in body.decode() for body in system.redriven)
-        if not notified[Notice.REJECTED] or (notified[Notice.REJECTED] > 1 and not again):
+        is_resent = any(order.order_id in body.decode() for body in system.redriven)
+        if not notified[Notice.REJECTED] or (notified[Notice.REJECTED] > 1 and not is_resent):
             yield Violation(12, f"{where} got {notified[Notice.REJECTED]} notifications 'rejected'")
-        if not any(order.order_id in one for one in _lying_aside(system)):
+        if not any(order.order_id in body for body in _lying_aside(system)):
             yield Violation(2, f"{where} lies on no queue: nobody can send it again")
         return
     for step in order.steps:
-        yield from _effects(system, order, step=step, journal=journal, where=where)
+        yield from _effects(system, order, step, journal=journal, where=where)
     yield from _messages(order, journal, notified_ids=notified_ids, alerted=alerted, where=where)
     yield from _of_state(state, notified, where)
 
@@ -699,6 +733,7 @@ def _of_order(
 def _messages(
     order: Order,
     journal: Sequence[JournalEntry],
+    *,
     notified_ids: dict[str, Notice],
     alerted: dict[str, str],
     where: str,
@@ -719,9 +754,13 @@ def _messages(
             elif isinstance(message, Alert) and own_id not in alerted:
                 yield Violation(2, f"{where}: no alert {message.alert.value} was sent")
     notified = Counter(notified_ids.values())
-    more = {one.value: count - due[one] for one, count in notified.items() if count > due[one]}
-    if more:
-        yield Violation(1, f"{where} got notifications that its journal does not have: {more}")
+    excess = {
+        notice.value: count - due[notice]
+        for notice, count in notified.items()
+        if count > due[notice]
+    }
+    if excess:
+        yield Violation(1, f"{where} got notifications that its journal does not have: {excess}")
 
 
 def _of_state(state: OrderState, notified: Counter[Notice], where: str) -> Iterator[Violation]:
@@ -749,13 +788,19 @@ def in_force(system: System, order: Order, step: StepRecord) -> int:
 def skipped(step: StepRecord, journal: Sequence[JournalEntry]) -> bool:
     """Return whether a step is Processed because an operator skipped it."""
     return any(
-        entry.what is JournalWord.SKIPPED and step.number in {one.step for one in entry.changes}
+        entry.what is JournalWord.SKIPPED
+        and step.number in {change.step for change in entry.changes}
         for entry in journal
     )
 
 
 def _effects(
-    system: System, order: Order, step: StepRecord, journal: Sequence[JournalEntry], where: str
+    system: System,
+    order: Order,
+    step: StepRecord,
+    *,
+    journal: Sequence[JournalEntry],
+    where: str,
 ) -> Iterator[Violation]:
     """Yield what is wrong with the effects of a step at its service.
 
@@ -766,9 +811,9 @@ def _effects(
     rules = system.rules_of(order).steps[step.number]
     limited = rules.drain_time is not None
     keys = keys_of(order, step)
-    known = [system.ledger.by_key[key] for key in keys if key in system.ledger.by_key]
+    all_effects = [system.ledger.by_key[key] for key in keys if key in system.ledger.by_key]
     count = in_force(system, order, step)
-    if not limited and any(effects.done > 1 for effects in known):
+    if not limited and any(effects.done > 1 for effects in all_effects):
         yield Violation(7, f"{where} had its effect twice: a repeated call did not find the first")
     if not limited and count > 1:
         yield Violation(7, f"{where} has {count} effects in force under several keys")
@@ -779,7 +824,7 @@ def _effects(
                 "or refused it: its agent must raise that error"
             )
             yield Violation(10, f"{where} has no effect", about)
-        contents = [effects.content for effects in known if effects.in_force]
+        contents = [effects.content for effects in all_effects if effects.in_force]
         if count and step.call.edited and contents != [json.loads(step.call.edited)]:
             yield Violation(7, f"{where} was done with an older input")
     if order.process_state is OrderState.COMPENSATED and count and not _left(step, rules):
@@ -796,17 +841,17 @@ def of_commands(system: System) -> Iterator[Violation]:
     """Yield a violation for each command that is not carried out once, refused or put aside."""
     alerted = _alerted(system)
     aside = _aside(system)
-    for command_id, (_, seen) in system.commands.items():
-        done = recorded(system, command_id)
-        carried = [one for one in done if one.what is not JournalWord.FENCED]
-        refused = f"refused/{command_id}" in alerted
-        if not (carried or refused or command_id in aside):
+    for command_id, (_, seq_shown) in system.commands.items():
+        entries = recorded(system, command_id)
+        executions = [entry for entry in entries if entry.what is not JournalWord.FENCED]
+        is_refused = f"refused/{command_id}" in alerted
+        if not (executions or is_refused or command_id in aside):
             yield Violation(13, f"command {command_id} was lost")
-        if carried and refused:
+        if executions and is_refused:
             yield Violation(13, f"command {command_id} was carried out and refused")
-        if len(done) > 1:
-            yield Violation(13, f"command {command_id} was carried out {len(done)} times")
-        if carried and seen is not None and carried[0].seq != seen + 1:
+        if len(entries) > 1:
+            yield Violation(13, f"command {command_id} was carried out {len(entries)} times")
+        if executions and seq_shown is not None and executions[0].seq != seq_shown + 1:
             yield Violation(13, f"command {command_id} was carried out on a stale page")
 
 
@@ -814,4 +859,4 @@ def recorded(system: System, command_id: str) -> list[JournalEntry]:
     """Return the transitions that have a command for their cause."""
     stored = system.store.orders.get(system.commands[command_id][0])
     cause = cause_of(QUEUES.scheduler, command_id)
-    return [one for one in stored.journal if one.cause == cause] if stored else []
+    return [entry for entry in stored.journal if entry.cause == cause] if stored else []

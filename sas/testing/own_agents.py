@@ -1,7 +1,7 @@
 """The agents of an adopter in a simulation, and the model HTTP service that they call.
 
-The service keeps the two rules of remote services: the same key again has no second effect, and
-after its undo a key is refused. So whatever happens twice is an agent's doing.
+The service keeps the two rules of remote services: a repeated key has no second effect, and a key
+is refused after its undo. So if an effect happens twice, the agent is at fault.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ _LOSES = (None, 500, 504)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """What an adopter gives: how to make the business, orders by workflow, answers by call.
+class OwnApplication:
+    """The application of an adopter: how to make the business, orders by workflow, answers by call.
 
-    A call is a method and a pattern of paths, such as ``POST /charges``. Its answers come one
-    after another for each effect, the last one again and again. ``settings`` are environment
-    variables of the business; the machine's own come first.
+    ``answers`` are those of the model service. A call is a method and a pattern of paths, such as
+    ``POST /charges``. Each effect gets the next answer, and later ones get the last answer again.
+    ``settings`` are environment variables of the business; those of the machine come first.
     """
 
     make: Callable[[], Business]
@@ -108,7 +108,10 @@ _attempt: ContextVar[_Attempt | None] = ContextVar("attempt", default=None)
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Effect:
-    """One effect at the service: what asked for it, and how."""
+    """One effect at the service: the attempt that asked for it, and its request.
+
+    ``position`` is the number of the request within its attempt.
+    """
 
     attempt: _Attempt
     position: int
@@ -116,14 +119,14 @@ class _Effect:
     key: str
     own_id: str
     in_force: bool = True
-    asked: int = 0
+    requests: int = 0
 
     @property
     def call(self) -> Call:
         return self.attempt.call
 
     def repeats(self, other: _Effect) -> bool:
-        """Return whether a later attempt at the same call has the same effect once more."""
+        """Return whether this effect repeats the one of an earlier attempt at the same call."""
         same = (self.place, self.call.key) == (other.place, other.call.key)
         return same and self.position == other.position and self.attempt is not other.attempt
 
@@ -132,10 +135,16 @@ class OwnAgent(ModelService):
     """The agent of one name. Each life of an instance has an agent of its own behind it."""
 
     def __init__(
-        self, name: str, own: OwnAgents, clock: Clock, ledger: RemoteLedger, rng: random.Random
+        self,
+        name: str,
+        agents: OwnAgents,
+        *,
+        clock: Clock,
+        ledger: RemoteLedger,
+        rng: random.Random,
     ) -> None:
-        super().__init__(clock, ledger, own.faults, rng)
-        self.name, self._own = name, own
+        super().__init__(clock, ledger, agents.faults, rng)
+        self.name, self._agents = name, agents
 
     async def do(self, call: Call) -> Any:
         """Let the adopter's agent do it."""
@@ -148,15 +157,15 @@ class OwnAgent(ModelService):
     @property
     def serve(self) -> Serve:
         """The service that this agent calls."""
-        return self._own.serve
+        return self._agents.serve
 
     async def arrive(self) -> None:
-        """Let a request travel; TransientError if it does not arrive."""
+        """Let a request travel. Raise TransientError if it does not arrive."""
         await self._travel()
 
     async def _attempted(self, call: Call, *, doing: bool) -> Any:
         attempt = _Attempt(
-            agent=self, call=call, doing=doing, workflow=self._own.workflow_of[call.order_id]
+            agent=self, call=call, doing=doing, workflow=self._agents.workflow_of[call.order_id]
         )
 
         def callback(within: timedelta) -> Callback:
@@ -164,14 +173,14 @@ class OwnAgent(ModelService):
             return attempt.callback
 
         attempt.call = replace(call, callbacks=callback)
-        agent = self._own.business().agents[self.name]
+        agent = self._agents.business().agents[self.name]
         before = _attempt.set(attempt)
         try:
             result = await (agent.do if doing else agent.undo)(attempt.call)
         except (RefusedError, TransientError, UnavailableError):
             raise
-        except Exception as bug:
-            self._own.tell_bug(attempt, bug)
+        except Exception as error:
+            self._agents.tell_bug(attempt, error)
             raise
         finally:
             _attempt.reset(before)
@@ -180,12 +189,13 @@ class OwnAgent(ModelService):
         return result
 
     async def _told_outside(self, callback: Callback, call: Call, within: timedelta) -> None:
-        """Call back, like an outside party that has the address."""
+        """Call back, as a party outside of the system does that has the address."""
         of_no_host()
         await self._clock.sleep(within.total_seconds() * self._rng.uniform(0, 1.1))
-        result = self._own.given.answer(f"CALLBACK {call.step}", 0) or {"done_by": call.key}
+        answer = self._agents.application.answer(f"CALLBACK {call.step}", 0)
+        result = answer or {"done_by": call.key}
         body = json.dumps({"outcome": "done", "result": result}).encode()
-        while not (self._ledger.of(call.key).tombstone or await self._own.tell(callback, body)):
+        while not (self._ledger.of(call.key).tombstone or await self._agents.tell(callback, body)):
             await self._clock.sleep(self._rng.uniform(1, 5))
 
 
@@ -193,10 +203,10 @@ class OwnAgent(ModelService):
 class OwnAgents:
     """All agents of one simulation, and their service.
 
-    ``broken`` hears of each fault of an agent, ``story`` of each request in a sentence.
+    ``broken`` gets each mistake of an agent, ``story`` gets a sentence for each request.
     """
 
-    given: Given
+    application: OwnApplication
     clock: Clock
     ledger: RemoteLedger
     faults: Faults
@@ -215,10 +225,10 @@ class OwnAgents:
         return OwnAgent(name, self, clock=self.clock, ledger=self.ledger, rng=self.rng)
 
     def business(self) -> Business:
-        """Return the business of the instance that runs now: what it keeps ends with it."""
+        """Return the business of the instance that runs now. Its memory ends with the instance."""
         life = life_here()
         if life not in self._businesses:
-            self._businesses[life] = self.given.make()
+            self._businesses[life] = self.application.make()
         return self._businesses[life]
 
     async def close(self) -> None:
@@ -228,16 +238,16 @@ class OwnAgents:
                 with suppress(Exception):
                     await agent.close()
 
-    def tell_bug(self, attempt: _Attempt, bug: Exception) -> None:
+    def tell_bug(self, attempt: _Attempt, error: Exception) -> None:
         """Report an error that an agent must not raise."""
-        frames = traceback.extract_tb(bug.__traceback__)
+        frames = traceback.extract_tb(error.__traceback__)
         frame = frames[min(1, len(frames) - 1)]
-        what = bug if isinstance(bug, NotSimulatedError) else repr(bug)
+        cause = error if isinstance(error, NotSimulatedError) else repr(error)
         about = (
-            f"{attempt.step}: its agent {attempt.agent.name} raised {type(bug).__name__} in "
+            f"{attempt.step}: its agent {attempt.agent.name} raised {type(error).__name__} in "
             f"{frame.name} ({Path(frame.filename).name}, line {frame.lineno})"
         )
-        self.broken(Violation(0, f"{about}, for order {attempt.call.order_id}: {what}", about))
+        self.broken(Violation(0, f"{about}, for order {attempt.call.order_id}: {cause}", about))
 
     # --- the service ---
 
@@ -251,8 +261,10 @@ class OwnAgents:
         attempt.requests += asks
         position = attempt.requests
         key = request.key or (request.path if method in _BY_PATH else "")
-        what = f"{method} {request.path} of agent {attempt.agent.name}, with key {key or 'none'}"
-        self.story(what)
+        sentence = (
+            f"{method} {request.path} of agent {attempt.agent.name}, with key {key or 'none'}"
+        )
+        self.story(sentence)
         try:
             await attempt.agent.arrive()
         except TransientError:
@@ -265,12 +277,12 @@ class OwnAgents:
             else:
                 answer = self._undo(request, attempt, key)
             if answer is not None and answer.status < 300 and self._happens("lost_answer"):
-                self.story(f"{what}: it has its effect, and its answer is lost")
+                self.story(f"{sentence}: it has its effect, and its answer is lost")
                 return _failure(method, self.rng.choice(_LOSES))
         if asks and (answer is None or answer.status >= 400):
             self.ledger.unmet.add(attempt.call.key)
-        told = "the connection is cut" if answer is None else f"answered {answer.status}"
-        self.story(f"{what}: {told}")
+        outcome = "the connection is cut" if answer is None else f"answered {answer.status}"
+        self.story(f"{sentence}: {outcome}")
         return answer
 
     def _happens(self, fault: str) -> bool:
@@ -292,24 +304,24 @@ class OwnAgents:
         if effects.refused:
             return problem(request.method, 422, "out-of-stock", "there is none left")
         place = f"{request.method} {request.path}"
-        in_force = [one for one in self._effects[agent] if one.in_force]
-        for one in in_force:
-            if key and (one.key, one.place) == (key, place):
-                if one.call.key != call.key:
+        in_force = [effect for effect in self._effects[agent] if effect.in_force]
+        for effect in in_force:
+            if key and (effect.key, effect.place) == (key, place):
+                if effect.call.key != call.key:
                     self._say(attempt, f"gives with {place} the key of another call", effects)
-                return self._answered(request, one)
+                return self._answered(request, effect)
         number = sum(map(len, self._effects.values())) + 1
-        made = _Effect(
+        new_effect = _Effect(
             attempt=attempt, position=position, place=place, key=key, own_id=f"effect-{number:05}"
         )
         if not key:
             self._say(attempt, f"sends no Idempotency-Key with {place}", effects)
-        elif any(map(made.repeats, in_force)):
+        elif any(map(new_effect.repeats, in_force)):
             self._say(attempt, f"sends a new key each time with {place}", effects)
-        self._effects[agent].append(made)
+        self._effects[agent].append(new_effect)
         effects.done = max(effects.done, 1)
         effects.in_force, effects.content = True, call.order
-        return self._answered(request, made)
+        return self._answered(request, new_effect)
 
     def _say(self, attempt: _Attempt, does: str, effects: Effects) -> None:
         effects.done += 1
@@ -317,29 +329,31 @@ class OwnAgents:
         self.broken(Violation(7, f"order {attempt.call.order_id}: {about}", about))
 
     def _undo(self, request: HttpRequest, attempt: _Attempt, key: str) -> HttpAnswer:
-        """Take back what the request names by its key or its id, and refuse the call from now."""
+        """Take back the effects that a request names by key or id. Refuse the call afterwards."""
         agent, call = attempt.agent.name, attempt.call
         if self._happens("undo_refused"):
             return problem(request.method, 409, "undo-refused", "it cannot be taken back")
         text = f"{request.path} {request.body}"
-        named = [one for one in self._effects[agent] if one.key == key or one.own_id in text]
-        for one in named:
-            one.in_force = False
-        own = [one for one in self._effects[agent] if one.call.key == call.key]
+        targets = [
+            effect for effect in self._effects[agent] if effect.key == key or effect.own_id in text
+        ]
+        for effect in targets:
+            effect.in_force = False
+        call_effects = [effect for effect in self._effects[agent] if effect.call.key == call.key]
         effects = self.ledger.of(call.key)
-        effects.in_force = any(one.in_force for one in own)
+        effects.in_force = any(effect.in_force for effect in call_effects)
         effects.tombstone = call.step not in self.limits.get(agent, {})
-        if not (named or request.key):
+        if not (targets or request.key):
             return problem(request.method, 404, "none", "there is nothing of this name")
         return self._answer(request, "", 0)
 
     def _answered(self, request: HttpRequest, effect: _Effect) -> HttpAnswer:
-        effect.asked += 1
-        return self._answer(request, effect.own_id, effect.asked - 1)
+        effect.requests += 1
+        return self._answer(request, effect.own_id, effect.requests - 1)
 
     def _answer(self, request: HttpRequest, own_id: str, number: int) -> HttpAnswer:
-        given = self.given.answer(f"{request.method} {request.path}", number)
-        text = json.dumps({"id": "{id}"} if given is None else given).replace("{id}", own_id)
+        content = self.application.answer(f"{request.method} {request.path}", number)
+        text = json.dumps({"id": "{id}"} if content is None else content).replace("{id}", own_id)
         return HttpAnswer(method=request.method, status=200, body=text.encode())
 
 
@@ -349,12 +363,12 @@ def _failure(method: str, status: int | None) -> HttpAnswer | None:
 
 @contextmanager
 def alone(seed: int) -> Iterator[None]:
-    """Keep agents from the world outside, and let what they draw at random repeat itself.
+    """Keep agents from the real world, and let their random numbers repeat themselves.
 
-    ``HttpService`` reaches the model service, and signs in nowhere. No socket connects. Ids of
-    ``uuid`` come from the seed.
+    ``HttpService`` reaches the model service, and signs in nowhere. No socket connects. The ids of
+    ``uuid4`` come from the seed.
     """
-    drawn = random.Random(seed)  # noqa: S311  it repeats itself
+    rng = random.Random(seed)  # noqa: S311  it repeats itself
 
     async def no_headers(_service: HttpService) -> Mapping[str, str]:
         return {}
@@ -369,7 +383,7 @@ def alone(seed: int) -> Iterator[None]:
         raise NotSimulatedError(f"an agent connects to {where} by a socket of its own")
 
     with ExitStack() as patches:
-        patches.enter_context(patch.object(os, "urandom", drawn.randbytes))
+        patches.enter_context(patch.object(os, "urandom", rng.randbytes))
         patches.enter_context(patch.object(socket.socket, "connect", refuse))
         patches.enter_context(patch.object(socket.socket, "connect_ex", refuse))
         patches.enter_context(patch.object(HttpService, "sign_in", no_headers))

@@ -1,7 +1,8 @@
-"""What happens in one simulation: orders, operators and faults, given by a test or drawn by a seed.
+"""What happens in one simulation: orders, commands of operators, and faults.
 
-A plan is a list of items. Any part of it is a plan too, so a plan that fails can be made shorter
-until nothing can be left out (``sas.testing.shrink``).
+A test writes its plan, or a seed draws one. A plan is a list of items. Any part of it is a plan
+too, so a plan that fails can be made shorter until nothing can be left out: see
+``sas.testing.shrink``.
 """
 
 from __future__ import annotations
@@ -41,14 +42,15 @@ _STAGE_SECONDS = 180.0
 class Faults:
     """What happens by chance: shares of operations, deliveries or calls, from 0 to 1.
 
-    Of the platform: a handler that ``stalls`` waits for up to ``stall_seconds_max``, and then goes
-    on. ``store_throttled`` operations are asked to come again within twelve seconds. A message is
-    ``given_up`` while its handler goes on. One that comes again ``late`` does so within
-    ``late_seconds_max``, though its handler completed it: the queue lost that.
+    Faults of the platform: a handler that ``stalls`` waits for up to ``stall_seconds_max``, and
+    then goes on. The store asks a ``store_throttled`` operation to come again within twelve
+    seconds. A message is ``given_up`` while its handler goes on. A message that comes again
+    ``late`` does so within ``late_seconds_max``, although its handler completed it, because the
+    queue lost the completion.
 
-    Of remote services: calls with a ``lost_answer`` have their effect. Calls that end ``later``
-    return ``StillRunning`` and have their effect at a later call, after ``look_seconds_max`` at
-    most. A call takes up to ``seconds_max``.
+    Faults of remote services: a call with a ``lost_answer`` has had its effect. A call that ends
+    ``later`` returns ``StillRunning``, and a later call has the effect, after ``look_seconds_max``
+    at most. A call takes up to ``seconds_max``.
     """
 
     crash: float = 0.0
@@ -80,7 +82,10 @@ class Faults:
         return share > 0 and rng.random() < share
 
     def stop(self) -> None:
-        """End all that keeps an order from its end. What a service refuses it refuses for ever."""
+        """End every fault that could keep an order from its end.
+
+        Refusals stay: what a service refuses, it refuses for ever.
+        """
         for name in _SHARES:
             if name not in {"refused", "undo_refused", "later"}:
                 setattr(self, name, 0.0)
@@ -117,7 +122,9 @@ class Kill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Press:
-    """An operator gives a command. ``stale``: for an order as it was one change ago."""
+    """An operator gives a command. If it is ``stale``, the operator saw the order before its last
+    change.
+    """
 
     at_s: float
     order_id: str
@@ -137,10 +144,11 @@ class Forge:
 
 @dataclass(frozen=True, slots=True)
 class Redrive:
-    """An operator sends again what was put aside, once something was.
+    """An operator resends the rejected messages, as soon as there are any.
 
-    ``back``: with ``--to``, also what only the system itself sends, to the queue that gave it up.
-    ``twice``: the command dies before it removes what it sent, and is given again.
+    ``back``: the operator uses ``--to``, so messages that only the system itself sends go back too,
+    each to the queue that gave it up. ``twice``: the command dies before it removes what it sent,
+    and the operator gives it again.
     """
 
     at_s: float
@@ -152,9 +160,10 @@ class Redrive:
 class Unforwarded:
     """Queues keep their dead letters in their subqueues. An operator redrives them each minute.
 
-    ``queue`` with its urgent lane, or every queue (None). ``at_once``: it gives a message up after
-    its first delivery. ``twice``: two operators give the command at once. The first commands that
-    ``die`` do so before they remove what they sent.
+    ``queue`` names a queue, which then means its urgent lane too; None means every queue.
+    ``at_once``: the queue gives a message up after its first delivery. ``twice``: two operators
+    give the command at the same time. ``die`` is the number of commands, the first ones, that die
+    before they remove what they sent.
     """
 
     from_s: float
@@ -173,7 +182,7 @@ class Deploy:
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """A fault that happens by chance: a field of ``Faults``, and its share."""
+    """A fault that happens by chance: the name of a field of ``Faults``, and its share."""
 
     name: str
     share: float
@@ -189,7 +198,7 @@ class Apart:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """The work of an agent happens outside, and ends with a callback."""
+    """The work of an agent happens outside of the system, and ends with a callback."""
 
     agent: str
 
@@ -213,8 +222,8 @@ class Plan:
 
 
 OTHERS = ("table throttled", "every instance", "clock ahead", "clock behind")
-"""What a test may take away too: a throttled table, instances that die and cannot start, a clock of
-one instance. No seed draws them.
+"""What only a test takes away: the speed of the table (it throttles), every instance (they die and
+cannot start), and the right time of one instance. No seed draws them.
 """
 
 
@@ -223,7 +232,9 @@ def dependencies(agents: Sequence[str]) -> list[str]:
     inner = [QUEUES.orders, QUEUES.scheduler, QUEUES.replies, *map(QUEUES.agent, agents)]
     outer = [REPLIES_TO, QUEUES.alerts, QUEUES.rejected, QUEUES.dead_letters]
     return [
-        *("table", "one shard of the table", "namespace"),
+        "table",
+        "one shard of the table",
+        "namespace",
         *(f"queue {name} disabled" for name in (*inner, *outer)),
         *(f"queue {name} takes nothing" for name in (*inner, *outer[:2])),
         *(f"service {name}" for name in agents),
@@ -231,7 +242,12 @@ def dependencies(agents: Sequence[str]) -> list[str]:
 
 
 def drawn(seed: int, workflows: Workflows, orders: int = 6) -> Plan:
-    """Return the plan of a seed: up to ``orders`` orders, and some of all that can happen."""
+    """Return the plan of a seed: up to ``orders`` orders, and some of all that can happen.
+
+    The order of the draws is part of each seed's story: see "Why a seed repeats itself" in
+    ``sas.testing.world``. A new kind of item therefore draws from a generator of its own, as
+    ``_redrives`` does. Otherwise every seed would tell another story from then on.
+    """
     rng = random.Random(seed)  # noqa: S311  a simulation repeats itself
     names = sorted({workflow.name for workflow in workflows})
     agents = sorted(workflows.agents())
@@ -246,7 +262,7 @@ def drawn(seed: int, workflows: Workflows, orders: int = 6) -> Plan:
         )
         for number in range(rng.randint(1, orders))
     ]
-    sent = [item for item in items if isinstance(item, Submit)]
+    submits = [item for item in items if isinstance(item, Submit)]
     mood = rng.choice(list(_MOODS))
     items += _chances(rng, mood)
     items += [Apart(n, rng.uniform(-4, 4)) for n in range(instances) if rng.random() < 0.3]
@@ -259,20 +275,20 @@ def drawn(seed: int, workflows: Workflows, orders: int = 6) -> Plan:
             for _ in range(rng.randint(1, 5))
         ]
     for _ in range(rng.choice((0, 0, 1, 2, 4))):
-        one = None if rng.random() < 0.4 else rng.randrange(instances)
-        items.append(Kill(_moment(rng), one, rng.random() < 0.3))
+        instance = None if rng.random() < 0.4 else rng.randrange(instances)
+        items.append(Kill(_moment(rng), instance, rng.random() < 0.3))
     for _ in range(rng.choice((4, 6, 8) if mood == "operator" else (0, 0, 1, 3, 6))):
-        items.append(_press(rng, rng.choice(sent)))
+        items.append(_press(rng, rng.choice(submits)))
     if mood == "letters":
-        items += [Forge(*_soon_after(rng, rng.choice(sent))) for _ in range(rng.randint(1, 3))]
+        items += [Forge(*_soon_after(rng, rng.choice(submits))) for _ in range(rng.randint(1, 3))]
     if rng.random() < 0.1:
         items.append(Deploy(_moment(rng)))
     items += _redrives(random.Random(f"redrives of {seed}"))  # noqa: S311  it repeats itself
-    if kept := _unforwarded(random.Random(f"subqueues of {seed}"), agents):  # noqa: S311  as above
-        items = [one for one in items if not (isinstance(one, Chance) and one.name == "crash")]
-        items += kept
+    if unforwarded := _unforwarded(random.Random(f"subqueues of {seed}"), agents):  # noqa: S311  as above
+        items = [item for item in items if not (isinstance(item, Chance) and item.name == "crash")]
+        items += unforwarded
     if any(isinstance(item, Away) and item.lasts_s > COPIES_S for item in items):
-        items = [one for one in items if not (isinstance(one, Chance) and one.name in _COPYING)]
+        items = [item for item in items if not (isinstance(item, Chance) and item.name in _COPYING)]
     return Plan(seed, instances, tuple(items))
 
 
@@ -286,15 +302,15 @@ def _press(rng: random.Random, order: Submit) -> Press:
 
 
 def _redrives(rng: random.Random) -> list[Item]:
-    """Draw redrives from numbers of their own: all else of a seed stays as it was without them."""
+    """Draw redrives from a generator of their own, so that the rest of each seed stays the same."""
     count = rng.choice((0, 0, 0, 1, 2, 3))
     return [Redrive(_moment(rng, 4), rng.random() < 0.5, rng.random() < 0.3) for _ in range(count)]
 
 
 def _unforwarded(rng: random.Random, agents: Sequence[str]) -> list[Item]:
-    """Draw queues that keep their dead letters, from numbers of their own too.
+    """Draw queues that keep their dead letters, from a generator of their own too.
 
-    Functions die more often then, so that there is work left to redrive.
+    Functions die more often in such a simulation, so that there is something to redrive.
     """
     if rng.random() < 0.7:
         return []
@@ -320,8 +336,9 @@ def _moment(rng: random.Random, times: float = 1.0) -> float:
 
 
 def _away(rng: random.Random, agents: Sequence[str]) -> Away:
-    ((least, most),) = rng.choices(_LASTS, _HOW_OFTEN)
-    return Away(_moment(rng), round(rng.uniform(least, most), 1), rng.choice(dependencies(agents)))
+    ((shortest, longest),) = rng.choices(_LASTS, _HOW_OFTEN)
+    at_s, lasts_s = _moment(rng), round(rng.uniform(shortest, longest), 1)
+    return Away(at_s, lasts_s, what=rng.choice(dependencies(agents)))
 
 
 _SHARES = {
@@ -355,10 +372,10 @@ _MOODS: dict[str, dict[str, float]] = {
 
 
 def _chances(rng: random.Random, mood: str) -> list[Item]:
-    found: list[Item] = []
+    items: list[Item] = []
     larger = _MOODS[mood]
-    for name, most in (_SHARES | larger).items():
+    for name, share_max in (_SHARES | larger).items():
         if name in larger or rng.random() < 0.35:
-            often = 1 if name in larger else 2
-            found.append(Chance(name, round(most * rng.random() ** often, 5)))
-    return found
+            exponent = 1 if name in larger else 2
+            items.append(Chance(name, round(share_max * rng.random() ** exponent, 5)))
+    return items

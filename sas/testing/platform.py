@@ -30,7 +30,7 @@ class HostRules:
     calls_max: int = 16
 
 
-class ProjectError(ValueError):
+class PlatformFileError(ValueError):
     """A file of the project cannot be used. The message names it and says what is wrong."""
 
 
@@ -40,7 +40,7 @@ def queue_rules(project: Path, agents: Iterable[str]) -> dict[str, QueueRules]:
     A project without this file has what ``infra/queues.json`` of the template says.
 
     Raises:
-        ProjectError: the file is not such a list.
+        PlatformFileError: the file is not such a list.
     """
     names = {
         QUEUES.alerts: "kept",
@@ -55,17 +55,19 @@ def queue_rules(project: Path, agents: Iterable[str]) -> dict[str, QueueRules]:
             names[internal + urgent] = "internal"
     path = project / "infra" / "queues.json"
     try:
-        listed = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"kinds": {}}
-        kinds = {name: dict(kind["properties"]) for name, kind in listed["kinds"].items()}
-        kind_of = {one["name"]: one["kind"] for one in listed.get("queues", [])}
+        queue_file = (
+            json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"kinds": {}}
+        )
+        kinds = {name: dict(kind["properties"]) for name, kind in queue_file["kinds"].items()}
+        kind_of = {queue["name"]: queue["kind"] for queue in queue_file.get("queues", [])}
         rules = {
             name: _rules(
                 kinds.get(kind_of.get(name, kind), {}), forwards=name != QUEUES.dead_letters
             )
             for name, kind in names.items()
         }
-    except _UNUSABLE as wrong:
-        raise ProjectError(f"{path} is not a list of queues: {wrong!r}") from None
+    except _UNUSABLE as error:
+        raise PlatformFileError(f"{path} is not a list of queues: {error!r}") from None
     strange = QueueRules(forwards_dead_letters_to=QUEUES.dead_letters, deliveries_max=1)
     return rules | {QUEUES.dead_letters + DEAD_LETTERS: QueueRules(), STRANGE_QUEUE: strange}
 
@@ -74,7 +76,7 @@ def host_rules(project: Path) -> HostRules:
     """Return the settings of ``host.json`` of a project; the defaults if it has none.
 
     Raises:
-        ProjectError: the file cannot be read.
+        PlatformFileError: the file cannot be read.
     """
     path = project / "host.json"
     if not path.exists():
@@ -87,31 +89,31 @@ def host_rules(project: Path) -> HostRules:
             lock_renewal_max=_clock_time(bus.get("maxAutoLockRenewalDuration", "00:10:00")),
             calls_max=int(bus.get("maxConcurrentCalls", 16)),
         )
-    except _UNUSABLE as wrong:
-        raise ProjectError(f"{path} cannot be read: {wrong}") from None
+    except _UNUSABLE as error:
+        raise PlatformFileError(f"{path} cannot be read: {error}") from None
 
 
-def _rules(own: dict[str, object], *, forwards: bool) -> QueueRules:
+def _rules(properties: dict[str, object], *, forwards: bool) -> QueueRules:
     def time(name: str, default: timedelta) -> timedelta:
-        return _iso_time(str(own[name])) if name in own else default
+        return _iso_time(str(properties[name])) if name in properties else default
 
-    detects = bool(own.get("requiresDuplicateDetection", False))
+    detects = bool(properties.get("requiresDuplicateDetection", False))
     return QueueRules(
         lock_time=time("lockDuration", _MINUTE),
-        deliveries_max=int(str(own.get("maxDeliveryCount", 5))),
+        deliveries_max=int(str(properties.get("maxDeliveryCount", 5))),
         duplicate_window=time(_WINDOW, timedelta(minutes=10)) if detects else None,
         time_to_live=time("defaultMessageTimeToLive", _DAYS),
-        dead_letters_expired=bool(own.get("deadLetteringOnMessageExpiration", True)),
+        dead_letters_expired=bool(properties.get("deadLetteringOnMessageExpiration", True)),
         forwards_dead_letters_to=QUEUES.dead_letters if forwards else None,
     )
 
 
 def _iso_time(text: str) -> timedelta:
     """Return a duration of days, hours, minutes and seconds: P14D, PT1M."""
-    found = re.fullmatch(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?", text)
-    if found is None:
+    match = re.fullmatch(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?", text)
+    if match is None:
         raise ValueError(f"{text!r} is not a duration such as PT1M or P14D")
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
 
 

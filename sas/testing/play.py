@@ -1,4 +1,4 @@
-"""Play one plan: what happened, what was broken, and on request the story."""
+"""Play one plan, and report what happened, what was broken, and on request the story."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from sas.testing.wire import SimulatedLoop
 __all__ = ["Played", "Project", "play"]
 
 QUIET_S = 12 * HOUR
-"""How long orders may take after the last outage, beside the time that their steps are allowed: a
-message that was given up may wait for an hour, some times."""
+"""How long orders may take after the last outage, beside the time that their steps are allowed. It
+is long because a message that was given up may wait for an hour, and that more than once."""
 VIOLATIONS_MAX = 20
 AT_ONCE_MAX = 2000
 """Most transitions within a second."""
@@ -45,7 +45,11 @@ class StepTally:
 
 @dataclass(slots=True, kw_only=True)
 class Played:
-    """One plan, played. ``ends`` counts orders by workflow and state, ``words`` transitions."""
+    """The result of one plan.
+
+    ``ends`` counts the orders by workflow and state, ``words`` counts the transitions by the
+    journal's word.
+    """
 
     plan: Plan
     violations: list[Violation] = field(default_factory=list)
@@ -63,15 +67,15 @@ class Played:
 
 
 def play(project: Project, plan: Plan, *, tell: bool = False) -> Played:
-    """Play a plan to its end. ``tell``: write its story. The same plan has the same story."""
+    """Play a plan to its end. With ``tell``, write its story. The same plan has the same story."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         game = _Play(project, plan, tell=tell)
-        if project.given is None:
+        if project.application is None:
             return asyncio.run(game.run())
         with (
-            project.given.environment(),
+            project.application.environment(),
             alone(plan.seed),
             asyncio.Runner(loop_factory=SimulatedLoop) as runner,
         ):
@@ -86,7 +90,7 @@ def patience_s(project: Project) -> float:
 
 
 def _longest_s(workflow: Workflow) -> float:
-    """Return the sum of the times that steps, undos and rests are allowed, in seconds."""
+    """Return the sum of the times that steps, undos and extended waits may take, in seconds."""
     total = workflow.deadline.total_seconds() if workflow.deadline else 0.0
     for rule in workflow.rules.steps:
         tries = rule.failures_max + 1
@@ -115,7 +119,7 @@ class _Play:
                 self._say(str(item))
         system = self._system = System(self._project, self._plan, self._say)
         invariants = self._watch(system)
-        ends = (one.at_s + one.lasts_s for one in self._plan.items if isinstance(one, Away))
+        ends = (item.at_s + item.lasts_s for item in self._plan.items if isinstance(item, Away))
         hours_max = (max(ends, default=0.0) + patience_s(self._project)) / HOUR
         self._running = asyncio.ensure_future(system.world.run(system.at_rest, hours_max))
         try:
@@ -141,9 +145,9 @@ class _Play:
         now = self._system.world.clock.now() if self._system else START
         days, rest = divmod((now - START).total_seconds(), DAY)
         hours, rest = divmod(rest, HOUR)
-        minutes, left = divmod(rest, 60)
-        ahead = f"{int(days)}d " if days else ""
-        return f"{ahead}{int(hours):02}:{int(minutes):02}:{left:06.3f}"
+        minutes, seconds = divmod(rest, 60)
+        prefix = f"{int(days)}d " if days else ""
+        return f"{prefix}{int(hours):02}:{int(minutes):02}:{seconds:06.3f}"
 
     def _broken(self, violation: Violation) -> None:
         if len(self._played.violations) < VIOLATIONS_MAX:
@@ -169,14 +173,14 @@ class _Play:
 
     def _told(self, name: str, verb: str, call_of: Any) -> Any:
         async def told(call: Call) -> Any:
-            what = f"service {name} is asked to {verb} {call.key}"
-            self._say(what)
+            sentence = f"service {name} is asked to {verb} {call.key}"
+            self._say(sentence)
             try:
                 result = await call_of(call)
             except Exception as error:
-                self._say(f"{what}: {type(error).__name__}: {error}")
+                self._say(f"{sentence}: {type(error).__name__}: {error}")
                 raise
-            self._say(f"{what}: {result!r}")
+            self._say(f"{sentence}: {result!r}")
             return result
 
         return told
@@ -188,15 +192,15 @@ class _Play:
         self._played.words[entry.what.value] += 1
         self._check_time(entry.at)
         if self._telling:
-            steps = " ".join(f"{one.name}={one.process_state.value}" for one in order.steps)
-            sends = ", ".join(type(one).__name__.lower() for one in entry.messages)
+            steps = " ".join(f"{step.name}={step.process_state.value}" for step in order.steps)
+            sends = ", ".join(type(message).__name__.lower() for message in entry.messages)
             self._say(
                 f"order {order.order_id} seq {entry.seq}: {entry.what.value}, by {entry.by}"
                 f" [{steps}]" + (f"; sends {sends}" if sends else "")
             )
 
     def _check_time(self, at: datetime) -> None:
-        """End a simulation whose transitions never stop while its time stands still."""
+        """End a simulation in which transitions go on and on while time stands still."""
         self._at_once = self._at_once + 1 if at - self._moment < timedelta(seconds=1) else 0
         if not self._at_once:
             self._moment = at
@@ -212,11 +216,13 @@ class _Play:
             self._played.ends[workflow, order.process_state.value] += 1
             for step in order.steps:
                 tally = self._played.steps[workflow, step.name]
-                found = in_force(system, order, step) > 0
+                has_effect = in_force(system, order, step) > 0
                 if order.process_state is OrderState.COMPENSATED:
-                    tally.left_in_force += found and step.undo is UndoStatus.NOT_NEEDED
+                    tally.left_in_force += has_effect and step.undo is UndoStatus.NOT_NEEDED
                 if order.process_state is not OrderState.PROCESSED:
                     continue
                 if not skipped(step, stored.journal):
                     tally.processed += 1
-                    tally.without_effect += not (found or system.owes_effect(keys_of(order, step)))
+                    tally.without_effect += not (
+                        has_effect or system.owes_effect(keys_of(order, step))
+                    )

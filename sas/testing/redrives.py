@@ -1,4 +1,4 @@
-"""An operator who sends messages again while the system runs, by the rules of the command."""
+"""An operator who sends messages again while the system runs, by the rules of the commands."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from sas.operate.letters import (
     read,
     rejected_of,
 )
-from sas.operate.redriving import Planned, redrive, redrive_safe
+from sas.operate.redriving import PlannedMove, redrive, redrive_safe
 from sas.ports import Peeked, StoreUnavailableError, UnavailableError
 from sas.testing.bus import Queued
 from sas.testing.platform import QUEUES, REPLIES_TO
 from sas.testing.world import CrashError, World, of_no_host
 
 AGAIN_S = 60.0
-"""After this time an operator gives a command again that died, and looks for dead letters again."""
+"""After this time an operator repeats a command that died, and looks for dead letters again."""
 JUDGE_TRIES = 4
 
 
 class Redriver:
-    """Gives ``sas rejected resend`` and ``sas dlq redrive``. Both may die at any moment."""
+    """Runs ``sas rejected resend`` and ``sas dlq redrive``. Both may die at any moment."""
 
     def __init__(
         self,
@@ -35,14 +35,14 @@ class Redriver:
         redriven: list[bytes],
         tell: Callable[[str], None],
     ) -> None:
-        """``redriven`` gets what lay on the queue of rejected messages."""
+        """Add each message that leaves the queue of rejected messages to ``redriven``."""
         self._world, self._agents, self._redriven, self._tell = world, agents, redriven, tell
         self._stays: set[int] = set()
 
     async def resend(self, *, back: bool, dies: bool) -> None:
-        """Send again what was put aside. If the command dies, it is given again.
+        """Resend the rejected messages. If the command dies, the operator gives it again.
 
-        ``back``: with ``--to``, also what only the system itself sends.
+        ``back``: with ``--to``, so that messages that only the system itself sends go back too.
         """
         of_no_host()
         while not await self._gives("sas rejected resend", self._resend(back=back, dies=dies)):
@@ -50,54 +50,54 @@ class Redriver:
             await self._world.clock.sleep(AGAIN_S)
 
     async def redrive(self, *, dies: bool) -> None:
-        """Send those dead letters again that are safe."""
+        """Redrive the dead letters that are safe to send again."""
         of_no_host()
         await self._gives("sas dlq redrive", self._redrive(dies=dies))
 
     def waiting(self, paths: Iterable[str]) -> Iterator[Queued]:
-        """Yield the dead letters that no command has looked at, or that it did not remove."""
+        """Yield the dead letters that no command has judged yet, or that it did not remove."""
         queues = self._world.memory_bus.queues
         for path in paths:
-            lying = (*queues[path].waiting, *queues[path].locked)
-            yield from (one for one in lying if one.sequence not in self._stays)
+            letters = (*queues[path].waiting, *queues[path].locked)
+            yield from (queued for queued in letters if queued.sequence not in self._stays)
 
     async def _gives(self, verb: str, work: Awaitable[None]) -> bool:
-        """Return whether a command came to its end."""
+        """Run a command. Return whether it came to its end."""
         try:
             await work
-        except (CrashError, UnavailableError) as failed:
-            why = "dies" if isinstance(failed, CrashError) else f"fails: {failed}"
-            self._tell(f"the command {verb} {why}")
+        except (CrashError, UnavailableError) as error:
+            end = "dies" if isinstance(error, CrashError) else f"fails: {error}"
+            self._tell(f"the command {verb} {end}")
             return False
         return True
 
     async def _resend(self, *, back: bool, dies: bool) -> None:
-        found = await self._world.bus.peek(QUEUES.rejected, READ_MAX)
-        moves, _ = redrive(found, QUEUES.rejected, None, QUEUES)
-        sent = {number for one in moves for number in one.move.sequences}
-        for one in found if back else ():
-            if one.sequence not in sent and (queue := self._source_of(one)):
-                moves += redrive([one], QUEUES.rejected, ids=None, queues=QUEUES, to=queue)[0]
+        peeked = await self._world.bus.peek(QUEUES.rejected, READ_MAX)
+        moves, _ = redrive(peeked, QUEUES.rejected, ids=None, queues=QUEUES)
+        sequences = {number for plan in moves for number in plan.move.sequences}
+        for message in peeked if back else ():
+            if message.sequence not in sequences and (queue := self._source_of(message)):
+                moves += redrive([message], QUEUES.rejected, ids=None, queues=QUEUES, to=queue)[0]
         await self._move(moves, dies=dies)
 
-    def _source_of(self, one: Peeked) -> str | None:
-        """Return the queue of the system that gave up what was put aside."""
-        said, handled = rejected_of(one), self._world.instances[0].functions.handlers
-        return said.source_queue if said and said.source_queue in handled else None
+    def _source_of(self, message: Peeked) -> str | None:
+        """Return the queue that gave a rejected message up; None if it is not the system's own."""
+        record, handled = rejected_of(message), self._world.instances[0].functions.handlers
+        return record.source_queue if record and record.source_queue in handled else None
 
     async def _redrive(self, *, dies: bool) -> None:
         paths = dead_letter_paths(QUEUES, self._agents, [REPLIES_TO])
         bus = self._world.memory_bus
-        found = await read(bus, [path for path in paths if path in bus.queues])
-        judged = [(one, await self._judged(one)) for one in found.letters]
-        moves, _ = redrive_safe(judged, QUEUES)
-        sent = {number for one in moves for number in one.move.sequences}
-        self._stays |= {one.peeked.sequence for one, _ in judged} - sent
-        self._tell(f"sas dlq redrive: {len(moves)} of {len(judged)} dead letters")
+        listing = await read(bus, [path for path in paths if path in bus.queues])
+        verdicts = [(letter, await self._judged(letter)) for letter in listing.letters]
+        moves, _ = redrive_safe(verdicts, QUEUES)
+        sequences = {number for plan in moves for number in plan.move.sequences}
+        self._stays |= {letter.peeked.sequence for letter, _ in verdicts} - sequences
+        self._tell(f"sas dlq redrive: {len(moves)} of {len(verdicts)} dead letters")
         await self._move(moves, dies=dies)
 
     async def _judged(self, letter: Letter) -> Verdict:
-        """Judge a letter. A read that fails is tried again, or no long list would come to its end.
+        """Judge a letter, and try a read again that fails, else no long list would come to its end.
 
         Raises:
             StoreUnavailableError: the table is away.
@@ -107,24 +107,24 @@ class Redriver:
                 return await judge(self._world.store, letter, QUEUES)
         return await judge(self._world.store, letter, QUEUES)
 
-    async def _move(self, moves: Sequence[Planned], *, dies: bool) -> None:
+    async def _move(self, moves: Sequence[PlannedMove], *, dies: bool) -> None:
         """Move messages as ``OperatorBus.move`` does: lock, send, and remove at last."""
         world, bus = self._world, self._world.memory_bus
-        for one in moves:
-            held = bus.lock(one.path, one.move.sequences)
-            if not held:
+        for plan in moves:
+            letters = bus.lock(plan.path, plan.move.sequences)
+            if not letters:
                 continue  # it is gone, or another reader has it
             try:
-                assert one.move.message is not None  # noqa: S101  a redrive sends
-                await world.bus.send([one.move.message])
-                if one.path == QUEUES.rejected:
-                    self._redriven += [queued.message.body for queued in held]
+                assert plan.move.message is not None  # noqa: S101  a redrive sends
+                await world.bus.send([plan.move.message])
+                if plan.path == QUEUES.rejected:
+                    self._redriven += [queued.message.body for queued in letters]
                 await self._dies() if dies else await world.pause()
-            except (CrashError, UnavailableError) as failed:
-                for queued in held:
-                    bus.let_go(queued) if isinstance(failed, CrashError) else bus.abandon(queued)
+            except (CrashError, UnavailableError) as error:
+                for queued in letters:
+                    bus.let_go(queued) if isinstance(error, CrashError) else bus.abandon(queued)
                 raise
-            for queued in held:
+            for queued in letters:
                 bus.complete(queued)
 
     async def _dies(self) -> None:

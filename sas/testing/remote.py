@@ -29,7 +29,11 @@ Tell = Callable[[Callback, bytes], Awaitable[bool]]
 
 @dataclass(slots=True, kw_only=True)
 class Effects:
-    """Effects of one key at one service. ``done`` counts them; ``content`` is the last input."""
+    """The effects of one key at one service.
+
+    ``done`` counts them, and ``content`` is the input of the last one. After an undo the service
+    keeps a ``tombstone``, and refuses the key. ``refused`` is drawn once for each key.
+    """
 
     done: int = 0
     in_force: bool = False
@@ -44,7 +48,7 @@ class RemoteLedger:
 
     by_key: dict[str, Effects] = field(default_factory=dict)
     unmet: set[str] = field(default_factory=set)
-    """The keys of calls whose service was asked for an effect, and did not have it."""
+    """The keys of calls that asked a service for an effect which it did not have."""
 
     def of(self, key: str) -> Effects:
         """Return the effects of a key."""
@@ -54,10 +58,11 @@ class RemoteLedger:
 class ModelService:
     """An agent and its service, which respects idempotency keys and refuses a key after its undo.
 
-    A call goes on without its caller: it may arrive at any later time. While ``down`` is set,
-    every call that arrives fails. ``drain_times`` are those of the steps that have one: for these
-    the service keeps no tombstones, and cuts off each call that arrives later than that after
-    CompleteBy. ``outside``: the work happens outside, and ends by a callback, handed to ``tell``.
+    A call goes on without its caller, so it may arrive at any later time. While ``down`` is set,
+    every call that arrives fails. ``drain_times`` are those of the steps that have one. For these
+    steps the service keeps no tombstones; instead it cuts off each call that arrives later than the
+    drain time after CompleteBy. If ``outside`` is set, the work happens outside of the service, and
+    ends with a callback, which ``tell`` hands over.
     """
 
     def __init__(
@@ -87,7 +92,7 @@ class ModelService:
         """Do nothing: there are no connections."""
 
     def _goes_on(self, work: Any) -> asyncio.Task[Any]:
-        """Return a task that its caller's end does not end."""
+        """Return a task that goes on when its caller ends."""
         task: asyncio.Task[Any] = asyncio.ensure_future(work)
         self.calls.add(task)
         task.add_done_callback(self._call_ended)
@@ -144,8 +149,8 @@ class ModelService:
     async def _outside(self, call: Call, effects: Effects, tell: Tell) -> Any:
         if effects.in_force:
             return {"done_by": call.key}
-        left = (call.complete_by - self._clock.now()).total_seconds()
-        within = timedelta(seconds=max(left, 1.0) * self._rng.uniform(2, 10))
+        seconds_left = (call.complete_by - self._clock.now()).total_seconds()
+        within = timedelta(seconds=max(seconds_left, 1.0) * self._rng.uniform(2, 10))
         effects.content = call.order
         self._goes_on(
             self._happens(effects, call, callback=call.callback(within), within=within, tell=tell)
@@ -154,7 +159,7 @@ class ModelService:
         return AwaitCallback(within, "for somebody outside")
 
     async def _happens(
-        self, effects: Effects, call: Call, callback: Callback, within: timedelta, tell: Tell
+        self, effects: Effects, call: Call, *, callback: Callback, within: timedelta, tell: Tell
     ) -> None:
         of_no_host()
         await self._clock.sleep(within.total_seconds() * self._rng.uniform(0, 1.1))

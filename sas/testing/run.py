@@ -18,21 +18,23 @@ Load = Callable[[], Project]
 
 
 def played(load: Load, seeds: Iterable[int], orders: int, jobs: int) -> Iterator[Played]:
-    """Yield each seed's simulation as it ends. ``load`` makes the project, once in each process."""
+    """Yield the result of each seed as it ends. ``load`` makes the project once in each process."""
     if jobs == 1:
         project = load()
         for seed in seeds:
             yield play(project, drawn(seed, project.workflows, orders))
         return
-    left = iter(seeds)
+    seeds_left = iter(seeds)
     with ProcessPoolExecutor(jobs, initializer=_begin, initargs=(load, orders)) as pool:
-        under_way: set[Future[Played]] = {pool.submit(_play, s) for s in islice(left, jobs * 2)}
+        under_way: set[Future[Played]] = {
+            pool.submit(_play, s) for s in islice(seeds_left, jobs * 2)
+        }
         try:
             while under_way:
                 done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
-                under_way |= {pool.submit(_play, seed) for seed in islice(left, len(done))}
-                for one in done:
-                    yield one.result()
+                under_way |= {pool.submit(_play, seed) for seed in islice(seeds_left, len(done))}
+                for future in done:
+                    yield future.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in active_children() if under_way else ():  # Ctrl-C
@@ -40,7 +42,7 @@ def played(load: Load, seeds: Iterable[int], orders: int, jobs: int) -> Iterator
 
 
 def jobs_here() -> int:
-    """Return how many processes this machine runs well."""
+    """Return how many processes this machine can run at once."""
     return os.cpu_count() or 1
 
 

@@ -11,17 +11,17 @@ PLAYS_MAX = 400
 
 
 def shrunk(plan: Plan, fails: Callable[[Plan], bool], plays_max: int = PLAYS_MAX) -> Plan:
-    """Return the shortest plan that was found to fail still. ``fails`` plays a plan.
+    """Return the shortest plan found that still fails. ``fails`` plays a plan.
 
-    First halves of the items are left out, then quarters, and at last single ones; then shares of
-    chance are halved. Every attempt plays the same seed.
+    First halves of the items are left out, then quarters, and at last single items. Then instances
+    are left out, and the shares of chance are halved. Every attempt plays the same seed.
     """
-    left = plays_max
+    plays_left = plays_max
 
     def still(candidate: Plan) -> bool:
-        nonlocal left
-        left -= 1
-        return left >= 0 and bool(candidate.of(Submit)) and fails(candidate)
+        nonlocal plays_left
+        plays_left -= 1
+        return plays_left >= 0 and bool(candidate.of(Submit)) and fails(candidate)
 
     size = max(len(plan.items) // 2, 1)
     while size:
@@ -53,6 +53,8 @@ def _calmer(plan: Plan, still: Callable[[Plan], bool]) -> Plan:
 
 
 def _consistent(items: tuple[object, ...]) -> tuple:  # type: ignore[type-arg]
-    """Leave out commands for orders that are not sent any more."""
-    sent = {item.order_id for item in items if isinstance(item, Submit)}
-    return tuple(item for item in items if not isinstance(item, Press) or item.order_id in sent)
+    """Leave out the commands whose orders were left out."""
+    order_ids = {item.order_id for item in items if isinstance(item, Submit)}
+    return tuple(
+        item for item in items if not isinstance(item, Press) or item.order_id in order_ids
+    )

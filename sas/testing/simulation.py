@@ -21,10 +21,10 @@ from sas.testing.violation import Violation
 
 
 class Simulation:
-    """Your workflows in memory: the real engine, virtual time, and what happens when you say so.
+    """Your workflows in memory: the real engine in virtual time, and faults when you say so.
 
-    A model service stands in for each agent. It keeps idempotency keys, and its effects can be
-    read. An agent of ``agents`` plays itself, by name; its effects are its own business.
+    A model service stands in for each agent. It keeps idempotency keys, and you can read its
+    effects. An agent that you give in ``agents``, by its name, runs itself; you check its effects.
     ``project`` is where ``infra/queues.json`` and ``host.json`` are. The same seed plays the same
     story::
 
@@ -47,8 +47,8 @@ class Simulation:
         if isinstance(application, Workflows):
             self._project = Project.of(application, project)
         else:
-            own = Project.of(application.workflows, project)
-            self._project = replace(own, limits=application.limits, codec=application.codec)
+            base = Project.of(application.workflows, project)
+            self._project = replace(base, limits=application.limits, codec=application.codec)
         self._plan = Plan(seed, instances, ())
         self._agents = agents
         self._broken: list[Violation] = []
@@ -108,13 +108,13 @@ class Simulation:
         return {step.name: in_force(self._system, order, step) for step in order.steps}
 
     def notifications(self, order_id: str) -> list[str]:
-        """Return the kinds of the notifications that the application of an order was sent."""
+        """Return the kinds of the notifications that were sent to the application of an order."""
         events = [
             external.decode_notification(message.body)
             for message in self._system.bus.messages(REPLIES_TO)
         ]
         return [
             str(external.notice_of(event.type))
-            for event in {one.id: one for one in events}.values()
+            for event in {event.id: event for event in events}.values()
             if event.data.order_id == order_id
         ]

@@ -1,4 +1,26 @@
-"""A state store in memory that behaves like the one on Table Storage."""
+"""A state store in memory that behaves like the one on Table Storage.
+
+The contract tests run against this store and against the real one. The rules that it has:
+
+1. **A transaction is whole.** Everything between two ``await`` happens at once, so a commit writes
+   the order, its journal row, its cause and its due rows together, or nothing.
+2. **The ETag guards a commit.** Each write gives the order a new token. A commit that was decided
+   on an older token raises ``ConflictError``, so of two instances only the first one writes.
+3. **A cause is recorded once.** A commit whose cause has a row already raises ``ConflictError``,
+   also if its token is right.
+4. **Our own write is recognised.** If the answer of a commit was lost, the actor tries again, and
+   the journal row with the same ``commit_id`` says that it was written. The commit succeeds. If
+   another instance has changed the order since, the returned order has the token ``OVERTAKEN``,
+   which matches nothing: the caller must load again before it writes more.
+5. **Due rows are read in the order of their keys**, which begin with the time. Lists of settled
+   orders are sorted by time too, as the index rows of the table are.
+6. **Limits.** Rows, pages and transactions have the bounds of Table Storage. ``meter`` counts the
+   requests that the real store would make, so that tests of costs run in memory.
+7. **Formats.** A store refuses an order that a newer version has written, and leaves it out of
+   lists.
+8. **Faults** come before an operation (``pause``, ``UNAVAILABLE``) or after it (``LOST_ANSWER``):
+   the caller cannot tell which, and what was written stays.
+"""
 
 from __future__ import annotations
 
@@ -88,9 +110,10 @@ class MemoryStore:
     Faults: ``fail_next`` sets those of the next operations of a name (``"commit"``, ``"load"``,
     ...). ``plan`` is called before each operation with its name and the order id (or shard, or
     lease) and decides, for seeded simulations. ``pause`` runs before every operation with the same
-    two, so that other instances can act in between, and fails if it raises. The ``partitions``
-    that are ``away`` do not answer: see ``World``. ``on_written`` is called for each committed
-    change, ``on_removed`` for each out row and held message before it is removed.
+    two, so that other instances can act in between; if it raises, the operation fails. The
+    partitions in ``partitions_away`` do not answer: see ``World``. ``on_written`` is called for
+    each committed change, ``on_removed`` for each out row and deferred message before it is
+    removed.
 
     ``meter`` counts the requests that Table Storage would see. ``formats`` has the format
     number of each order and shared value. A subclass may have a newer ``format``.
@@ -107,7 +130,7 @@ class MemoryStore:
         self.pause: Callable[[str, str], Awaitable[None]] = _let_others_run
         self.on_written: Callable[[Change], None] = lambda _change: None
         self.on_removed: Callable[[OutDue | DeferredDue], None] = lambda _due: None
-        self.away: frozenset[str] = frozenset()
+        self.partitions_away: frozenset[str] = frozenset()
         self.meter = Usage()
         self._shards = all_shards(shards)
         self._due: dict[str, dict[str, Due]] = {shard: {} for shard in self._shards}
@@ -137,14 +160,14 @@ class MemoryStore:
 
     def is_away(self, operation: str, key: str) -> bool:
         """Return whether the partition that an operation needs is away."""
-        if not self.away:
+        if not self.partitions_away:
             return False
         if operation in _OF_ALL or not key:
             return True
         if operation in _OF_SHARD:
-            return key in self.away
+            return key in self.partitions_away
         name = META if operation in _OF_META else shard_of(key, len(self._shards))
-        return name in self.away
+        return name in self.partitions_away
 
     def next_due(self) -> datetime | None:
         """Return the time of the first due row of all; no actor asks for it."""
@@ -172,8 +195,8 @@ class MemoryStore:
         errors, steps = stored.errors, stored.order.steps
         if all(step.last_error is errors.get(step.number) for step in steps):
             return stored.order
-        told = (replace(step, last_error=errors.get(step.number)) for step in steps)
-        return replace(stored.order, steps=tuple(told))
+        with_errors = (replace(step, last_error=errors.get(step.number)) for step in steps)
+        return replace(stored.order, steps=tuple(with_errors))
 
     async def commit(self, change: Change) -> Order:
         """See ``StateStore.commit``."""
@@ -184,7 +207,7 @@ class MemoryStore:
             self.meter.reads += 1  # the journal row of its seq
             raise ConflictError(f"order {order_id}: an injected conflict")
         written = self._write(change)
-        if fault is StoreFault.LOST_ANSWER:
+        if fault is StoreFault.LOST_ANSWER:  # 8. what was written stays
             raise StoreUnavailableError(f"order {order_id}: written, but the answer was lost")
         return written
 
@@ -246,8 +269,8 @@ class MemoryStore:
     async def due(self, shard: str, until: datetime, limit: int) -> list[Due]:
         """See ``StateStore.due``."""
         await self._begin("due", shard)
-        found = [due for _, due in sorted(self._due[shard].items()) if due.at <= until]
-        return self._page(found[:limit])
+        rows = [due for _, due in sorted(self._due[shard].items()) if due.at <= until]
+        return self._page(rows[:limit])
 
     async def defer(self, order_id: str, message: Message, at: datetime) -> None:
         """See ``StateStore.defer``."""
@@ -296,20 +319,20 @@ class MemoryStore:
         """See ``StateStore.purge``."""
         for order in orders:
             check_finished(order)
-        gone: set[str] = set()
+        removed_ids: set[str] = set()
         batches: dict[str, list[tuple[Order, int]]] = {}
         for order in orders:
             await self._begin("purge", order.order_id)
             rows = self._rows_to_purge(order)
             batch = batches.setdefault(shard_of(order.order_id, len(self._shards)), [])
             if sum(count for _, count in batch) + rows > TRANSACTION_MAX:
-                gone |= self._purge_batch(batch)
+                removed_ids |= self._purge_batch(batch)
                 batch.clear()
             if rows:
                 batch.append((order, rows))
         for batch in batches.values():
-            gone |= self._purge_batch(batch)
-        return gone
+            removed_ids |= self._purge_batch(batch)
+        return removed_ids
 
     async def read_shared(self, name: str) -> SharedValue[str] | None:
         """See ``StateStore.read_shared``."""
@@ -326,8 +349,8 @@ class MemoryStore:
     async def write_shared(self, name: str, value: str, token: str | None) -> SharedValue[str]:
         """See ``StateStore.write_shared``."""
         await self._begin("write_shared", name)
-        found = self._shared.get(name)
-        if (found.token if found else None) != token:
+        shared = self._shared.get(name)
+        if (shared.token if shared else None) != token:
             raise ConflictError(f"shared value {name} changed since it was read")
         self.meter.reads += 1  # it is read again, for its new token
         self._versions += 1
@@ -350,10 +373,11 @@ class MemoryStore:
 
     async def _begin(self, operation: str, key: str) -> StoreFault | None:
         """Let other tasks run, then return the fault of this operation, or raise it."""
+        # 8. Only a fault that comes after the operation is returned.
         await self.pause(operation, key)
         self._asked(operation, key)
-        asked = self._faults[operation]
-        fault = asked.popleft() if asked else self.plan(operation, key)
+        faults = self._faults[operation]
+        fault = faults.popleft() if faults else self.plan(operation, key)
         if fault is StoreFault.UNAVAILABLE:
             raise StoreUnavailableError(f"{operation} of {key}: an injected fault")
         return fault
@@ -405,7 +429,7 @@ class MemoryStore:
             return 0
         parts = -(-(past + last - TRANSACTION_MAX) // (TRANSACTION_MAX - 1))
         self.meter.transactions += parts
-        return past + last - min(past, parts * (TRANSACTION_MAX - 1))
+        return TRANSACTION_MAX
 
     def _purge_batch(self, batch: Sequence[tuple[Order, int]]) -> set[str]:
         """Remove some orders of a shard in one transaction; return those that went: all or none."""
@@ -425,16 +449,17 @@ class MemoryStore:
         after, entry = change.after, change.entry
         stored = self.orders.get(after.order_id)
         token = stored.order.token if stored else None
-        if stored and _is_ours(stored, entry):
+        if stored and _is_ours(stored, entry):  # 4.
             self.meter.reads += 2  # the journal row says so, and the state row has the new token
             overtaken = stored.order.seq != entry.seq
             return replace(after, token=OVERTAKEN if overtaken else token)
-        if token != (change.before.token if change.before else None):
+        if token != (change.before.token if change.before else None):  # 2.
             self.meter.reads += 1  # the journal row of its seq
             raise ConflictError(f"order {after.order_id} changed since it was loaded")
-        if stored and entry.cause and digest_id(entry.cause) in stored.causes:
+        if stored and entry.cause and digest_id(entry.cause) in stored.causes:  # 3.
             self.meter.reads += 1  # the journal row of its seq
             raise ConflictError(f"order {after.order_id}: {entry.cause} was recorded already")
+        # 1. No ``await`` from here on.
         self._versions += 1
         written = replace(after, token=f"v{self._versions}")
         self._list(stored.order if stored else None, written)
@@ -451,9 +476,9 @@ class MemoryStore:
 
     def _write_due(self, change: Change) -> None:
         rows = self._due_of(change.after.order_id)
-        for gone in change.due_removed():
-            rows.pop(_due_key(gone), None)
-        rows.update((_due_key(added), added) for added in change.due_added())
+        for due in change.due_removed():
+            rows.pop(_due_key(due), None)
+        rows.update((_due_key(due), due) for due in change.due_added())
         if change.out_at is not None:
             out = OutDue(change.out_at, change.after.order_id, change.entry.seq)
             rows[_due_key(out)] = out
@@ -469,14 +494,14 @@ class MemoryStore:
             if order is None or order.stopped_at is None:
                 continue
             in_error = order.process_state is OrderState.ERROR
-            listed = self._stopped[shard_of(order.order_id, len(self._shards)), in_error]
+            entries = self._stopped[shard_of(order.order_id, len(self._shards)), in_error]
             entry = (order.stopped_at, order.order_id)
-            place = bisect_left(listed, entry)
-            is_there = listed[place : place + 1] == [entry]
+            place = bisect_left(entries, entry)
+            is_there = entries[place : place + 1] == [entry]
             if order is after and not is_there:
-                insort(listed, entry)
+                insort(entries, entry)
             elif order is before and is_there:
-                del listed[place]
+                del entries[place]
 
     def _listed(
         self,
@@ -487,20 +512,21 @@ class MemoryStore:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> list[Summary]:
-        least, most = since or _EARLIEST, until or _LATEST
+        earliest, latest = since or _EARLIEST, until or _LATEST
         lists = [
-            self._page(list(islice(self._between(shard, in_error, least, most), limit)))
+            self._page(list(islice(self._between(shard, in_error, earliest, latest), limit)))
             for shard in shards
         ]
-        return list(islice(heapq.merge(*lists, key=lambda one: (one.at, one.order_id)), limit))
+        merged = heapq.merge(*lists, key=lambda summary: (summary.at, summary.order_id))
+        return list(islice(merged, limit))
 
     def _between(
-        self, shard: str, in_error: bool, least: datetime, most: datetime
+        self, shard: str, in_error: bool, earliest: datetime, latest: datetime
     ) -> Iterator[Summary]:
-        listed = self._stopped[shard, in_error]
-        for place in range(bisect_left(listed, (least, "")), len(listed)):
-            at, order_id = listed[place]
-            if at > most:
+        entries = self._stopped[shard, in_error]
+        for place in range(bisect_left(entries, (earliest, "")), len(entries)):
+            at, order_id = entries[place]
+            if at > latest:
                 return
             stored = self.orders.get(order_id)  # a test may have removed it by hand
             if stored is not None and self._knows(order_id):
@@ -526,7 +552,8 @@ def _shared_key(name: str) -> str:
 
 def _is_ours(stored: Stored, entry: JournalEntry) -> bool:
     """Return whether this change was written before: its answer was lost and it is tried again."""
-    return any(kept.commit_id == entry.commit_id for kept in stored.journal[entry.seq - 1 :][:1])
+    rows = stored.journal[entry.seq - 1 :][:1]
+    return any(row.commit_id == entry.commit_id for row in rows)
 
 
 async def _let_others_run(_operation: str, _key: str) -> None:

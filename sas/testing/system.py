@@ -1,7 +1,7 @@
 """One simulated system: instances of the application, model services, and what happens to them.
 
-``System`` is the one way to build a world, and its plan the one way to fault it: ``sas sim``, our
-tests and those of an adopter use both.
+There is one way to build a world, ``System``, and one way to make it fail, its plan. ``sas sim``,
+our tests and the tests of an adopter use both.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sas.ports import Agent, Business, BusUnavailableError, Callback, Message, P
 from sas.testing.bus import DEAD_LETTERS, MemoryBus, Queued, QueueRules
 from sas.testing.clock import VirtualClock
 from sas.testing.hosts import BREAKER, Host
-from sas.testing.own_agents import Given, OwnAgents
+from sas.testing.own_agents import OwnAgents, OwnApplication
 from sas.testing.plan import (
     NO_WORKFLOW,
     Apart,
@@ -88,29 +88,34 @@ _FOR_ERROR = frozenset({Verb.RESUBMIT, Verb.SKIP, Verb.ACKNOWLEDGE})
 class Project:
     """What is simulated: the workflows of an application, on its own platform.
 
-    With ``given`` its own agents are played, else model services.
+    If there is an ``application``, its own agents run. Otherwise model services stand in for them.
     """
 
     workflows: Workflows
     queues: Mapping[str, QueueRules]
     host: HostRules
-    given: Given | None = None
+    application: OwnApplication | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
     """How many calls each agent may have out at a time."""
     codec: PayloadCodec | None = None
 
     @classmethod
-    def of(cls, workflows: Workflows, directory: Path, given: Given | None = None) -> Self:
-        """Return a project by its directory; raises ProjectError."""
+    def of(
+        cls, workflows: Workflows, directory: Path, application: OwnApplication | None = None
+    ) -> Self:
+        """Return a project by its directory; raises PlatformFileError."""
         queues = queue_rules(directory, sorted(workflows.agents()))
-        return cls(workflows=workflows, queues=queues, host=host_rules(directory), given=given)
+        return cls(
+            workflows=workflows, queues=queues, host=host_rules(directory), application=application
+        )
 
 
 class System:
     """A world with the application in it, and a plan of what happens to it.
 
-    ``tell`` gets a sentence for each thing that happens. ``faults`` by chance are there from the
-    start. ``service`` makes each model service, and ``agents`` take the place of theirs.
+    ``tell`` gets a sentence for each thing that happens. ``faults`` happen by chance from the start
+    on. ``service`` is the class of the model services. Each agent of ``agents`` takes the place of
+    the model service of its name.
     """
 
     def __init__(
@@ -152,15 +157,18 @@ class System:
         """The subqueues of queues that do not forward their dead letters."""
         self.on_answered: Callable[[Callback, int], None] = lambda _callback, _status: None
         """Called with each callback and the status of its answer."""
-        self._deployed, self._left = project.workflows, 0
+        self._deployed, self._items_left = project.workflows, 0
         self._senders: set[asyncio.Task[None]] = set()
         agents_here = sorted(project.workflows.agents())
         self._redriver = Redriver(self.world, agents_here, self.redriven, tell)
-        self.own = self._own_agents(project.given) if project.given else None
+        self.own = self._own_agents(project.application) if project.application else None
         self.agents = self._services(project, service)
-        played: dict[str, Agent] = {**self.agents, **agents}
+        actual_agents: dict[str, Agent] = {**self.agents, **agents}
         business = Business(
-            workflows=project.workflows, agents=played, limits=project.limits, codec=project.codec
+            workflows=project.workflows,
+            agents=actual_agents,
+            limits=project.limits,
+            codec=project.codec,
         )
         self.hosts = [
             Host(self.world, f"instance-{number}", business, breaker=breaker)
@@ -170,10 +178,10 @@ class System:
         self.happens(*plan.items)
 
     def _services(self, project: Project, service: type[ModelService]) -> dict[str, ModelService]:
-        world, found = self.world, {}
+        world, services = self.world, {}
         drained = drain_times(project.workflows)
         for name in sorted(project.workflows.agents()):
-            found[name] = (
+            services[name] = (
                 service(
                     world.clock,
                     self.ledger,
@@ -185,13 +193,13 @@ class System:
                 if self.own is None
                 else self.own.agent(name)
             )
-        return found
+        return services
 
-    def _own_agents(self, given: Given) -> OwnAgents:
-        """Return the adopter's agents. Their clients reach a model service by the event loop."""
+    def _own_agents(self, application: OwnApplication) -> OwnAgents:
+        """Return the adopter's agents, and let the event loop follow the virtual clock for them."""
         world, limits = self.world, drain_times(self.workflows)
-        own = OwnAgents(
-            given=given,
+        agents = OwnAgents(
+            application=application,
             clock=world.clock,
             ledger=self.ledger,
             faults=world.faults,
@@ -203,7 +211,7 @@ class System:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)  # noqa: S101  play made it
         loop.follow(world.clock)
-        return own
+        return agents
 
     @property
     def store(self) -> MemoryStore:
@@ -220,8 +228,8 @@ class System:
         return self.workflows.rules(order.details.workflow, order.details.version)
 
     def at_rest(self) -> bool:
-        """Return whether all has happened, and every order is at an end or in Error."""
-        if self._left or self._senders or any(self._redriver.waiting(self.subqueues)):
+        """Return whether the whole plan has happened, and every order has ended or is in Error."""
+        if self._items_left or self._senders or any(self._redriver.waiting(self.subqueues)):
             return False
         if any(self.store._due.values()):  # noqa: SLF001  the twin of a table
             return False
@@ -234,7 +242,7 @@ class System:
     def _waits_for_operator(self, queued: Queued) -> bool:
         """Return whether a message is a callback of an order in Error that has waited for long.
 
-        It waits for its operator, up to a week, as the order does.
+        Such a callback waits for the operator, up to a week, as the order does.
         """
         if queued.message.queue not in CALLBACKS:
             return False
@@ -250,14 +258,15 @@ class System:
     def owes_effect(self, keys: Iterable[str]) -> bool:
         """Return whether a Processed step must have had its effect under one of these keys.
 
-        An agent of the adopter owes what its service was asked for and did not do.
+        A model service always owes it. An agent of the adopter owes it only if a request for it
+        failed, because a step of an adopter may need no effect.
         """
         if self.own is None:
             return True
         return not self.ledger.unmet.isdisjoint(keys)
 
     async def close(self) -> None:
-        """Stop everything that still runs, also calls that never end."""
+        """Stop everything that still runs, even calls that never end."""
         if self.own is not None:
             with suppress(RuntimeError):  # a client that never closes
                 await self.world.clock.run(self.own.close())
@@ -278,7 +287,7 @@ class System:
         urgent: bool = False,
         version: int | None = None,
     ) -> None:
-        """Put an order on its queue, with the MessageId of the first time.
+        """Put an order on its queue. The same order has the same MessageId each time.
 
         Raises:
             BusUnavailableError: the queue takes nothing.
@@ -350,35 +359,37 @@ class System:
                 self._later(item.at_s, item, lambda: self._begin(self._send_until_taken(item)))
             case Away():
                 ends_s = item.at_s + item.lasts_s
-                self._later(item.at_s, item, lambda: self.turn(item.what, away=True))
-                self._later(ends_s, f"{item.what}: back", lambda: self.turn(item.what, away=False))
+                self._later(item.at_s, item, lambda: self.turn(item.what, is_away=True))
+                self._later(
+                    ends_s, f"{item.what}: back", lambda: self.turn(item.what, is_away=False)
+                )
             case Kill():
                 self._later(item.at_s, item, lambda: self._kill(item))
             case Forge():
                 self._later(item.at_s, item, lambda: self._forge(item))
             case Press() | Redrive():
-                self._left += 1
+                self._items_left += 1
                 self.world.clock.call_later(item.at_s, lambda: self._watch(item, WATCHES_MAX))
             case Unforwarded():
                 self._keep_dead_letters(item)
             case Deploy():
                 self.workflows = with_newer(self._deployed)
                 for number, host in enumerate(self.hosts):
-                    told = f"instance {number} is deployed anew"
-                    self._later(item.at_s + 20.0 * number, told, self._deploys(number, host))
+                    sentence = f"instance {number} is deployed anew"
+                    self._later(item.at_s + 20.0 * number, sentence, self._deploys(number, host))
 
-    def _later(self, at_s: float, what: object, act: Callable[[], None]) -> None:
-        self._left += 1
+    def _later(self, at_s: float, sentence: object, act: Callable[[], None]) -> None:
+        self._items_left += 1
 
         def happen() -> None:
-            self._left -= 1
-            self.tell(str(what))
+            self._items_left -= 1
+            self.tell(str(sentence))
             act()
 
         self.world.clock.call_later(at_s, happen)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Let somebody outside of every instance do something."""
+        """Start the work of somebody who is outside of every instance."""
         task = asyncio.ensure_future(work)
         self._senders.add(task)
         task.add_done_callback(self._senders.discard)
@@ -400,50 +411,52 @@ class System:
                     await self.world.clock.sleep(SEND_AGAIN_S)
 
     def _content(self, order_id: str, workflow: str, *, edited: bool = False) -> Any:
-        """Return the content of an order: one of the adopter's if its own agents read it."""
+        """Return the content of an order: one of the adopter's examples if its agents read it."""
         if self.own is None or workflow == NO_WORKFLOW:
             return {"edited": True} if edited else {"id": order_id}
-        return self.own.given.order_of(workflow, f"{self.world.seed}/{order_id}/{edited}")
+        return self.own.application.order_of(workflow, f"{self.world.seed}/{order_id}/{edited}")
 
-    def turn(self, what: str, *, away: bool) -> None:  # noqa: C901  a case for each dependency
+    def turn(self, dependency: str, *, is_away: bool) -> None:  # noqa: C901  a case for each
         """Take a dependency away, or bring it back. See ``Away``."""
-        kind, _, rest = what.partition(" ")
+        kind, _, rest = dependency.partition(" ")
         match kind, rest:
             case "table", "":
-                self.store.away = self.store.partitions if away else frozenset()
+                self.store.partitions_away = self.store.partitions if is_away else frozenset()
             case "table", _:
-                self.world.faults.store_throttled = THROTTLED if away else 0.0
+                self.world.faults.store_throttled = THROTTLED if is_away else 0.0
             case "one", _:
-                first = next(iter(self.submitted), "O-0")
-                shard = frozenset({shard_of(first, len(self.store.shards))})
-                self.store.away = shard if away else frozenset()
+                order_id = next(iter(self.submitted), "O-0")
+                shard = frozenset({shard_of(order_id, len(self.store.shards))})
+                self.store.partitions_away = shard if is_away else frozenset()
             case "namespace", _:
-                self.bus.cut() if away else self.bus.mend()
+                self.bus.cut() if is_away else self.bus.mend()
             case "service", _:
-                self.agents[rest].down = away
+                self.agents[rest].down = is_away
             case "every", _:
-                if away:
+                if is_away:
                     self.world.restart()
                 for instance in self.world.instances:
-                    instance.up = not away
+                    instance.up = not is_away
             case "clock", _:
                 jump = CLOCK_SKEW.total_seconds() * (1 if rest == "ahead" else -1)
-                self.hosts[0].clock.seconds = jump if away else 0.0
+                self.hosts[0].clock.seconds = jump if is_away else 0.0
             case _:
                 name, _, how = rest.partition(" ")
                 if how == "disabled":
-                    self.bus.cut(name) if away else self.bus.mend(name)
+                    self.bus.cut(name) if is_away else self.bus.mend(name)
                 else:
-                    self.bus.queues[name].refuses = away
+                    self.bus.queues[name].refuses = is_away
 
     def _kill(self, item: Kill) -> None:
         instances = self.world.instances
-        chosen = instances if item.instance is None else [instances[item.instance % len(instances)]]
-        for instance in chosen:
+        victims = (
+            instances if item.instance is None else [instances[item.instance % len(instances)]]
+        )
+        for instance in victims:
             self.world.kill(instance, with_host=item.with_host)
 
     def _forge(self, item: Forge) -> None:
-        """Have an unknown queue dead-letter what looks like a reply to a request that is out."""
+        """Let a queue of another system dead-letter what looks like a reply to a request."""
         stored = self.store.orders.get(item.order_id)
         if stored is None:
             return
@@ -468,12 +481,12 @@ class System:
 
     # --- the operator ---
 
-    def _watch(self, item: Press | Redrive, left: int) -> None:
-        """Let the operator act as soon as there is something to act on, or at last."""
-        if left and not self._is_due(item):
-            self.world.clock.call_later(WATCH_S, lambda: self._watch(item, left - 1))
+    def _watch(self, item: Press | Redrive, times: int) -> None:
+        """Let the operator act as soon as there is a reason, or after the last look."""
+        if times and not self._is_due(item):
+            self.world.clock.call_later(WATCH_S, lambda: self._watch(item, times - 1))
             return
-        self._left -= 1
+        self._items_left -= 1
         self.tell(str(item))
         if isinstance(item, Press):
             self._press(item)
@@ -481,7 +494,9 @@ class System:
             self._begin(self._redriver.resend(back=item.back, dies=item.twice))
 
     def _is_due(self, item: Press | Redrive) -> bool:
-        """Return whether an order is in Error for its command, or something was put aside."""
+        """Return whether the operator has a reason: an order that needs the command, or a message
+        that was put aside.
+        """
         if isinstance(item, Redrive):
             return bool(self.bus.queues[QUEUES.rejected].waiting)
         stored = self.store.orders.get(item.order_id)
@@ -493,12 +508,12 @@ class System:
         if stored is None or stored.order.rejected:
             return
         order = stored.order
-        failed = [one.name for one in order.steps if one.process_state is StepState.ERROR]
+        failed_steps = [step.name for step in order.steps if step.process_state is StepState.ERROR]
         members: dict[str, Any] = {}
-        if failed and item.verb in {Verb.RESUBMIT, Verb.SKIP}:
-            members["step"] = failed[0]
+        if failed_steps and item.verb in {Verb.RESUBMIT, Verb.SKIP}:
+            members["step"] = failed_steps[0]
             if item.verb is Verb.SKIP and self.own is not None:
-                result = self._result(order.details.workflow, failed[0])
+                result = self._result(order.details.workflow, failed_steps[0])
                 if result is not None:
                     members["input"] = msgspec.Raw(result.encode())
             elif item.edited:
@@ -519,15 +534,17 @@ class System:
             for step in stored.order.steps
             if step.name == name and step.process_state is StepState.PROCESSED
         )
-        return next((one for one in results if isinstance(one, str)), None)
+        return next((result for result in results if isinstance(result, str)), None)
 
     def _keep_dead_letters(self, item: Unforwarded) -> None:
         agents = sorted(self.workflows.agents())
         for name in (*QUEUES.on_the_way(agents), QUEUES.dead_letters):
             if item.queue in (None, name, name.removesuffix(URGENT_SUFFIX)):
                 queue = self.bus.queues[name]
-                most = 1 if item.at_once else queue.rules.deliveries_max
-                rules = replace(queue.rules, forwards_dead_letters_to=None, deliveries_max=most)
+                deliveries_max = 1 if item.at_once else queue.rules.deliveries_max
+                rules = replace(
+                    queue.rules, forwards_dead_letters_to=None, deliveries_max=deliveries_max
+                )
                 queue.rules = rules
                 if name != QUEUES.dead_letters:  # a function reads its subqueue
                     self.bus.declare(name + DEAD_LETTERS)
@@ -546,13 +563,13 @@ class System:
 
 def drain_times(workflows: Workflows) -> dict[str, dict[str, timedelta]]:
     """Return the drain times of steps by name, for each agent that can do them."""
-    found: dict[str, dict[str, timedelta]] = {}
+    times: dict[str, dict[str, timedelta]] = {}
     for workflow in workflows:
         for step in workflow.steps:
             if step.undo is not None and step.undo.drain_time is not None:
                 for agent in step.agents:
-                    found.setdefault(agent, {})[step.name] = step.undo.drain_time
-    return found
+                    times.setdefault(agent, {})[step.name] = step.undo.drain_time
+    return times
 
 
 def with_newer(workflows: Workflows) -> Workflows:
@@ -560,7 +577,7 @@ def with_newer(workflows: Workflows) -> Workflows:
 
     Its steps are allowed more time. Orders under way keep their version, and its times.
     """
-    names = dict.fromkeys(one.name for one in workflows)
+    names = dict.fromkeys(workflow.name for workflow in workflows)
     newer = [_newer(workflows.find(name)) for name in names]
     return Workflows([*workflows, *newer])
 

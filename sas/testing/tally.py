@@ -1,4 +1,4 @@
-"""What many simulations showed together, for people on the terminal."""
+"""The totals of many simulations, for people at the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sas.testing.violation import Violation
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """All simulations of some workflows so far."""
+    """The totals of all simulations of some workflows so far."""
 
     workflows: Workflows
     seeds: int = 0
@@ -36,19 +36,19 @@ class Tally:
         self.orders += played.orders
         if played.violations:
             self.broken.append((seed, played.violations))
-        for about in {one.about for one in played.violations if one.about}:
+        for about in {violation.about for violation in played.violations if violation.about}:
             self.own_faults[about] = min(seed, self.own_faults.get(about, seed))
         self.ends.update(played.ends)
         self.words.update(played.words)
         for key, tally in played.steps.items():
-            own = self.steps[key]
-            for one in fields(StepTally):
-                setattr(own, one.name, getattr(own, one.name) + getattr(tally, one.name))
+            total = self.steps[key]
+            for count in fields(StepTally):
+                setattr(total, count.name, getattr(total, count.name) + getattr(tally, count.name))
 
     def own_faults_told(self, again: Callable[[int], str]) -> list[str]:
         """Return what each step does wrong, with the command that shows it."""
-        found = sorted(self.own_faults.items())
-        return [f"{about}: seed {seed}, {again(seed)}" for about, seed in found]
+        faults = sorted(self.own_faults.items())
+        return [f"{about}: seed {seed}, {again(seed)}" for about, seed in faults]
 
     def never_reached(self) -> list[str]:
         """Return the kinds of transition that no simulation led to."""
@@ -63,7 +63,7 @@ class Tally:
         return {name: orders[name] for name in sorted(orders) if name not in done}
 
     def advice(self) -> Iterator[str]:
-        """Yield what an adopter should know of the own workflows."""
+        """Yield what an adopter should know of their own workflows."""
         for name, orders in self.never_processed().items():
             yield f"{name}: none of its {orders} orders ended Processed."
         for name in dict.fromkeys(workflow.name for workflow in self.workflows):

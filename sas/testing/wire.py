@@ -1,7 +1,7 @@
 """An event loop in virtual time, and the model of ``HttpService`` connections to a service.
 
 What agents do with asyncio (sleeps, time limits, calls by ``HttpService``) takes virtual time.
-Nothing leaves the process: whoever connects in another way is refused.
+Nothing leaves the process: an agent that connects in another way gets ``NotSimulatedError``.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from sas.testing.clock import START, VirtualClock
 class NotSimulatedError(RuntimeError):
     """An agent did what a simulation cannot play. The text says what to do."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, action: str) -> None:
         super().__init__(
-            f"{what}: a simulation plays async agents whose HTTP calls go through HttpService; "
+            f"{action}: a simulation plays async agents whose HTTP calls go through HttpService; "
             "leave --agents own out for others"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRequest:
-    """One request by ``HttpService``. The path is that below its base address."""
+    """One request by ``HttpService``. The path is the part after the base address."""
 
     method: str
     path: str
@@ -39,7 +39,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpAnswer:
-    """An answer, with the members of aiohttp's that ``HttpService`` reads."""
+    """An answer. It has those members of aiohttp's answer that ``HttpService`` reads."""
 
     method: str
     status: int
@@ -63,7 +63,7 @@ Serve = Callable[[HttpRequest], Awaitable[HttpAnswer | None]]
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What ``HttpService`` sends its requests with."""
+    """The session with which ``HttpService`` sends its requests."""
 
     base_url: str
     attempt_seconds: float
@@ -92,7 +92,7 @@ def problem(method: str, status: int, kind: str, detail: str = "") -> HttpAnswer
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
-    """An event loop in virtual time once it is told to ``follow`` a clock."""
+    """An event loop. After ``follow`` its time is that of a virtual clock."""
 
     _clock: VirtualClock | None = None
 

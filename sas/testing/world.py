@@ -1,9 +1,51 @@
 """A whole system in memory, with every fault that can happen.
 
-The real actors and the real codec run over ports in memory. The world plays the Functions host:
-instances receive messages under a lock that they renew, at most so many of each function at once.
-A handler that raises gives its message back at once. A function that runs past its time limit ends
-its whole instance. One seed decides everything.
+The real actors and the real codec run over ports in memory. The world plays the Functions host
+around them, and lets faults strike. How it works:
+
+1. **Time is virtual.** Nobody asks the machine for the time. ``World.run`` lets every task run
+   until each of them waits. Only then it moves the clock, to the next thing that can happen: a
+   sleeper wakes, a message becomes visible, a lock ends, a function reaches its time limit, the
+   timer is due. No event is jumped over, and a day of waiting costs nothing.
+2. **An instance is one worker process, and has lives.** ``kill`` ends a life: it counts ``life``
+   up, cancels what runs, and lets ``Functions.start`` make new functions with an empty memory.
+   Each function runs in a context that says in which life it began. asyncio hands this context
+   on to the tasks that the function starts, so these end with their life as well.
+3. **The host hands messages out.** It draws a queue that has a visible message, and an instance
+   that has room for one more call. It locks the message and renews the lock, but no longer than
+   host.json says. A handler that returns completes the message. A handler that raises gives it
+   back, and the queue delivers it again, or dead-letters it after the last delivery.
+4. **A drawn fault strikes at a port**, because there an actor gives up control. Before each
+   operation of the store and each send, ``pause`` lets other tasks run for some turns, so that
+   another instance may change the same order first. Then the function may stall, or die: it
+   raises ``CrashError``, which is a ``BaseException``, so no ``except Exception`` of an actor
+   hides a death. What was committed or sent before stays; what comes after never happens. This is
+   a crash between any two steps, such as between commit and send. The message was not completed.
+   It is delivered again, and the recorded transition sends what is missing.
+5. **A port may refuse, or do its work and lose the answer.** The caller sees the same error for
+   both, and cannot know which it was. The store may also report a conflict. Attempts take as long
+   as those of the real adapters, so that an outage fills functions and locks as in Azure.
+6. **A delivery may go wrong while its handler goes on.** The message comes twice, or once more
+   after its completion, or its lock is lost, or the queue gives it up. Then two functions work on
+   one message, and only what the table has recorded keeps them from acting twice.
+7. **An instance may die whole**: by its plan, or because a function ran past its time limit. Its
+   messages come back at once, because the host lives and sees that its worker died. ``with_host``
+   means that the host dies too: then nobody gives the messages back, and each lock ends by itself.
+   A task may catch its cancellation, or be shielded from it. It meets ``CrashError`` at its next
+   port, because its life is over. So an instance that is dead writes and sends nothing.
+8. **The timer** lets every instance sweep. A sweep that fails is not retried, as on the host; the
+   next tick comes. Ticks that could find no due row are left out, which only saves time.
+9. **The world is done** when the caller says so, no function runs, and no queue with a function
+   holds a message, except those that wait for a person. What has not ended by then is an error.
+
+**Why a seed repeats itself to the letter.** All chance of the world comes from one generator with
+the seed, and the jitter of the actors from that of ``random``, which ``System`` seeds. All tasks
+run in one thread. asyncio runs them first in, first out; sleepers wake in the order of their times,
+and at the same time in the order in which they began to sleep. So each draw happens at the same
+moment of the same story. The ids of ``uuid4`` differ from run to run, but they are only compared,
+never sorted or drawn from. In return, one draw more or less, or one ``await`` more at a port, gives
+every seed another story. New faults therefore draw from a generator of their own (see
+``sas.testing.plan``).
 """
 
 from __future__ import annotations
@@ -33,11 +75,12 @@ from sas.testing.platform import HostRules
 from sas.testing.store import MemoryStore, StoreFault
 
 ABANDON_S = 0.02
-"""How long the host takes to give a message back."""
+"""How long the host takes to give a message back, in seconds."""
 STORE_WAITS_S = (0.5, 2.5, 7.0)
 """Pauses between attempts while the store is away: ten seconds, as in the real adapter."""
 BUSY_S = (0.2, 2.4)
-"""How long a send takes that the bus refuses, as measured with the real adapter: between these."""
+"""How long a send takes that the bus refuses: between these seconds, as measured with the real
+adapter."""
 BUS_WAIT_S = 10.0
 """How long a send takes if the namespace cannot be reached."""
 TIMER_EVERY = timedelta(seconds=10)
@@ -75,8 +118,11 @@ class Work:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Instance:
-    """One worker process. ``life`` grows when it is killed and started again. Only one that is
-    ``up`` gets messages and sweeps.
+    """One worker process.
+
+    ``life`` counts how often it was killed and started again. Only an instance that is ``up`` gets
+    messages and sweeps. ``running`` holds its functions in the order in which they began, so that
+    the first is the one that reaches its time limit first. ``calls`` counts them by queue.
     """
 
     functions: Functions
@@ -87,20 +133,24 @@ class Instance:
 
 
 _life: ContextVar[tuple[Instance, int] | None] = ContextVar("life", default=None)
-"""The life of an instance that a function runs in. None means outside: no crash ends it."""
+"""The life of an instance (step 2) that a function runs in. None: outside of all, no crash ends it.
+"""
 
 
 @dataclass(slots=True, kw_only=True)
 class World:
     """Instances, queues, a timer, and faults.
 
-    At most ``at_once`` functions run at once over all, ``rules.calls_max`` of each queue in each
-    instance. The partitions of the store in ``store.away`` and the queues that are away do not
-    answer: see ``MemoryBus.cut``. While no due row can be read, or the sweeps can send nothing
-    because a queue is away, the timer may pause for ``timer_idle``: that only saves time. ``tell``
-    gets a sentence for each fault, ``on_failed`` each error of a function, ``on_sends`` each
-    message that an instance is about to send, with the time of its clock. A message that is
-    ``resting`` waits for something outside of the simulation: the world is done without it.
+    At most ``at_once`` functions run at once over all, and ``rules.calls_max`` of each queue in
+    each instance. The partitions of the store in ``store.partitions_away`` do not answer, and
+    neither do the queues that are away (see ``MemoryBus.cut``). While no due row can be read, or
+    the sweeps can send nothing because a queue is away, the timer may pause for ``timer_idle``:
+    that only saves time.
+
+    Who listens: ``tell`` gets a sentence for each fault, ``on_failed`` gets each error of a
+    function, and ``on_sends`` gets each message that an instance is about to send, with the time of
+    its clock. ``resting`` says whether a message waits for something outside of the simulation:
+    the world is done without it.
     """
 
     seed: int
@@ -114,25 +164,28 @@ class World:
     instances: list[Instance] = field(default_factory=list)
     tell: Callable[[str], None] = lambda _text: None
     resting: Callable[[Queued], bool] = lambda _queued: False
-    on_failed: Callable[[Queued, BaseException], None] = lambda _queued, _failed: None
+    on_failed: Callable[[Queued, BaseException], None] = lambda _queued, _error: None
     on_sends: Callable[[Message, datetime], None] = lambda _message, _now: None
     timer: Callable[[], Awaitable[object]] = field(init=False)
     rng: random.Random = field(init=False)
     busy_s: float = field(init=False)
     crashes: int = 0
     timed_out: int = 0
+    """How often a function or instance died, and how often of its time limit. Tests read them."""
     _running: int = 0
+    """How many functions run, over all instances. ``_start`` counts them up and down."""
     _timer_task: asyncio.Task[None] | None = None
+    """The sweep that runs, or the last one. Only ``_start_timer`` writes it."""
     _tick: datetime = field(init=False)
+    """When the last sweep began. ``_next_tick`` reads it."""
     _pause: timedelta = TIMER_EVERY
     """Doubles with each sweep that sends nothing and leaves every due row."""
-    _closing: bool = False
 
     def __post_init__(self) -> None:
         """Install the faults in the ports."""
         self.rng = self.memory_bus.rng = random.Random(self.seed)  # noqa: S311  it repeats itself
-        least, most = BUSY_S
-        self.busy_s = least * (most / least) ** self.rng.random()
+        shortest, longest = BUSY_S
+        self.busy_s = shortest * (longest / shortest) ** self.rng.random()
         self.store.pause = self.store_pause
         self.store.plan = self._store_fault
         self.memory_bus.plan = self._bus_fault
@@ -152,18 +205,19 @@ class World:
 
     async def pause(self) -> None:
         """Let other tasks run; sometimes stall or crash. A task of a killed instance stops here."""
+        # 4. Others act now: what this function has read may be out of date when it goes on.
         await others_run(self.rng.randint(0, 3))
         if self._happens("stalls"):
             await self.clock.sleep(self.rng.uniform(0, self.faults.stall_seconds_max))
-        if is_killed():
+        if is_killed():  # 7. its life is over
             raise CrashError
-        if self._happens("crash"):
+        if self._happens("crash"):  # 4. only this function dies; its instance lives on
             self.crashes += 1
             self.tell("a function dies between two of its steps")
             raise CrashError
 
     async def store_pause(self, operation: str, key: str) -> None:
-        """Wait for a store that is away or throttled, as long as the real adapter does."""
+        """Wait for a store that is away or throttled, for as long as the real adapter does."""
         await self.pause()
         if self._happens("store_throttled"):
             wait = self.rng.uniform(0, 12)
@@ -172,7 +226,7 @@ class World:
                 raise StoreUnavailableError(f"{operation} of {key}: throttled")
         if not self.store.is_away(operation, key):
             return
-        for seconds in STORE_WAITS_S:
+        for seconds in STORE_WAITS_S:  # 5. as long as the attempts of the real adapter take
             await self.clock.sleep(seconds)
             if not self.store.is_away(operation, key):
                 return
@@ -181,19 +235,20 @@ class World:
     # --- what happens to instances ---
 
     def kill(self, instance: Instance, *, with_host: bool = False) -> None:
-        """Kill an instance and start it again. What it works on comes back at once.
+        """Kill an instance and start it again.
 
-        ``with_host``: the locks of its messages end by themselves.
+        Its messages come back at once. If it dies ``with_host``, their locks end by themselves.
         """
         self.crashes += 1
         self.tell(f"instance {self.instances.index(instance)} dies{_held_by(instance)}")
-        instance.life += 1
+        instance.life += 1  # 2. from here on, ``is_killed`` is true for what runs
         for task, work in instance.running.items():
             if work.queued is not None:
+                # 7. A host that lives gives the message back; else its lock ends by itself.
                 give = self.memory_bus.let_go if with_host else self.memory_bus.abandon
                 give(work.queued)
             task.cancel()
-        instance.functions.start()
+        instance.functions.start()  # 2. with an empty memory
 
     def restart(self) -> None:
         """Kill every instance."""
@@ -216,14 +271,14 @@ class World:
             self._hand_out()
             if not done:  # else the last sweep ends: a slow store may keep the timer busy
                 self._start_timer()
-            await self.clock.settle()
+            await self.clock.settle()  # 1. every task runs until it waits
             done = self._empty() and finished()
-            if done and not self._timer_runs():
+            if done and not self._timer_runs():  # 9.
                 return
             if self.clock.now() >= end:
                 raise TimeoutError(f"seed {self.seed}: not finished after {hours_max} hours")
             visible = self._visible()
-            if not self._ready_queues(visible):
+            if not self._ready_queues(visible):  # 1. nothing can happen before the clock moves
                 await self.clock.step(min(self._next_event(visible), end))
 
     async def run_for(self, seconds: float) -> None:
@@ -240,15 +295,14 @@ class World:
         if self._running:
             return False
         queues = self.memory_bus.queues
-        held = (name for name in self._handled() if queues[name].waiting or queues[name].locked)
-        return all(self.memory_bus.is_empty(name) or self._rests(queues[name]) for name in held)
+        names = (name for name in self._handled() if queues[name].waiting or queues[name].locked)
+        return all(self.memory_bus.is_empty(name) or self._rests(queues[name]) for name in names)
 
     def _rests(self, queue: Queue) -> bool:
         return not queue.locked and all(map(self.resting, queue.waiting))
 
     async def close(self) -> None:
         """Stop all running functions."""
-        self._closing = True
         tasks = [task for instance in self.instances for task in instance.running]
         if self._timer_task is not None:
             tasks.append(self._timer_task)
@@ -268,20 +322,26 @@ class World:
 
     def _visible(self) -> Visible:
         """Return the queues that hold a message, and when it can be received."""
-        if self.memory_bus.away:
+        if self.memory_bus.is_away:
             return []
         queues = self.memory_bus.queues
         return [
             (name, queue.waiting[0].visible_at)
             for name in self._handled()
-            if (queue := queues[name]).waiting and not queue.away
+            if (queue := queues[name]).waiting and not queue.is_away
         ]
 
     def _free(self, queue: str) -> list[Instance]:
-        most = self.rules.calls_max
-        return [one for one in self.instances if one.up and one.calls[queue] < most]
+        calls_max = self.rules.calls_max
+        return [
+            instance
+            for instance in self.instances
+            if instance.up and instance.calls[queue] < calls_max
+        ]
 
     def _hand_out(self) -> None:
+        """Start a function for each visible message, as long as there is room."""
+        # 3. The queue and the instance are drawn, so that every order of events comes up.
         while queues := self._ready_queues(self._visible()):
             queue = self.rng.choice(queues)
             queued = self.memory_bus.receive(queue, self._renewed_for)
@@ -309,8 +369,8 @@ class World:
         task.add_done_callback(ended)
 
     async def _deliver(self, instance: Instance, queue: str, queued: Queued) -> None:
-        _life.set((instance, instance.life))
-        if self._happens("duplicate"):
+        _life.set((instance, instance.life))  # 2. what this function starts inherits it
+        if self._happens("duplicate"):  # 6. from here on, the handler is not alone
             self.tell(f"message {queued.message.message_id} of {queue} comes twice")
             self.memory_bus.again(queued)
         if self._happens("late"):
@@ -318,55 +378,58 @@ class World:
         if self._happens("given_up"):
             self.tell(f"message {queued.message.message_id} of {queue} is given up meanwhile")
             self.memory_bus.give_up(queued)
-        if self._happens("lock_lost"):  # another gets it while this one goes on
+        if self._happens("lock_lost"):  # another function gets it
             self.tell(f"the lock of message {queued.message.message_id} of {queue} is lost")
             self.memory_bus.abandon(queued)
         try:
             await instance.functions.handlers[queue](queued)
-        except (CrashError, Exception) as failed:  # noqa: BLE001  any error means redelivery
-            self.on_failed(queued, failed)
+        except (CrashError, Exception) as error:  # noqa: BLE001  any error means redelivery
+            self.on_failed(queued, error)
             await self.clock.sleep(ABANDON_S)
-            self.memory_bus.abandon(queued)
+            self.memory_bus.abandon(queued)  # 3. it is delivered again
         else:
             self.memory_bus.complete(queued)
 
     def _comes_late(self, queue: str, queued: Queued) -> None:
-        def comes() -> None:
+        def redeliver() -> None:
             self.tell(f"message {queued.message.message_id} of {queue} comes again, late")
             self.memory_bus.again(queued)
 
-        self.clock.call_later(self.rng.uniform(0, self.faults.late_seconds_max), comes)
+        self.clock.call_later(self.rng.uniform(0, self.faults.late_seconds_max), redeliver)
 
     def _end_overdue(self) -> None:
         """Kill every instance with a function that runs for too long."""
+        # 7. The host ends the whole worker process, not only the function.
         now = self.clock.now()
         for instance in self.instances:
-            first = next(iter(instance.running.values()), None)
-            if first is not None and first.began + self.rules.function_timeout <= now:
+            oldest = next(iter(instance.running.values()), None)
+            if oldest is not None and oldest.began + self.rules.function_timeout <= now:
                 self.timed_out += 1
                 self.tell("a function runs past its time limit")
                 self.kill(instance)
 
     def _next_event(self, visible: Visible) -> datetime:
         """Return when there is something to do that no task waits for."""
+        # 1. The clock stops at each of these. The sleepers are its own business.
         now = self.clock.now()
         times = [self._next_tick(), self.memory_bus.next_lock_end]
         times += [at for _, at in visible]
         for instance in self.instances:
-            first = next(iter(instance.running.values()), None)
-            if first is not None:
-                times.append(first.began + self.rules.function_timeout)
+            oldest = next(iter(instance.running.values()), None)
+            if oldest is not None:
+                times.append(oldest.began + self.rules.function_timeout)
         return min((at for at in times if at is not None and at > now), default=now + TIMER_EVERY)
 
     # --- the timer ---
 
     async def sweep(self) -> None:
-        """Let all instances sweep at once. One that dies takes none of the others along."""
+        """Let all instances sweep at once. If one dies, the others go on."""
         sweeps = [self._sweep(instance) for instance in self.instances if instance.up]
         await asyncio.gather(*sweeps, return_exceptions=True)
 
     async def _sweep(self, instance: Instance) -> object:
-        """Run the timer function of an instance. A timer is not retried: the next tick comes."""
+        """Run the timer function of an instance."""
+        # 8. It is not retried if it fails: the next tick comes.
         _life.set((instance, instance.life))
         task = asyncio.ensure_future(instance.functions.sweep())
         instance.running[task] = Work(self.clock.now(), None)
@@ -381,28 +444,31 @@ class World:
             self._timer_task = asyncio.ensure_future(self._run_timer())
 
     async def _run_timer(self) -> None:
-        before = self.memory_bus.sent, self.store.due_rows
+        before = self.memory_bus.arrivals, self.store.due_rows
         try:
             await self.timer()
         except (CrashError, Exception):  # noqa: BLE001  the host survives every error
             return
         finally:
-            vain = before == (self.memory_bus.sent, self.store.due_rows)
+            changed_nothing = before == (self.memory_bus.arrivals, self.store.due_rows)
             longest = max(TIMER_EVERY, self.timer_idle)
-            self._pause = min(2 * self._pause, longest) if vain else TIMER_EVERY
+            self._pause = min(2 * self._pause, longest) if changed_nothing else TIMER_EVERY
 
     def _timer_runs(self) -> bool:
         return self._timer_task is not None and not self._timer_task.done()
 
     def _next_tick(self) -> datetime:
         """Return the next tick that finds a due row, or the latest."""
+        # 8. A tick is left out if it could find nothing, or nothing that could be sent.
         pause = self._pause if self.memory_bus.refuses_any else TIMER_EVERY
         first, latest = self._tick + pause, self._tick + self.timer_idle
-        if latest <= max(first, self.clock.now()) or self.store.away:
+        if latest <= max(first, self.clock.now()) or self.store.partitions_away:
             return latest
         return max(first, min(self.store.next_due() or latest, latest))
 
     # --- faults by chance ---
+
+    # 5. A port refuses, or does its work and loses the answer.
 
     def _store_fault(self, operation: str, _key: str) -> StoreFault | None:
         if self._happens("store_down"):
@@ -424,7 +490,9 @@ class World:
 
 
 def _held_by(instance: Instance) -> str:
-    queues = sorted({one.queued.message.queue for one in instance.running.values() if one.queued})
+    queues = sorted(
+        {work.queued.message.queue for work in instance.running.values() if work.queued}
+    )
     return f" while it handles messages of {', '.join(queues)}" if queues else ""
 
 
@@ -473,8 +541,9 @@ class PausingBus:
             raise
 
     async def _refused(self) -> None:
-        away = self._world.memory_bus.away
-        await self._world.clock.sleep(BUS_WAIT_S if away else self._world.busy_s)
+        is_away = self._world.memory_bus.is_away
+        # 5. A refusal takes as long as with the real adapter.
+        await self._world.clock.sleep(BUS_WAIT_S if is_away else self._world.busy_s)
 
     async def close(self) -> None:
         """Do nothing: there are no connections."""

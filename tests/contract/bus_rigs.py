@@ -65,11 +65,11 @@ class MemoryRig:
         self.bus.declare(WITH_DETECTION, duplicate_window=timedelta(minutes=10))
 
     async def receive(self, queue: str, count: int) -> list[Message]:
-        found: list[Message] = []
+        messages: list[Message] = []
         while (message := self.bus.take(queue)) is not None:
-            found.append(replace(message, scheduled_at=None))
-        assert len(found) == count, [message.message_id for message in found]
-        return found
+            messages.append(replace(message, scheduled_at=None))
+        assert len(messages) == count, [message.message_id for message in messages]
+        return messages
 
     async def wait(self, seconds: float) -> None:
         await self.clock.advance(seconds)
@@ -96,14 +96,14 @@ class BrokerRig:
 
     async def receive(self, queue: str, count: int) -> list[Message]:
         """Read until as many came; the broker itself says whether more are there."""
-        found: list[Message] = []
+        messages: list[Message] = []
         async with asyncio.timeout(120):
-            while len(found) < count:
+            while len(messages) < count:
                 receiver = self._receiver(queue)
-                got = await receiver.receive_messages(count - len(found), max_wait_time=60)
-                found += [as_message(queue, message) for message in got]
+                batch = await receiver.receive_messages(count - len(messages), max_wait_time=60)
+                messages += [as_message(queue, message) for message in batch]
         assert self.broker.counts(queue).active == 0
-        return found
+        return messages
 
     def _receiver(self, queue: str) -> ServiceBusReceiver:
         """Keep receivers: to open and close one takes the SDK a second."""

@@ -50,11 +50,11 @@ def fresh(kind: str) -> str:
 def rules_of(steps: int = 3, *, parallel: bool = False) -> Rules:
     """A workflow of so many steps, in a row or beside each other."""
     after = () if parallel else None
-    made = tuple(
+    workflow_steps = tuple(
         Step(f"step-{n}", agent="inventory", time_allowed=60 * SECOND, after=after, undo=Undo())
         for n in range(steps)
     )
-    return Workflow("order", version=2, steps=made).rules
+    return Workflow("order", version=2, steps=workflow_steps).rules
 
 
 ROW = rules_of()

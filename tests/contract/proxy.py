@@ -59,7 +59,7 @@ class FaultyProxy:
         self.meanwhile: Callable[[], Awaitable[None]] = _nothing
         self.page_size: int | None = None
         self.empty_pages = 0
-        self.seen: list[str] = []
+        self.kinds: list[str] = []
         self.late_statuses: list[int] = []
         self._late: Callable[[], Awaitable[web.Response]] | None = None
         self._released = asyncio.Event()
@@ -74,8 +74,8 @@ class FaultyProxy:
         await site.start()
         port = self._runner.addresses[0][1]
         endpoint = urlunsplit(self._azurite._replace(netloc=f"127.0.0.1:{port}"))
-        made = self._parts | {"TableEndpoint": endpoint}
-        self.connection_string = ";".join(f"{key}={value}" for key, value in made.items())
+        parts = self._parts | {"TableEndpoint": endpoint}
+        self.connection_string = ";".join(f"{key}={value}" for key, value in parts.items())
         return self
 
     async def __aexit__(
@@ -92,7 +92,7 @@ class FaultyProxy:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         kind = _kind(request)
-        self.seen.append(kind)
+        self.kinds.append(kind)
         faults = {"batch": self.batches, "query": self.queries}.get(kind, self.points)
         trouble = faults.popleft() if faults else None
         if trouble in {Trouble.BUSY, Trouble.CUT_OFF, Trouble.SILENT, Trouble.LATE}:
@@ -126,9 +126,9 @@ class FaultyProxy:
     ) -> web.Response:
         assert self._session is not None
         # The path as it came, byte for byte: it is signed.
-        path, _, asked = request.raw_path.partition("?")
-        asked = asked if query is None else urlencode(query)
-        target = f"http://{self._azurite.netloc}{path}" + (f"?{asked}" if asked else "")
+        path, _, query_text = request.raw_path.partition("?")
+        query_text = query_text if query is None else urlencode(query)
+        target = f"http://{self._azurite.netloc}{path}" + (f"?{query_text}" if query_text else "")
         url = URL(target, encoded=True)
         headers = {k: v for k, v in request.headers.items() if k.lower() != "host"}
         body = await request.read()
@@ -139,12 +139,14 @@ class FaultyProxy:
             headers=headers,
             skip_auto_headers=["Content-Type"],  # signed too
         ) as answer:
-            kept = {
+            headers_back = {
                 k: v
                 for k, v in answer.headers.items()
                 if k.lower() not in {"transfer-encoding", "content-length", "connection"}
             }
-            return web.Response(status=answer.status, headers=kept, body=await answer.read())
+            return web.Response(
+                status=answer.status, headers=headers_back, body=await answer.read()
+            )
 
     async def _query(self, request: web.Request) -> web.Response:
         """Put empty pages before each real one, and one after the last."""

@@ -25,9 +25,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")  # the SDK needs half a se
 async def broker_rig() -> AsyncIterator[BrokerRig]:
     async with Broker(QUEUES) as broker:
         broker.create_queue(WITH_DETECTION, requires_duplicate_detection=True)
-        made = BrokerRig(broker)
-        yield made
-        await made.close()
+        rig = BrokerRig(broker)
+        yield rig
+        await rig.close()
 
 
 @pytest_asyncio.fixture(params=["memory", "broker"], loop_scope="module")
@@ -47,7 +47,7 @@ def message(queue: str, number: int, body: bytes = b"{}") -> Message:
 
 
 async def test_a_message_arrives_with_everything_it_was_given(rig: BusRig) -> None:
-    sent = Message(
+    full = Message(
         A,
         "order 'ü' 100%/2/0",
         '{"order":"注文 🛒"}'.encode(),
@@ -57,24 +57,24 @@ async def test_a_message_arrives_with_everything_it_was_given(rig: BusRig) -> No
         properties={"traceparent": "00-ab-cd-01", "kind": "ü"},
     )
     bare = Message(A, "bare", b"")
-    await rig.bus.send([sent, bare])
-    assert await rig.receive(A, 2) == [sent, bare]
+    await rig.bus.send([full, bare])
+    assert await rig.receive(A, 2) == [full, bare]
 
 
 async def test_messages_to_several_queues_arrive_in_the_order_of_each(rig: BusRig) -> None:
-    sent = [message((A, A, B, A, RESPONSES, B)[n % 6], n) for n in range(18)]
-    await rig.bus.send(sent)
+    messages = [message((A, A, B, A, RESPONSES, B)[n % 6], n) for n in range(18)]
+    await rig.bus.send(messages)
     for queue in QUEUES:
-        expected = [m for m in sent if m.queue == queue]
+        expected = [m for m in messages if m.queue == queue]
         assert await rig.receive(queue, len(expected)) == expected
     assert rig.sent() == 18
 
 
 async def test_messages_too_many_for_one_batch_arrive_all_in_order(rig: BusRig) -> None:
-    sent = [message(A, n, b"%d" % n + b"x" * 40_000) for n in range(15)]
-    sent.insert(7, message(A, 99, b"y" * 255_000))
-    await rig.bus.send(sent)
-    assert await rig.receive(A, 16) == sent
+    messages = [message(A, n, b"%d" % n + b"x" * 40_000) for n in range(15)]
+    messages.insert(7, message(A, 99, b"y" * 255_000))
+    await rig.bus.send(messages)
+    assert await rig.receive(A, 16) == messages
 
 
 async def test_an_empty_list_of_messages_sends_nothing(rig: BusRig) -> None:
@@ -145,11 +145,11 @@ async def test_a_repeated_message_id_is_dropped_only_where_detection_is_on(rig: 
 
 
 async def test_many_tasks_may_send_at_once(rig: BusRig) -> None:
-    sent = [message(QUEUES[n % 3], n) for n in range(60)]
-    await asyncio.gather(*(rig.bus.send([one]) for one in sent))
+    messages = [message(QUEUES[n % 3], n) for n in range(60)]
+    await asyncio.gather(*(rig.bus.send([message]) for message in messages))
     for queue in QUEUES:
         ids = {m.message_id for m in await rig.receive(queue, 20)}
-        assert ids == {m.message_id for m in sent if m.queue == queue}
+        assert ids == {m.message_id for m in messages if m.queue == queue}
 
 
 async def test_a_peek_shows_waiting_and_scheduled_messages_and_takes_none(rig: BusRig) -> None:
@@ -157,14 +157,14 @@ async def test_a_peek_shows_waiting_and_scheduled_messages_and_takes_none(rig: B
     waiting = Message(A, "order-1/1/0", b"{}", properties={"sas_put_back": "1"})
     await rig.bus.send([waiting, Message(A, "order-1/2/0", b"[]", scheduled_at=later)])
     for _ in range(2):
-        found = await rig.bus.peek(A, 10)
-        assert [(one.message_id, one.body) for one in found] == [
+        peeked = await rig.bus.peek(A, 10)
+        assert [(message.message_id, message.body) for message in peeked] == [
             ("order-1/1/0", b"{}"),
             ("order-1/2/0", b"[]"),
         ]
-        assert found[0].properties["sas_put_back"] == "1"
-        assert abs((found[1].enqueued_at - later).total_seconds()) < 1
-    assert [one.message_id for one in await rig.bus.peek(A, 1)] == ["order-1/1/0"]
+        assert peeked[0].properties["sas_put_back"] == "1"
+        assert abs((peeked[1].enqueued_at - later).total_seconds()) < 1
+    assert [message.message_id for message in await rig.bus.peek(A, 1)] == ["order-1/1/0"]
     await rig.receive(A, 1)
 
 
@@ -183,5 +183,5 @@ async def test_a_peek_ends_after_some_megabytes_so_that_large_messages_take_no_l
 ) -> None:
     for number in range(60):
         await rig.bus.send([message(B, number, b"x" * 200_000)])
-    found = await rig.bus.peek(B, 1000)
-    assert PEEK_BYTES_MAX <= sum(len(one.body) for one in found) < 2 * PEEK_BYTES_MAX
+    peeked = await rig.bus.peek(B, 1000)
+    assert PEEK_BYTES_MAX <= sum(len(message.body) for message in peeked) < 2 * PEEK_BYTES_MAX

@@ -53,8 +53,8 @@ async def test_each_error_of_the_sdk_becomes_an_error_of_the_port(
 ) -> None:
     tried: list[object] = []
 
-    async def fail(self: ServiceBusSender, sent: object) -> None:
-        tried.append(sent)
+    async def fail(self: ServiceBusSender, message: object) -> None:
+        tried.append(message)
         raise raised
 
     monkeypatch.setattr(ServiceBusSender, "send_messages", fail)
@@ -69,7 +69,7 @@ async def test_each_error_of_the_sdk_becomes_an_error_of_the_port(
 
 
 @pytest.mark.parametrize(
-    ("asked", "header"),
+    ("time_to_live", "header"),
     [
         (timedelta(milliseconds=1500), 1500),
         (timedelta(microseconds=1), 1),
@@ -80,11 +80,11 @@ async def test_each_error_of_the_sdk_becomes_an_error_of_the_port(
     ],
 )
 async def test_a_time_to_live_is_sent_in_milliseconds_and_is_at_least_one(
-    asked: timedelta | None, header: int | None
+    time_to_live: timedelta | None, header: int | None
 ) -> None:
-    made = to_sdk(Message("agent-a", "1", b"{}", time_to_live=asked))
-    assert made.raw_amqp_message.header is not None
-    assert made.raw_amqp_message.header.time_to_live == header
+    sdk_message = to_sdk(Message("agent-a", "1", b"{}", time_to_live=time_to_live))
+    assert sdk_message.raw_amqp_message.header is not None
+    assert sdk_message.raw_amqp_message.header.time_to_live == header
 
 
 async def test_an_empty_connection_string_is_refused() -> None:

@@ -34,9 +34,9 @@ async def broker() -> AsyncIterator[Broker]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def bus(broker: Broker) -> AsyncIterator[ServiceBus]:
-    made = ServiceBus.connect(broker.connection_string)
-    yield made
-    await made.close()
+    connection = ServiceBus.connect(broker.connection_string)
+    yield connection
+    await connection.close()
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -52,8 +52,8 @@ def message(queue: str, number: int = 1, body: bytes = b"{}") -> Message:
 
 
 def links_to(broker: Broker, queue: str) -> list[object]:
-    wanted = broker.namespace.queue(queue)
-    return [link for link in broker.links() if link.queue is wanted]
+    target = broker.namespace.queue(queue)
+    return [link for link in broker.links() if link.queue is target]
 
 
 async def test_a_connection_cut_between_two_sends_is_opened_again(
@@ -97,10 +97,10 @@ async def test_one_call_makes_one_send_to_each_queue(
     send = ServiceBusSender.send_messages
 
     async def noted(
-        self: ServiceBusSender, sent: ServiceBusMessage | ServiceBusMessageBatch
+        self: ServiceBusSender, batch: ServiceBusMessage | ServiceBusMessageBatch
     ) -> None:
         sends.append(self.entity_name)
-        await send(self, sent)
+        await send(self, batch)
 
     monkeypatch.setattr(ServiceBusSender, "send_messages", noted)
     await bus.send([message(name, n) for n, name in enumerate((queue, other, queue, other, queue))])
@@ -141,11 +141,11 @@ async def test_a_sender_that_never_recovers_is_replaced(
     broken: list[ServiceBusSender] = []
     send = ServiceBusSender.send_messages
 
-    async def fail(self: ServiceBusSender, sent: ServiceBusMessage) -> None:
+    async def fail(self: ServiceBusSender, message: ServiceBusMessage) -> None:
         broken[:] = broken or [self]
         if self is broken[0]:
             raise ServiceBusConnectionError(message="the link is dead")
-        await send(self, sent)
+        await send(self, message)
 
     monkeypatch.setattr(ServiceBusSender, "send_messages", fail)
     await bus.send([message(queue, 2)])
@@ -171,8 +171,8 @@ async def test_a_full_queue_is_unavailable_not_undeliverable(
     full = [message(queue, n, b"x" * 200_000) for n in range(8)]
     with pytest.raises(BusUnavailableError, match="It is full: check that its reader runs"):
         await bus.send(full)
-    taken = broker.counts(queue).active
-    assert 0 < taken < 8
+    accepted = broker.counts(queue).active
+    assert 0 < accepted < 8
 
 
 async def test_a_queue_deleted_under_an_open_sender_is_undeliverable_until_it_is_back(
@@ -194,10 +194,10 @@ async def test_many_first_sends_open_one_link_and_one_batch_is_one_transfer(
     send = ServiceBusSender.send_messages
 
     async def counted(
-        self: ServiceBusSender, sent: ServiceBusMessage | ServiceBusMessageBatch
+        self: ServiceBusSender, batch: ServiceBusMessage | ServiceBusMessageBatch
     ) -> None:
-        transfers.append(len(sent) if isinstance(sent, ServiceBusMessageBatch) else "single")
-        await send(self, sent)
+        transfers.append(len(batch) if isinstance(batch, ServiceBusMessageBatch) else "single")
+        await send(self, batch)
 
     monkeypatch.setattr(ServiceBusSender, "send_messages", counted)
     await asyncio.gather(*(bus.send([message(queue, n)]) for n in range(20)))

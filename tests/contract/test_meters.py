@@ -179,7 +179,7 @@ async def test_the_bus_in_memory_counts_what_service_bus_is_asked_for() -> None:
 
 
 def test_usages_are_added_and_subtracted_count_by_count() -> None:
-    one = Usage(transactions=2, sends=1, message_bytes=7)
-    assert one + one == Usage(transactions=4, sends=2)
-    assert (one + one + one - one).message_bytes == 14
+    usage = Usage(transactions=2, sends=1, message_bytes=7)
+    assert usage + usage == Usage(transactions=4, sends=2)
+    assert (usage + usage + usage - usage).message_bytes == 14
     assert Usage(reads=1, queries=2, writes=3, deletes=4, transactions=5, peeks=9).requests == 15

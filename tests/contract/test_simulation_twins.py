@@ -133,17 +133,17 @@ async def test_a_store_fails_when_asked_to_and_only_then() -> None:
 
 async def test_a_plan_decides_the_fault_of_each_operation() -> None:
     store = MemoryStore()
-    asked: list[tuple[str, str]] = []
+    operations: list[tuple[str, str]] = []
 
     def plan(operation: str, key: str) -> StoreFault | None:
-        asked.append((operation, key))
-        return StoreFault.UNAVAILABLE if len(asked) == 2 else None
+        operations.append((operation, key))
+        return StoreFault.UNAVAILABLE if len(operations) == 2 else None
 
     store.plan = plan
     await store.commit(cases.submitted("order-1"))
     with pytest.raises(StoreUnavailableError):
         await store.due("0a", cases.NOW, 1)
-    assert asked == [("commit", "order-1"), ("due", "0a")]
+    assert operations == [("commit", "order-1"), ("due", "0a")]
 
 
 async def test_a_rival_comes_between_where_the_store_pauses() -> None:

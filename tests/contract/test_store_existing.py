@@ -21,9 +21,9 @@ async def test_a_store_that_is_there_is_opened_with_its_own_number_of_shards(
     azurite: Azurite,
 ) -> None:
     table = new_table()
-    made = TableStore.connect(azurite.connection_string, table, 4)
-    await made.commit(cases.submitted("o"))
-    await made.close()
+    first = TableStore.connect(azurite.connection_string, table, 4)
+    await first.commit(cases.submitted("o"))
+    await first.close()
     store = await connect_existing(Endpoint(connection_string=azurite.connection_string), table)
     assert len(store.shards) == 4
     assert await store.load("o") is not None
@@ -52,8 +52,8 @@ async def test_an_address_that_is_not_table_storage_is_reported(status: int) -> 
     await site.start()
     try:
         address = f"http://127.0.0.1:{runner.addresses[0][1]}/a"
-        said = f"{address} does not answer as Table Storage does .*: check the address"
-        with pytest.raises(NoStoreError, match=said):
+        sentence = f"{address} does not answer as Table Storage does .*: check the address"
+        with pytest.raises(NoStoreError, match=sentence):
             await connect_existing(Endpoint(connection_string=KEY.format(address)), "orders")
     finally:
         await runner.cleanup()
@@ -61,9 +61,9 @@ async def test_an_address_that_is_not_table_storage_is_reported(status: int) -> 
 
 async def test_a_table_of_a_newer_format_is_not_worked_on(azurite: Azurite) -> None:
     table = new_table()
-    made = TableStore.connect(azurite.connection_string, table)
-    await made.commit(cases.submitted("o"))
-    await made.close()
+    first = TableStore.connect(azurite.connection_string, table)
+    await first.commit(cases.submitted("o"))
+    await first.close()
     async with TableClient.from_connection_string(azurite.connection_string, table) as client:
         meta = await client.get_entity(keys.META_PARTITION, keys.META_ROW)
         await client.update_entity({**meta, "Format": FORMAT + 1})

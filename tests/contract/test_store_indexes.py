@@ -24,9 +24,9 @@ def shard(store: StateStore, order_id: str) -> str:
 
 async def due_of(store: StateStore, order_id: str) -> set[Due]:
     """Return everything due of one order, whenever."""
-    found = await store.due(shard(store, order_id), FAR, 1000)
-    assert len(found) == len(set(found))
-    return {row for row in found if row.order_id == order_id}
+    rows = await store.due(shard(store, order_id), FAR, 1000)
+    assert len(rows) == len(set(rows))
+    return {row for row in rows if row.order_id == order_id}
 
 
 def neighbours(store: StateStore, count: int) -> list[str]:
@@ -56,10 +56,10 @@ async def test_a_due_row_that_stays_is_neither_lost_nor_doubled(store: StateStor
         cases.claimed(await store.commit(cases.submitted("o", rules)), rules)
     )
     order = await store.commit(cases.answered(order, 0, rules))
-    left = order.steps[1]
-    assert left.complete_by is not None
+    unanswered = order.steps[1]
+    assert unanswered.complete_by is not None
     assert await due_of(store, "o") == {
-        StepDue(at=left.complete_by, order_id="o", step=1, epoch=left.epoch)
+        StepDue(at=unanswered.complete_by, order_id="o", step=1, epoch=unanswered.epoch)
     }
 
 
@@ -85,10 +85,12 @@ async def test_each_order_is_due_in_its_own_shard_and_in_no_other(store: StateSt
     ids = [f"order-{n}" for n in range(20)]
     for order_id in ids:
         await store.commit(cases.submitted(order_id))
-    seen = {s: [row.order_id for row in await store.due(s, FAR, 100)] for s in store.shards}
-    assert sorted(order_id for found in seen.values() for order_id in found) == sorted(ids)
-    assert all(shard(store, order_id) == s for s, found in seen.items() for order_id in found)
-    empty = [s for s in store.shards if not seen[s]]
+    due = {s: [row.order_id for row in await store.due(s, FAR, 100)] for s in store.shards}
+    assert sorted(order_id for order_ids in due.values() for order_id in order_ids) == sorted(ids)
+    assert all(
+        shard(store, order_id) == s for s, order_ids in due.items() for order_id in order_ids
+    )
+    empty = [s for s in store.shards if not due[s]]
     assert [await store.oldest_due(s) for s in empty] == [None] * len(empty)
 
 
@@ -116,16 +118,16 @@ HELD = Message(
 )
 
 
-@pytest.mark.parametrize("held", [HELD, Message("operator-alerts", "a-1", b"")])
+@pytest.mark.parametrize("message", [HELD, Message("operator-alerts", "a-1", b"")])
 async def test_a_message_is_held_until_it_is_removed_and_comes_back_whole(
-    store: StateStore, held: Message
+    store: StateStore, message: Message
 ) -> None:
-    await store.defer("order-1", held, NOW - SECOND)
-    await store.defer("order-1", held, NOW - SECOND)
+    await store.defer("order-1", message, NOW - SECOND)
+    await store.defer("order-1", message, NOW - SECOND)
     [row] = await store.due(shard(store, "order-1"), NOW, 10)
     assert isinstance(row, DeferredDue)
     assert (row.at, row.order_id) == (NOW - SECOND, "order-1")
-    assert await store.deferred(row) == held
+    assert await store.deferred(row) == message
     await store.commit(cases.submitted("order-1"))
     await store.commit(cases.claimed(await loaded(store, "order-1")))
     assert row in await due_of(store, "order-1")

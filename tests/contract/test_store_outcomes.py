@@ -31,7 +31,7 @@ FAR = NOW + timedelta(days=30)
 
 async def stored(troubled: Troubled) -> Order:
     order = await troubled.rival.commit(cases.submitted("order-1"))
-    troubled.proxy.seen.clear()
+    troubled.proxy.kinds.clear()
     return order
 
 
@@ -53,7 +53,7 @@ async def test_a_commit_that_won_is_ours_though_its_answer_was_lost(
     order = await troubled.store.commit(cases.claimed(order))
     assert await troubled.rival.load("order-1") == order
     assert len(await troubled.rival.journal("order-1")) == 2
-    assert troubled.proxy.seen.count("batch") == 1
+    assert troubled.proxy.kinds.count("batch") == 1
     after = await troubled.store.commit(cases.answered(order, 0))
     assert await troubled.rival.load("order-1") == after
 
@@ -98,7 +98,7 @@ async def test_a_commit_that_did_not_arrive_is_sent_again_as_it_was(
     troubled.proxy.batches.append(trouble)
     change = cases.claimed(order)
     await troubled.store.commit(change)
-    assert troubled.proxy.seen == ["batch", "point", "batch"]
+    assert troubled.proxy.kinds == ["batch", "point", "batch"]
     assert await troubled.rival.entry("order-1", 2) == change.entry
 
 
@@ -111,7 +111,7 @@ async def test_a_commit_that_did_not_arrive_before_a_rivals_is_a_conflict(
     troubled.proxy.batches.append(trouble)
     with pytest.raises(ConflictError, match="seq 2 was committed by a test"):
         await troubled.store.commit(cases.fenced(order, "dead-letters:1"))
-    assert troubled.proxy.seen == ["batch", "point"]
+    assert troubled.proxy.kinds == ["batch", "point"]
     assert await troubled.rival.load("order-1") == rival.after
 
 
@@ -123,7 +123,7 @@ async def test_a_transaction_that_arrives_late_is_ours_when_the_next_is_refused(
     change = cases.claimed(order)
     written = await troubled.store.commit(change)
     assert troubled.proxy.late_statuses == [202]
-    assert troubled.proxy.seen == ["batch", "point", "batch", "point", "point"]
+    assert troubled.proxy.kinds == ["batch", "point", "batch", "point", "point"]
     assert await troubled.rival.load("order-1") == change.after
     await troubled.store.commit(cases.answered(written, 0))
 
@@ -135,7 +135,7 @@ async def test_the_error_for_a_busy_store_says_where_to_look(
     troubled.proxy.batches.extend([Trouble.BUSY] * 3)
     with pytest.raises(StoreUnavailableError, match=r"/t\w+ did not answer.*busy.*throttling"):
         await troubled.store.commit(cases.claimed(order))
-    assert troubled.proxy.seen.count("batch") == 3
+    assert troubled.proxy.kinds.count("batch") == 3
     assert await troubled.rival.load("order-1") == order
     await troubled.store.commit(cases.claimed(order))
 
@@ -149,8 +149,8 @@ async def test_a_commit_whose_journal_cannot_be_read_is_unknown_and_found_when_a
     troubled.proxy.points.extend([Trouble.BUSY] * 3)
     with pytest.raises(StoreUnavailableError):
         await troubled.store.commit(change)
-    found = await troubled.store.recorded("order-1", change.entry.cause or "")
-    assert found == change.entry
+    entry = await troubled.store.recorded("order-1", change.entry.cause or "")
+    assert entry == change.entry
 
 
 async def test_reads_are_tried_again_while_the_store_is_busy(troubled: Troubled) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -71,7 +72,7 @@ async def test_the_rows_of_several_orders_of_a_shard_go_in_one_transaction(
     meter = troubled.store.table.meter
     await troubled.store.purge(orders[0])  # the first request opens the store
     before = meter.requests
-    assert await troubled.store.purge(*orders[1:]) == {one.order_id for one in orders[1:]}
+    assert await troubled.store.purge(*orders[1:]) == {order.order_id for order in orders[1:]}
     assert meter.requests - before == 5 + 1  # the keys of each order, one transaction
 
 
@@ -81,10 +82,10 @@ async def test_an_order_that_changed_is_never_removed_with_others_and_they_go_wi
     names = neighbours(3)
     orders = [await finished(store, name) for name in names]
     touched = await store.commit(cases.undone(orders[1], ONE))
-    gone = await store.purge(*orders)
-    assert gone in ({names[0], names[2]}, set())
+    removed = await store.purge(*orders)
+    assert removed in ({names[0], names[2]}, set())
     for order in (orders[0], orders[2]):
-        assert order.order_id in gone or await store.purge(order)
+        assert order.order_id in removed or await store.purge(order)
     assert await loaded(store, names[1]) == touched
     assert [await store.load(name) for name in (names[0], names[2])] == [None, None]
     assert len(await store.journal(names[1])) == 4
@@ -100,7 +101,7 @@ async def test_finished_orders_of_one_shard_are_listed_alone(store: StateStore) 
     for name in ("elsewhere", *neighbours(3)):
         await finished(store, name)
     listed = await store.finished(2, shard=shard_of("o", 16))
-    assert [one.order_id for one in listed] == sorted(neighbours(3))[:2]
+    assert [order.order_id for order in listed] == sorted(neighbours(3))[:2]
 
 
 async def test_its_neighbours_in_the_shard_stay(store: StateStore) -> None:
@@ -115,17 +116,17 @@ async def test_its_neighbours_in_the_shard_stay(store: StateStore) -> None:
 async def test_an_order_that_an_operator_touched_meanwhile_is_left_alone(
     store: StateStore,
 ) -> None:
-    seen = await finished(store)
-    touched = await store.commit(cases.undone(seen, ONE))
-    assert not await store.purge(seen)
+    order = await finished(store)
+    touched = await store.commit(cases.undone(order, ONE))
+    assert not await store.purge(order)
     assert await loaded(store, "order-1") == touched
     assert [entry.seq for entry in await store.journal("order-1")] == [1, 2, 3, 4]
 
 
 async def test_an_order_that_was_fenced_meanwhile_is_left_alone(store: StateStore) -> None:
-    seen = await finished(store)
-    fenced = await store.commit(cases.fenced(seen, "dead-letters:m-1"))  # listed as it was before
-    assert not await store.purge(seen)
+    order = await finished(store)
+    fenced = await store.commit(cases.fenced(order, "dead-letters:m-1"))  # listed as it was before
+    assert not await store.purge(order)
     assert await loaded(store, "order-1") == fenced
     assert await store.recorded("order-1", "dead-letters:m-1") is not None
 
@@ -133,21 +134,21 @@ async def test_an_order_that_was_fenced_meanwhile_is_left_alone(store: StateStor
 async def test_an_action_on_a_removed_order_gets_a_conflict_and_then_finds_none(
     store: StateStore,
 ) -> None:
-    seen = await finished(store)
-    assert await store.purge(seen)
+    order = await finished(store)
+    assert await store.purge(order)
     with pytest.raises(ConflictError):
-        await store.commit(cases.undone(seen, ONE))
+        await store.commit(cases.undone(order, ONE))
     assert await store.load("order-1") is None
 
 
 async def test_an_action_on_a_removed_order_changes_no_later_order_under_its_id(
     store: StateStore,
 ) -> None:
-    seen = await finished(store)
-    assert await store.purge(seen)
+    order = await finished(store)
+    assert await store.purge(order)
     later = await store.commit(cases.submitted("order-1", ONE))
     with pytest.raises(ConflictError):  # by the token alone: no journal row of that seq is there
-        await store.commit(cases.undone(seen, ONE))
+        await store.commit(cases.undone(order, ONE))
     assert await loaded(store, "order-1") == later
     assert [entry.seq for entry in await store.journal("order-1")] == [1]
 
@@ -228,11 +229,11 @@ async def test_a_removal_of_several_orders_that_crashed_left_each_of_them_whole_
     troubled.proxy.batches.append(trouble)
     with pytest.raises(StoreUnavailableError):
         await troubled.store.purge(*orders)
-    listed = {one.order_id for one in await troubled.rival.finished(10)}
+    listed = {order.order_id for order in await troubled.rival.finished(10)}
     assert len(listed) in {0, 4}
     for order in orders:
-        found = await troubled.rival.load(order.order_id)
-        assert found == (order if order.order_id in listed else None)
+        order_after = await troubled.rival.load(order.order_id)
+        assert order_after == (order if order.order_id in listed else None)
     assert await troubled.rival.purge(*orders) == listed
     for order in orders:
         assert await left_of(troubled.rival, order.order_id) == []
@@ -250,6 +251,28 @@ async def test_a_removal_that_crashed_half_way_is_listed_whole_enough_and_done_a
     again = await loaded(troubled.rival, "order-1")
     assert again == order
     assert await troubled.rival.purge(again)
+    assert await left_of(troubled.rival, "order-1") == []
+
+
+async def test_a_removal_that_crashed_half_way_leaves_the_payload_that_its_order_refers_to(
+    troubled: Troubled,
+) -> None:
+    large = b'"' + b"x" * 100 + b'"'
+    ref = await troubled.rival.put_payload("order-1", large)
+    submitted = cases.submitted("order-1", ONE)
+    details = replace(submitted.after.details, payload=ref)
+    change = replace(submitted, after=replace(submitted.after, details=details))
+    order = await troubled.rival.commit(change)
+    order = await troubled.rival.commit(cases.claimed(order, ONE))
+    while len(await left_of(troubled.rival, "order-1")) < 100:  # just too many for one transaction
+        order = await troubled.rival.commit(cases.fenced(order, f"dead-letters:{order.seq}"))
+    order = await troubled.rival.commit(cases.answered(order, 0, ONE, at=NOW + SECOND))
+    troubled.proxy.batches.extend([None, Trouble.CUT_OFF])
+    with pytest.raises(StoreUnavailableError):
+        await troubled.store.purge(order)
+    assert await loaded(troubled.rival, "order-1") == order
+    assert await troubled.rival.get_payload("order-1", ref) == large
+    assert await troubled.rival.purge(await loaded(troubled.rival, "order-1"))
     assert await left_of(troubled.rival, "order-1") == []
 
 
@@ -277,9 +300,9 @@ async def test_an_operator_who_comes_between_two_parts_of_a_removal_wins(
     troubled.proxy.batches.append(Trouble.SLOW)
     troubled.proxy.meanwhile = meanwhile
     assert not await troubled.store.purge(order)
-    kept = await loaded(troubled.rival, "order-1")
-    assert kept.seq == order.seq + 1
-    assert [entry.seq for entry in await troubled.rival.journal("order-1")][-1] == kept.seq
+    order_after = await loaded(troubled.rival, "order-1")
+    assert order_after.seq == order.seq + 1
+    assert [entry.seq for entry in await troubled.rival.journal("order-1")][-1] == order_after.seq
     partition = shard_of("order-1", 16)
     assert await troubled.rival.table.get(partition, keys.details("order-1")) is not None
     assert await troubled.rival.finished(10) == []

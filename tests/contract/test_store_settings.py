@@ -38,9 +38,9 @@ async def test_orders_are_spread_over_the_configured_number_of_shards(azurite: A
     assert list(store.shards) == ["00", "01", "02"]
     for number in range(9):
         await store.commit(cases.submitted(f"order-{number}"))
-    found = {s: len(await store.due(s, NOW + 3600 * cases.SECOND, 99)) for s in store.shards}
+    counts = {s: len(await store.due(s, NOW + 3600 * cases.SECOND, 99)) for s in store.shards}
     expected = [shard_of(f"order-{number}", 3) for number in range(9)]
-    assert found == {s: expected.count(s) for s in store.shards}
+    assert counts == {s: expected.count(s) for s in store.shards}
     await store.close()
 
 
@@ -48,8 +48,8 @@ async def test_sixteen_first_uses_at_once_make_one_table(azurite: Azurite) -> No
     table = new_table()
     stores = [TableStore.connect(azurite.connection_string, table) for _ in range(4)]
     ids = [f"order-{number}" for number in range(16)]
-    wanted = [stores[n % 4].commit(cases.submitted(i)) for n, i in enumerate(ids)]
-    await asyncio.gather(*wanted)
+    commits = [stores[n % 4].commit(cases.submitted(i)) for n, i in enumerate(ids)]
+    await asyncio.gather(*commits)
     assert [order.seq for order in await asyncio.gather(*map(stores[0].load, ids)) if order] == (
         [1] * 16
     )
@@ -114,9 +114,9 @@ async def test_a_transition_costs_one_request_and_a_load_one(azurite: Azurite) -
 
 
 async def test_a_store_that_is_not_there_is_named_with_what_to_check() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
-        port = taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))  # bound, but nobody listens
+        port = listener.getsockname()[1]
         retry_budget = RetryBudget(attempts=2, wait_s=0.01)
         address = AZURITE.replace("10002", str(port))
         store = TableStore.connect(address, "orders", retry_budget=retry_budget)
@@ -134,8 +134,8 @@ async def test_a_store_that_is_not_there_is_named_with_what_to_check() -> None:
 async def test_a_wrong_key_is_distinguished_from_a_busy_store_and_not_tried_again(
     azurite: Azurite,
 ) -> None:
-    wrong = azurite.connection_string.replace("AccountKey=Eby8", "AccountKey=AAAA")
-    store = TableStore.connect(wrong, new_table())
+    address = azurite.connection_string.replace("AccountKey=Eby8", "AccountKey=AAAA")
+    store = TableStore.connect(address, new_table())
     with pytest.raises(StoreUnavailableError, match="Check the key in the connection string"):
         await store.load("order-1")
     assert store.requests == 1

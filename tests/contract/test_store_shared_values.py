@@ -32,11 +32,11 @@ async def test_a_shared_value_changes_only_under_the_token_that_was_read(store: 
 async def test_cells_are_listed_by_the_beginning_of_their_names(store: StateStore) -> None:
     names = ("breaker|stock", "breaker|a", "breakers", "breaker", "workflow|order|1")
     written = {name: await store.write_shared(name, f"of {name}", None) for name in names}
-    found = await store.shared_values("breaker|")
-    assert list(found.items()) == [(n, written[n]) for n in ("breaker|a", "breaker|stock")]
+    values = await store.shared_values("breaker|")
+    assert list(values.items()) == [(n, written[n]) for n in ("breaker|a", "breaker|stock")]
     assert await store.shared_values("breaker|b") == {}
     assert await store.shared_values("") == written
-    again = await store.write_shared("breaker|a", "changed", found["breaker|a"].token)
+    again = await store.write_shared("breaker|a", "changed", values["breaker|a"].token)
     assert (await store.shared_values("breaker|a"))["breaker|a"] == again
 
 
@@ -55,5 +55,5 @@ async def test_of_many_writers_at_once_one_wins(store: StateStore) -> None:
             return None
 
     outcomes = await asyncio.gather(*(write(number) for number in range(8)))
-    (winner,) = [one for one in outcomes if one is not None]
+    (winner,) = [outcome for outcome in outcomes if outcome is not None]
     assert await store.read_shared("race") == winner

@@ -54,8 +54,8 @@ class BySdk(GroupTransactions):
         self._client = client
 
     async def submit(self, partition: str, operations: Sequence[Operation]) -> list[str | None]:
-        made = [for_sdk(one, partition) for one in operations]
-        return [done.get("etag") for done in await self._client.submit_transaction(made)]
+        requests = [for_sdk(operation, partition) for operation in operations]
+        return [done.get("etag") for done in await self._client.submit_transaction(requests)]
 
 
 def a_table(direct: bool, where: str, name: str) -> TableStore:
@@ -106,8 +106,8 @@ def always(status: int, content: bytes, kind: str = "application/json") -> Handl
     return handler
 
 
-def parts(*given: str) -> Handler:
-    return always(202, answer(*given), MIXED)
+def parts(*responses: str) -> Handler:
+    return always(202, answer(*responses), MIXED)
 
 
 async def cut_off(request: web.Request) -> web.StreamResponse:
@@ -233,13 +233,13 @@ async def written(direct: bool, where: str) -> list[dict[str, Any]]:
         "Gone": None,
     }
     [first] = await table.transact(partition, [Operation("create", row)])
-    found = await table.get(partition, row["RowKey"])
-    assert found is not None
-    assert found.metadata["etag"] == first
+    stored = await table.get(partition, row["RowKey"])
+    assert stored is not None
+    assert stored.metadata["etag"] == first
     with pytest.raises(RefusedTransactionError) as refused:
         await table.transact(partition, [deletion("none")])
     assert (refused.value.status, refused.value.index) == (404, 0)
-    again = {**found, "RowKey": row["RowKey"], "Whole": 7, "Again": "yes"}
+    again = {**stored, "RowKey": row["RowKey"], "Whole": 7, "Again": "yes"}
     again.pop("PartitionKey")
     etags = await table.transact(
         partition,
@@ -256,9 +256,9 @@ async def written(direct: bool, where: str) -> list[dict[str, Any]]:
     assert (refused.value.status, refused.value.index) == (412, 1)
     assert await table.transact(partition, [deletion("z")]) == [None]
     rows = await table.rows(partition, ("", "~"))
-    assert etags[0] in {one.metadata["etag"] for one in rows}
+    assert etags[0] in {row.metadata["etag"] for row in rows}
     await store.close()
-    return [dict(one) for one in rows]
+    return [dict(row) for row in rows]
 
 
 async def test_both_ways_store_the_same_rows(azurite: Azurite) -> None:
@@ -288,10 +288,10 @@ async def test_many_transactions_at_once_share_connections_and_are_closed_with_t
 async def test_a_proxy_of_the_environment_is_used(
     direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    hosts: list[str] = []
 
     async def handler(request: web.Request) -> web.StreamResponse:
-        asked.append(request.headers["Host"])
+        hosts.append(request.headers["Host"])
         return await parts(done(1), CREATED, done(3), DELETED)(request)
 
     async with service(handler) as proxy:
@@ -302,4 +302,4 @@ async def test_a_proxy_of_the_environment_is_used(
         store = a_table(direct, AZURITE.replace("127.0.0.1:10002", "far.example"), "orders")
         assert await store.table.transact("p", OPERATIONS) == SUCCESS
         await store.close()
-    assert asked == ["far.example"]
+    assert hosts == ["far.example"]

@@ -120,8 +120,10 @@ async def test_a_shared_value_of_a_newer_format_is_left_alone_and_hides_no_other
 
 
 def deployed(store: TableStore, workflows: Sequence[Workflow]) -> Context:
-    clock, known = SystemClock(), Workflows(workflows)
-    business = Business(workflows=known, agents=dict.fromkeys(known.agents(), ScriptedAgent()))
+    clock, catalogue = SystemClock(), Workflows(workflows)
+    business = Business(
+        workflows=catalogue, agents=dict.fromkeys(catalogue.agents(), ScriptedAgent())
+    )
     return assemble(
         store, MemoryBus(clock), clock=clock, business=business, settings=settings("host-1")
     ).context

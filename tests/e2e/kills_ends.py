@@ -31,61 +31,66 @@ class Ends:
 
     states: Counter[str]
     transitions: Counter[str]
-    wrong: list[str]
+    problems: list[str]
     alerts: list[AlertMessage]
     rejected: list[RejectedMessage]
 
 
-async def ends(made: System) -> Ends:
+async def ends(deployment: System) -> Ends:
     """Return the end of every order, once every expected notification has come."""
-    await made.settled()
-    expected, alerts_expected = await _expected(made)
-    text = made.stack.servicebus_connection
+    await deployment.settled()
+    expected, alerts_expected = await _expected(deployment)
+    text = deployment.stack.servicebus_connection
     async with ServiceBusClient.from_connection_string(text) as client:
-        told = await _drain(client, [SHOP, WHOLESALE], expected)
+        notifications = await _drain(client, [SHOP, WHOLESALE], expected)
         alerts = await _drain(client, ["operator-alerts"], alerts_expected)
         rejected = await _drain(client, ["orders-rejected"], set())
-    tally = Tally(orders=len(made.orders))
-    for body in told.values():
+    tally = Tally(orders=len(deployment.orders))
+    for body in notifications.values():
         tally.take(external.decode_notification(body))
-    ledgers = {service: made.remote.ledger(service) for service in SERVICES}
-    verdict = await judge(made.store, made.orders, tally, ledgers)
-    lost = {where: count for where, count in (await made.counts()).items() if "Dead" in where[1]}
+    ledgers = {service: deployment.remote.ledger(service) for service in SERVICES}
+    verdict = await judge(deployment.store, deployment.orders, tally, ledgers)
+    lost = {
+        where: count for where, count in (await deployment.counts()).items() if "Dead" in where[1]
+    }
     assert lost, "the management port tells of no dead letters"
-    wrong = [
-        *(f"unfinished {one}" for one in verdict.unfinished),
-        *(f"not told {one}" for one in sorted(expected - set(told))),
-        *(f"told, nobody knows why {one}" for one in sorted(set(told) - expected)),
-        *(f"doubled {one}" for one in verdict.doubled),
-        *(f"effects: {one}" for one in verdict.wrong_effects),
-        *(f"no alert {one}" for one in sorted(alerts_expected - set(alerts))),
+    problems = [
+        *(f"unfinished {order_id}" for order_id in verdict.unfinished),
+        *(f"not told {message_id}" for message_id in sorted(expected - set(notifications))),
+        *(
+            f"told, nobody knows why {message_id}"
+            for message_id in sorted(set(notifications) - expected)
+        ),
+        *(f"doubled {effect}" for effect in verdict.doubled),
+        *(f"effects: {difference}" for difference in verdict.wrong_effects),
+        *(f"no alert {alert_id}" for alert_id in sorted(alerts_expected - set(alerts))),
         *(f"lost from sight: {where} {count}" for where, count in lost.items() if count),
     ]
     return Ends(
         states=verdict.states,
         transitions=verdict.transitions,
-        wrong=wrong,
+        problems=problems,
         alerts=[msgspec.json.decode(body, type=AlertMessage) for body in alerts.values()],
         rejected=[msgspec.json.decode(body, type=RejectedMessage) for body in rejected.values()],
     )
 
 
-async def _expected(made: System) -> tuple[set[str], set[str]]:
+async def _expected(deployment: System) -> tuple[set[str], set[str]]:
     """Return the ids of the notifications and of the alerts that the journals hold."""
-    told: set[str] = set()
+    notifications: set[str] = set()
     alerts: set[str] = set()
-    for order_id in made.orders:
-        journal = await made.store.journal(order_id)
-        told.update(ids_of(Notify, order_id, journal))
+    for order_id in deployment.orders:
+        journal = await deployment.store.journal(order_id)
+        notifications.update(ids_of(Notify, order_id, journal))
         alerts.update(ids_of(Alert, order_id, journal))
-    return told, alerts
+    return notifications, alerts
 
 
 async def _drain(
     client: ServiceBusClient, queues: Sequence[str], expected: set[str]
 ) -> dict[str, bytes]:
     """Take all messages of the queues by id, each id once; read again while some are missing."""
-    found: dict[str, bytes] = {}
+    bodies: dict[str, bytes] = {}
     async with AsyncExitStack() as stack:
         opening = [stack.enter_async_context(client.get_queue_receiver(queue)) for queue in queues]
         receivers = await asyncio.gather(*opening)
@@ -93,8 +98,8 @@ async def _drain(
             for receiver in receivers:
                 while messages := await receiver.receive_messages(500, max_wait_time=0.5):
                     for message in messages:
-                        found[str(json.loads(body_of(message))["id"])] = body_of(message)
+                        bodies[str(json.loads(body_of(message))["id"])] = body_of(message)
                         await receiver.complete_message(message)
-            if expected <= set(found) and round_number > 0:
+            if expected <= set(bodies) and round_number > 0:
                 break
-    return found
+    return bodies

@@ -78,9 +78,9 @@ class System:
                 self.orders[f"K-{number:03}"] = queue
                 await asyncio.sleep(EVERY_S)
 
-    async def pause(self, least: float, most: float) -> None:
+    async def pause(self, seconds_min: float, seconds_max: float) -> None:
         """Wait for a random while, in seconds."""
-        await asyncio.sleep(self.chance.uniform(least, most))
+        await asyncio.sleep(self.chance.uniform(seconds_min, seconds_max))
 
     async def kill_group(self, name: str, functions: Sequence[str]) -> None:
         """``kill -9`` a group of functions, and start it again a random while later."""
@@ -133,8 +133,8 @@ class System:
 
         async def there() -> bool:
             self.stack.check()
-            found = [*await self.store.finished(1000), *await self.store.attention(1000)]
-            if not {one.order_id for one in found} >= set(self.orders):
+            stopped = [*await self.store.finished(1000), *await self.store.attention(1000)]
+            if not {order.order_id for order in stopped} >= set(self.orders):
                 return False
             if any([await self.store.oldest_due(shard) for shard in self.store.shards]):
                 return False
@@ -161,20 +161,20 @@ class System:
             with urllib.request.urlopen(address, timeout=60) as answer:
                 return str(answer.read().decode())
 
-        found = {}
+        counts = {}
         for entry in (await asyncio.to_thread(ask)).split("<entry")[1:]:
             (name,) = re.findall(r"<title[^>]*>([^<]+)<", entry)
             for kind, count in re.findall(r"<[\w:]*?(\w+)MessageCount>(\d+)<", entry):
-                found[name, kind] = int(count)
-        return found
+                counts[name, kind] = int(count)
+        return counts
 
     async def _restless(self) -> list[str]:
         orders = {order_id: await self.store.load(order_id) for order_id in self.orders}
         due = {shard: await self.store.oldest_due(shard) for shard in self.store.shards}
-        under_way = [one for one in orders.values() if one and not one.stopped_at]
+        under_way = [order for order in orders.values() if order and not order.stopped_at]
         return [
-            *(f"{order_id} is not there" for order_id, one in orders.items() if not one),
-            *(f"{one.order_id}: {one.steps}" for one in under_way),
+            *(f"{order_id} is not there" for order_id, order in orders.items() if not order),
+            *(f"{order.order_id}: {order.steps}" for order in under_way),
             *(f"shard {shard} due {oldest}" for shard, oldest in due.items() if oldest),
             *(f"{where}: {count}" for where, count in (await self.counts()).items() if count),
         ]
@@ -246,6 +246,6 @@ async def system(
     """Start everything, remote services too; stop it all at the end."""
     async with (
         RemoteServices(faults) as remote,
-        running(stack_of(folder, groups, remote, **settings), remote, seed) as made,
+        running(stack_of(folder, groups, remote, **settings), remote, seed) as deployment,
     ):
-        yield made
+        yield deployment

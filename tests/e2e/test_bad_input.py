@@ -197,11 +197,11 @@ class Outcome:
     rig: Rig
     rejected: list[RejectedMessage]
     alerts: list[AlertMessage]
-    told: list[Notification]
+    notifications: list[Notification]
 
     def of(self, name: str) -> list[RejectedMessage]:
-        parts = [one for one in self.rejected if one.message_id == message_id(name)]
-        return sorted(parts, key=lambda one: one.part)
+        parts = [part for part in self.rejected if part.message_id == message_id(name)]
+        return sorted(parts, key=lambda part: part.part)
 
 
 def message_id(name: str) -> str:
@@ -213,32 +213,37 @@ async def outcome() -> AsyncIterator[Outcome]:
     def impatient() -> Config:
         return replace(read_config(), deploy_wait=timedelta(seconds=1))
 
-    async with rig() as made:
-        made.broker.update_queue("orders", max_message_kilobytes=1024)
+    async with rig() as system:
+        system.broker.update_queue("orders", max_message_kilobytes=1024)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("sas.bootstrap.read_config", impatient)
-            async with made.host():
-                await _send_all(made)
-        events = [await made.told(one.order_id or "") for one in BAD.values()]
-        everything = [e for some in events for e in some] + await made.told("GOOD")
+            async with system.host():
+                await _send_all(system)
+        events = [await system.notifications(bad.order_id or "") for bad in BAD.values()]
+        everything = [e for some in events for e in some] + await system.notifications("GOOD")
         yield Outcome(
-            rig=made, rejected=await made.rejected(), alerts=await made.alerts(), told=everything
+            rig=system,
+            rejected=await system.rejected(),
+            alerts=await system.alerts(),
+            notifications=everything,
         )
 
 
-async def _send_all(made: Rig) -> None:
+async def _send_all(system: Rig) -> None:
     for name, bad in BAD.items():
-        await made.send("orders", ServiceBusMessage(bad.body, message_id=message_id(name)))
-    await made.submit("GOOD")
-    await made.submit("NOBODY", reply_queue="responses-nobody")
-    await made.ends("GOOD", "Processed")
-    await made.ends("NOBODY", "Processed")
-    await until(lambda: _all_rejected(made), "all bad input rejected")
-    await made.quiet()
+        await system.send("orders", ServiceBusMessage(bad.body, message_id=message_id(name)))
+    await system.submit("GOOD")
+    await system.submit("NOBODY", reply_queue="responses-nobody")
+    await system.ends("GOOD", "Processed")
+    await system.ends("NOBODY", "Processed")
+    await until(lambda: _all_rejected(system), "all bad input rejected")
+    await system.quiet()
 
 
-async def _all_rejected(made: Rig) -> bool:
-    return {message_id(name) for name in BAD} <= {one.message_id for one in await made.rejected()}
+async def _all_rejected(system: Rig) -> bool:
+    return {message_id(name) for name in BAD} <= {
+        rejected.message_id for rejected in await system.rejected()
+    }
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -253,25 +258,25 @@ async def test_bad_input_is_kept_whole_with_reason_and_description(
     assert {part.source_queue for part in parts} == {"orders"}
     assert [part.part for part in parts] == list(range(1, parts[0].parts + 1))
     text = "".join(part.body for part in parts)
-    kept = base64.b64decode(text) if parts[0].encoding == "base64" else text.encode()
-    assert kept == bad.body
+    body = base64.b64decode(text) if parts[0].encoding == "base64" else text.encode()
+    assert body == bad.body
 
 
 @pytest.mark.parametrize("name", BAD)
 async def test_bad_input_raises_an_alert(outcome: Outcome, name: str) -> None:
-    kept = outcome.of(name)[0]
-    alert_id = kept.id.rpartition("/")[0] + "/alert"
-    (alert,) = [one for one in outcome.alerts if one.id == alert_id]
+    rejected = outcome.of(name)[0]
+    alert_id = rejected.id.rpartition("/")[0] + "/alert"
+    (alert,) = [alert for alert in outcome.alerts if alert.id == alert_id]
     assert alert.kind == "rejected"
-    assert kept.description in alert.text
+    assert rejected.description in alert.text
 
 
 @pytest.mark.parametrize("name", BAD)
 async def test_the_application_is_notified_if_the_message_names_its_queue(
     outcome: Outcome, name: str
 ) -> None:
-    kept = outcome.of(name)[0]
-    notification_id = kept.id.rpartition("/")[0] + "/notification"
+    rejected = outcome.of(name)[0]
+    notification_id = rejected.id.rpartition("/")[0] + "/notification"
     messages = await outcome.rig.receive(SHOP)
     events = [json.loads(b"".join(m.body)) for m in messages if m.message_id == notification_id]
     assert len(events) == (1 if BAD[name].is_notified else 0)
@@ -280,20 +285,24 @@ async def test_the_application_is_notified_if_the_message_names_its_queue(
         assert event["data"]["state"] == "Rejected"
         assert event["data"]["error"] == {
             "code": BAD[name].reason,
-            "message": kept.description,
+            "message": rejected.description,
         }
 
 
 async def test_nothing_is_lost_and_nothing_is_dead_lettered(outcome: Outcome) -> None:
-    made = outcome.rig
-    assert made.broker.counts("orders").total == 0
-    assert made.broker.counts("dead-letters").total == 0
-    made.nothing_lost()
+    system = outcome.rig
+    assert system.broker.counts("orders").total == 0
+    assert system.broker.counts("dead-letters").total == 0
+    system.nothing_lost()
 
 
 async def test_bad_input_writes_no_order(outcome: Outcome) -> None:
     ids = {bad.order_id for bad in BAD.values() if bad.order_id}
-    usable = {one for one in ids if len(one) <= 100 and not set("/\\#?|\x07\n") & set(one)}
+    usable = {
+        order_id
+        for order_id in ids
+        if len(order_id) <= 100 and not set("/\\#?|\x07\n") & set(order_id)
+    }
     assert len(usable) > 8
     for order_id in usable | {"B-wake", "B-nobody", "B-nan", "B-byte", "other"}:
         assert await outcome.rig.state(order_id) is None, order_id
@@ -306,21 +315,21 @@ async def test_an_order_beside_bad_input_is_processed(outcome: Outcome) -> None:
 async def test_an_order_whose_reply_queue_is_missing_goes_on_and_its_news_are_kept(
     outcome: Outcome,
 ) -> None:
-    parked = [one for one in outcome.rejected if one.order_id == "NOBODY"]
-    assert {one.reason for one in parked} == {"undeliverable"}
-    assert {one.source_queue for one in parked} == {"responses-nobody"}
-    types = [json.loads(one.body)["type"] for one in parked]
+    parked = [message for message in outcome.rejected if message.order_id == "NOBODY"]
+    assert {message.reason for message in parked} == {"undeliverable"}
+    assert {message.source_queue for message in parked} == {"responses-nobody"}
+    types = [json.loads(message.body)["type"] for message in parked]
     assert sorted(types) == ["sas.order.completed.v1", "sas.order.received.v1"]
-    alerts = [one for one in outcome.alerts if one.order_id == "NOBODY"]
-    assert {one.kind for one in alerts} == {"undeliverable"}
+    alerts = [alert for alert in outcome.alerts if alert.order_id == "NOBODY"]
+    assert {alert.kind for alert in alerts} == {"undeliverable"}
 
 
 async def test_what_is_larger_than_the_queue_takes_is_refused_to_its_sender(
     outcome: Outcome,
 ) -> None:
-    made = outcome.rig
-    made.broker.update_queue("orders", max_message_kilobytes=256)
-    async with made.client.get_queue_sender("orders") as sender:
+    system = outcome.rig
+    system.broker.update_queue("orders", max_message_kilobytes=256)
+    async with system.client.get_queue_sender("orders") as sender:
         with pytest.raises(MessageSizeExceededError):
             await sender.send_messages(ServiceBusMessage(b"x" * 300_000))
-    assert made.broker.counts("orders").total == 0
+    assert system.broker.counts("orders").total == 0

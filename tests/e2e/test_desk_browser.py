@@ -30,7 +30,7 @@ from sas.desk.server import Desk, Office, serving
 from sas.domain import messages
 from sas.domain.queues import Queues
 from sas.operate import commands
-from sas.operate.commands import Asked, Intent
+from sas.operate.commands import Intent, OrderCommand
 from tests import business
 from tests.contract import cases
 from tests.functions_rig import EVERY_SECOND, ROOT, Rig, rig, until
@@ -58,7 +58,7 @@ FINE = [name for name in NAMES if not refused(name)][:24]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def made() -> AsyncIterator[Rig]:
+async def system() -> AsyncIterator[Rig]:
     async with rig() as running:
         yield running
 
@@ -92,10 +92,10 @@ def patient_desk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def desk_of(made: Rig) -> AsyncIterator[Desk]:
-    bus = OperatorServiceBus.connect(Endpoint(connection_string=made.settings["ServiceBus"]))
+async def desk_of(system: Rig) -> AsyncIterator[Desk]:
+    bus = OperatorServiceBus.connect(Endpoint(connection_string=system.settings["ServiceBus"]))
     office = Office(
-        store=made.store,
+        store=system.store,
         bus=bus,
         queues=Queues(),
         by="ann",
@@ -114,16 +114,19 @@ async def page_of(chromium: Browser, desk: Desk, **how: Any) -> AsyncIterator[Pa
     """A page that is logged in. Every complaint of the browser fails the test."""
     context = await chromium.new_context(**({"viewport": {"width": 1280, "height": 860}} | how))
     context.set_default_timeout(PATIENCE_MS)
-    page, said = await context.new_page(), []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda asked: said.append(asked.url) if asked.url[:16] != LOCAL else None)
+    page, complaints = await context.new_page(), []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "request",
+        lambda request: complaints.append(request.url) if request.url[:16] != LOCAL else None,
+    )
     await page.goto(desk.guard.new_link())
     try:
         yield page
     finally:
         await context.close()
-    assert [text for text in said if "409" not in text] == []
+    assert [text for text in complaints if "409" not in text] == []
 
 
 LOCAL = "http://127.0.0.1"
@@ -140,16 +143,19 @@ async def picture(page: Page, name: str, tmp_path: Path, *, whole: bool = False)
 async def nobody_is_kept_out(page: Page, axe: str) -> None:
     """Assert that axe finds nothing. It runs as an extension would: beside the page's policy."""
     session = await page.context.new_cdp_session(page)
-    asked = f"{axe}; axe.run().then(found => JSON.stringify(found.violations))"
+    script = f"{axe}; axe.run().then(found => JSON.stringify(found.violations))"
     answer = await session.send(
-        "Runtime.evaluate", {"expression": asked, "awaitPromise": True, "returnByValue": True}
+        "Runtime.evaluate", {"expression": script, "awaitPromise": True, "returnByValue": True}
     )
-    found = json.loads(answer["result"]["value"])
-    brief = [(one["id"], [node["target"] for node in one["nodes"]][:3]) for one in found]
+    violations = json.loads(answer["result"]["value"])
+    brief = [
+        (violation["id"], [node["target"] for node in violation["nodes"]][:3])
+        for violation in violations
+    ]
     assert brief == []
 
 
-async def an_hour(made: Rig) -> None:
+async def an_hour(system: Rig) -> None:
     """Write what an hour without trouble leaves in the table: the charts need something to draw."""
     chance, now, rules = random.Random(5), datetime.now(UTC), cases.rules_of(1)  # noqa: S311
 
@@ -157,9 +163,11 @@ async def an_hour(made: Rig) -> None:
         began = at - timedelta(seconds=1 + chance.expovariate(0.5))
         first = cases.submitted(f"NW-{number}", rules, at=began)
         details = replace(first.after.details, submitted_at=began)
-        order = await made.store.commit(replace(first, after=replace(first.after, details=details)))
-        order = await made.store.commit(cases.claimed(order, rules))
-        await made.store.commit(cases.answered(order, 0, rules, at=at))
+        order = await system.store.commit(
+            replace(first, after=replace(first.after, details=details))
+        )
+        order = await system.store.commit(cases.claimed(order, rules))
+        await system.store.commit(cases.answered(order, 0, rules, at=at))
 
     number = 10_448
     for minute in range(3, 58):
@@ -169,26 +177,26 @@ async def an_hour(made: Rig) -> None:
         number += count
 
 
-async def trouble(made: Rig) -> None:
+async def trouble(system: Rig) -> None:
     """Submit orders while the payment service declines the cards of some."""
-    made.remote.set_faults(CALM)
-    made.remote.set_faults(DECLINES, "payment")
+    system.remote.set_faults(CALM)
+    system.remote.set_faults(DECLINES, "payment")
     for order_id in (*FINE[:12], STUCK, *OTHERS, *FINE[12:]):
-        await made.submit(order_id, workflow=CARE)
+        await system.submit(order_id, workflow=CARE)
     for order_id in (STUCK, *OTHERS):
-        await made.ends(order_id, "Error")
+        await system.ends(order_id, "Error")
     for order_id in FINE:
-        await made.ends(order_id, "Processed")
+        await system.ends(order_id, "Processed")
 
 
-async def test_an_operators_night(made: Rig, chromium: Browser, axe: str, tmp_path: Path) -> None:
-    await an_hour(made)
-    async with made.host(), desk_of(made) as desk:
-        await trouble(made)
+async def test_an_operators_night(system: Rig, chromium: Browser, axe: str, tmp_path: Path) -> None:
+    await an_hour(system)
+    async with system.host(), desk_of(system) as desk:
+        await trouble(system)
         async with page_of(chromium, desk) as page:
-            await _found_understood_and_mended(made, page, axe, tmp_path)
-            await _somebody_was_faster(made, desk, page)
-            await _the_others_are_resubmitted_at_once(made, page, axe)
+            await _found_understood_and_mended(system, page, axe, tmp_path)
+            await _somebody_was_faster(system, desk, page)
+            await _the_others_are_resubmitted_at_once(system, page, axe)
             await _works_by_keyboard(page)
         await _looks_well_elsewhere(chromium, desk, axe)
 
@@ -197,15 +205,15 @@ POISON = "NW-20001"
 
 
 async def test_a_poison_message_is_explained_and_resent(
-    made: Rig, chromium: Browser, axe: str
+    system: Rig, chromium: Browser, axe: str
 ) -> None:
     """A message that crashed every instance is sent again, because the defect is repaired."""
-    made.remote.set_faults(CALM)
-    await made.submit(POISON, workflow=CARE)
+    system.remote.set_faults(CALM)
+    await system.submit(POISON, workflow=CARE)
     crashed = {"reason": "MaxDeliveryCountExceeded", "error_description": "it crashed five times"}
-    await made.give_up("orders", **crashed)
-    async with made.host(), desk_of(made) as desk, page_of(chromium, desk) as page:
-        await made.ends(POISON, "Rejected")
+    await system.give_up("orders", **crashed)
+    async with system.host(), desk_of(system) as desk, page_of(chromium, desk) as page:
+        await system.ends(POISON, "Rejected")
         await page.locator("#inboxes").get_by_role("link", name="Rejected messages").click()
         lies = page.locator("li", has=page.get_by_role("link", name=POISON))
         await expect(lies).to_contain_text("it crashed five times")
@@ -215,14 +223,14 @@ async def test_a_poison_message_is_explained_and_resent(
         await expect(will).to_contain_text("It would be sent to orders again under a new id")
         await expect(will).to_contain_text("it gets a new submission id")
         await nobody_is_kept_out(page, axe)
-        assert await made.state(POISON) == "Rejected"  # nothing was sent yet
+        assert await system.state(POISON) == "Rejected"  # nothing was sent yet
         await page.get_by_role("button", name="Send to orders").click()
         await expect(page.locator("#news")).to_contain_text(
             "Sent to orders, and removed from orders-rejected."
         )
         await nobody_is_kept_out(page, axe)
-        assert await made.ends(POISON, "Processed")
-        assert made.broker.counts("orders-rejected").active == 0
+        assert await system.ends(POISON, "Processed")
+        assert system.broker.counts("orders-rejected").active == 0
         await page.get_by_role("link", name=POISON).click()
         await expect(page.locator("#head h1 .chip")).to_have_text("Processed")
 
@@ -235,15 +243,15 @@ AWAY = {  # without a circuit breaker, which would let them wait for the service
 }
 
 
-async def test_fifty_orders_are_resubmitted_after_an_outage(made: Rig, chromium: Browser) -> None:
-    made.remote.set_faults(CALM)
-    made.remote.set_faults(Faults(transient=1.0), "payment")
+async def test_fifty_orders_are_resubmitted_after_an_outage(system: Rig, chromium: Browser) -> None:
+    system.remote.set_faults(CALM)
+    system.remote.set_faults(Faults(transient=1.0), "payment")
     for order_id in FIFTY:
-        await made.submit(order_id, workflow=CARE)
-    async with made.host(**AWAY):
-        await until(lambda: _all_failed(made), "fifty orders in Error", 420)
-    made.remote.set_faults(CALM, "payment")
-    async with made.host(), desk_of(made) as desk, page_of(chromium, desk) as page:
+        await system.submit(order_id, workflow=CARE)
+    async with system.host(**AWAY):
+        await until(lambda: _all_failed(system), "fifty orders in Error", 420)
+    system.remote.set_faults(CALM, "payment")
+    async with system.host(), desk_of(system) as desk, page_of(chromium, desk) as page:
         await expect(page.locator("#hero h1")).to_have_text("50 orders need you.")
         group = page.locator("#failures li")
         await expect(group).to_contain_text("take-payment timed-out")
@@ -253,16 +261,16 @@ async def test_fifty_orders_are_resubmitted_after_an_outage(made: Rig, chromium:
         await page.get_by_role("button", name="Resubmit these 50").click()
         await expect(page.locator("#news")).to_contain_text("Carried out: 50 of 50.")
         for order_id in FIFTY:
-            assert await made.ends(order_id, "Processed")
+            assert await system.ends(order_id, "Processed")
         await page.locator("#nav").get_by_role("link", name="Overview").click()
         await expect(page.locator("#hero h1")).to_have_text("Nothing needs you.")
 
 
-async def _all_failed(made: Rig) -> bool:
-    return {one.order_id for one in await made.store.attention(1000)} >= set(FIFTY)
+async def _all_failed(system: Rig) -> bool:
+    return {order.order_id for order in await system.store.attention(1000)} >= set(FIFTY)
 
 
-async def _found_understood_and_mended(made: Rig, page: Page, axe: str, tmp_path: Path) -> None:
+async def _found_understood_and_mended(system: Rig, page: Page, axe: str, tmp_path: Path) -> None:
     await expect(page.locator("#hero h1")).to_have_text(f"{1 + len(OTHERS)} orders need you.")
     await expect(page.locator("#inboxes")).to_contain_text(f"{1 + len(OTHERS)}Alerts")
     await nobody_is_kept_out(page, axe)
@@ -288,38 +296,43 @@ async def _found_understood_and_mended(made: Rig, page: Page, axe: str, tmp_path
     await expect(page.locator("#news")).to_contain_text("Done: resubmit is row")
     await expect(page.locator("#head h1 .chip")).to_have_text("Processed")  # nothing was loaded
     await expect(page.locator("#journal")).to_contain_text("the customer gave another card")
-    assert await made.state(STUCK) == "Processed"
-    step = (await made.order(STUCK)).steps[1]
+    assert await system.state(STUCK) == "Processed"
+    step = (await system.order(STUCK)).steps[1]
     assert json.loads(step.call.edited or "")["customer_id"] == "ERNSH"
 
 
-async def _somebody_was_faster(made: Rig, desk: Desk, page: Page) -> None:
+async def _somebody_was_faster(system: Rig, desk: Desk, page: Page) -> None:
     order_id = OTHERS[0]
     await page.goto(f"{page.url.partition('/orders')[0]}/orders/{order_id}?edit=1")
     field = page.locator("#verb-resubmit textarea")
     await field.press_sequentially(" ")
     typed = await field.input_value()
-    seen = await made.order(order_id)
-    bob = Asked(order_id=order_id, seq=seen.seq)
+    order = await system.order(order_id)
+    bob = OrderCommand(order_id=order_id, seq=order.seq)
     intent = Intent(verb=messages.Verb.ACKNOWLEDGE, by="bob")
     await commands.send(desk.office.bus, [bob], intent, desk.office.queues)
     await expect(page.locator("#stale")).to_be_visible()  # told before the form is sent
     await page.get_by_role("button", name=f"Resubmit {order_id}").click()
-    await expect(page.locator("#news")).to_contain_text(f"Nothing was sent: you saw seq {seen.seq}")
+    await expect(page.locator("#news")).to_contain_text(
+        f"Nothing was sent: you saw seq {order.seq}"
+    )
     await expect(page.locator("#news")).to_contain_text("acknowledged by operator bob")
-    seen = await made.order(order_id)
+    order = await system.order(order_id)
     async with page.expect_response(lambda answer: "x-live" in answer.request.headers):
         await commands.send(
-            desk.office.bus, [Asked(order_id=order_id, seq=seen.seq)], intent, desk.office.queues
+            desk.office.bus,
+            [OrderCommand(order_id=order_id, seq=order.seq)],
+            intent,
+            desk.office.queues,
         )
     await expect(page.locator("#head h1 .chip")).to_have_text("Error")
     assert json.loads(await field.input_value()) == json.loads(typed)
     await expect(page.locator("#news")).to_contain_text("Nothing was sent")
-    assert await made.state(order_id) == "Error"
+    assert await system.state(order_id) == "Error"
 
 
-async def _the_others_are_resubmitted_at_once(made: Rig, page: Page, axe: str) -> None:
-    made.remote.set_faults(CALM)
+async def _the_others_are_resubmitted_at_once(system: Rig, page: Page, axe: str) -> None:
+    system.remote.set_faults(CALM)
     await page.locator("#nav").get_by_role("link", name="Overview").click()
     await page.get_by_role("link", name=f"Resubmit these {len(OTHERS)}").click()
     await page.get_by_label("Reason").fill("the card service is back")
@@ -331,7 +344,7 @@ async def _the_others_are_resubmitted_at_once(made: Rig, page: Page, axe: str) -
     await page.locator("#nav").get_by_role("link", name="Overview").click()
     await expect(page.locator("#hero h1")).to_have_text("Nothing needs you.")
     for order_id in OTHERS:
-        assert await made.ends(order_id, "Processed")
+        assert await system.ends(order_id, "Processed")
 
 
 async def _works_by_keyboard(page: Page) -> None:

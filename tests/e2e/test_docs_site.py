@@ -26,12 +26,12 @@ def test_make_docs_builds_a_site_that_loads_nothing_from_elsewhere_and_draws_its
     path = shutil.which("chromium")
     if path is None:
         pytest.skip("chromium was not found: apt-get install chromium")
-    asked: list[str] = []
+    urls: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         page = browser.new_page()
         page.set_default_timeout(120_000)
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("request", lambda request: urls.append(request.url))
         for name, diagrams in (("index.html", 1), ("docs/states.html", len(drawn))):
             page.goto((SITE / name).as_uri())
             # The theme puts each picture into a closed shadow root of a div.
@@ -43,7 +43,7 @@ def test_make_docs_builds_a_site_that_loads_nothing_from_elsewhere_and_draws_its
             assert len(heights) == diagrams
             assert all(height > 50 for height in heights), heights
         browser.close()
-    assert [url for url in asked if not url.startswith("file:")] == []
+    assert [url for url in urls if not url.startswith("file:")] == []
 
 
 @pytest.mark.long

@@ -28,78 +28,80 @@ SLOW = Faults(
 pytestmark = [pytest.mark.long, *LEFTOVERS]
 
 
-async def under_load(made: System, kill: Callable[[], Awaitable[None]]) -> Ends:
+async def under_load(deployment: System, kill: Callable[[], Awaitable[None]]) -> Ends:
     """Kill at random moments while orders come in; return what came of them."""
-    loading = asyncio.create_task(made.load(ORDERS))
+    loading = asyncio.create_task(deployment.load(ORDERS))
     try:
         for _ in range(KILLS):
-            await made.pause(0.5, 3.0)
+            await deployment.pause(0.5, 3.0)
             await kill()
         await loading
-        found = await ends(made)
+        outcome = await ends(deployment)
     finally:
         loading.cancel()
         await asyncio.gather(loading, return_exceptions=True)
-    assert not found.wrong, "\n".join(found.wrong)
-    assert found.rejected == []
-    assert found.states.total() == ORDERS
-    assert found.states["Processed"]
-    assert len(set(made.killed)) == KILLS
-    return found
+    assert not outcome.problems, "\n".join(outcome.problems)
+    assert outcome.rejected == []
+    assert outcome.states.total() == ORDERS
+    assert outcome.states["Processed"]
+    assert len(set(deployment.killed)) == KILLS
+    return outcome
 
 
 async def test_every_order_ends_whole_while_the_host_with_everything_in_it_is_killed(
     tmp_path: Path,
 ) -> None:
-    async with system(tmp_path, TOGETHER, FAULTS, SEED) as made:
-        await under_load(made, lambda: made.kill_group("host", TOGETHER["host"]))
+    async with system(tmp_path, TOGETHER, FAULTS, SEED) as deployment:
+        await under_load(deployment, lambda: deployment.kill_group("host", TOGETHER["host"]))
 
 
 async def test_every_order_ends_whole_while_the_agents_are_killed_in_the_middle_of_calls(
     tmp_path: Path,
 ) -> None:
-    async with system(tmp_path, APART, FAULTS, SEED) as made:
-        await under_load(made, lambda: made.kill_group("agents", APART["agents"]))
+    async with system(tmp_path, APART, FAULTS, SEED) as deployment:
+        await under_load(deployment, lambda: deployment.kill_group("agents", APART["agents"]))
 
 
 async def test_every_order_ends_whole_while_scheduler_and_submission_are_killed(
     tmp_path: Path,
 ) -> None:
-    async with system(tmp_path, APART, FAULTS, SEED) as made:
-        await under_load(made, lambda: made.kill_group("core", APART["core"]))
+    async with system(tmp_path, APART, FAULTS, SEED) as deployment:
+        await under_load(deployment, lambda: deployment.kill_group("core", APART["core"]))
 
 
 async def test_every_order_ends_whole_while_the_supervisor_is_killed_with_work_to_do(
     tmp_path: Path,
 ) -> None:
-    async with system(tmp_path, APART, SLOW, SEED, TESTS_TIME_ALLOWED_SECONDS="2") as made:
-        found = await under_load(made, lambda: made.kill_group("supervisor", APART["supervisor"]))
+    async with system(tmp_path, APART, SLOW, SEED, TESTS_TIME_ALLOWED_SECONDS="2") as deployment:
+        outcome = await under_load(
+            deployment, lambda: deployment.kill_group("supervisor", APART["supervisor"])
+        )
     late = ("step reset", "waits in its queue")  # on a busy machine queues are long
-    assert sum(found.transitions[word] for word in late) > 0
+    assert sum(outcome.transitions[word] for word in late) > 0
 
 
 async def test_every_order_ends_whole_while_the_broker_is_killed(tmp_path: Path) -> None:
-    async with system(tmp_path, APART, FAULTS, SEED) as made:
-        await under_load(made, made.kill_broker)
+    async with system(tmp_path, APART, FAULTS, SEED) as deployment:
+        await under_load(deployment, deployment.kill_broker)
 
 
 async def test_every_order_ends_whole_while_the_store_goes_away_and_comes_back(
     tmp_path: Path,
 ) -> None:
-    async with system(tmp_path, APART, FAULTS, SEED) as made:
-        await under_load(made, made.stop_azurite)
+    async with system(tmp_path, APART, FAULTS, SEED) as deployment:
+        await under_load(deployment, deployment.stop_azurite)
 
 
 async def test_every_order_ends_whole_once_a_stack_that_was_killed_runs_again_on_its_data(
     tmp_path: Path,
 ) -> None:
     async with RemoteServices(FAULTS) as remote:
-        async with running(stack_of(tmp_path, TOGETHER, remote), remote, SEED) as made:
-            await made.load(ORDERS // 3)
-            await made.kill_everything()
+        async with running(stack_of(tmp_path, TOGETHER, remote), remote, SEED) as deployment:
+            await deployment.load(ORDERS // 3)
+            await deployment.kill_everything()
         async with running(stack_of(tmp_path, TOGETHER, remote), remote, SEED) as again:
-            again.orders = made.orders
-            found = await ends(again)
-    assert not found.wrong, "\n".join(found.wrong)
-    assert found.rejected == []
-    assert found.states.total() == ORDERS // 3
+            again.orders = deployment.orders
+            outcome = await ends(again)
+    assert not outcome.problems, "\n".join(outcome.problems)
+    assert outcome.rejected == []
+    assert outcome.states.total() == ORDERS // 3

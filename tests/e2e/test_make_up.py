@@ -81,8 +81,8 @@ def pasted(screen: str) -> dict[str, str]:
     """What a shell has once the screen's lines were pasted into it."""
     lines = re.findall(r"^export .*$", screen, re.MULTILINE)
     names = [shlex.split(line)[1].partition("=")[0] for line in lines]
-    told = "; ".join(f'printf "%s\\n" "${name}"' for name in names)
-    values = shell("\n".join([*lines, told])).splitlines()
+    printing = "; ".join(f'printf "%s\\n" "${name}"' for name in names)
+    values = shell("\n".join([*lines, printing])).splitlines()
     return dict(zip(names, values, strict=True))
 
 
@@ -117,9 +117,9 @@ async def test_the_file_of_a_killed_stack_is_reported_in_one_sentence(tmp_path: 
     up.kill()
     await until(lambda: not any(is_running(pid) for pid in pids_in(screen)))
     file = tmp_path / ".devstack" / "env"
-    told = sas(tmp_path, "list")
-    assert told.code == 2
-    assert told.err == (
+    listing = sas(tmp_path, "list")
+    assert listing.code == 2
+    assert listing.err == (
         f"sas: {file} is that of a stack that has ended (devstack up, pid {up.pid}): start it "
         "again, or remove the file\n"
     )
@@ -150,8 +150,8 @@ async def test_a_second_start_names_the_process_that_holds_the_ports(tmp_path: P
 def assert_named_as_holder(up: Child, screen: str) -> None:
     """A second start would name this one, and not its parts."""
     ports = [int(port) for port in re.findall(r"://127.0.0.1:(\d+)", screen)[:3]]
-    held = listeners(ports)
-    assert {one.pid for one in held.values()} == {up.pid}
+    holders = listeners(ports)
+    assert {holder.pid for holder in holders.values()} == {up.pid}
     [sentence] = busy_ports(dict.fromkeys(ports, "wanted"))
     assert sentence.startswith(f"Ports {ports[0]} (wanted), {ports[1]}")
     assert f"are held by pid {up.pid}: " in sentence
@@ -172,11 +172,11 @@ def test_a_restart_forgets_everything_or_nothing(
     effects: list[int] = []
     for _ in range(2):
         with made_up(project, *data) as up:
-            sent = sas(project, *submit, "--patience", "240")
-            assert "undone: this key" not in sent.out
+            submission = sas(project, *submit, "--patience", "240")
+            assert "undone: this key" not in submission.out
             listed = sas(project, "list", "--state", "finished", "--json", "--limit", "100")
             orders = [json.loads(line) for line in listed.out.splitlines()]
-            states.append({one["OrderID"]: one["ProcessState"] for one in orders})
+            states.append({order["OrderID"]: order["ProcessState"] for order in orders})
             stock = re.search(r'"stock": "([^"]+)"', up.text)
             assert stock
             with urllib.request.urlopen(f"{stock[1]}/ledger", timeout=60) as answer:  # noqa: S310  ours
@@ -201,13 +201,13 @@ def test_the_tour_of_the_readme_goes_as_it_is_written(project: Path) -> None:
     submit, listed, why, resubmit, finished, show = typed_in_the_tour()
     patient = "UP=--ports free --setting ORDERS_TIME_ALLOWED_SECONDS=300"  # a busy machine is slow
     with made_up(project, patient) as up:
-        sent = run(project, submit)
-        assert "submitted 10, completed 9, failed 1, undone 0" in sent
-        assert "NW-10279             failed         take-payment card-declined" in sent
+        submission = run(project, submit)
+        assert "submitted 10, completed 9, failed 1, undone 0" in submission
+        assert "NW-10279             failed         take-payment card-declined" in submission
         assert "1 order in Error: 1 take-payment/card-declined" in run(project, listed)
-        told = run(project, why)
-        assert "waits for   You." in told
-        assert "sas resubmit NW-10279" in told
+        explanation = run(project, why)
+        assert "waits for   You." in explanation
+        assert "sas resubmit NW-10279" in explanation
         link = re.search(r"The desk is at (http://\S+)", up.text)
         assert link
         with urllib.request.build_opener(urllib.request.HTTPCookieProcessor()).open(

@@ -30,12 +30,12 @@ FROM_OUTSIDE = ("PYTHONPATH", "VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the built packages in ``dist``, and the pinned versions of all others."""
-    made = tmp_path_factory.mktemp("new")
-    build(made / "dist")
+    folder = tmp_path_factory.mktemp("new")
+    build(folder / "dist")
     pinned = PIN.findall((ROOT / "requirements-dev.txt").read_text(encoding="utf-8"))
     assert len(pinned) > 50
-    (made / "pins.txt").write_text("\n".join(pinned))
-    return made
+    (folder / "pins.txt").write_text("\n".join(pinned))
+    return folder
 
 
 def run(place: Path, *words: str | Path, cwd: Path | None = None) -> str:
@@ -48,13 +48,13 @@ def run(place: Path, *words: str | Path, cwd: Path | None = None) -> str:
     return ran.stdout
 
 
-def environment(place: Path, **more: str) -> dict[str, str]:
+def environment(place: Path, **settings: str) -> dict[str, str]:
     """This machine's environment without this repository; npm has put Azurite on PATH."""
     env = {name: value for name, value in os.environ.items() if name not in FROM_OUTSIDE}
     tools = azurite._PACKAGE / "node_modules" / ".bin"
     path = f"{tools}{os.pathsep}{env['PATH']}"
     pins = {"PIP_CONSTRAINT": str(place / "pins.txt"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    return {**env, "PATH": path, "PYTHON": sys.executable, **pins, **more}
+    return {**env, "PATH": path, "PYTHON": sys.executable, **pins, **settings}
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +81,9 @@ def test_the_tests_of_a_new_project_pass(tested: str) -> None:
 
 def test_nothing_of_this_repository_is_on_its_path(place: Path, project: Path, tested: str) -> None:
     code = "import sas, devstack; print(sas.__file__, devstack.__file__)"
-    said = run(place, project / ".venv" / "bin" / "python", "-c", code, cwd=project)
-    assert str(ROOT) not in said
-    assert said.count("site-packages") == 2
+    paths = run(place, project / ".venv" / "bin" / "python", "-c", code, cwd=project)
+    assert str(ROOT) not in paths
+    assert paths.count("site-packages") == 2
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def test_its_orders_run_to_their_end_on_one_machine(
             cwd=project, env=env, capture_output=True, text=True, check=True,
         )  # fmt: skip
         with urllib.request.urlopen(services, timeout=60) as answer:  # noqa: S310
-            kept = json.load(answer)
+            effects = json.load(answer)
     events = [json.loads(line) for line in followed.stdout.splitlines() if "specversion" in line]
     ends = {event["subject"]: event["type"] for event in events}
     assert ends == {"A-1": "sas.order.completed.v1", "A-2": "sas.order.undone.v1"}, followed.stderr
@@ -143,16 +143,16 @@ def test_its_orders_run_to_their_end_on_one_machine(
     record = json.loads(shown.stdout)
     assert record["ProcessState"] == "Processed"
     assert [step["Name"] for step in record["Steps"]] == ["reserve", "pay"]
-    assert sorted(kept) == ["A-1/pay", "A-1/reserve"]
+    assert sorted(effects) == ["A-1/pay", "A-1/reserve"]
 
 
 def test_make_up_names_the_process_that_holds_a_port_of_the_services_or_the_desk(
     place: Path, project: Path, tested: str
 ) -> None:
-    with ExitStack() as held:
+    with ExitStack() as sockets:
         for port in (7201, 7474):
             with suppress(OSError):  # another process has it, which is as good
-                held.enter_context(socket.create_server(("127.0.0.1", port)))
+                sockets.enter_context(socket.create_server(("127.0.0.1", port)))
         ran = subprocess.run(
             [str(shutil.which("make")), "up"], cwd=project, env=environment(place),
             capture_output=True, text=True, check=False, timeout=120,
@@ -171,10 +171,10 @@ def test_azd_s_first_hook_asks_for_the_settings_of_this_business(
     refused = subprocess.run(
         hook, cwd=project, env=environment(place), capture_output=True, text=True, check=False
     )
-    asked = re.findall(r"azd env set (\w+)", refused.stderr)
-    assert (refused.returncode, asked) == (1, ["PAYMENT_URL", "STOCK_URL"])
-    given = environment(place, STOCK_URL="https://a.example", PAYMENT_URL="https://b.example")
-    taken = subprocess.run(
-        hook, cwd=project, env=given, capture_output=True, text=True, check=False
+    settings = re.findall(r"azd env set (\w+)", refused.stderr)
+    assert (refused.returncode, settings) == (1, ["PAYMENT_URL", "STOCK_URL"])
+    env = environment(place, STOCK_URL="https://a.example", PAYMENT_URL="https://b.example")
+    accepted = subprocess.run(
+        hook, cwd=project, env=env, capture_output=True, text=True, check=False
     )
-    assert taken.returncode == 0, taken.stderr
+    assert accepted.returncode == 0, accepted.stderr

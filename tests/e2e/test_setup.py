@@ -51,22 +51,22 @@ def make(place: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_without_npm_it_says_what_to_install(place: Path) -> None:
-    said = make(place)
-    assert said.returncode != 0
-    assert said.stdout == "npm was not found: install Node 20 or newer (Azurite needs it)\n"
+    done = make(place)
+    assert done.returncode != 0
+    assert done.stdout == "npm was not found: install Node 20 or newer (Azurite needs it)\n"
 
 
 def test_with_a_node_that_is_too_old_it_says_which_one_to_install(place: Path) -> None:
     tool(place, "npm", "#!/bin/bash\nexit 1\n")
     tool(place, "node", OLD.format(node=NODE).replace("/bin/sh", shutil.which("sh") or "/bin/sh"))
-    said = make(place)
-    assert said.returncode != 0
-    assert said.stdout == "Node v18.1.0 is too old: install Node 20 or newer\n"
+    done = make(place)
+    assert done.returncode != 0
+    assert done.stdout == "Node v18.1.0 is too old: install Node 20 or newer\n"
 
 
 def test_with_a_node_that_will_do_it_installs_azurite(place: Path) -> None:
     tool(place, "npm", "#!/bin/bash\nmkdir -p devstack/azurite/node_modules\n")
     (place / "bin" / "node").symlink_to(NODE)
-    said = make(place)
-    assert (said.returncode, said.stderr) == (0, "")
+    done = make(place)
+    assert (done.returncode, done.stderr) == (0, "")
     assert (place / READY).exists()

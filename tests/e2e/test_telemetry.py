@@ -37,25 +37,25 @@ class Collector:
     logs: list[Any] = field(default_factory=list)
 
     async def traces(self, request: web.Request) -> web.Response:
-        told = ExportTraceServiceRequest.FromString(await request.read())
-        self.spans += [s for r in told.resource_spans for c in r.scope_spans for s in c.spans]
+        export = ExportTraceServiceRequest.FromString(await request.read())
+        self.spans += [s for r in export.resource_spans for c in r.scope_spans for s in c.spans]
         return web.Response()
 
     async def numbers(self, request: web.Request) -> web.Response:
-        told = ExportMetricsServiceRequest.FromString(await request.read())
-        scopes = [c for r in told.resource_metrics for c in r.scope_metrics]
+        export = ExportMetricsServiceRequest.FromString(await request.read())
+        scopes = [c for r in export.resource_metrics for c in r.scope_metrics]
         self.metrics |= {metric.name for scope in scopes for metric in scope.metrics}
         return web.Response()
 
     async def lines(self, request: web.Request) -> web.Response:
-        told = ExportLogsServiceRequest.FromString(await request.read())
-        self.logs += [n for r in told.resource_logs for c in r.scope_logs for n in c.log_records]
+        export = ExportLogsServiceRequest.FromString(await request.read())
+        self.logs += [n for r in export.resource_logs for c in r.scope_logs for n in c.log_records]
         return web.Response()
 
     @property
     def about_the_payment(self) -> list[dict[str, Any]]:
-        told = [attributes(line) for line in self.logs]
-        return [one for one in told if one.get("sas.step") == "take-payment"]
+        records = [attributes(line) for line in self.logs]
+        return [record for record in records if record.get("sas.step") == "take-payment"]
 
     def of_trace(self, trace_id: str) -> list[Any]:
         return [span for span in self.spans if span.trace_id.hex() == trace_id]
@@ -79,8 +79,8 @@ async def collecting() -> AsyncIterator[Collector]:
         await runner.cleanup()
 
 
-def attributes(told: Any) -> dict[str, Any]:
-    return {a.key: a.value.string_value or a.value.int_value for a in told.attributes}
+def attributes(item: Any) -> dict[str, Any]:
+    return {a.key: a.value.string_value or a.value.int_value for a in item.attributes}
 
 
 async def test_one_order_is_one_trace_with_its_retries_from_client_to_notification(
@@ -109,8 +109,8 @@ async def test_one_order_is_one_trace_with_its_retries_from_client_to_notificati
         with recording() as here:
             await client.submit(NewOrder(order_id="T-1", order=northwind()))
         trace_id = trace_of(here.span("submit"))
-        told = [one async for one in client.follow(["T-1"], quiet_s=120)]
-        assert told[-1].type.startswith("sas.order.completed")
+        notifications = [notification async for notification in client.follow(["T-1"], quiet_s=120)]
+        assert notifications[-1].type.startswith("sas.order.completed")
 
         steps = {f"agent {name} do" for name in ("inventory", "payment", "shipping")}
         tries = {f"agent {name} attempt" for name in ("inventory", "payment", "shipping")}
@@ -127,13 +127,15 @@ async def test_one_order_is_one_trace_with_its_retries_from_client_to_notificati
         assert {span.name for span in spans} == expected
         paid = sorted(
             (attributes(span) for span in spans if span.name == "agent payment attempt"),
-            key=lambda one: one["sas.attempt"],
+            key=lambda attempt: attempt["sas.attempt"],
         )
-        assert [one["sas.outcome"] for one in paid] == ["transient", "done"]
-        assert {one["sas.order_id"] for one in map(attributes, spans) if "sas.order_id" in one} == {
-            "T-1"
-        }
-        known = {span.span_id for span in spans}
-        roots = [span for span in spans if span.parent_span_id not in known]
+        assert [attempt["sas.outcome"] for attempt in paid] == ["transient", "done"]
+        assert {
+            span_attributes["sas.order_id"]
+            for span_attributes in map(attributes, spans)
+            if "sas.order_id" in span_attributes
+        } == {"T-1"}
+        span_ids = {span.span_id for span in spans}
+        roots = [span for span in spans if span.parent_span_id not in span_ids]
         assert [span.name for span in roots] == ["submission"], "all hang below the first"
-        assert {one["sas.order_id"] for one in collector.about_the_payment} == {"T-1"}
+        assert {record["sas.order_id"] for record in collector.about_the_payment} == {"T-1"}

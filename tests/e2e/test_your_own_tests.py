@@ -55,8 +55,8 @@ def test_the_tests_of_the_pattern_pass_with_another_business_in_orders(project: 
     assert named.returncode == 0, named.stderr
     environment = {"TRIPS_URL": "http://127.0.0.1:7201"}
     words = [sys.executable, "-m", "pytest", "-q"]
-    found = [*words, "--collect-only", *(f"tests/{layer}" for layer in ONLY_IMPORTED)]
-    collected = run_for(300, found, project, environment)
+    listing = [*words, "--collect-only", *(f"tests/{layer}" for layer in ONLY_IMPORTED)]
+    collected = run_for(300, listing, project, environment)
     assert collected.returncode == 0, collected.stdout[-5000:]
     ignored = [f"--ignore-glob={name}" for name in NOT_RUN]
     tests = [f"tests/{layer}" for layer in RUN]
@@ -69,4 +69,4 @@ def test_the_tests_of_the_pattern_pass_with_another_business_in_orders(project: 
 def test_tests_of_the_pattern_import_no_business(layer: str) -> None:
     named = re.compile(r"(?m)^(?:from|import) (?:orders|samples|function_app)\b|orders\.\w+:\w+")
     tests = (PROJECT / "tests" / layer).glob("*.py")
-    assert [one.name for one in tests if named.search(one.read_text(encoding="utf-8"))] == []
+    assert [path.name for path in tests if named.search(path.read_text(encoding="utf-8"))] == []

@@ -45,8 +45,8 @@ def connection(project: Path, service: str) -> Iterator[str]:
     """The connection string that the page's ``devstack up`` prints, on free ports here."""
     named = run(command("tools.queues"), project)
     assert named.returncode == 0, named.stderr
-    with started(project, service) as said:
-        yield said["ServiceBus"]
+    with started(project, service) as values:
+        yield values["ServiceBus"]
 
 
 def test_every_step_of_the_page_leads_to_a_trip_booked_and_one_given_back(
@@ -59,8 +59,8 @@ def test_every_step_of_the_page_leads_to_a_trip_booked_and_one_given_back(
         "T-1": "sas.order.completed.v1",
         "T-2": "sas.order.undone.v1",
     }, followed.stdout + followed.stderr
-    told = told_by(followed)
-    completed = next(event for event in told if event["type"] == "sas.order.completed.v1")
+    events = told_by(followed)
+    completed = next(event for event in events if event["type"] == "sas.order.completed.v1")
     assert set(completed["data"]["results"]) == {"book-room", "book-flight", "confirm"}
     with urllib.request.urlopen(service, timeout=60) as answer:  # noqa: S310  our own server
         booked = json.load(answer)
@@ -69,8 +69,8 @@ def test_every_step_of_the_page_leads_to_a_trip_booked_and_one_given_back(
 
 def test_the_agents_of_the_page_hold_every_invariant(project: Path) -> None:
     simulate = [*command("sas sim"), "--seeds", "10", "--jobs", "1"]
-    told = run(simulate, project, TRIPS_URL="http://127.0.0.1:7201")
-    assert told.returncode == 0, told.stdout + told.stderr
+    simulated = run(simulate, project, TRIPS_URL="http://127.0.0.1:7201")
+    assert simulated.returncode == 0, simulated.stdout + simulated.stderr
 
 
 def test_what_the_page_deploys_asks_for_its_own_settings_and_none_of_the_sample_s(
@@ -79,11 +79,11 @@ def test_what_the_page_deploys_asks_for_its_own_settings_and_none_of_the_sample_
     assert run(command("tools.queues"), project).returncode == 0
     hook = [sys.executable, "-m", "tools.azd_hooks", "preprovision"]
     nothing = run(hook, project)
-    asked = re.findall(r"azd env set (\w+)", nothing.stderr)
-    assert (nothing.returncode, asked) == (1, ["TRIPS_URL"])
+    settings = re.findall(r"azd env set (\w+)", nothing.stderr)
+    assert (nothing.returncode, settings) == (1, ["TRIPS_URL"])
     assert "azd env set TRIPS_URL https://trips.example" in PAGE
-    given = run(hook, project, TRIPS_URL="https://trips.example")
-    assert given.returncode == 0, given.stderr
+    done = run(hook, project, TRIPS_URL="https://trips.example")
+    assert done.returncode == 0, done.stderr
     parameters = (project / "infra" / "main.parameters.json").read_text(encoding="utf-8")
     assert "SAS_PRINCIPAL_TRAVEL_DESK" in parameters
     for of_the_sample in ("{ORDERS_", "WEB_SHOP", "WHOLESALE"):

@@ -21,7 +21,7 @@ FRAGMENTS = re.findall(r"^```python\n((?:class|    ).*?)^```$", PAGE, re.DOTALL 
 
 def go_on(project: Path) -> None:
     """Write what sections 8 and 9 of the page say into the project."""
-    (approver,) = [one for one in FRAGMENTS if one.startswith("class ApproverAgent")]
+    (approver,) = [fragment for fragment in FRAGMENTS if fragment.startswith("class ApproverAgent")]
     (room,) = re.findall(r"`(Step\([^`]*alternatives=[^`]*\))`", PAGE)
     (limits,) = re.findall(r"`Business\(\.\.\., (limits=[^`]*)\)`", PAGE)
     put(
@@ -90,8 +90,8 @@ class Approvals(BaseHTTPRequestHandler):
     server: Approver
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.answers.append(Timer(1.0, self.server.answer, [asked["answer_to"]]))
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.answers.append(Timer(1.0, self.server.answer, [request["answer_to"]]))
         self.server.answers[-1].start()
         self.send_response(202)
         self.end_headers()
@@ -126,8 +126,8 @@ def test_what_the_page_goes_on_to_runs_a_callback_an_alternative_a_limit_and_the
         "SAS_CALLBACK_KEY": "OLTmUuRNp/I3DZ4mDicTZVCko6bQf1wMMy+LEiQIP9I=",
         "SAS_CALLBACK_URL": NOWHERE,
     }
-    with started(project, service, **settings) as said:
-        approver.callbacks = f"{said['http']}/api/callbacks"
+    with started(project, service, **settings) as values:
+        approver.callbacks = f"{values['http']}/api/callbacks"
         words = command("sas submit")
         followed = run([*words, "--json", "--urgent", "--patience", "240"], project)
         for answer in approver.answers:
@@ -136,7 +136,7 @@ def test_what_the_page_goes_on_to_runs_a_callback_an_alternative_a_limit_and_the
         "T-1": "sas.order.completed.v1",
         "T-2": "sas.order.undone.v1",
     }, followed.stderr
-    told = told_by(followed)
-    (completed,) = [event for event in told if event["type"] == "sas.order.completed.v1"]
+    events = told_by(followed)
+    (completed,) = [event for event in events if event["type"] == "sas.order.completed.v1"]
     assert completed["data"]["results"]["approve"] == {"number": "A-1"}
     assert approver.answered == [202]

@@ -78,18 +78,18 @@ def typed(
 
 def project_in(tmp_path: Path) -> Path:
     """This project in a directory of its own: other tests must not find the stack."""
-    made = tmp_path / "project"
-    made.mkdir()
+    project_copy = tmp_path / "project"
+    project_copy.mkdir()
     for entry in ROOT.iterdir():
         if entry.name not in {".devstack", "build"}:
-            (made / entry.name).symlink_to(entry)
-    return made
+            (project_copy / entry.name).symlink_to(entry)
+    return project_copy
 
 
 @contextmanager
-def made_up(project: Path, *more: str) -> Iterator[Typed]:
+def made_up(project: Path, *arguments: str) -> Iterator[Typed]:
     """`make up` at a terminal, on free ports, ready to take orders."""
-    with typed([*MAKE_UP, "UP=--ports free", *more], cwd=project) as up:
+    with typed([*MAKE_UP, "UP=--ports free", *arguments], cwd=project) as up:
         up.wait_for("Ctrl-C stops everything")
         up.wait_for("The desk is at ")
         up.wait_for('[beside-1] {"stock"')

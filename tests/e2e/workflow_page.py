@@ -122,16 +122,16 @@ def started(project: Path, service: str, **settings: str) -> Iterator[dict[str, 
     up = subprocess.Popen(words, cwd=project, env=env, stdout=subprocess.PIPE, text=True)
     try:
         assert up.stdout is not None
-        said: dict[str, str] = {}
+        values: dict[str, str] = {}
         for line in up.stdout:
             if host := re.match(r"\s+host +pid \d+ +(http://\S+)", line):
-                said["http"] = host[1]
+                values["http"] = host[1]
             if line.startswith("export "):
                 name, _, value = shlex.split(line)[1].partition("=")
-                said[name] = value
-            if len(said) == 3:
+                values[name] = value
+            if len(values) == 3:
                 break
-        yield said
+        yield values
     finally:
         up.send_signal(signal.SIGINT)
         up.communicate(timeout=300)

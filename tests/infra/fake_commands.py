@@ -30,11 +30,11 @@ class Commands:
         self.path = path
         self._log = path / "log"
         for name in {begins.split()[0] for begins in answers}:
-            made = path / name
-            made.write_text(
+            command = path / name
+            command.write_text(
                 SCRIPT.format(python=sys.executable, log=str(self._log), answers=dict(answers))
             )
-            made.chmod(0o755)
+            command.chmod(0o755)
 
     def called(self, begins: str = "") -> list[list[str]]:
         """Return the calls that begin so, in order."""

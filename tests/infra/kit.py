@@ -29,18 +29,18 @@ class Declared:
 
 def declared(path: Path, kind: str) -> list[Declared]:
     """Return the resources, or the modules, of a file of ``infra``."""
-    found = _DECLARED.findall((INFRA / path).read_text())
+    declarations = _DECLARED.findall((INFRA / path).read_text())
     return [
         Declared(kind=kind, symbol=symbol, target=target, text=text)
-        for word, symbol, target, text in found
+        for word, symbol, target, text in declarations
         if word == kind
     ]
 
 
 def parameters(path: Path) -> dict[str, bool]:
     """Return the parameters of a file of ``infra``, and whether each has a default."""
-    found = re.findall(r"^param (\w+) \w+( = )?", (INFRA / path).read_text(), re.MULTILINE)
-    return {name: bool(default) for name, default in found}
+    declarations = re.findall(r"^param (\w+) \w+( = )?", (INFRA / path).read_text(), re.MULTILINE)
+    return {name: bool(default) for name, default in declarations}
 
 
 def bicep_files() -> list[Path]:

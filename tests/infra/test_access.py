@@ -44,13 +44,13 @@ GRANTS = {
 
 def granted() -> dict[tuple[str, str], tuple[str, str]]:
     """Return every grant: the module calls that hand over a role."""
-    found = {}
+    grants = {}
     for path in bicep_files():
         for module in declared(path, "module"):
             role = re.search(r"roleId: roles\.(\w+)\.id", module.text)
             if role:
-                found[path.name, module.symbol] = (role[1], Path(module.target).name)
-    return found
+                grants[path.name, module.symbol] = (role[1], Path(module.target).name)
+    return grants
 
 
 def test_the_roles_are_on_the_allow_list() -> None:
@@ -141,5 +141,5 @@ def test_keys_and_old_protocols_are_off(file: str, text: str) -> None:
 
 
 def test_no_bicep_file_asks_for_a_key() -> None:
-    asked = re.compile(r"\blist[A-Z]\w*\(|AccountKey=|SharedAccessKey")
-    assert [path for path in INFRA.rglob("*.bicep") if asked.search(path.read_text())] == []
+    key_request = re.compile(r"\blist[A-Z]\w*\(|AccountKey=|SharedAccessKey")
+    assert [path for path in INFRA.rglob("*.bicep") if key_request.search(path.read_text())] == []

@@ -44,9 +44,9 @@ def in_azure() -> dict[str, str]:
     """Return the app's settings; what is only known in Azure is a stand-in."""
     fixed = re.findall(r"\{ name: '([^']+)', value: ([^}]+?) \}", APP)
     listed = json.loads((INFRA / "queues.json").read_text())["settings"]
-    made = {name: STAND_INS.get(value, value.strip("'")) for name, value in fixed}
-    made["SAS_CALLBACK_URL"] = "https://app.example/api/callbacks"
-    return made | {each["name"]: each["value"] for each in listed} | business()
+    settings = {name: STAND_INS.get(value, value.strip("'")) for name, value in fixed}
+    settings["SAS_CALLBACK_URL"] = "https://app.example/api/callbacks"
+    return settings | {each["name"]: each["value"] for each in listed} | business()
 
 
 def test_every_local_setting_is_given_in_azure_too() -> None:
@@ -96,7 +96,7 @@ def test_no_setting_is_given_twice() -> None:
 
 
 def test_every_setting_that_a_binding_names_is_given() -> None:
-    texts = [str(value) for one in bindings().values() for value in one.values()]
+    texts = [str(value) for binding in bindings().values() for value in binding.values()]
     named = {name for text in texts for name in re.findall(r"%([^%]+)%", text)}
     assert named
     assert named <= set(in_azure())
@@ -117,9 +117,9 @@ SECRETS = (INFRA / "modules" / "secrets.bicep").read_text()
 
 def reference(name: str) -> str:
     """Return the reference that secrets.bicep makes for a setting, in a vault of its own."""
-    made = re.search(r"value: '(@Microsoft.*)'\n", SECRETS)
-    assert made is not None
-    text = made[1].replace("${secretsUri}", "https://kv-1.vault.azure.net/")
+    template = re.search(r"value: '(@Microsoft.*)'\n", SECRETS)
+    assert template is not None
+    text = template[1].replace("${secretsUri}", "https://kv-1.vault.azure.net/")
     return text.replace("${toLower(replace(name, '_', '-'))}", name.lower().replace("_", "-"))
 
 

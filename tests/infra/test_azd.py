@@ -46,10 +46,10 @@ def test_all_that_is_pinned_is_looked_at_every_week() -> None:
     config = read_yaml(ROOT / ".github" / "dependabot.yml")
     assert config["version"] == 2
     looked_at = set()
-    for one in config["updates"]:
-        assert one["schedule"]["interval"] == "weekly"
-        places = one.get("directories") or [one["directory"]]
-        looked_at |= {(one["package-ecosystem"], place) for place in places}
+    for update in config["updates"]:
+        assert update["schedule"]["interval"] == "weekly"
+        places = update.get("directories") or [update["directory"]]
+        looked_at |= {(update["package-ecosystem"], place) for place in places}
     locks = list(ROOT.glob("*/*/package-lock.json"))
     locks += [*ROOT.glob("*/*/*/package-lock.json"), *ROOT.glob("*/*/*/*/package-lock.json")]
     npm = {
@@ -64,8 +64,8 @@ def test_every_action_is_pinned_to_a_commit_and_says_its_version() -> None:
     for path in WORKFLOWS:
         used = re.findall(r"uses: (?!\./)(.*)", path.read_text())
         assert used
-        for one in used:
-            assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", one), one
+        for action in used:
+            assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
 
 
 DOWNLOADS = {
@@ -81,11 +81,11 @@ DOWNLOADS = {
 
 def unpinned(text: str) -> list[str]:
     """Return what a workflow downloads in whatever version is newest."""
-    found = [
-        one
+    downloads = [
+        download
         for begins, pinned in DOWNLOADS.items()
-        for one in re.findall(begins, text)
-        if not re.fullmatch(pinned, one)
+        for download in re.findall(begins, text)
+        if not re.fullmatch(pinned, download)
     ]
     for job in yaml.safe_load(text)["jobs"].values():
         for step in job.get("steps", []):
@@ -94,8 +94,8 @@ def unpinned(text: str) -> list[str]:
             if version and not re.fullmatch(
                 r"\d+\.\d+\.\d+", str(step.get("with", {}).get(version))
             ):
-                found.append(action)
-    return found
+                downloads.append(action)
+    return downloads
 
 
 def test_every_tool_that_a_workflow_downloads_is_pinned() -> None:
@@ -106,9 +106,9 @@ def test_every_tool_that_a_workflow_downloads_is_pinned() -> None:
 def test_the_workflow_has_an_azd_that_azure_yaml_accepts() -> None:
     least = read_yaml(AZURE_YAML)["requiredVersions"]["azd"].removeprefix(">= ")
     deploy = (ROOT / ".github" / "workflows" / "deploy.yml").read_text()
-    given = re.search(r"version: (\d+\.\d+\.\d+)", deploy)
-    assert given is not None
-    numbers = [[int(part) for part in one.split(".")] for one in (least, given[1])]
+    setup = re.search(r"version: (\d+\.\d+\.\d+)", deploy)
+    assert setup is not None
+    numbers = [[int(part) for part in version.split(".")] for version in (least, setup[1])]
     assert numbers[0] <= numbers[1]
 
 
@@ -151,10 +151,10 @@ def test_the_devcontainer_starts_the_official_emulator_and_azurite() -> None:
 def test_the_devcontainer_makes_its_password_once_and_never_commits_it(tmp_path: Path) -> None:
     script = tmp_path / "password.sh"
     script.write_text((ROOT / ".devcontainer" / "emulator" / "password.sh").read_text())
-    made = []
+    passwords = []
     for _ in range(2):
         subprocess.run(["/bin/sh", script], check=True)
-        made.append((tmp_path / ".env").read_text())
-    assert made[0] == made[1]
-    assert re.fullmatch(r"MSSQL_SA_PASSWORD=Aa1-[0-9a-f]{32}\n", made[0])
+        passwords.append((tmp_path / ".env").read_text())
+    assert passwords[0] == passwords[1]
+    assert re.fullmatch(r"MSSQL_SA_PASSWORD=Aa1-[0-9a-f]{32}\n", passwords[0])
     assert ".env" in (ROOT / ".devcontainer" / "emulator" / ".gitignore").read_text().split()

@@ -15,7 +15,7 @@ import pytest
 
 from tests.infra.fake_commands import Commands
 from tests.infra.kit import ROOT
-from tools.azd_hooks import FORMS, asked, main
+from tools.azd_hooks import FORMS, main, parameter_variables
 
 GIVEN = {
     "AZURE_ENV_NAME": "shop",
@@ -135,8 +135,8 @@ def test_it_registers_the_provider_of_the_delegated_subnet_and_reports_it(tmp_pa
     done = hook({**GIVEN, "SAS_VNET_ENABLED": "true", "AZURE_SUBSCRIPTION_ID": "s-1"}, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Registering the resource provider Microsoft.App" in done.stderr
-    [made] = commands.called("az provider register --namespace Microsoft.App --wait")
-    assert made[-4:] == ["--subscription", "s-1", "--output", "tsv"]
+    [call] = commands.called("az provider register --namespace Microsoft.App --wait")
+    assert call[-4:] == ["--subscription", "s-1", "--output", "tsv"]
 
 
 @pytest.mark.parametrize("answers", [{}, {"az account show": None}])
@@ -172,15 +172,15 @@ def test_the_last_hook_says_which_secrets_the_app_waits_for() -> None:
         "SAS_SECRET_SETTINGS": "SAS_CALLBACK_KEY, TRIPS_API_KEY",
         "SAS_KEY_VAULT_NAME": "kv-1",
     }
-    said = hook(secret, name="postdeploy").stdout
+    output = hook(secret, name="postdeploy").stdout
     for name in ("sas-callback-key", "trips-api-key"):
-        assert f"az keyvault secret set --vault-name kv-1 --name {name}" in said
+        assert f"az keyvault secret set --vault-name kv-1 --name {name}" in output
     assert "az keyvault" not in hook({}, name="postdeploy").stdout
     assert "output SAS_KEY_VAULT_NAME " in (ROOT / "infra" / "main.bicep").read_text()
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "sentence"),
     [
         ("SAS_KEY_VAULT_URI", "https://kv-1.vault.azure.net/", "not even a slash"),
         ("SAS_KEY_VAULT_URI", "kv-1", "give https://NAME.vault.azure.net"),
@@ -206,12 +206,12 @@ def test_the_last_hook_says_which_secrets_the_app_waits_for() -> None:
 )
 @pytest.mark.parametrize("command", ["check", "preprovision"])
 def test_it_refuses_what_azure_would_refuse_and_says_what_to_give(
-    command: str, name: str, value: str, said: str
+    command: str, name: str, value: str, sentence: str
 ) -> None:
     done = hook({**GIVEN, name: value}, name=command)
     assert done.returncode == 1
     assert name in done.stderr
-    assert said in done.stderr
+    assert sentence in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -239,7 +239,9 @@ def test_it_takes_what_azure_takes(name: str, value: str) -> None:
 def test_every_variable_of_ours_has_a_form() -> None:
     parameters = json.loads((ROOT / "infra" / "main.parameters.json").read_text())["parameters"]
     business = parameters["businessSettings"]["value"]
-    ours = {name for name in asked() if name.startswith("SAS_") and name not in business}
+    ours = {
+        name for name in parameter_variables() if name.startswith("SAS_") and name not in business
+    }
     others = {name for name in ours if "PRINCIPAL_" in name and not name.endswith("_TYPE")}
     assert ours - others - {"SAS_OPERATOR_MAIL"} == set(FORMS)
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.infra.fake_commands import Commands
 from tests.infra.kit import INFRA, ROOT
-from tools.azd_hooks import asked
+from tools.azd_hooks import parameter_variables
 from tools.github_deploy import ISSUER, condition, settings, subject
 
 yaml: Any = importlib.import_module("yaml")
@@ -72,16 +72,16 @@ def subject_of_the_workflow(repository: str) -> str:
 
 
 def test_the_credential_is_for_the_subject_that_the_workflow_has(tmp_path: Path) -> None:
-    [made] = signed_in(tmp_path).called("az ad app federated-credential create")
-    said = json.loads(after(made, "--parameters"))
-    assert said["subject"] == subject_of_the_workflow("me/shop") == subject("me/shop")
-    assert said["issuer"] == ISSUER
-    assert said["audiences"] == ["api://AzureADTokenExchange"]
+    [call] = signed_in(tmp_path).called("az ad app federated-credential create")
+    credential = json.loads(after(call, "--parameters"))
+    assert credential["subject"] == subject_of_the_workflow("me/shop") == subject("me/shop")
+    assert credential["issuer"] == ISSUER
+    assert credential["audiences"] == ["api://AzureADTokenExchange"]
 
 
 def test_branches_and_pull_requests_are_no_longer_trusted(tmp_path: Path) -> None:
-    known = json.dumps([BRANCH, PULL, OURS])
-    commands = signed_in(tmp_path, az_ad_app_federated__credential_list=known)
+    credentials = json.dumps([BRANCH, PULL, OURS])
+    commands = signed_in(tmp_path, az_ad_app_federated__credential_list=credentials)
     deleted = commands.called("az ad app federated-credential delete")
     assert [after(call, "--federated-credential-id") for call in deleted] == ["f-1", "f-2"]
     assert commands.called("az ad app federated-credential create") == []
@@ -97,12 +97,12 @@ def test_the_identity_may_contribute_and_grant_our_roles_and_nothing_more(tmp_pa
     }
     assert {after(call, "--scope") for call in granted} == {"/subscriptions/s-1"}
     assert after(roles["f58310d9-a9f6-439a-9e8d-f62e7b41a168"], "--condition") == condition()
-    [taken] = commands.called("az role assignment delete")
-    assert after(taken, "--ids") == "a-1"
+    [deletion] = commands.called("az role assignment delete")
+    assert after(deletion, "--ids") == "a-1"
 
 
 def test_the_condition_names_the_roles_of_the_list_and_no_other() -> None:
-    listed = {one["id"] for one in json.loads((INFRA / "roles.json").read_text()).values()}
+    listed = {role["id"] for role in json.loads((INFRA / "roles.json").read_text()).values()}
     halves = condition().split(" AND ")
     assert len(halves) == 2
     for half in halves:
@@ -115,8 +115,8 @@ def test_the_condition_names_the_roles_of_the_list_and_no_other() -> None:
 def test_the_workflow_has_the_values_of_azd_and_no_older_ones(tmp_path: Path) -> None:
     stale = json.dumps([{"name": "SAS_SERVICE_BUS_SKU"}, {"name": "THEIR_OWN"}])
     commands = signed_in(tmp_path, gh_variable_list=stale)
-    given = {call[3]: after(call, "--body") for call in commands.called("gh variable set")}
-    assert given == {
+    variables = {call[3]: after(call, "--body") for call in commands.called("gh variable set")}
+    assert variables == {
         "AZURE_CLIENT_ID": "c-1",
         "AZURE_TENANT_ID": "t-1",
         **{name: text for name, text in VALUES.items() if name != "UNRELATED"},
@@ -127,7 +127,7 @@ def test_the_workflow_has_the_values_of_azd_and_no_older_ones(tmp_path: Path) ->
 def test_the_workflow_hands_over_every_variable_that_the_parameters_ask_for(
     tmp_path: Path,
 ) -> None:
-    variables = {name: f"value of {name}" for name in asked()} | {"PATH": "/theirs"}
+    variables = {name: f"value of {name}" for name in parameter_variables()} | {"PATH": "/theirs"}
     done = subprocess.run(
         [sys.executable, "-m", "tools.github_deploy", "settings"],
         cwd=ROOT,
@@ -137,7 +137,7 @@ def test_the_workflow_hands_over_every_variable_that_the_parameters_ask_for(
         check=True,
     )
     lines = dict(line.split("=", 1) for line in done.stdout.splitlines())
-    assert lines == {name: f"value of {name}" for name in asked()}
+    assert lines == {name: f"value of {name}" for name in parameter_variables()}
 
 
 def test_a_variable_cannot_define_another_one() -> None:
@@ -156,10 +156,10 @@ def test_before_a_preview_azd_has_an_environment_and_the_settings_are_checked() 
     """A preview runs no hook, so the check is a step of its own. It changes nothing."""
     runs = [step.get("run", "") for step in JOB["steps"]]
     uses = [step.get("uses", "").partition("@")[0] for step in JOB["steps"]]
-    made = next(place for place, run in enumerate(runs) if "azd env new" in run)
+    creation = next(place for place, run in enumerate(runs) if "azd env new" in run)
     checked = runs.index("python3 -m tools.azd_hooks check")
     settings_given = next(place for place, run in enumerate(runs) if "GITHUB_ENV" in run)
     assert uses.index("azure/login") < checked
-    assert settings_given < made < checked < runs.index("azd provision --preview --no-prompt")
-    assert all("if" not in JOB["steps"][place] for place in (made, checked))
-    assert 'azd env new "$AZURE_ENV_NAME"' in runs[made]
+    assert settings_given < creation < checked < runs.index("azd provision --preview --no-prompt")
+    assert all("if" not in JOB["steps"][place] for place in (creation, checked))
+    assert 'azd env new "$AZURE_ENV_NAME"' in runs[creation]

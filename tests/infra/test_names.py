@@ -40,11 +40,13 @@ INTERNAL = {
 
 def expand(text: str) -> str:
     """Return a binding's text with its %SETTINGS% filled in, as a host does."""
-    return re.sub(r"%([^%]+)%", lambda found: SETTINGS[found.group(1)], text)
+    return re.sub(r"%([^%]+)%", lambda match: SETTINGS[match.group(1)], text)
 
 
 def bound() -> set[str]:
-    names = {expand(one["queueName"]) for one in bindings().values() if "queueName" in one}
+    names = {
+        expand(binding["queueName"]) for binding in bindings().values() if "queueName" in binding
+    }
     return {name.removesuffix(DEAD_LETTER_SUBQUEUE) for name in names}
 
 
@@ -86,12 +88,12 @@ def test_the_queue_dead_letters_forwards_to_no_queue() -> None:
 
 
 def test_duplicate_detection_is_off_where_two_applications_may_send_the_same_id() -> None:
-    off = {name for name, one in EMULATED.items() if not one["RequiresDuplicateDetection"]}
+    off = {name for name, queue in EMULATED.items() if not queue["RequiresDuplicateDetection"]}
     assert off == {"orders", "orders-urgent", "callbacks", "callbacks-urgent", "dead-letters"}
 
 
 def test_only_requests_to_agents_expire_without_a_dead_letter() -> None:
-    dropped = {n for n, one in EMULATED.items() if not one["DeadLetteringOnMessageExpiration"]}
+    dropped = {n for n, queue in EMULATED.items() if not queue["DeadLetteringOnMessageExpiration"]}
     lanes = {
         Queues().agent(name, urgent=urgent) for name in orders.AGENTS for urgent in (False, True)
     }
@@ -99,7 +101,7 @@ def test_only_requests_to_agents_expire_without_a_dead_letter() -> None:
 
 
 def test_the_connection_of_the_bindings_is_a_setting() -> None:
-    named = {one["connection"] for one in bindings().values() if "connection" in one}
+    named = {binding["connection"] for binding in bindings().values() if "connection" in binding}
     assert named == {CONNECTION}
     assert CONNECTION in SETTINGS
 

@@ -77,10 +77,10 @@ def test_the_daily_cap_follows_from_the_expected_orders(
     orders_a_second: float, gigabytes: int
 ) -> None:
     """A fixed cap of 5 GB was used up at 1.9 orders a second."""
-    made = re.search(r"dailyQuotaGb == 0 \? (\d+) \+ ordersPerDay / (\d+) : dailyQuotaGb", MAIN)
-    assert made is not None
+    formula = re.search(r"dailyQuotaGb == 0 \? (\d+) \+ ordersPerDay / (\d+) : dailyQuotaGb", MAIN)
+    assert formula is not None
     a_day = round(orders_a_second * 86_400)
-    cap = int(made[1]) + a_day // int(made[2])
+    cap = int(formula[1]) + a_day // int(formula[2])
     assert cap == gigabytes
     assert cap * 1e9 > a_day * 2 * SPAN_BYTES_AN_ORDER_MAX
 

@@ -39,12 +39,12 @@ OF_THE_CODE = {
 
 
 def broken(path: list[Any], value: object) -> dict[str, Any]:
-    made = copy.deepcopy(LIST)
-    part = made
+    document = copy.deepcopy(LIST)
+    part = document
     for key in path[:-1]:
         part = part[key]
     part[path[-1]] = value
-    return made
+    return document
 
 
 def test_the_list_and_the_emulator_have_the_same_queues() -> None:
@@ -59,15 +59,17 @@ def test_the_list_and_the_code_have_the_same_queues() -> None:
 
 
 def test_the_list_and_local_settings_give_the_same_names() -> None:
-    given = {setting["name"]: setting["value"] for setting in LIST["settings"]}
-    assert given == {name: LOCAL[name] for name in QUEUE_SETTINGS.values()}
+    settings = {setting["name"]: setting["value"] for setting in LIST["settings"]}
+    assert settings == {name: LOCAL[name] for name in QUEUE_SETTINGS.values()}
 
 
 def test_every_triggering_queue_is_one_the_app_may_receive_from_and_no_other() -> None:
     def expand(text: str) -> str:
-        return re.sub(r"%([^%]+)%", lambda found: LOCAL[found[1]], text)
+        return re.sub(r"%([^%]+)%", lambda match: LOCAL[match[1]], text)
 
-    bound = {expand(one["queueName"]) for one in bindings().values() if "queueName" in one}
+    bound = {
+        expand(binding["queueName"]) for binding in bindings().values() if "queueName" in binding
+    }
     queues = {name.removesuffix(DEAD_LETTER_SUBQUEUE) for name in bound}
     assert set(LIST["access"]["appReceives"]) == queues
 
@@ -135,9 +137,9 @@ def test_queues_of_single_applications_are_read_replayed_and_watched(
 def test_an_application_with_queues_of_its_own_may_not_send_to_the_shared_one() -> None:
     text = (INFRA / "modules" / "application.bicep").read_text()
     assert "queueNames: bound ? ownOrders : sharedOrders" in text
-    own = re.search(r"var ownOrders = (.+)", text)
-    assert own is not None
-    assert set(re.findall(r"'[^']*'|ownQueueName\b(?!})", own[1])) == {
+    orders_queues = re.search(r"var ownOrders = (.+)", text)
+    assert orders_queues is not None
+    assert set(re.findall(r"'[^']*'|ownQueueName\b(?!})", orders_queues[1])) == {
         "ownQueueName",
         "'${ownQueueName}-urgent'",
     }
@@ -149,8 +151,8 @@ def test_agents_queues_detect_a_request_that_is_sent_again(
 ) -> None:
     agents = [queue for name, queue in queues.items() if name.startswith(CODE.agent_prefix)]
     for queue in agents:
-        said = {name[0].lower() + name[1:]: value for name, value in queue.items()}
-        assert said["requiresDuplicateDetection"] is True
+        properties = {name[0].lower() + name[1:]: value for name, value in queue.items()}
+        assert properties["requiresDuplicateDetection"] is True
 
 
 @pytest.mark.parametrize("name", sorted(AZURE))

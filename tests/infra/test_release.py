@@ -31,8 +31,8 @@ def test_nothing_is_published_but_what_the_tests_and_checks_passed() -> None:
     runs = " ".join(step.get("run", "") for step in JOBS["build"]["steps"])
     for step in ("make dist", "twine==", "check-wheel-contents==", "cyclonedx-py", "make docs"):
         assert step in runs
-    kept = [step["with"] for step in JOBS["build"]["steps"] if "upload" in step.get("uses", "")]
-    [packages] = [one for one in kept if one["name"] == "packages"]
+    uploads = [step["with"] for step in JOBS["build"]["steps"] if "upload" in step.get("uses", "")]
+    [packages] = [upload for upload in uploads if upload["name"] == "packages"]
     assert JOBS["publish"]["steps"][0]["with"]["name"] == packages["name"]
     assert packages["path"] == "build/dist/"
 

@@ -39,14 +39,14 @@ def schema(name: str) -> Any:
                 else fixed(value)
                 for key, value in part.items()
             }
-        return [fixed(one) for one in part] if isinstance(part, list) else part
+        return [fixed(item) for item in part] if isinstance(part, list) else part
 
     return fixed(json.loads((SCHEMAS / name).read_text(encoding="utf-8-sig")))
 
 
 def errors(path: str, content: Any) -> list[str]:
-    wanted = schema(CASES[path])
-    validator = jsonschema.validators.validator_for(wanted)(wanted)
+    schema_of_file = schema(CASES[path])
+    validator = jsonschema.validators.validator_for(schema_of_file)(schema_of_file)
     return [f"{list(error.path)}: {error.message}" for error in validator.iter_errors(content)]
 
 
@@ -60,12 +60,12 @@ def test_a_file_is_valid_against_its_published_schema(path: str) -> None:
 
 
 def test_the_schema_of_host_json_notices_a_wrong_value() -> None:
-    wrong = copy.deepcopy(read("host.json"))
-    wrong["version"] = 2
-    assert errors("host.json", wrong)
+    settings = copy.deepcopy(read("host.json"))
+    settings["version"] = 2
+    assert errors("host.json", settings)
 
 
 def test_the_schema_of_the_emulator_notices_a_wrong_value() -> None:
-    wrong = copy.deepcopy(read("infra/emulator/Config.json"))
-    wrong["UserConfig"]["Namespaces"][0]["Queues"][0]["Properties"]["MaxDeliveryCount"] = "five"
-    assert errors("infra/emulator/Config.json", wrong)
+    config = copy.deepcopy(read("infra/emulator/Config.json"))
+    config["UserConfig"]["Namespaces"][0]["Queues"][0]["Properties"]["MaxDeliveryCount"] = "five"
+    assert errors("infra/emulator/Config.json", config)

@@ -16,7 +16,7 @@ from sas.codec.external import Notification, NotificationData
 REPLIES = "responses-web-shop"
 
 
-def told(order_id: str, notice: str, **data: Any) -> ServiceBusMessage:
+def notification(order_id: str, notice: str, **data: Any) -> ServiceBusMessage:
     event = Notification(
         id=f"{order_id}/{notice}",
         source="/sas",

@@ -18,8 +18,8 @@ from tests.unit.actors_kit import QUEUES, Kit
 class Line:
     """The operator's bus: the actors in memory work on each command at once, if they run."""
 
-    def __init__(self, made: Kit) -> None:
-        self.made = made
+    def __init__(self, system: Kit) -> None:
+        self.system = system
         self.runs = True
         self.away = ""
         self.sent: list[Message] = []
@@ -30,14 +30,16 @@ class Line:
             raise BusUnavailableError(self.away)
         self.sent += messages
         for message in messages if self.runs else ():
-            await self.made.hand(message)
-        await self.made.drain()
+            await self.system.hand(message)
+        await self.system.drain()
 
     async def peek(self, queue: str, limit: int) -> list[Peeked]:
         if self.away:
             raise BusUnavailableError(self.away)
-        own = await self.made.bus.peek(queue, limit) if queue in self.made.bus.queues else []
-        return [*own, *self.lying.get(queue, ())][:limit]
+        messages = (
+            await self.system.bus.peek(queue, limit) if queue in self.system.bus.queues else []
+        )
+        return [*messages, *self.lying.get(queue, ())][:limit]
 
     async def check_sending(self, queue: str) -> None:
         pass
@@ -45,7 +47,7 @@ class Line:
     async def move(self, path: str, moves: Sequence[MessageMove]) -> AsyncGenerator[bool]:
         """Move messages that ``put`` put there. Another reader may have taken them."""
         for move in moves:
-            rest = [one for one in self.lying[path] if one.sequence not in move.sequences]
+            rest = [peeked for peeked in self.lying[path] if peeked.sequence not in move.sequences]
             if len(rest) == len(self.lying[path]):
                 continue
             if move.message is not None:
@@ -56,7 +58,7 @@ class Line:
     def put(self, path: str, body: bytes, message_id: str, **properties: str) -> None:
         """Put a message into a queue."""
         lying = self.lying.setdefault(path, [])
-        number, at = len(lying) + 1, self.made.clock.now()
+        number, at = len(lying) + 1, self.system.clock.now()
         lying.append(
             Peeked(
                 message_id=message_id,
@@ -118,13 +120,13 @@ def words(html: str) -> str:
 
 @asynccontextmanager
 async def desk_of(
-    made: Kit, *, logged_in: bool = True, codec: PayloadCodec | None = None
+    system: Kit, *, logged_in: bool = True, codec: PayloadCodec | None = None
 ) -> AsyncIterator[Browser]:
     """A desk over these actors, and a browser."""
-    line = Line(made)
-    workflows, now = made.business.workflows, made.clock.now
+    line = Line(system)
+    workflows, now = system.business.workflows, system.clock.now
     office = Office(
-        store=made.store,
+        store=system.store,
         bus=line,
         queues=QUEUES,
         by="ann",

@@ -47,9 +47,13 @@ def test_help_does_not_wait_for_the_azure_sdk() -> None:
 PRINTS = """
 import sys, sas.cli.main
 from sas.cli import output
-from sas.cli.arguments import Verb
+from sas.cli.arguments import Subcommand
 run = lambda arguments: output.say("Zoë \\u4f60") or 0
-sas.cli.main.VERBS = [Verb("list", "", "", lambda parser: None, run)]
+sas.cli.main.VERBS = [
+    Subcommand(
+        name="list", summary="", description="", add_arguments=lambda parser: None, run=run
+    )
+]
 sys.exit(sas.cli.main.main(["list"]))
 """
 
@@ -63,16 +67,16 @@ def printing(shell: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_output_that_cannot_be_written_is_one_sentence() -> None:
-    said = printing("> /dev/full")
-    assert said.returncode == 2
-    assert said.stderr == "sas: the output cannot be written: No space left on device\n"
+    done = printing("> /dev/full")
+    assert done.returncode == 2
+    assert done.stderr == "sas: the output cannot be written: No space left on device\n"
 
 
 def test_without_any_output_it_is_done_all_the_same() -> None:
-    said = printing(">&-")
-    assert (said.returncode, said.stderr) == (0, "")
+    done = printing(">&-")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_terminal_that_cannot_show_a_character_shows_its_number() -> None:
-    said = printing("", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
-    assert (said.returncode, said.stdout) == (0, "Zo\\xeb \\u4f60\n")
+    done = printing("", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert (done.returncode, done.stdout) == (0, "Zo\\xeb \\u4f60\n")

@@ -36,9 +36,9 @@ async def broker(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
     for queue in config["UserConfig"]["Namespaces"][0]["Queues"]:
         if queue["Name"] == SHOP:
             queue["Properties"].pop("ForwardDeadLetteredMessagesTo")
-    async with Broker(parse_config(json.dumps(config))) as made:
-        monkeypatch.setenv("ServiceBus", made.connection_string)
-        yield made
+    async with Broker(parse_config(json.dumps(config))) as running:
+        monkeypatch.setenv("ServiceBus", running.connection_string)
+        yield running
 
 
 async def sas(*arguments: str) -> int:
@@ -82,10 +82,10 @@ async def test_every_queue_of_the_system_is_listed_with_what_lies_in_it(
     await send(broker, "operator-alerts", ServiceBusMessage("alert"))
     assert await sas("--queue", SHOP, "--json") == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    found = {one.pop("Queue"): one for one in records}
-    assert found[SHOP]["DeadLettered"] == 2
-    assert found["operator-alerts"]["Waiting"] == 1
-    assert found["orders"] == {
+    queues = {record.pop("Queue"): record for record in records}
+    assert queues[SHOP]["DeadLettered"] == 2
+    assert queues["operator-alerts"]["Waiting"] == 1
+    assert queues["orders"] == {
         "Waiting": 0,
         "Scheduled": 0,
         "DeadLettered": 0,
@@ -150,9 +150,9 @@ async def test_of_two_operators_at_once_each_message_is_sent_by_one(
     codes = await asyncio.gather(sas(*redrive), sas(*redrive))
     assert sorted(await bodies(broker, SHOP)) == [str(number) for number in range(8)]
     assert await bodies(broker, SHOP + DEAD) == []
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     assert set(codes) <= {0, 1}
-    assert "sas: the others were gone, or another reader has them" in said.err or 0 in codes
+    assert "sas: the others were gone, or another reader has them" in output.err or 0 in codes
 
 
 async def test_a_rejected_order_goes_back_to_orders_as_it_was(broker: Broker) -> None:
@@ -176,10 +176,10 @@ async def test_a_target_that_does_not_exist_keeps_everything_where_it_lies(
 ) -> None:
     await give_up(broker, SHOP, 2)
     assert await sas("redrive", SHOP, "--dead-letter", "--all", "--to", "nowhere") == 3
-    said = capsys.readouterr()
-    assert "queue nowhere: " in said.err
-    assert "There is no such queue" in said.err
-    assert "were sent" not in said.err
+    output = capsys.readouterr()
+    assert "queue nowhere: " in output.err
+    assert "There is no such queue" in output.err
+    assert "were sent" not in output.err
     assert await bodies(broker, SHOP + DEAD) == ["0", "1"]
 
 

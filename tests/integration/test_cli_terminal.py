@@ -105,12 +105,12 @@ async def list_(at: At) -> None:
     else:
         assert at.screen.last[0].split() == ["Since", "Order", "Workflow", "State", "Why"]
         row = "A                     order/2             Error"
-        said = " ".join(line.strip() for line in ERROR)
+        text = " ".join(line.strip() for line in ERROR)
         if at.screen.columns == USUAL:
             assert at.screen.last[1].endswith(row)
-            assert at.screen.last[2] == f"    {said}"
+            assert at.screen.last[2] == f"    {text}"
         else:
-            assert at.screen.last[1].endswith(f"{row}  {said}")
+            assert at.screen.last[1].endswith(f"{row}  {text}")
     assert at.screen.last[-1] == "2 orders in Error: 2 step-0/out-of-stock"
     at.fits()
 
@@ -195,9 +195,9 @@ async def queues(at: At) -> None:
         else:
             assert shown[0].split() == ["Queue", "Waiting", "Scheduled", "DeadLettered", "Oldest"]
             assert [REPLIES, "0", "0", "11"] in [line.split()[:4] for line in shown]
-        said = " ".join(line.strip() for line in shown)
-        assert said.count("There is no such queue") == 1
-        assert f"queue {missing}: " in said
+        text = " ".join(line.strip() for line in shown)
+        assert text.count("There is no such queue") == 1
+        assert f"queue {missing}: " in text
         assert await at.sas("queues", "peek", REPLIES, "--dead-letter", "--limit", "1") == 0
         assert "nobody-read-it" in at.screen.last[-3] + at.screen.last[-2]
         at.fits()
@@ -220,8 +220,8 @@ async def export(at: At) -> None:
 
 async def workflows(at: At) -> None:
     assert await at.sas("workflows", "check", "--app", "orders.workflows:workflows") == 0
-    for one in sample():
-        text = f"{one.name} version {one.version}: no order in flight; not used yet"
+    for workflow in sample():
+        text = f"{workflow.name} version {workflow.version}: no order in flight; not used yet"
         assert text in at.screen.last
 
 
@@ -241,7 +241,9 @@ def asked(verb: str, *arguments: str, outlook: str, done: str) -> Callable[[At],
         await at.screen.answer(f"{verb} order B? [y/N] ", "y\n")
         assert await running == 0
         assert at.screen.last[-1] == done
-        assert [(one.verb.value, one.order_id) for one in at.scheduler.commands] == [(verb, "B")]
+        assert [(command.verb.value, command.order_id) for command in at.scheduler.commands] == [
+            (verb, "B")
+        ]
 
     return run
 
@@ -254,13 +256,13 @@ async def acknowledge(at: At) -> None:
 
 
 async def sim(at: At) -> None:
-    asked = ("sim", "--app", "orders.workflows:workflows")
-    assert await at.sas(*asked, "--seeds", "4", "--first", "9", "--jobs", "1") == 0
-    said = " ".join(line.strip() for line in at.screen.last)
-    assert said.endswith("orders: every invariant held")
+    words = ("sim", "--app", "orders.workflows:workflows")
+    assert await at.sas(*words, "--seeds", "4", "--first", "9", "--jobs", "1") == 0
+    text = " ".join(line.strip() for line in at.screen.last)
+    assert text.endswith("orders: every invariant held")
     assert "of 4 seeds, " in at.screen.raw  # the live line
     at.fits()
-    assert await at.sas(*asked, "--seed", "9") == 0
+    assert await at.sas(*words, "--seed", "9") == 0
     assert "is asked to do" in " ".join(line.strip() for line in at.screen.lines)
     at.fits()
 
@@ -276,13 +278,13 @@ def peeked(message: AlertMessage | RejectedMessage, **members: Any) -> Peeked:
 async def why(at: At) -> None:
     await failed(at.store, "A")
     assert await at.sas("why", "A") == 0
-    said = " ".join(line.strip() for line in at.screen.last)
-    assert said.startswith("A is Error. It stopped at step-0: none left of article 11.")
-    assert "waits for You." in " ".join(said.split())
+    text = " ".join(line.strip() for line in at.screen.last)
+    assert text.startswith("A is Error. It stopped at step-0: none left of article 11.")
+    assert "waits for You." in " ".join(text.split())
     await at.store.commit(cases.submitted("B"))
     assert await at.sas("why", "B") == 0
-    said = " ".join(" ".join(line.strip() for line in at.screen.last).split())
-    assert "in no queue: a scheduler is handling it, or it was lost" in said
+    text = " ".join(" ".join(line.strip() for line in at.screen.last).split())
+    assert "in no queue: a scheduler is handling it, or it was lost" in text
     at.fits()
 
 
@@ -291,9 +293,9 @@ async def alerts(at: At) -> None:
     alert = AlertMessage(kind="step-failed", at="x", text=text, id="A/4/0", order_id="A")
     at.scheduler.lying["operator-alerts"] = [peeked(alert)]
     assert await at.sas("alerts") == 0
-    said = " ".join(line.strip() for line in at.screen.last)
-    assert " ".join(said.split()).startswith("1 h ago step-failed A step ship failed:")
-    assert said.endswith("1 alert")
+    shown = " ".join(line.strip() for line in at.screen.last)
+    assert " ".join(shown.split()).startswith("1 h ago step-failed A step ship failed:")
+    assert shown.endswith("1 alert")
     at.fits()
 
 
@@ -309,9 +311,9 @@ async def rejected(at: At) -> None:
     (part,) = external.rejected_parts(rejection, at=datetime.now(UTC), id_base="rejected/1")
     at.scheduler.lying["orders-rejected"] = [peeked(part)]
     assert await at.sas("rejected") == 0
-    said = " ".join(line.strip() for line in at.screen.last)
-    for one in ("1 h ago", "A", "unknown-workflow", "orders", "rejected/1/1", "none of it"):
-        assert one in said
+    text = " ".join(line.strip() for line in at.screen.last)
+    for cell in ("1 h ago", "A", "unknown-workflow", "orders", "rejected/1/1", "none of it"):
+        assert cell in text
     assert await at.sas("rejected", "resend", "A", "--dry-run") == 0
     assert "orders-rejected -> orders" in " ".join(line.strip() for line in at.screen.last)
     at.fits()
@@ -321,18 +323,18 @@ async def dlq(at: At) -> None:
     await failed(at.store, "A")
     body = b'{"order_id":"A","workflow":"order","reply_queue":"responses-shop","order":{}}'
     since = datetime.now(UTC) - timedelta(minutes=5)
-    one = Peeked(
+    letter = Peeked(
         message_id="m-A",
         body=body,
         enqueued_at=since,
         properties={"DeadLetterReason": "TTLExpired"},
         sequence=1,
     )
-    at.scheduler.lying["orders/$DeadLetterQueue"] = [one]
+    at.scheduler.lying["orders/$DeadLetterQueue"] = [letter]
     assert await at.sas("dlq") == 0
-    said = " ".join(line.strip() for line in at.screen.last)
+    text = " ".join(line.strip() for line in at.screen.last)
     for part in ("5 min ago", "already done", "TTLExpired; the order was submitted and is Error"):
-        assert part in said
+        assert part in text
     assert at.screen.last[-1] == "1 dead letter: 1 already done"
     at.fits()
 
@@ -341,26 +343,26 @@ async def watch(at: At) -> None:
     await failed(at.store, "A")
     assert await at.sas("watch", "--count", "2", "--every", "0.1") == 0
     assert at.screen.raw.count("\x1b[H") == 2  # drawn twice, in its place
-    said = " ".join(at.screen.lines)
-    assert "1 in Error" in said
-    assert "step-0" in said
+    text = " ".join(at.screen.lines)
+    assert "1 in Error" in text
+    assert "step-0" in text
     at.fits()
 
 
 async def doctor(at: At) -> None:
     assert await at.sas("doctor") == 0
-    said = " ".join(" ".join(line.strip() for line in at.screen.last).split())
-    assert "ok reading the table it answers; 0 orders in Error" in said
+    text = " ".join(" ".join(line.strip() for line in at.screen.last).split())
+    assert "ok reading the table it answers; 0 orders in Error" in text
     assert " 0 wrong, " in at.screen.last[-1]
     assert "\x1b[32mok" in at.screen.raw or at.narrow
     at.fits()
 
 
 async def desk(at: At) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        assert await at.sas("desk", "--port", str(taken.getsockname()[1])) == 2
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        assert await at.sas("desk", "--port", str(listener.getsockname()[1])) == 2
     assert "give --port 0 for a free one" in " ".join(at.screen.last)
     running = asyncio.ensure_future(at.sas("desk", "--port", "0"))
     await at.screen.answer("Ctrl-C or Ctrl-D stops the desk.", "\n")
@@ -422,8 +424,8 @@ CASES: dict[str, Callable[[At], Awaitable[None]]] = {
 def verbs() -> set[str]:
     """Return the verbs that the parser knows."""
     actions = build_parser()._actions
-    (found,) = (one for one in actions if isinstance(one, argparse._SubParsersAction))
-    return set(found.choices)
+    (subparsers,) = (action for action in actions if isinstance(action, argparse._SubParsersAction))
+    return set(subparsers.choices)
 
 
 def test_every_verb_has_a_case_at_a_terminal() -> None:

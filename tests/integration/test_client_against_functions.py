@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[2]
 NORTHWIND = ROOT / "samples" / "northwind-orders.jsonl"
 
 
-async def submit(made: Rig, stdin: str) -> tuple[int | None, list[str], str]:
+async def submit(system: Rig, stdin: str) -> tuple[int | None, list[str], str]:
     env = dict(os.environ) | {
-        "ServiceBus": made.broker.connection_string,
+        "ServiceBus": system.broker.connection_string,
         "SAS_REPLY_QUEUE": SHOP,
     }
     process = await asyncio.create_subprocess_exec(
@@ -37,9 +37,9 @@ async def test_orders_are_followed_through_the_real_functions_and_keep_to_the_co
     with NORTHWIND.open("r", encoding="utf-8") as lines:
         good = list(islice(lines, 10))
     bad = json.dumps({"order_id": "NW-none", "lines": []}) + "\n"
-    async with rig() as made, made.host():
-        code, out, err = await submit(made, "".join(good) + bad + good[0])
-        again, out_again, _ = await submit(made, "".join(good))
+    async with rig() as system, system.host():
+        code, out, err = await submit(system, "".join(good) + bad + good[0])
+        again, out_again, _ = await submit(system, "".join(good))
     events = [json.loads(line) for line in out[:-1]]
     assert code == 1, err
     assert json.loads(out[-1])["summary"] == {

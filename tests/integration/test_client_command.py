@@ -23,15 +23,15 @@ from devstack.servicebus.wire.links import QueueSenderLink
 from sas.adapters.endpoints import Endpoint
 from sas.cli import submission
 from sas.cli.arguments import Connection
-from sas.cli.reading import Item
-from sas.cli.submission import Plan, submit_and_follow
+from sas.cli.reading import InputItem
+from sas.cli.submission import SubmitOptions, submit_and_follow
 from sas.client import NewOrder, OrdersClient, links
 from sas.codec.orders import ORDER_BYTES_MAX
 from sas.domain.queues import Queues
-from sas.operate.errors import UnavailableError
+from sas.operate.errors import ServiceUnavailableError
 from tests.forked import sas_said
 from tests.functions_rig import until
-from tests.integration.client_cases import REPLIES, told
+from tests.integration.client_cases import REPLIES, notification
 
 ROOT = Path(__file__).parents[2]
 NORTHWIND = ROOT / "samples" / "northwind-orders.jsonl"
@@ -71,7 +71,7 @@ async def system(broker: Broker) -> AsyncIterator[None]:
 async def answer(sender: ServiceBusSender, message: ServiceBusReceivedMessage) -> None:
     order_id = json.loads(b"".join(message.body))["order_id"]
     answers = ANSWERS.get(order_id[0], [("received", {}), ("completed", {"state": "Processed"})])
-    await sender.send_messages([told(order_id, notice, **data) for notice, data in answers])
+    await sender.send_messages([notification(order_id, notice, **data) for notice, data in answers])
 
 
 def environ(broker: Broker) -> dict[str, str]:
@@ -113,8 +113,8 @@ async def broker() -> AsyncIterator[Broker]:
 
 async def run(broker: Broker, *arguments: str, stdin: str = "") -> tuple[int, list[str], str]:
     words = ["submit", *arguments]
-    said = await asyncio.to_thread(sas_said, words, environ(broker), stdin=stdin)
-    return said.code, said.out.splitlines(), said.err
+    output = await asyncio.to_thread(sas_said, words, environ(broker), stdin=stdin)
+    return output.code, output.out.splitlines(), output.err
 
 
 def lines(*order_ids: str) -> str:
@@ -262,18 +262,18 @@ async def test_a_bus_that_does_not_answer_is_reported_soon_and_once(
         queues=Queues(),
         order_bytes_max=ORDER_BYTES_MAX,
     )
-    orders = iter([Item(1, NewOrder(order_id="A", order={}))])
+    orders = iter([InputItem(1, NewOrder(order_id="A", order={}))])
     await broker.stop_listening()
-    with pytest.raises(UnavailableError, match=r"the broker\) is up\..* Nothing was sent\."):
+    with pytest.raises(ServiceUnavailableError, match=r"the broker\) is up\..* Nothing was sent\."):
         await submit_and_follow(
-            Plan(
+            SubmitOptions(
                 connection=where, items=orders, follow=True, json=False, quiet_s=300.0, urgent=False
             )
         )
-    said = capsys.readouterr().err
-    assert said.startswith("sas: Service Bus has not answered for 0.5 s: ")
-    assert said.endswith("Trying again, for up to 3 s in all.\n")
-    assert said.count("\n") == 1
+    stderr = capsys.readouterr().err
+    assert stderr.startswith("sas: Service Bus has not answered for 0.5 s: ")
+    assert stderr.endswith("Trying again, for up to 3 s in all.\n")
+    assert stderr.count("\n") == 1
 
 
 async def test_an_orders_queue_that_does_not_exist_ends_with_3() -> None:

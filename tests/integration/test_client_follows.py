@@ -19,7 +19,7 @@ from devstack.servicebus import Broker
 from devstack.servicebus.core.properties import QueueProperties
 from sas.client import FollowError, OrdersClient, is_end
 from sas.client.receiving import RECEIVE_MAX
-from tests.integration.client_cases import REPLIES, empty, put, told
+from tests.integration.client_cases import REPLIES, empty, notification, put
 from tests.ports import free_port
 
 FEW = {REPLIES: QueueProperties(max_delivery_count=3)}
@@ -48,12 +48,12 @@ class Shop:
 
     async def delivery_counts(self) -> list[int | None]:
         """Receive and complete everything; return how often each message was delivered before."""
-        found: list[int | None] = []
+        counts: list[int | None] = []
         while count := self.broker.counts(REPLIES).active:  # no credit may stay on the link
             for message in await self.receiver.receive_messages(count, max_wait_time=1):
-                found.append(message.delivery_count)
+                counts.append(message.delivery_count)
                 await self.receiver.complete_message(message)
-        return found
+        return counts
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -80,7 +80,7 @@ async def test_twenty_follows_with_a_break_lose_no_notification_and_use_up_no_de
     shop: Shop,
 ) -> None:
     async with shop.client() as client:
-        await shop.put(*(told(f"A-{n}", "completed") for n in range(5)))
+        await shop.put(*(notification(f"A-{n}", "completed") for n in range(5)))
         for _ in range(20):
             async for event in client.follow(["A-4"]):
                 assert event.data.order_id == "A-4"
@@ -93,16 +93,16 @@ async def test_twenty_follows_with_a_break_lose_no_notification_and_use_up_no_de
 
 async def test_a_follow_leaves_the_ends_of_other_orders_to_the_next_follow(shop: Shop) -> None:
     async with shop.client() as client, asyncio.timeout(120):
-        await shop.put(*(told(f"A-{n}", "completed") for n in range(3)))
+        await shop.put(*(notification(f"A-{n}", "completed") for n in range(3)))
         for order_id in ("A-2", "A-0", "A-1"):
-            seen = [event.data.order_id async for event in client.follow([order_id])]
-            assert seen == [order_id]
+            order_ids = [event.data.order_id async for event in client.follow([order_id])]
+            assert order_ids == [order_id]
         await client.close()
         assert shop.broker.counts(REPLIES).total == 0
 
 
 async def test_four_clients_that_follow_and_break_use_up_no_delivery(shop: Shop) -> None:
-    await shop.put(*(told(f"A-{n}", "completed") for n in range(5)))
+    await shop.put(*(notification(f"A-{n}", "completed") for n in range(5)))
     for _ in range(4):
         async with shop.client() as client:
             async for _event in client.follow(["A-4"]):
@@ -116,13 +116,15 @@ async def test_follows_side_by_side_each_get_their_own_orders_and_share_a_common
 ) -> None:
     async with shop.client() as client, asyncio.timeout(120):
 
-        async def seen(*order_ids: str) -> list[str]:
+        async def event_ids(*order_ids: str) -> list[str]:
             return [event.id async for event in client.follow(order_ids)]
 
-        follows = asyncio.gather(seen("A-1", "B-1"), seen("A-2", "B-1"), client.wait("A-3"))
+        follows = asyncio.gather(
+            event_ids("A-1", "B-1"), event_ids("A-2", "B-1"), client.wait("A-3")
+        )
         await shop.put(
-            told("A-3", "received"),
-            *(told(order_id, "completed") for order_id in ("A-2", "A-1", "B-1", "A-3")),
+            notification("A-3", "received"),
+            *(notification(order_id, "completed") for order_id in ("A-2", "A-1", "B-1", "A-3")),
         )
         first, second, third = await follows
         assert (set(first), set(second)) == (
@@ -135,21 +137,21 @@ async def test_follows_side_by_side_each_get_their_own_orders_and_share_a_common
 
 async def test_a_follow_that_is_cancelled_leaves_its_notifications_to_the_next(shop: Shop) -> None:
     async with shop.client() as client, asyncio.timeout(120):
-        got = asyncio.Event()
+        arrival = asyncio.Event()
 
         async def follow() -> None:
             async with aclosing(client.follow(["A-1"])) as events:
                 async for _ in events:
-                    got.set()
+                    arrival.set()
                     await asyncio.sleep(3600)
 
         following = asyncio.create_task(follow())
         waiting = asyncio.create_task(client.wait("A-2"))
-        await shop.put(told("A-1", "received"), told("A-1", "completed"))
-        await got.wait()
+        await shop.put(notification("A-1", "received"), notification("A-1", "completed"))
+        await arrival.wait()
         following.cancel()
-        seen = [event.type.split(".")[2] async for event in client.follow(["A-1"])]
-        assert seen == ["received", "completed"]
+        kinds = [event.type.split(".")[2] async for event in client.follow(["A-1"])]
+        assert kinds == ["received", "completed"]
         waiting.cancel()
         await asyncio.gather(following, waiting, return_exceptions=True)
         await empty(shop.broker)
@@ -159,7 +161,7 @@ async def test_closing_the_client_ends_every_follow_with_a_sentence_and_gives_al
     shop: Shop,
 ) -> None:
     async with shop.client() as client:
-        await shop.put(told("A-1", "received"), told("B-1", "completed"))
+        await shop.put(notification("A-1", "received"), notification("B-1", "completed"))
         events = client.follow(["A-1"])
         await anext(events)
         waiting = asyncio.create_task(client.wait("A-2"))
@@ -177,48 +179,48 @@ async def test_two_processes_on_one_queue_each_get_the_ends_of_their_own_orders(
 ) -> None:
     monkeypatch.setattr("sas.client.inbox.FOREIGN_WAIT_S", 0.5)
     count = 40
-    async with shop.client() as one, shop.client() as two, asyncio.timeout(120):
+    async with shop.client() as first, shop.client() as second, asyncio.timeout(120):
 
         async def ends(client: OrdersClient, prefix: str) -> set[str]:
             ids = [f"{prefix}-{n}" for n in range(count)]
             return {event.data.order_id async for event in client.follow(ids)}
 
-        both = asyncio.gather(ends(one, "A"), ends(two, "B"))
+        endings = asyncio.gather(ends(first, "A"), ends(second, "B"))
         ids = [f"{prefix}-{n}" for n in range(count) for prefix in "BA"]
-        await shop.put(*(told(order_id, "completed") for order_id in ids))
-        assert [len(found) for found in await both] == [count, count]
+        await shop.put(*(notification(order_id, "completed") for order_id in ids))
+        assert [len(order_ids) for order_ids in await endings] == [count, count]
         await empty(shop.broker)
         assert shop.broker.counts(REPLIES).dead_letter == 0
 
 
 async def test_a_client_that_waits_does_so_without_a_busy_loop(shop: Shop) -> None:
     async with shop.client() as client:
-        asked: list[float] = []
+        times: list[float] = []
 
         def enough() -> bool:
-            asked.append(time.monotonic())
-            return len(asked) > 10
+            times.append(time.monotonic())
+            return len(times) > 10
 
         assert [event async for event in client.events(until=enough)] == []
-    assert asked[-1] - asked[0] > 1
+    assert times[-1] - times[0] > 1
 
 
 async def test_in_a_burst_every_notification_is_delivered_once_and_handed_out_in_order(
     shop: Shop,
 ) -> None:
-    own = shop.broker.links()
+    links_before = shop.broker.links()
     async with shop.client() as client, aclosing(client.events()) as events:
         ids = [f"A-{n}" for n in range(300)]
-        await shop.put(*(told(order_id, "completed") for order_id in ids))
+        await shop.put(*(notification(order_id, "completed") for order_id in ids))
         assert [(await anext(events)).data.order_id for _ in ids] == ids
-        [link] = [one for one in shop.broker.links() if one.queue and one not in own]
+        [link] = [link for link in shop.broker.links() if link.queue and link not in links_before]
         assert link.delivery_count == 300
 
 
 async def test_a_slow_follower_has_a_bounded_number_of_notifications_locked(shop: Shop) -> None:
     queue = shop.broker.namespace.queue(REPLIES)
     ids = [f"A-{n}" for n in range(300)]
-    await shop.put(*(told(order_id, "completed") for order_id in ids))
+    await shop.put(*(notification(order_id, "completed") for order_id in ids))
     async with shop.client() as client, aclosing(client.events()) as events:
         first = (await anext(events)).data.order_id
         await asyncio.sleep(1.5)
@@ -229,16 +231,16 @@ async def test_a_slow_follower_has_a_bounded_number_of_notifications_locked(shop
 async def test_a_slow_reader_keeps_its_locks_however_long_it_takes(shop: Shop) -> None:
     queue = shop.broker.update_queue(REPLIES, lock_duration_s=8)
     async with shop.client() as client:
-        await shop.put(told("A-1", "received"), told("A-1", "completed"))
-        seen: list[str] = []
+        await shop.put(notification("A-1", "received"), notification("A-1", "completed"))
+        kinds: list[str] = []
         async for event in client.follow(["A-1"]):
-            seen.append(event.type.split(".")[2])
-            if len(seen) == 1:
+            kinds.append(event.type.split(".")[2])
+            if len(kinds) == 1:
                 while len(locked := set(queue.locked)) < 2:  # noqa: ASYNC110  no event tells it
                     await asyncio.sleep(0.02)
                 await asyncio.sleep(10)
                 assert set(queue.locked) == locked
-        assert seen == ["received", "completed"]
+        assert kinds == ["received", "completed"]
         await empty(shop.broker)
     shop.broker.update_queue(REPLIES, lock_duration_s=60)
 
@@ -250,17 +252,17 @@ async def test_a_follow_survives_a_broker_that_is_stopped_and_restarted(tmp_path
             OrdersClient(first.connection_string, reply_queue=REPLIES) as client,
             asyncio.timeout(100),
         ):
-            await put(first, told("B-1", "completed"), told("A-1", "received"))
+            await put(first, notification("B-1", "completed"), notification("A-1", "received"))
             events = client.follow(["A-1"])
             assert (await anext(events)).type.endswith("received.v1")
             await first.stop()
             ended = asyncio.ensure_future(anext(events))
             await asyncio.sleep(1)
             async with Broker(FEW, data=tmp_path, port=first.port) as again:
-                await put(again, told("A-1", "completed"))
-                seen = await ended
-                while not is_end(seen):
-                    seen = await anext(events)
+                await put(again, notification("A-1", "completed"))
+                event = await ended
+                while not is_end(event):
+                    event = await anext(events)
                 assert (await client.wait("B-1")).data.order_id == "B-1"
                 await events.aclose()
                 await client.close()
@@ -277,16 +279,18 @@ async def test_a_follow_survives_a_broker_that_is_stopped_and_restarted(tmp_path
     ],
 )
 async def test_a_follow_survives_a_link_that_the_service_detaches(shop: Shop, why: str) -> None:
-    own = shop.broker.links()
+    links_before = shop.broker.links()
     async with shop.client() as client, asyncio.timeout(120):
-        await shop.put(told("B-1", "completed"), told("A-1", "received"))
+        await shop.put(notification("B-1", "completed"), notification("A-1", "received"))
         async with aclosing(client.follow(["A-1"])) as events:
             assert (await anext(events)).type.endswith("received.v1")
-            for link in [one for one in shop.broker.links() if one.queue and one not in own]:
+            for link in [
+                link for link in shop.broker.links() if link.queue and link not in links_before
+            ]:
                 link.detach("amqp:link:detach-forced", why)
-            await shop.put(told("A-1", "completed"))
-            seen = [event.type.split(".")[2] async for event in events]
-        assert seen[-1] == "completed"
+            await shop.put(notification("A-1", "completed"))
+            kinds = [event.type.split(".")[2] async for event in events]
+        assert kinds[-1] == "completed"
         assert (await client.wait("B-1")).data.order_id == "B-1"
         await empty(shop.broker)
         assert shop.broker.counts(REPLIES).dead_letter == 0
@@ -297,9 +301,9 @@ async def test_the_error_says_that_the_queue_is_full_of_notifications_without_a_
 ) -> None:
     monkeypatch.setattr("sas.client.receiving.UNFOLLOWED_MAX", 3)
     async with shop.client() as client, asyncio.timeout(120):
-        await shop.put(*(told(f"B-{n}", "completed") for n in range(3)))
+        await shop.put(*(notification(f"B-{n}", "completed") for n in range(3)))
         with pytest.raises(FollowError, match=r"3 notifications that no loop .* events\(\)"):
             await client.wait("A-1")
         async with aclosing(client.events()) as events:
-            seen = [(await anext(events)).data.order_id for _ in range(3)]
-        assert seen == ["B-0", "B-1", "B-2"]
+            order_ids = [(await anext(events)).data.order_id for _ in range(3)]
+        assert order_ids == ["B-0", "B-1", "B-2"]

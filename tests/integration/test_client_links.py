@@ -12,7 +12,7 @@ import pytest
 
 from devstack.servicebus import Broker
 from sas.client import FollowError, OrdersClient, SubmitError
-from tests.integration.client_cases import REPLIES, empty, order, put, told
+from tests.integration.client_cases import REPLIES, empty, notification, order, put
 from tests.ports import free_port
 
 # The SDK leaves a socket open whenever it gives a connection up and opens another.
@@ -30,14 +30,14 @@ async def test_following_survives_a_cut_connection() -> None:
         Broker([REPLIES]) as broker,
         OrdersClient(broker.connection_string, reply_queue=REPLIES) as client,
     ):
-        await put(broker, told("A-1", "received"))
-        seen: list[str] = []
+        await put(broker, notification("A-1", "received"))
+        types: list[str] = []
         async for event in client.follow(["A-1"], quiet_s=120):
-            seen.append(event.type)
-            if len(seen) == 1:
+            types.append(event.type)
+            if len(types) == 1:
                 broker.drop_connections(REPLIES)
-                await put(broker, told("A-1", "completed"))
-        assert seen[-1] == "sas.order.completed.v1"
+                await put(broker, notification("A-1", "completed"))
+        assert types[-1] == "sas.order.completed.v1"
         await empty(broker)
 
 

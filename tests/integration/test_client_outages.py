@@ -12,7 +12,7 @@ import pytest
 
 from devstack.servicebus import Broker
 from sas.client import FollowError, OrdersClient, SubmitError
-from tests.integration.client_cases import REPLIES, empty, order, put, told
+from tests.integration.client_cases import REPLIES, empty, notification, order, put
 from tests.ports import free_port
 
 # The SDK leaves a socket open whenever it gives a connection up and opens another.
@@ -100,10 +100,10 @@ def client_of(proxy: Proxy) -> OrdersClient:
 async def test_a_broker_that_answers_the_attach_late_is_followed_and_submitted_to() -> None:
     async with proxied() as (broker, proxy), client_of(proxy) as client:
         proxy.slow_s = 0.5
-        await put(broker, told("A-1", "completed"))
+        await put(broker, notification("A-1", "completed"))
         began = time.monotonic()
-        seen = [event.data.order_id async for event in client.follow(["A-1"])]
-        assert seen == ["A-1"]
+        order_ids = [event.data.order_id async for event in client.follow(["A-1"])]
+        assert order_ids == ["A-1"]
         assert time.monotonic() - began > 1.5  # the link took longer to open than a poll takes
         await client.submit(order(1))
         assert broker.counts("orders").active == 1
@@ -113,34 +113,34 @@ async def test_a_broker_that_answers_the_attach_late_is_followed_and_submitted_t
 @pytest.mark.parametrize("away_s", [0.1, 4.0])
 async def test_following_survives_a_namespace_that_is_away_for_a_while(away_s: float) -> None:
     async with proxied() as (broker, proxy), client_of(proxy) as client:
-        await put(broker, told("A-1", "received"))
-        seen: list[str] = []
+        await put(broker, notification("A-1", "received"))
+        types: list[str] = []
         async for event in client.follow(["A-1"], quiet_s=PATIENCE_S):
-            seen.append(event.type)
-            if len(seen) == 1:
+            types.append(event.type)
+            if len(types) == 1:
                 await proxy.go()
                 broker.drop_connections(REPLIES)
                 back = asyncio.create_task(proxy.away(away_s))
-                await put(broker, told("A-1", "completed"))
+                await put(broker, notification("A-1", "completed"))
         await back
-        assert seen[-1] == "sas.order.completed.v1"
+        assert types[-1] == "sas.order.completed.v1"
         await empty(broker)
 
 
 async def test_following_survives_an_outage_while_it_waits_for_the_first_notification() -> None:
     async with proxied() as (broker, proxy), client_of(proxy) as client:
-        asked = asyncio.Event()
+        poll = asyncio.Event()
 
         def until() -> bool:
-            asked.set()
+            poll.set()
             return False
 
         async with aclosing(client.follow(["A-1"], until=until)) as events:
             first = asyncio.ensure_future(anext(events))
-            await asked.wait()
+            await poll.wait()
             await asyncio.sleep(1.5)  # the link is open, and one poll has brought nothing
             await proxy.away(3)
-            await put(broker, told("A-1", "completed"))
+            await put(broker, notification("A-1", "completed"))
             assert (await first).data.order_id == "A-1"
 
 
@@ -161,7 +161,7 @@ async def test_submitting_survives_a_namespace_that_is_away_for_a_while(
 async def test_an_outage_longer_than_the_patience_ends_with_a_sentence() -> None:
     async with proxied() as (broker, proxy), client_of(proxy) as client:
         async with aclosing(client.follow()) as events:
-            await put(broker, told("A-1", "received"))
+            await put(broker, notification("A-1", "received"))
             assert (await anext(events)).data.order_id == "A-1"
             await proxy.go()
             client._patience_s = client._receiving._patience_s = 3  # the link is open by now

@@ -19,7 +19,7 @@ from azure.servicebus.aio import ServiceBusClient
 
 from devstack.servicebus import Broker
 from sas.client import InvalidOrderError, NewOrder, OrdersClient, SubmitError
-from tests.integration.client_cases import REPLIES, empty, order, told
+from tests.integration.client_cases import REPLIES, empty, notification, order
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -38,19 +38,19 @@ class Sdk:
         for message in messages:
             await self.links["put"].send_messages(message)
 
-    async def taken(self, broker: Broker, queue: str, *, dead: bool = False) -> list[Message]:
+    async def take_all(self, broker: Broker, queue: str, *, dead: bool = False) -> list[Message]:
         """Receive and complete everything a queue holds."""
         name = f"{queue} {dead}"
         if name not in self.links:
             sub_queue = ServiceBusSubQueue.DEAD_LETTER if dead else None
             self.links[name] = self.client.get_queue_receiver(queue, sub_queue=sub_queue)
-        found: list[Message] = []
+        received: list[Message] = []
         while (c := broker.counts(queue)) and (c.dead_letter if dead else c.active):
             messages = await self.links[name].receive_messages(1000, max_wait_time=60)
             for message in messages:
                 await self.links[name].complete_message(message)
-            found += messages
-        return found
+            received += messages
+        return received
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -90,7 +90,7 @@ async def test_an_order_on_the_queue_follows_the_contract(
             workflow_version=1,
         )
     )
-    [message] = await sdk.taken(broker, "orders")
+    [message] = await sdk.take_all(broker, "orders")
     assert message.message_id == receipt.submission_id
     assert message.correlation_id == "basket-7"
     assert message.content_type == "application/json"
@@ -111,7 +111,7 @@ async def test_content_that_is_json_already_is_sent_to_the_byte(
     await client.submit(
         NewOrder(order_id="A-1", order=msgspec.Raw(b'{"price": 1.10}'), submission_id="mine")
     )
-    [message] = await sdk.taken(broker, "orders")
+    [message] = await sdk.take_all(broker, "orders")
     assert b'"order":{"price": 1.10}' in b"".join(message.body)
     assert message.message_id == "mine"
 
@@ -121,25 +121,25 @@ async def test_many_orders_arrive_once_each_and_in_order_whatever_their_size(
     broker: Broker, client: OrdersClient, sdk: Sdk, size: int
 ) -> None:
     count = 250 if size == 10 else 12
-    sent: list[int] = []
-    receipts = await client.submit_many((order(n, size) for n in range(count)), sent.append)
-    messages = await sdk.taken(broker, "orders")
+    progress: list[int] = []
+    receipts = await client.submit_many((order(n, size) for n in range(count)), progress.append)
+    messages = await sdk.take_all(broker, "orders")
     assert [m.message_id for m in messages] == [r.submission_id for r in receipts]
     assert [r.order_id for r in receipts] == [f"A-{n}" for n in range(count)]
-    assert sent[-1] == count
-    assert sent == sorted(sent)
+    assert progress[-1] == count
+    assert progress == sorted(progress)
 
 
 async def test_an_invalid_order_is_named_and_the_orders_before_it_are_sent(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
     bad = NewOrder(order_id="A/2", order={})
-    sent: list[int] = []
+    progress: list[int] = []
     with pytest.raises(InvalidOrderError, match="order 'A/2': order_id contains '/'") as caught:
-        await client.submit_many([order(0), order(1), bad, order(3)], sent.append)
+        await client.submit_many([order(0), order(1), bad, order(3)], progress.append)
     assert caught.value.index == 2
-    assert sent == [2]
-    assert len(await sdk.taken(broker, "orders")) == 2
+    assert progress == [2]
+    assert len(await sdk.take_all(broker, "orders")) == 2
 
 
 async def test_an_order_larger_than_the_link_takes_is_refused_and_the_next_one_goes_through(
@@ -153,32 +153,32 @@ async def test_an_order_larger_than_the_link_takes_is_refused_and_the_next_one_g
         with pytest.raises(SubmitError, match="larger than the namespace takes"):
             await larger.submit(order(1, 262_144 - 160))
     await client.submit(order(2))
-    assert len(await sdk.taken(broker, "orders")) == 1
+    assert len(await sdk.take_all(broker, "orders")) == 1
 
 
 async def test_following_ends_when_every_order_has_ended(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
     await sdk.put(
-        told("A-1", "received"),
-        told("A-2", "failed", awaits="undo"),
-        told("A-1", "completed"),
-        told("B-9", "completed"),
-        told("A-2", "undone"),
-        told("A-3", "failed", awaits="operator"),
-        told("A-4", "received", duplicate=True, state="Processing"),
-        told("A-4", "received", duplicate=True, state="Processed"),
-        told("A-5", "rejected"),
-        told("B-1", "greeting"),
+        notification("A-1", "received"),
+        notification("A-2", "failed", awaits="undo"),
+        notification("A-1", "completed"),
+        notification("B-9", "completed"),
+        notification("A-2", "undone"),
+        notification("A-3", "failed", awaits="operator"),
+        notification("A-4", "received", duplicate=True, state="Processing"),
+        notification("A-4", "received", duplicate=True, state="Processed"),
+        notification("A-5", "rejected"),
+        notification("B-1", "greeting"),
     )
     ids = ["A-1", "A-2", "A-3", "A-4", "A-5"]
-    seen = [event.data.order_id async for event in client.follow(ids, quiet_s=120)]
-    assert seen == ["A-1", "A-2", "A-1", "A-2", "A-3", "A-4", "A-4", "A-5"]
+    order_ids = [event.data.order_id async for event in client.follow(ids, quiet_s=120)]
+    assert order_ids == ["A-1", "A-2", "A-1", "A-2", "A-3", "A-4", "A-4", "A-5"]
     assert (await client.wait("B-9")).type == "sas.order.completed.v1"
     async with aclosing(client.follow(["B-1"])) as events:
         async for event in events:
             assert event.type == "sas.order.greeting.v1"
-            await sdk.put(told("B-1", "completed"))
+            await sdk.put(notification("B-1", "completed"))
             break
     others = [event.type async for event in client.follow(["B-1"])]
     assert others == ["sas.order.greeting.v1", "sas.order.completed.v1"]
@@ -187,7 +187,7 @@ async def test_following_ends_when_every_order_has_ended(
 async def test_a_failed_order_that_is_to_be_undone_has_not_ended(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
-    await sdk.put(told("A-1", "failed", awaits="undo"))
+    await sdk.put(notification("A-1", "failed", awaits="undo"))
     started = time.monotonic()
     with pytest.raises(TimeoutError, match="nothing came on responses-web-shop for 2 s; 1 orders"):
         async for _ in client.follow(["A-1"], quiet_s=2):
@@ -198,35 +198,35 @@ async def test_a_failed_order_that_is_to_be_undone_has_not_ended(
 async def test_following_stops_when_the_caller_ends_it(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
-    await sdk.put(told("A-1", "received"))
-    asked: list[bool] = [False, False, False, True, True]
-    seen = [event.data.order_id async for event in client.follow(until=lambda: asked.pop(0))]
-    assert seen == ["A-1"]
-    assert asked == [True]
+    await sdk.put(notification("A-1", "received"))
+    answers: list[bool] = [False, False, False, True, True]
+    order_ids = [event.data.order_id async for event in client.follow(until=lambda: answers.pop(0))]
+    assert order_ids == ["A-1"]
+    assert answers == [True]
 
 
 async def test_a_notification_is_completed_when_the_loop_asks_for_the_next_one(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
-    await sdk.put(*(told(f"A-{n}", "completed") for n in range(3)))
+    await sdk.put(*(notification(f"A-{n}", "completed") for n in range(3)))
     async with aclosing(client.follow()) as events:
         assert (await anext(events)).data.order_id == "A-0"
         assert (await anext(events)).data.order_id == "A-1"
     async with asyncio.timeout(120):
         while broker.counts(REPLIES).active != 2:  # noqa: ASYNC110  no event tells it
             await asyncio.sleep(0.02)
-    left = [event.data.order_id async for event in client.follow(["A-1", "A-2"])]
-    assert left == ["A-1", "A-2"]
+    order_ids = [event.data.order_id async for event in client.follow(["A-1", "A-2"])]
+    assert order_ids == ["A-1", "A-2"]
 
 
 @pytest.mark.parametrize("body", [b"hello", b"\xff\xfe", b"{}", b"[]", b'{"order_id": "A-1"}'])
 async def test_a_message_that_is_not_a_notification_is_dead_lettered_with_a_reason(
     broker: Broker, client: OrdersClient, sdk: Sdk, body: bytes
 ) -> None:
-    await sdk.put(ServiceBusMessage(body), told("A-1", "completed"))
-    seen = [event.data.order_id async for event in client.follow(["A-1"], quiet_s=120)]
-    assert seen == ["A-1"]
-    [dead] = await sdk.taken(broker, REPLIES, dead=True)
+    await sdk.put(ServiceBusMessage(body), notification("A-1", "completed"))
+    order_ids = [event.data.order_id async for event in client.follow(["A-1"], quiet_s=120)]
+    assert order_ids == ["A-1"]
+    [dead] = await sdk.take_all(broker, REPLIES, dead=True)
     assert dead.dead_letter_reason == "not-a-notification"
     assert len(dead.dead_letter_error_description or "") > 10
     assert b"".join(dead.body) == body
@@ -235,13 +235,13 @@ async def test_a_message_that_is_not_a_notification_is_dead_lettered_with_a_reas
 async def test_a_lock_that_expires_loses_no_notification(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
-    def left() -> int:
+    def waiting() -> int:
         return broker.counts(REPLIES).active
 
-    await sdk.put(told("A-1", "completed"))
-    seen: list[str] = []
-    async for event in client.events(until=lambda: bool(seen) and not left()):
-        seen.append(event.id)
-        if len(seen) == 1:
+    await sdk.put(notification("A-1", "completed"))
+    event_ids: list[str] = []
+    async for event in client.events(until=lambda: bool(event_ids) and not waiting()):
+        event_ids.append(event.id)
+        if len(event_ids) == 1:
             broker.expire_locks(REPLIES)
-    assert set(seen) == {"A-1/completed"}
+    assert set(event_ids) == {"A-1/completed"}

@@ -47,8 +47,8 @@ async def test_a_new_link_ends_the_one_before() -> None:
 
 @pytest.mark.parametrize("path", PAGES)
 async def test_without_the_cookie_no_page_is_shown_and_no_store_is_read(path: str) -> None:
-    made = await night()
-    async with desk_of(made, logged_in=False) as browser:
+    system = await night()
+    async with desk_of(system, logged_in=False) as browser:
         text = await browser.get(path, 403)
         assert "10248" not in text
         assert await status_of(browser, path, Cookie=f"{browser.desk.guard.cookie}=guessed") == 403
@@ -81,24 +81,24 @@ async def test_it_answers_as_localhost_too() -> None:
     ],
 )
 async def test_a_form_of_another_site_does_nothing(headers: dict[str, str]) -> None:
-    made = await night()
-    async with desk_of(made) as browser:
-        own = {name: text.format(own=browser.origin) for name, text in headers.items()}
-        form = {"seq": str(made.order("10248").seq)}
-        status, said = await browser.post_with(own, "/orders/10248", verb="undo", **form)
+    system = await night()
+    async with desk_of(system) as browser:
+        form_headers = {name: text.format(own=browser.origin) for name, text in headers.items()}
+        form = {"seq": str(system.order("10248").seq)}
+        status, page = await browser.post_with(form_headers, "/orders/10248", verb="undo", **form)
         assert (status, browser.line.sent) == (403, [])
-        assert "sent by another site. Nothing was done." in said
+        assert "sent by another site. Nothing was done." in page
 
 
 @pytest.mark.parametrize("token", ["", "guessed", "ÿ"])
 async def test_a_form_without_its_token_does_nothing(token: str) -> None:
-    made = await night()
-    async with desk_of(made) as browser:
-        form = {"seq": str(made.order("10248").seq), "token": token}
+    system = await night()
+    async with desk_of(system) as browser:
+        form = {"seq": str(system.order("10248").seq), "token": token}
         for path in ("/orders/10248", "/failures"):
-            status, said = await browser.post(path, **form)
+            status, page = await browser.post(path, **form)
             assert (status, browser.line.sent) == (403, [])
-            assert "Load the page again" in said
+            assert "Load the page again" in page
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
@@ -108,10 +108,10 @@ async def test_only_get_and_post_are_answered(method: str) -> None:
 
 
 async def test_a_get_sends_no_command() -> None:
-    made = await night()
-    async with desk_of(made) as browser:
+    system = await night()
+    async with desk_of(system) as browser:
         token = browser.desk.guard.form_token
-        seq = made.order("10248").seq
+        seq = system.order("10248").seq
         path = f"/orders/10248?verb=undo&token={token}&seq={seq}"
         assert await status_of(browser, path, Origin=browser.origin) == 200
         assert browser.line.sent == []

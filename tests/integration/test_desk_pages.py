@@ -24,95 +24,95 @@ from tests.unit.actors_kit import DECLINED, Kit, fail, kit, night, order, submit
 
 async def test_the_overview_says_how_many_orders_need_you_and_how_they_failed() -> None:
     async with desk_of(await night()) as browser:
-        said = await browser.look("/")
-    assert "3 orders need you." in said
-    assert f"2 pay card-declined {DECLINED} Resubmit these 2…" in said
-    assert "1 reserve sold-out nothing is left of product 11 Resubmit it…" in said
-    assert "3 Error" in said
-    assert "1 Processed" in said
-    assert "4 started, 1 completed, 0 undone, 3 failed" in said
+        page = await browser.look("/")
+    assert "3 orders need you." in page
+    assert f"2 pay card-declined {DECLINED} Resubmit these 2…" in page
+    assert "1 reserve sold-out nothing is left of product 11 Resubmit it…" in page
+    assert "3 Error" in page
+    assert "1 Processed" in page
+    assert "4 started, 1 completed, 0 undone, 3 failed" in page
 
 
 async def test_an_orders_page_says_what_happened_what_it_waits_for_and_what_verbs_do() -> None:
     async with desk_of(await night()) as browser:
-        said = await browser.look("/orders/10248")
-    assert f"It stopped at pay: {DECLINED}." in said
+        page = await browser.look("/orders/10248")
+    assert f"It stopped at pay: {DECLINED}." in page
     waits = "It waits for You. It goes on only after a command. Agent payment : circuit closed"
-    assert waits in said
-    assert f"Run again: pay (card-declined: {DECLINED})." in said
-    assert "Undo the order (there is no way back); these steps began" in said
-    assert "step failed by agent payment" in said
+    assert waits in page
+    assert f"Run again: pay (card-declined: {DECLINED})." in page
+    assert "Undo the order (there is no way back); these steps began" in page
+    assert "step failed by agent payment" in page
 
 
 async def test_an_order_is_resubmitted_and_its_journal_says_who_and_why() -> None:
-    made = await night()
-    async with desk_of(made) as browser:
-        seq = str(made.order("10248").seq)
+    system = await night()
+    async with desk_of(system) as browser:
+        seq = str(system.order("10248").seq)
         form = {"seq": seq, "step": "pay", "reason": "the customer has a new card"}
         status, where = await browser.post("/orders/10248", verb="resubmit", **form)
         assert (status, where.partition("=")[0]) == (303, "/orders/10248?sent")
         await browser.desk.sender.settled()
-        said = await browser.look(where)
-    assert made.state("10248") == "Processed"
-    assert "Done: resubmit is row" in said
-    assert "resubmitted by operator ann the customer has a new card" in said
+        page = await browser.look(where)
+    assert system.state("10248") == "Processed"
+    assert "Done: resubmit is row" in page
+    assert "resubmitted by operator ann the customer has a new card" in page
 
 
 async def test_a_step_that_fails_again_is_reported_for_one_order_and_for_many() -> None:
-    made = await night()
-    made.agents["payment"].then(*[RefusedError("card-declined", DECLINED)] * 3)
-    async with desk_of(made) as browser:
-        seq = str(made.order("10248").seq)
+    system = await night()
+    system.agents["payment"].then(*[RefusedError("card-declined", DECLINED)] * 3)
+    async with desk_of(system) as browser:
+        seq = str(system.order("10248").seq)
         _, where = await browser.post("/orders/10248", verb="resubmit", seq=seq)
         await browser.desk.sender.settled()
-        one = await browser.look(where)
+        order_page = await browser.look(where)
         page = await browser.get("/failures?fingerprint=pay/card-declined")
         key = re.findall(r'name="key" value="(\w+)"', page)[0]
         _, where = await browser.post("/failures", key=key, step="pay")
         await browser.desk.sender.settled()
-        many = await browser.look(where)
-    assert f"It failed again: pay (card-declined: {DECLINED}). The order is Error now" in one
-    assert "Done: " not in one
-    assert "Carried out: 2 of 2. Failed again: 2." in many
-    assert f"10249 : pay (card-declined: {DECLINED})" in many
+        group_page = await browser.look(where)
+    assert f"It failed again: pay (card-declined: {DECLINED}). The order is Error now" in order_page
+    assert "Done: " not in order_page
+    assert "Carried out: 2 of 2. Failed again: 2." in group_page
+    assert f"10249 : pay (card-declined: {DECLINED})" in group_page
 
 
 async def test_other_input_reaches_the_step_and_unchanged_input_keeps_the_key() -> None:
-    made = await night()
-    async with desk_of(made) as browser:
+    system = await night()
+    async with desk_of(system) as browser:
         page = await browser.get("/orders/10248?edit=1")
         shown = re.search(r"(?s)<textarea name=\"input\"[^>]*>(.*?)</textarea>", page)
         assert shown is not None
         text = shown[1].replace("&#34;", '"')
         assert json.loads(text) == {"amount": 12.50}
-        seq = str(made.order("10249").seq)
+        seq = str(system.order("10249").seq)
         assert (await browser.post("/orders/10249", verb="resubmit", seq=seq, input=text))[0] == 303
-        seq = str(made.order("10248").seq)
+        seq = str(system.order("10248").seq)
         changed = text.replace("12.5", "9.5")
         assert (await browser.post("/orders/10248", verb="resubmit", seq=seq, input=changed))[
             0
         ] == 303
-    keys = {call.order_id: (call.key, call.order) for _, call in made.agents["payment"].calls}
+    keys = {call.order_id: (call.key, call.order) for _, call in system.agents["payment"].calls}
     assert keys["10249"] == ("10249/pay", {"amount": 12.50})
     assert keys["10248"] == ("10248/pay/1", {"amount": 9.5})
 
 
 async def test_an_order_that_somebody_changed_refuses_the_form_and_keeps_what_was_typed() -> None:
-    made = await night()
-    async with desk_of(made) as browser:
-        seq = made.order("10248").seq
-        await made.hand(actors_kit.command("acknowledge", seq, "w-bob", "10248"))
+    system = await night()
+    async with desk_of(system) as browser:
+        seq = system.order("10248").seq
+        await system.hand(actors_kit.command("acknowledge", seq, "w-bob", "10248"))
         form = {"seq": str(seq), "step": "pay", "input": '{"amount": 1}', "reason": "try"}
-        status, said = await browser.post("/orders/10248", verb="resubmit", **form)
+        status, page = await browser.post("/orders/10248", verb="resubmit", **form)
     assert status == 409
-    assert f"Nothing was sent: you saw seq {seq}, but the order is at seq {seq + 1} (Error)" in said
-    assert "acknowledged by operator ann" in said
-    assert '{"amount": 1}' in said
+    assert f"Nothing was sent: you saw seq {seq}, but the order is at seq {seq + 1} (Error)" in page
+    assert "acknowledged by operator ann" in page
+    assert '{"amount": 1}' in page
     assert browser.line.sent == []
 
 
 @pytest.mark.parametrize(
-    ("form", "said"),
+    ("form", "sentence"),
     [
         ({"input": "{"}, "The input: the body is not JSON"),
         ({"reason": "x" * 501}, "The reason has 501 characters"),
@@ -122,79 +122,79 @@ async def test_an_order_that_somebody_changed_refuses_the_form_and_keeps_what_wa
     ],
 )
 async def test_a_wrong_form_is_one_sentence_and_sends_nothing(
-    form: dict[str, str], said: str
+    form: dict[str, str], sentence: str
 ) -> None:
-    made = await night()
-    async with desk_of(made) as browser:
-        given = {"seq": str(made.order("10248").seq)} | form
-        status, page = await browser.post("/orders/10248", verb="resubmit", **given)
+    system = await night()
+    async with desk_of(system) as browser:
+        fields = {"seq": str(system.order("10248").seq)} | form
+        status, page = await browser.post("/orders/10248", verb="resubmit", **fields)
         assert status == 409
-        assert said in page
+        assert sentence in page
         assert browser.line.sent == []
 
 
 async def test_a_verb_that_the_state_does_not_allow_is_not_offered_and_is_refused() -> None:
-    made = await night()
-    async with desk_of(made) as browser:
+    system = await night()
+    async with desk_of(system) as browser:
         page = await browser.get("/orders/10251")
         assert "verb-undo" in page
         assert "verb-resubmit" not in page
-        seq = str(made.order("10251").seq)
-        status, said = await browser.post("/orders/10251", verb="resubmit", seq=seq)
+        seq = str(system.order("10251").seq)
+        status, refusal = await browser.post("/orders/10251", verb="resubmit", seq=seq)
         assert status == 409
-        assert "only an order in Error can be resubmitted, and this is Processed" in said
+        assert "only an order in Error can be resubmitted, and this is Processed" in refusal
         assert (await browser.post("/orders/10251", verb="explode", seq=seq))[0] == 409
 
 
 async def test_a_bus_that_is_away_is_reported_and_the_order_stays_as_it_is() -> None:
-    made = await night()
-    async with desk_of(made) as browser:
+    system = await night()
+    async with desk_of(system) as browser:
         browser.line.away = "The bus is down."
-        seq = str(made.order("10248").seq)
-        status, said = await browser.post("/orders/10248", verb="undo", seq=seq)
-        assert (status, made.state("10248")) == (409, "Error")
-        assert "The bus is down." in said
+        seq = str(system.order("10248").seq)
+        status, page = await browser.post("/orders/10248", verb="undo", seq=seq)
+        assert (status, system.state("10248")) == (409, "Error")
+        assert "The bus is down." in page
 
 
 async def test_a_command_that_the_scheduler_refuses_says_why() -> None:
-    made = await night()
-    async with desk_of(made) as browser:
+    system = await night()
+    async with desk_of(system) as browser:
         browser.line.runs = False
-        seq = made.order("10248").seq
+        seq = system.order("10248").seq
         _, where = await browser.post("/orders/10248", verb="resubmit", seq=str(seq))
         assert "Waiting for the scheduler" in await browser.look(where)
-        await made.hand(actors_kit.command("acknowledge", seq, "w-bob", "10248"))
+        await system.hand(actors_kit.command("acknowledge", seq, "w-bob", "10248"))
         await browser.desk.sender.settled()
-        said = await browser.look(where)
-    assert "Resubmit changed nothing: not carried out: you saw seq" in said
+        page = await browser.look(where)
+    assert "Resubmit changed nothing: not carried out: you saw seq" in page
 
 
 async def test_all_orders_of_a_group_are_resubmitted_each_guarded_by_the_seq_that_was_shown() -> (
     None
 ):
-    made = await night()
-    async with desk_of(made) as browser:
+    system = await night()
+    async with desk_of(system) as browser:
         page = await browser.get("/failures?fingerprint=pay/card-declined")
         assert "Resubmit 2 orders" in page
         key = re.findall(r'name="key" value="(\w+)"', page)[0]
-        seq = made.order("10249").seq
-        await made.hand(actors_kit.command("acknowledge", seq, "w-bob", "10249"))
+        seq = system.order("10249").seq
+        await system.hand(actors_kit.command("acknowledge", seq, "w-bob", "10249"))
         status, where = await browser.post("/failures", key=key, step="pay", reason="card service")
         assert status == 303
         await browser.desk.sender.settled()
-        said = await browser.look(where)
+        report = await browser.look(where)
         again, _ = await browser.post("/failures", key=key, step="pay")
-    assert "Carried out: 1 of 2." in said
-    assert "10249 : not carried out: you saw seq" in said
-    assert (made.state("10248"), made.state("10249"), made.state("10250")) == (
+    assert "Carried out: 1 of 2." in report
+    assert "10249 : not carried out: you saw seq" in report
+    assert (system.state("10248"), system.state("10249"), system.state("10250")) == (
         "Processed", "Error", "Error",
     )  # fmt: skip
     assert again == 404
 
 
 async def test_an_agent_whose_circuit_is_open_is_named_where_its_order_waits() -> None:
-    made = await night()
-    at = made.clock.now()
+    system = await night()
+    at = system.clock.now()
     breaker = Breaker(
         state=BreakerState.OPEN,
         since=at,
@@ -203,18 +203,18 @@ async def test_an_agent_whose_circuit_is_open_is_named_where_its_order_waits() -
         rounds=1,
         why="http-503",
     )
-    await actors_kit.keep_breaker(made.store, breaker, "payment")
-    async with desk_of(made) as browser:
+    await actors_kit.keep_breaker(system.store, breaker, "payment")
+    async with desk_of(system) as browser:
         assert "open payment since" in await browser.look("/")
-        said = await browser.look("/orders/10248")
-    assert "Agent payment : circuit open since" in said
-    assert "(http-503)" in said
+        page = await browser.look("/orders/10248")
+    assert "Agent payment : circuit open since" in page
+    assert "(http-503)" in page
 
 
 async def test_alerts_and_rejected_messages_are_read_with_their_orders() -> None:
-    made = await night()
-    await made.submit(b"{not json", "m-bad")
-    async with desk_of(made) as browser:
+    system = await night()
+    await system.submit(b"{not json", "m-bad")
+    async with desk_of(system) as browser:
         alerts = await browser.look("/inbox/alerts")
         rejected = await browser.look("/inbox/rejected")
         assert "Rejected messages 1" in await browser.look("/")
@@ -225,8 +225,8 @@ async def test_alerts_and_rejected_messages_are_read_with_their_orders() -> None
 
 
 async def test_content_is_read_only_when_it_is_asked_for() -> None:
-    made = await night()
-    async with desk_of(made) as browser:
+    system = await night()
+    async with desk_of(system) as browser:
         assert "12.5" not in await browser.get("/orders/10248")
         for query in ("content=1", "edit=1"):
             assert "12.5" in await browser.get(f"/orders/10248?{query}")
@@ -234,62 +234,61 @@ async def test_content_is_read_only_when_it_is_asked_for() -> None:
 
 async def encoded_night() -> Kit:
     """Return the night with a codec: the payload of order 10248 is encoded."""
-    made = kit(beside=await night(), codec=CheapCodec())
-    stored = made.store.orders["10248"]
+    system = kit(beside=await night(), codec=CheapCodec())
+    stored = system.store.orders["10248"]
     payload = encode_content('{"amount":12.50}', CheapCodec())
     details = replace(stored.order.details, payload=payload)
     stored.order = replace(stored.order, details=details)
-    return made
+    return system
 
 
 async def test_encoded_content_is_shown_as_encrypted_and_an_input_begins_empty() -> None:
-    made = await encoded_night()
-    async with desk_of(made) as browser:
+    system = await encoded_night()
+    async with desk_of(system) as browser:
         page = await browser.get("/orders/10248?content=1&edit=1")
         assert '<pre tabindex="0">encrypted</pre>' in page
         assert "$encoded" not in page
-        seq = str(made.order("10248").seq)
+        seq = str(system.order("10248").seq)
         await browser.post("/orders/10248", verb="resubmit", seq=seq, input="")
-    _, call = made.agents["payment"].calls[-1]
+    _, call = system.agents["payment"].calls[-1]
     assert (call.key, call.order) == ("10248/pay", {"amount": 12.50})
 
 
 async def test_a_desk_with_the_codec_shows_content_and_sends_an_input_encoded() -> None:
-    made = await encoded_night()
-    async with desk_of(made, codec=CheapCodec()) as browser:
+    system = await encoded_night()
+    async with desk_of(system, codec=CheapCodec()) as browser:
         assert "12.50" in await browser.get("/orders/10248?content=1&edit=1")
-        seq = str(made.order("10248").seq)
+        seq = str(system.order("10248").seq)
         await browser.post("/orders/10248", verb="resubmit", seq=seq, input='{"amount": 1}')
-    (sent,) = browser.line.sent
-    assert (
-        decode_content(json.dumps(json.loads(sent.body)["input"]), CheapCodec()) == '{"amount":1}'
-    )
-    assert made.agents["payment"].calls[-1][1].order == {"amount": 1}
+    (message,) = browser.line.sent
+    encoded = json.dumps(json.loads(message.body)["input"])
+    assert decode_content(encoded, CheapCodec()) == '{"amount":1}'
+    assert system.agents["payment"].calls[-1][1].order == {"amount": 1}
 
 
 async def test_where_the_message_of_an_order_lies_is_looked_up_when_it_is_asked_for() -> None:
-    made = await night()
-    await made.submit(actors_kit.order("10252", workflow="care"), "m-10252")
-    async with desk_of(made) as browser:
+    system = await night()
+    await system.submit(actors_kit.order("10252", workflow="care"), "m-10252")
+    async with desk_of(system) as browser:
         assert "Look for its message in the queues" in await browser.look("/orders/10252")
-        said = await browser.look("/orders/10252?where=1")
-    assert "Its message is in scheduler since" in said
+        page = await browser.look("/orders/10252?where=1")
+    assert "Its message is in scheduler since" in page
 
 
 async def test_while_the_store_is_away_the_last_picture_stays_and_each_page_reports_it() -> None:
-    made = await night()
-    async with desk_of(made) as browser:
+    system = await night()
+    async with desk_of(system) as browser:
         await browser.look("/")
-        made.store.away = made.store.partitions
-        made.store.plan = lambda _operation, _key: StoreFault.UNAVAILABLE
+        system.store.partitions_away = system.store.partitions
+        system.store.plan = lambda _operation, _key: StoreFault.UNAVAILABLE
         async with asyncio.timeout(60):
             while not browser.desk.watch.picture.problem:
                 await browser.desk.watch.changed(browser.desk.watch.picture.version)
-        said = words(await browser.get("/"))
-        assert "3 orders need you." in said
-        assert "The state store does not answer. What you see is from" in said
+        page = words(await browser.get("/"))
+        assert "3 orders need you." in page
+        assert "The state store does not answer. What you see is from" in page
         await browser.get("/orders/10248", 503)
-        made.store.plan = lambda _operation, _key: None
+        system.store.plan = lambda _operation, _key: None
         async with asyncio.timeout(60):
             while browser.desk.watch.picture.problem:
                 await browser.desk.watch.changed(browser.desk.watch.picture.version)
@@ -297,27 +296,27 @@ async def test_while_the_store_is_away_the_last_picture_stays_and_each_page_repo
 
 
 async def test_a_page_gets_an_event_only_when_its_order_changes() -> None:
-    made = await night()
-    async with desk_of(made) as browser:
+    system = await night()
+    async with desk_of(system) as browser:
         where = f"{browser.origin}/live?order=10248"
         async with browser.http.get(where) as stream, asyncio.timeout(60):
-            await made.hand(
-                actors_kit.command("acknowledge", made.order("10249").seq, "w-1", "10249")
+            await system.hand(
+                actors_kit.command("acknowledge", system.order("10249").seq, "w-1", "10249")
             )
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(1.5):
                     await stream.content.readline()
-            await made.hand(
-                actors_kit.command("acknowledge", made.order("10248").seq, "w-2", "10248")
+            await system.hand(
+                actors_kit.command("acknowledge", system.order("10248").seq, "w-2", "10248")
             )
             assert await stream.content.readline() == b"data: changed\n"
 
 
 async def test_text_from_outside_is_never_markup() -> None:
-    made = await night()
+    system = await night()
     evil = "<script>alert(1)</script>"
-    await fail(made, "10252", agent="payment", code="<b>x", message=evil)
-    async with desk_of(made) as browser:
+    await fail(system, "10252", agent="payment", code="<b>x", message=evil)
+    async with desk_of(system) as browser:
         await browser.desk.watch.look()
         await browser.desk.inboxes.look()
         for path in ("/", "/orders", "/orders/10252", "/inbox/alerts", "/orders?text=<script>"):
@@ -327,10 +326,10 @@ async def test_text_from_outside_is_never_markup() -> None:
 
 
 async def test_a_list_is_filtered_sorted_and_paged() -> None:
-    made = await night()
+    system = await night()
     for number in range(60):
-        await submit(made, f"B-{number:02d}", "care")
-    async with desk_of(made) as browser:
+        await submit(system, f"B-{number:02d}", "care")
+    async with desk_of(system) as browser:
         assert "3 orders" in await browser.look("/orders")
         assert "61 orders" in await browser.look("/orders?state=processed")
         assert "Page 2 of 2" in await browser.look("/orders?state=all&page=2")
@@ -340,35 +339,35 @@ async def test_a_list_is_filtered_sorted_and_paged() -> None:
         assert "No order matches." in await browser.look("/orders?state=processed&workflow=x")
         assert "3 orders" in await browser.look("/orders?state=error&age=1m")
         assert "No order matches." in await browser.look("/orders?state=error&age=1h")
-        wanted = "/orders?state=error&fingerprint=reserve/sold-out"
-        assert "1 order " in await browser.look(wanted)
+        path = "/orders?state=error&fingerprint=reserve/sold-out"
+        assert "1 order " in await browser.look(path)
         await browser.look("/orders?page=999999&sort=x&state=y&age=z")
 
 
 @pytest.mark.parametrize("order_id", ["a b%41", "Ä&+=\"'<", "NW-1:a@b;c,d"])
 async def test_an_order_is_found_by_any_id_that_is_allowed(order_id: str) -> None:
-    made = await night()
-    await submit(made, order_id)
-    async with desk_of(made) as browser:
+    system = await night()
+    await submit(system, order_id)
+    async with desk_of(system) as browser:
         page = await browser.get("/orders?state=all&text=" + quote(order_id))
         await browser.desk.watch.look()
         page = await browser.get("/orders?state=finished&sort=-since")
-        (where,) = [unescape(one) for one in re.findall(r'data-row href="([^"]+)"', page)][:1]
+        where = unescape(re.findall(r'data-row href="([^"]+)"', page)[0])
         async with browser.http.get(URL(browser.origin + where, encoded=True)) as answer:
             assert answer.status == 200
             assert "It is complete" in await answer.text()
 
 
 async def test_a_page_that_fails_is_one_sentence() -> None:
-    made = await night()
+    system = await night()
 
     async def broken(_order_id: str) -> object:
         raise ValueError("the row of step 1 is missing")
 
-    async with desk_of(made) as browser:
-        made.store.load = broken  # type: ignore[assignment]
-        said = words(await browser.get("/orders/10248", 500))
-    assert "This page cannot be shown: ValueError('the row of step 1 is missing')" in said
+    async with desk_of(system) as browser:
+        system.store.load = broken  # type: ignore[assignment]
+        page = words(await browser.get("/orders/10248", 500))
+    assert "This page cannot be shown: ValueError('the row of step 1 is missing')" in page
 
 
 async def test_an_order_that_does_not_exist_is_one_sentence() -> None:
@@ -380,21 +379,21 @@ async def test_an_order_that_does_not_exist_is_one_sentence() -> None:
 
 
 async def test_an_order_taken_up_again_leaves_the_finished_ones() -> None:
-    made = await night()
-    async with desk_of(made) as browser:
+    system = await night()
+    async with desk_of(system) as browser:
         assert "1 order;" in await browser.look("/orders?state=finished")
-        made.agents["stock"].then(RefusedError("x", "cannot be undone"))
-        await made.hand(actors_kit.command("undo", made.order("10251").seq, "w-1", "10251"))
-        await made.drain()
-        assert made.state("10251") == "Error"
+        system.agents["stock"].then(RefusedError("x", "cannot be undone"))
+        await system.hand(actors_kit.command("undo", system.order("10251").seq, "w-1", "10251"))
+        await system.drain()
+        assert system.state("10251") == "Error"
         assert "No order matches." in await browser.look("/orders?state=finished")
         assert "4 orders need you." in await browser.look("/")
 
 
 async def test_an_order_that_was_refused_is_listed_and_has_a_page_with_its_reason() -> None:
-    made = await night()
-    await made.submit(order("bad-1", workflow="nosuch"), "m-bad-1")
-    async with desk_of(made) as browser:
+    system = await night()
+    await system.submit(order("bad-1", workflow="nosuch"), "m-bad-1")
+    async with desk_of(system) as browser:
         for state in ("rejected", "finished", "all"):
             listed = await browser.look(f"/orders?state={state}")
             assert "bad-1 Rejected" in listed
@@ -407,20 +406,20 @@ async def test_an_order_that_was_refused_is_listed_and_has_a_page_with_its_reaso
 
 
 async def test_the_list_says_why_an_order_was_undone() -> None:
-    made = await night()
-    command = actors_kit.command("undo", made.order("10251").seq, "w-undo", "10251")
-    await made.hand(command)
-    await made.drain()
-    async with desk_of(made) as browser:
+    system = await night()
+    command = actors_kit.command("undo", system.order("10251").seq, "w-undo", "10251")
+    await system.hand(command)
+    await system.drain()
+    async with desk_of(system) as browser:
         listed = await browser.look("/orders?state=compensated")
     assert "10251 Compensated" in listed
-    assert (made.order("10251").undone_because or "?") in listed
+    assert (system.order("10251").undone_because or "?") in listed
 
 
 async def test_the_journal_says_which_steps_changed_and_that_an_input_was_edited() -> None:
-    made = await night()
-    async with desk_of(made) as browser:
-        seq = str(made.order("10248").seq)
+    system = await night()
+    async with desk_of(system) as browser:
+        seq = str(system.order("10248").seq)
         edited = '{"amount":1}'
         await browser.post("/orders/10248", verb="resubmit", seq=seq, input=edited)
         page = await browser.look("/orders/10248")
@@ -429,36 +428,36 @@ async def test_the_journal_says_which_steps_changed_and_that_an_input_was_edited
 
 
 async def test_an_order_under_way_says_what_happens_next_and_when() -> None:
-    made = await night()
-    await made.submit(order("open", workflow="care"), "m-open")
-    await made.step("scheduler")
-    async with desk_of(made) as browser:
+    system = await night()
+    await system.submit(order("open", workflow="care"), "m-open")
+    await system.step("scheduler")
+    async with desk_of(system) as browser:
         page = await browser.look("/orders/open")
     assert "Without a reply until then, the supervisor resets the step." in page
     assert re.search(r"Until \d{4}-\d\d-\d\d [0-9:]{8} UTC \( in \d+ s \)", page), page
 
 
 async def test_an_inbox_says_which_command_of_sas_helps() -> None:
-    made = await night()
-    await made.submit(b"{not json", "m-bad")
-    async with desk_of(made) as browser:
+    system = await night()
+    await system.submit(b"{not json", "m-bad")
+    async with desk_of(system) as browser:
         assert "sas rejected resend rejected/" in await browser.look("/inbox/rejected")
         assert "sas queues remove operator-alerts --id " in await browser.look("/inbox/alerts")
 
 
 async def test_finished_orders_are_chosen_by_age_in_every_state() -> None:
-    made = await night()
-    await made.later(7200)
-    await submit(made, "young")
-    await made.submit(order("bad-1", workflow="nosuch"), "m-bad-1")
-    await made.later(90)
-    async with desk_of(made) as browser:
+    system = await night()
+    await system.later(7200)
+    await submit(system, "young")
+    await system.submit(order("bad-1", workflow="nosuch"), "m-bad-1")
+    await system.later(90)
+    async with desk_of(system) as browser:
         old = await browser.look("/orders?state=all&age=1h")
-        both = await browser.look("/orders?state=processed&age=1m")
+        processed = await browser.look("/orders?state=processed&age=1m")
         tile = await browser.look("/")
     assert "10251 Processed" in old
     assert "young" not in old
     assert "bad-1" not in old
-    assert "10251 Processed" in both
-    assert "young Processed" in both
+    assert "10251 Processed" in processed
+    assert "young Processed" in processed
     assert "1 Rejected" in tile

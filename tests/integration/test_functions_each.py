@@ -37,35 +37,35 @@ __all__ = ["short_pauses"]  # fixtures of every test here
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def made() -> AsyncIterator[Rig]:
+async def system() -> AsyncIterator[Rig]:
     async with rig() as running:
         yield running
         running.nothing_lost()
 
 
-async def holds(made: Rig, queue: str, count: int) -> None:
+async def holds(system: Rig, queue: str, count: int) -> None:
     async def enough() -> bool:
-        return made.broker.counts(queue).active >= count
+        return system.broker.counts(queue).active >= count
 
     await until(enough, f"{count} messages on {queue}")
 
 
 async def test_an_order_walks_from_function_to_function(
-    made: Rig, caplog: pytest.LogCaptureFixture
+    system: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     caplog.set_level(logging.DEBUG, logger="sas")
-    async with made.host("submission"):
-        await made.submit("W-1")
-        await holds(made, "scheduler", 1)
-        await holds(made, SHOP, 1)
-    assert await made.words("W-1") == ["submitted"]
-    assert await made.kinds("W-1") == ["received"]
+    async with system.host("submission"):
+        await system.submit("W-1")
+        await holds(system, "scheduler", 1)
+        await holds(system, SHOP, 1)
+    assert await system.words("W-1") == ["submitted"]
+    assert await system.kinds("W-1") == ["received"]
 
-    async with made.host("scheduler"):
-        await holds(made, "agent-inventory", 1)
-        await made.quiet_queue("scheduler")
-    walked = await made.order("W-1")
+    async with system.host("scheduler"):
+        await holds(system, "agent-inventory", 1)
+        await system.quiet_queue("scheduler")
+    walked = await system.order("W-1")
     assert [step.process_state.value for step in walked.steps] == [
         "Processing",
         "Pending",
@@ -73,30 +73,30 @@ async def test_an_order_walks_from_function_to_function(
     ]
     assert str(walked.locked_by).startswith("rig:")
 
-    async with made.host("agent_inventory"):
-        await holds(made, "agent-replies", 1)
-    (effect,) = made.remote.ledger("stock")["effects"]
+    async with system.host("agent_inventory"):
+        await holds(system, "agent-replies", 1)
+    (effect,) = system.remote.ledger("stock")["effects"]
     assert (effect["order_id"], effect["key"]) == ("W-1", "W-1/reserve-stock")
 
-    async with made.host("replies"):
-        await holds(made, "agent-payment", 1)
-        await made.quiet_queue("agent-replies")
-    assert (await made.order("W-1")).steps[0].process_state.value == "Processed"
-    assert await made.kinds("W-1") == ["received"]
+    async with system.host("replies"):
+        await holds(system, "agent-payment", 1)
+        await system.quiet_queue("agent-replies")
+    assert (await system.order("W-1")).steps[0].process_state.value == "Processed"
+    assert await system.kinds("W-1") == ["received"]
 
-    async with made.host(
+    async with system.host(
         "agent_payment", "agent_shipping", "replies", "scheduler", "submission", "deadletters"
     ):
-        assert await made.ends("W-1", "Processed") == "Processed"
-        await made.quiet()
-    assert await made.kinds("W-1") == ["received", "completed"]
-    assert await made.rejected() == []
-    assert await made.alerts() == []
-    has_no_key_and_no_content(made, caplog)
+        assert await system.ends("W-1", "Processed") == "Processed"
+        await system.quiet()
+    assert await system.kinds("W-1") == ["received", "completed"]
+    assert await system.rejected() == []
+    assert await system.alerts() == []
+    has_no_key_and_no_content(system, caplog)
 
 
-def has_no_key_and_no_content(made: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    parts = made.azurite.connection_string.split(";")
+def has_no_key_and_no_content(system: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    parts = system.azurite.connection_string.split(";")
     key = max((part.partition("=")[2] for part in parts), key=len)
     address = northwind()["ship_to"]["address"]
     assert caplog.records
@@ -105,10 +105,10 @@ def has_no_key_and_no_content(made: Rig, caplog: pytest.LogCaptureFixture) -> No
         assert address not in record.getMessage()
 
 
-async def test_the_rows_of_an_order_carry_the_five_fields_by_their_names(made: Rig) -> None:
-    account = made.azurite.connection_string
+async def test_the_rows_of_an_order_carry_the_five_fields_by_their_names(system: Rig) -> None:
+    account = system.azurite.connection_string
     async with TableServiceClient.from_connection_string(account) as service:
-        table = service.get_table_client(made.settings["SAS_TABLE"])
+        table = service.get_table_client(system.settings["SAS_TABLE"])
         rows = [row async for row in table.list_entities()]
     fields = {"OrderID", "LockedBy", "CompleteBy", "ProcessState", "FailureCount"}
     of_order = [row for row in rows if row["RowKey"].startswith("order|W-1|")]
@@ -121,62 +121,62 @@ async def test_the_rows_of_an_order_carry_the_five_fields_by_their_names(made: R
         assert fields - {"LockedBy", "CompleteBy"} <= set(row)
 
 
-async def test_the_supervisor_resets_on_its_timer_what_has_expired(made: Rig) -> None:
-    async with made.host("submission", "scheduler"):
-        await made.submit("S-1")
-        await holds(made, "agent-inventory", 1)
-    assert len(await made.receive("agent-inventory")) == 1  # its agent dies with it
+async def test_the_supervisor_resets_on_its_timer_what_has_expired(system: Rig) -> None:
+    async with system.host("submission", "scheduler"):
+        await system.submit("S-1")
+        await holds(system, "agent-inventory", 1)
+    assert len(await system.receive("agent-inventory")) == 1  # its agent dies with it
     with time_allowed_is_over():
-        async with made.host("supervisor", SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
-            await holds(made, "scheduler", 1)
-    expired = await made.order("S-1")
-    assert await made.words("S-1") == ["submitted", "claimed", "step reset"]
+        async with system.host("supervisor", SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
+            await holds(system, "scheduler", 1)
+    expired = await system.order("S-1")
+    assert await system.words("S-1") == ["submitted", "claimed", "step reset"]
     assert expired.steps[0].failure_count == 1
     assert expired.steps[0].locked_by is None
-    async with made.host():
-        await made.ends("S-1", "Processed")
-        await made.quiet()
-    assert made.remote.ledger("stock")["doubled"] == []
+    async with system.host():
+        await system.ends("S-1", "Processed")
+        await system.quiet()
+    assert system.remote.ledger("stock")["doubled"] == []
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def given_up(made: Rig) -> Rig:
+async def given_up(system: Rig) -> Rig:
     """Messages dead-lettered from every kind of queue, then only the dead letters' function.
 
     D-1: an order before its commit, and its slow handler afterwards. D-2: an order after its
     commit, its wake never sent. D-3: a wake. D-4: a notification that expired.
     """
-    async with made.host("submission"):
-        await made.submit("D-3")
-        await holds(made, "scheduler", 1)
-        await made.submit("D-4", reply_queue=WHOLESALE)
-        await holds(made, WHOLESALE, 1)
-        made.broker.update_queue("scheduler", status=EntityStatus.DISABLED)
-        await made.send("orders", ServiceBusMessage(order("D-2"), message_id="d-2"))
-        await until(lambda: _exists(made, "D-2"), "the order is written")
-    made.broker.update_queue("scheduler", status=EntityStatus.ACTIVE)
-    made.broker.expire_locks("orders")
-    await made.give_up("orders", reason="MaxDeliveryCountExceeded")
-    await made.send("orders", ServiceBusMessage(order("D-1"), message_id="d-1"))
-    await made.give_up("orders", reason="TooHard", error_description="five times")
-    await made.give_up("scheduler", reason="MaxDeliveryCountExceeded")
-    await made.give_up(WHOLESALE, reason="TTLExpiredException")
-    async with made.host("submission", "deadletters"):
-        await made.quiet_queue("dead-letters")
-        await made.send("orders", ServiceBusMessage(order("D-1"), message_id="d-1"))
-        await made.quiet_queue("orders")
-    return made
+    async with system.host("submission"):
+        await system.submit("D-3")
+        await holds(system, "scheduler", 1)
+        await system.submit("D-4", reply_queue=WHOLESALE)
+        await holds(system, WHOLESALE, 1)
+        system.broker.update_queue("scheduler", status=EntityStatus.DISABLED)
+        await system.send("orders", ServiceBusMessage(order("D-2"), message_id="d-2"))
+        await until(lambda: _exists(system, "D-2"), "the order is written")
+    system.broker.update_queue("scheduler", status=EntityStatus.ACTIVE)
+    system.broker.expire_locks("orders")
+    await system.give_up("orders", reason="MaxDeliveryCountExceeded")
+    await system.send("orders", ServiceBusMessage(order("D-1"), message_id="d-1"))
+    await system.give_up("orders", reason="TooHard", error_description="five times")
+    await system.give_up("scheduler", reason="MaxDeliveryCountExceeded")
+    await system.give_up(WHOLESALE, reason="TTLExpiredException")
+    async with system.host("submission", "deadletters"):
+        await system.quiet_queue("dead-letters")
+        await system.send("orders", ServiceBusMessage(order("D-1"), message_id="d-1"))
+        await system.quiet_queue("orders")
+    return system
 
 
 async def test_an_order_dead_lettered_before_its_commit_is_rejected_and_notified(
     given_up: Rig,
 ) -> None:
     assert await given_up.state("D-1") == "Rejected"
-    (kept,) = [one for one in await given_up.rejected() if one.order_id == "D-1"]
-    assert kept.reason == "dead-lettered"
-    assert kept.source_queue == "orders"
-    assert "TooHard: five times" in kept.description
-    assert kept.body.encode() == order("D-1")
+    (rejected,) = [rejected for rejected in await given_up.rejected() if rejected.order_id == "D-1"]
+    assert rejected.reason == "dead-lettered"
+    assert rejected.source_queue == "orders"
+    assert "TooHard: five times" in rejected.description
+    assert rejected.body.encode() == order("D-1")
     assert [alert.kind for alert in await given_up.alerts("D-1")] == ["rejected"]
 
 
@@ -188,21 +188,23 @@ async def test_a_slow_handler_of_an_order_given_up_does_not_write_it(given_up: R
 async def test_an_order_dead_lettered_after_its_commit_is_finished(given_up: Rig) -> None:
     assert await given_up.words("D-2") == ["submitted"]
     assert await given_up.kinds("D-2") == ["received"]
-    assert [one for one in await given_up.rejected() if one.order_id == "D-2"] == []
+    assert [rejected for rejected in await given_up.rejected() if rejected.order_id == "D-2"] == []
     assert await given_up.alerts("D-2") == []
 
 
 async def test_a_wake_given_up_is_fenced_and_alerted(given_up: Rig) -> None:
     assert await given_up.words("D-3") == ["submitted", "fenced"]
     assert [alert.kind for alert in await given_up.alerts("D-3")] == ["dead-lettered"]
-    (kept,) = [one for one in await given_up.rejected() if one.order_id == "D-3"]
-    assert kept.source_queue == "scheduler"
+    (rejected,) = [rejected for rejected in await given_up.rejected() if rejected.order_id == "D-3"]
+    assert rejected.source_queue == "scheduler"
 
 
 async def test_an_expired_notification_ends_on_the_rejected_queue(given_up: Rig) -> None:
-    (kept,) = [one for one in await given_up.rejected() if one.source_queue == WHOLESALE]
-    assert json.loads(kept.body)["type"] == "sas.order.received.v1"
-    assert json.loads(kept.body)["subject"] == "D-4"
+    (rejected,) = [
+        rejected for rejected in await given_up.rejected() if rejected.source_queue == WHOLESALE
+    ]
+    assert json.loads(rejected.body)["type"] == "sas.order.received.v1"
+    assert json.loads(rejected.body)["subject"] == "D-4"
 
 
 async def test_orders_whose_messages_were_given_up_come_to_an_end(given_up: Rig) -> None:
@@ -220,47 +222,47 @@ async def test_orders_whose_messages_were_given_up_come_to_an_end(given_up: Rig)
     assert await given_up.kinds("D-3") == ["received", "undone"]
 
 
-async def test_an_expired_rejected_message_stays_as_it_was(made: Rig) -> None:
-    async with made.host("submission", "deadletters"):
-        await made.send("orders", ServiceBusMessage(b"{", message_id="d-5"))
-        await holds(made, "orders-rejected", 1)
-        first = body_of(await made.give_up("orders-rejected", reason="TTLExpiredException"))
-        await holds(made, "orders-rejected", 1)
-        second = body_of(await made.give_up("orders-rejected", reason="TTLExpiredException"))
-        await holds(made, "orders-rejected", 1)
-        await made.quiet()
-    third = body_of((await made.receive("orders-rejected"))[-1])
+async def test_an_expired_rejected_message_stays_as_it_was(system: Rig) -> None:
+    async with system.host("submission", "deadletters"):
+        await system.send("orders", ServiceBusMessage(b"{", message_id="d-5"))
+        await holds(system, "orders-rejected", 1)
+        first = body_of(await system.give_up("orders-rejected", reason="TTLExpiredException"))
+        await holds(system, "orders-rejected", 1)
+        second = body_of(await system.give_up("orders-rejected", reason="TTLExpiredException"))
+        await holds(system, "orders-rejected", 1)
+        await system.quiet()
+    third = body_of((await system.receive("orders-rejected"))[-1])
     assert first == second == third
     assert json.loads(third)["body"] == "{"
-    await made.receive("operator-alerts")
+    await system.receive("operator-alerts")
 
 
-async def test_poison_in_an_internal_queue_is_put_aside_with_an_alert(made: Rig) -> None:
+async def test_poison_in_an_internal_queue_is_put_aside_with_an_alert(system: Rig) -> None:
     queues = {queue for queue in WORKED if queue not in {"orders", "dead-letters"}}
     poison = [b"", b"\xff", b"{}", b'{"kind":"wake","id":"1","order_id":"a/b"}']
-    before = (len(await made.rejected()), len(await made.alerts()))
-    async with made.host():
+    before = (len(await system.rejected()), len(await system.alerts()))
+    async with system.host():
         for queue in queues:
             for number, body in enumerate(poison):
                 own_id = f"poison {number} of {queue}"
-                await made.send(queue, ServiceBusMessage(body, message_id=own_id))
-        await made.quiet()
-    kept = (await made.rejected())[before[0] :]
+                await system.send(queue, ServiceBusMessage(body, message_id=own_id))
+        await system.quiet()
+    rejected = (await system.rejected())[before[0] :]
     expected = ["", "/w==", "{}", '{"kind":"wake","id":"1","order_id":"a/b"}']
-    found = sorted((one.source_queue, one.body) for one in kept)
-    assert found == sorted((queue, body) for queue in queues for body in expected)
-    alerts = (await made.alerts())[before[1] :]
-    assert len(alerts) == len(kept)
+    pairs = sorted((message.source_queue, message.body) for message in rejected)
+    assert pairs == sorted((queue, body) for queue in queues for body in expected)
+    alerts = (await system.alerts())[before[1] :]
+    assert len(alerts) == len(rejected)
     assert {alert.kind for alert in alerts} == {"rejected"}
 
 
 async def test_what_dead_letters_gave_up_is_handled_with_its_source_once_its_cause_is_gone(
-    made: Rig, monkeypatch: pytest.MonkeyPatch
+    system: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end = "dead-letters/$DeadLetterQueue"
-    await made.receive("operator-alerts")
-    await made.send("orders", ServiceBusMessage(order("D-6"), message_id="d-6"))
-    await made.give_up("orders", reason="TooHard")
+    await system.receive("operator-alerts")
+    await system.send("orders", ServiceBusMessage(order("D-6"), message_id="d-6"))
+    await system.give_up("orders", reason="TooHard")
     broken = True
     attempts = 0
     handle = DeadLetters._handle
@@ -278,35 +280,37 @@ async def test_what_dead_letters_gave_up_is_handled_with_its_source_once_its_cau
     async def tried(times: int) -> bool:
         return attempts >= times
 
-    async with made.host("deadletters", "deadletters_end"):
+    async with system.host("deadletters", "deadletters_end"):
         await until(lambda: tried(12), "ten attempts, one of the end, and again")
         broken = False
-        await made.quiet_queue("dead-letters")
-        await until(lambda: _empty(made, end), "an empty subqueue")
-    kept = [one for one in await made.rejected() if one.order_id == "D-6"]
-    assert [(one.reason, one.source_queue) for one in kept] == [("dead-lettered", "orders")]
-    assert await made.kinds("D-6") == ["rejected"]
+        await system.quiet_queue("dead-letters")
+        await until(lambda: _empty(system, end), "an empty subqueue")
+    rejected = [message for message in await system.rejected() if message.order_id == "D-6"]
+    assert [(message.reason, message.source_queue) for message in rejected] == [
+        ("dead-lettered", "orders")
+    ]
+    assert await system.kinds("D-6") == ["rejected"]
 
 
-async def _empty(made: Rig, path: str) -> bool:
-    return not made.broker.namespace.find(path).messages
+async def _empty(system: Rig, path: str) -> bool:
+    return not system.broker.namespace.find(path).messages
 
 
-async def test_an_agent_answers_with_what_its_service_said(made: Rig) -> None:
-    made.remote.set_faults(Faults(permanent=1.0), "payment")
-    async with made.host(
+async def test_an_agent_answers_with_what_its_service_said(system: Rig) -> None:
+    system.remote.set_faults(Faults(permanent=1.0), "payment")
+    async with system.host(
         *("submission", "scheduler", "agent_inventory", "agent_payment", "replies")
     ):
-        await made.submit("R-1", workflow="order-with-care")
-        await made.ends("R-1", "Error")
-        await made.quiet()
-    refused = (await made.order("R-1")).steps[1]
+        await system.submit("R-1", workflow="order-with-care")
+        await system.ends("R-1", "Error")
+        await system.quiet()
+    refused = (await system.order("R-1")).steps[1]
     assert refused.error is not None
     assert refused.error.code == "card-declined"
-    (alert,) = await made.alerts("R-1")
+    (alert,) = await system.alerts("R-1")
     assert (alert.kind, alert.step) == ("step-failed", "take-payment")
-    made.remote.set_faults(Faults())
+    system.remote.set_faults(Faults())
 
 
-async def _exists(made: Rig, order_id: str) -> bool:
-    return await made.state(order_id) is not None
+async def _exists(system: Rig, order_id: str) -> bool:
+    return await system.state(order_id) is not None

@@ -47,15 +47,15 @@ async def running() -> AsyncIterator[Rig]:
         SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND,
         TESTS_TIME_ALLOWED_SECONDS="8",
         TESTS_ATTEMPT_SECONDS="5",
-    ) as made:
+    ) as system:
         for queue in (*WORKED, SHOP):  # what is lost with a connection comes again soon
-            made.broker.update_queue(queue, lock_duration_s=5.0)
-        async with made.host():
-            yield made
+            system.broker.update_queue(queue, lock_duration_s=5.0)
+        async with system.host():
+            yield system
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def made(running: Rig) -> AsyncIterator[Rig]:
+async def system(running: Rig) -> AsyncIterator[Rig]:
     """The same system; after each test nothing is lost, done twice or left under way."""
     yield running
     running.remote.set_faults(Faults())
@@ -66,180 +66,180 @@ async def made(running: Rig) -> AsyncIterator[Rig]:
         assert running.remote.ledger(service)["doubled"] == []
 
 
-def in_force(made: Rig, order_id: str) -> list[str]:
+def in_force(system: Rig, order_id: str) -> list[str]:
     """Return the services where an effect of this order is in force."""
     return [
         service
         for service in SERVICES
-        for effect in made.remote.ledger(service)["effects"]
+        for effect in system.remote.ledger(service)["effects"]
         if effect["order_id"] == order_id and effect["undone_at"] is None
     ]
 
 
-async def command(made: Rig, order_id: str, verb: Any, seq: int, command_id: str) -> None:
+async def command(system: Rig, order_id: str, verb: Any, seq: int, command_id: str) -> None:
     body = internal.encode(
         CommandMessage(id=command_id, order_id=order_id, verb=verb, seq=seq, by="ann")
     )
-    await made.send("scheduler", ServiceBusMessage(body, message_id=command_id))
+    await system.send("scheduler", ServiceBusMessage(body, message_id=command_id))
 
 
-async def told_once(made: Rig, order_id: str, kinds: list[str], queue: str = SHOP) -> None:
+async def told_once(system: Rig, order_id: str, kinds: list[str], queue: str = SHOP) -> None:
     """Wait for these notifications; each comes under an id of its own, none twice."""
 
     async def all_there() -> bool:
-        return len(await made.told(order_id, queue)) >= len(kinds)
+        return len(await system.notifications(order_id, queue)) >= len(kinds)
 
     # One that failed for a while waits half a minute in an out row.
     await until(all_there, f"{len(kinds)} notifications of {order_id}")
-    events = await made.told(order_id, queue)
+    events = await system.notifications(order_id, queue)
     assert sorted(event.type for event in events) == sorted(f"sas.order.{k}.v1" for k in kinds)
     assert len({event.id for event in events}) == len(events)
     assert {event.correlationid for event in events} == {f"c-{order_id}"}
 
 
-async def test_orders_are_processed_once_while_calls_fail_for_a_while(made: Rig) -> None:
-    made.remote.set_faults(Faults(transient=0.6, max_transient_attempts=3, retry_after_seconds=0))
+async def test_orders_are_processed_once_while_calls_fail_for_a_while(system: Rig) -> None:
+    system.remote.set_faults(Faults(transient=0.6, max_transient_attempts=3, retry_after_seconds=0))
     names = [f"T-{number}" for number in range(6)]
     for name in names:
-        await made.submit(name)
+        await system.submit(name)
     for name in names:
-        await made.ends(name, "Processed")
-        assert in_force(made, name) == list(SERVICES)
-        await told_once(made, name, WHOLE)
+        await system.ends(name, "Processed")
+        assert in_force(system, name) == list(SERVICES)
+        await told_once(system, name, WHOLE)
 
 
-async def test_an_order_refused_for_good_is_undone_and_notified(made: Rig) -> None:
-    made.remote.set_faults(Faults(permanent=1.0), "shipping")
-    await made.submit("U-1")
-    await made.ends("U-1", "Compensated")
-    assert in_force(made, "U-1") == []
-    await told_once(made, "U-1", ["received", "failed", "undone"])
-    (failed,) = [e for e in await made.told("U-1") if e.type == "sas.order.failed.v1"]
+async def test_an_order_refused_for_good_is_undone_and_notified(system: Rig) -> None:
+    system.remote.set_faults(Faults(permanent=1.0), "shipping")
+    await system.submit("U-1")
+    await system.ends("U-1", "Compensated")
+    assert in_force(system, "U-1") == []
+    await told_once(system, "U-1", ["received", "failed", "undone"])
+    (failed,) = [e for e in await system.notifications("U-1") if e.type == "sas.order.failed.v1"]
     assert failed.data.step == "ship"
     assert failed.data.awaits == "undo"
 
 
 async def test_an_order_with_care_waits_in_error_and_is_resubmitted_by_an_operator(
-    made: Rig,
+    system: Rig,
 ) -> None:
-    made.remote.set_faults(Faults(permanent=1.0), "payment")
-    await made.submit("C-1", workflow="order-with-care")
-    await made.ends("C-1", "Error")
-    await made.quiet()
-    seq = (await made.order("C-1")).seq
-    assert [alert.kind for alert in await made.alerts("C-1")] == ["step-failed"]
-    made.remote.set_faults(Faults())
-    await command(made, "C-1", verb="resubmit", seq=seq - 1, command_id="stale")
-    await command(made, "C-1", verb="resubmit", seq=seq, command_id="w-1")
-    await command(made, "C-1", verb="resubmit", seq=seq, command_id="w-2")
-    await made.ends("C-1", "Processed")
-    await made.quiet()
-    refused = [a.text for a in await made.alerts("C-1") if a.kind == "command-refused"]
+    system.remote.set_faults(Faults(permanent=1.0), "payment")
+    await system.submit("C-1", workflow="order-with-care")
+    await system.ends("C-1", "Error")
+    await system.quiet()
+    seq = (await system.order("C-1")).seq
+    assert [alert.kind for alert in await system.alerts("C-1")] == ["step-failed"]
+    system.remote.set_faults(Faults())
+    await command(system, "C-1", verb="resubmit", seq=seq - 1, command_id="stale")
+    await command(system, "C-1", verb="resubmit", seq=seq, command_id="w-1")
+    await command(system, "C-1", verb="resubmit", seq=seq, command_id="w-2")
+    await system.ends("C-1", "Processed")
+    await system.quiet()
+    refused = [a.text for a in await system.alerts("C-1") if a.kind == "command-refused"]
     assert len(refused) == 2
     assert all("look at it again" in text for text in refused)
-    assert in_force(made, "C-1") == list(SERVICES)
-    await told_once(made, "C-1", [*WHOLE, *["step-completed"] * 3, "failed"])
+    assert in_force(system, "C-1") == list(SERVICES)
+    await told_once(system, "C-1", [*WHOLE, *["step-completed"] * 3, "failed"])
 
 
-async def test_a_step_past_its_complete_by_is_reset_and_done_once(made: Rig) -> None:
-    made.remote.set_faults(Faults(slow=1.0, slow_seconds=12), "stock")
-    await made.submit("L-1")
-    await until(lambda: _has(made, "L-1", "step reset"), "the step is reset")
-    made.remote.set_faults(Faults())
-    await made.ends("L-1", "Processed")
-    assert in_force(made, "L-1") == list(SERVICES)
-    assert (await made.order("L-1")).steps[0].epoch >= 2
-    await told_once(made, "L-1", WHOLE)
+async def test_a_step_past_its_complete_by_is_reset_and_done_once(system: Rig) -> None:
+    system.remote.set_faults(Faults(slow=1.0, slow_seconds=12), "stock")
+    await system.submit("L-1")
+    await until(lambda: _has(system, "L-1", "step reset"), "the step is reset")
+    system.remote.set_faults(Faults())
+    await system.ends("L-1", "Processed")
+    assert in_force(system, "L-1") == list(SERVICES)
+    assert (await system.order("L-1")).steps[0].epoch >= 2
+    await told_once(system, "L-1", WHOLE)
 
 
-async def test_the_same_order_twice_and_from_two_applications(made: Rig) -> None:
-    await made.submit("2-1", message_id="one")
-    await made.ends("2-1", "Processed")
-    await made.submit("2-1", message_id="one")
-    await made.submit("2-1", message_id="two")
-    await made.submit("2-1", message_id="three", reply_queue=WHOLESALE)
-    await told_once(made, "2-1", ["rejected"], WHOLESALE)
-    (conflict,) = await made.told("2-1", WHOLESALE)
+async def test_the_same_order_twice_and_from_two_applications(system: Rig) -> None:
+    await system.submit("2-1", message_id="one")
+    await system.ends("2-1", "Processed")
+    await system.submit("2-1", message_id="one")
+    await system.submit("2-1", message_id="two")
+    await system.submit("2-1", message_id="three", reply_queue=WHOLESALE)
+    await told_once(system, "2-1", ["rejected"], WHOLESALE)
+    (conflict,) = await system.notifications("2-1", WHOLESALE)
     assert conflict.data.error is not None
     assert conflict.data.error.code == "order-id-taken"
-    await made.quiet()
-    assert in_force(made, "2-1") == list(SERVICES)
-    duplicates = [e for e in await made.told("2-1") if e.data.duplicate]
+    await system.quiet()
+    assert in_force(system, "2-1") == list(SERVICES)
+    duplicates = [e for e in await system.notifications("2-1") if e.data.duplicate]
     assert [event.data.state for event in duplicates] == ["Processed"]
-    await told_once(made, "2-1", [*WHOLE, "received"])
+    await told_once(system, "2-1", [*WHOLE, "received"])
 
 
-async def test_an_order_without_a_message_id_is_taken(made: Rig) -> None:
-    await made.send("orders", AmqpAnnotatedMessage(data_body=[order("N-1")]))
-    await made.ends("N-1", "Processed")
-    await told_once(made, "N-1", WHOLE)
+async def test_an_order_without_a_message_id_is_taken(system: Rig) -> None:
+    await system.send("orders", AmqpAnnotatedMessage(data_body=[order("N-1")]))
+    await system.ends("N-1", "Processed")
+    await told_once(system, "N-1", WHOLE)
 
 
-async def test_an_order_of_over_200_kb_goes_through_whole(made: Rig) -> None:
+async def test_an_order_of_over_200_kb_goes_through_whole(system: Rig) -> None:
     line = {"product_id": 11, "product": "Q" * 150, "unit_price": 1, "quantity": 1}
     content = {**northwind(), "lines": [line] * 950, "freight": 0}
     body = order("K-1", order=content)
     assert 200_000 < len(body) < 262_144
-    await made.send("orders", ServiceBusMessage(body, message_id="k-1"))
-    await made.ends("K-1", "Processed")
-    assert await made.content("K-1") == content
-    assert in_force(made, "K-1") == list(SERVICES)
-    await told_once(made, "K-1", WHOLE)
+    await system.send("orders", ServiceBusMessage(body, message_id="k-1"))
+    await system.ends("K-1", "Processed")
+    assert await system.content("K-1") == content
+    assert in_force(system, "K-1") == list(SERVICES)
+    await told_once(system, "K-1", WHOLE)
 
 
-async def test_locks_lost_while_agents_work_do_nothing_twice(made: Rig) -> None:
-    made.remote.set_faults(Faults(slow=1.0, slow_seconds=0.6))
+async def test_locks_lost_while_agents_work_do_nothing_twice(system: Rig) -> None:
+    system.remote.set_faults(Faults(slow=1.0, slow_seconds=0.6))
     for number in range(3):
-        await made.submit(f"E-{number}")
+        await system.submit(f"E-{number}")
     for _ in range(3):  # a message is given up after its fifth delivery
         await asyncio.sleep(0.4)
-        await until(lambda: _expired(made), "a lock of a message in work")
-    made.remote.set_faults(Faults())
+        await until(lambda: _expired(system), "a lock of a message in work")
+    system.remote.set_faults(Faults())
     for number in range(3):
-        await made.ends(f"E-{number}", "Processed")
-        assert in_force(made, f"E-{number}") == list(SERVICES)
-        await told_once(made, f"E-{number}", WHOLE)
+        await system.ends(f"E-{number}", "Processed")
+        assert in_force(system, f"E-{number}") == list(SERVICES)
+        await told_once(system, f"E-{number}", WHOLE)
 
 
-async def test_messages_delivered_twice_do_nothing_twice(made: Rig) -> None:
+async def test_messages_delivered_twice_do_nothing_twice(system: Rig) -> None:
     for queue in WORKED:
-        made.broker.arm("duplicate-delivery", queue, count=6)
+        system.broker.arm("duplicate-delivery", queue, count=6)
     for number in range(3):
-        await made.submit(f"M-{number}")
+        await system.submit(f"M-{number}")
     for number in range(3):
-        await made.ends(f"M-{number}", "Processed")
-        assert in_force(made, f"M-{number}") == list(SERVICES)
-    await made.quiet()
+        await system.ends(f"M-{number}", "Processed")
+        assert in_force(system, f"M-{number}") == list(SERVICES)
+    await system.quiet()
     for number in range(3):
-        await told_once(made, f"M-{number}", WHOLE)
+        await told_once(system, f"M-{number}", WHOLE)
 
 
-async def test_a_busy_bus_and_lost_acknowledgements_delay_and_never_double(made: Rig) -> None:
+async def test_a_busy_bus_and_lost_acknowledgements_delay_and_never_double(system: Rig) -> None:
     for queue in ("scheduler", "agent-replies", "agent-payment", SHOP):
-        made.broker.arm("server-busy", queue, operation="send", count=1)
-    made.broker.arm("lose-acknowledgement", "agent-inventory", operation="send")
+        system.broker.arm("server-busy", queue, operation="send", count=1)
+    system.broker.arm("lose-acknowledgement", "agent-inventory", operation="send")
     for number in range(3):
-        await made.submit(f"B-{number}")
+        await system.submit(f"B-{number}")
     for number in range(3):
-        await made.ends(f"B-{number}", "Processed")
-        assert in_force(made, f"B-{number}") == list(SERVICES)
-        await told_once(made, f"B-{number}", WHOLE)
+        await system.ends(f"B-{number}", "Processed")
+        assert in_force(system, f"B-{number}") == list(SERVICES)
+        await told_once(system, f"B-{number}", WHOLE)
 
 
-async def test_connections_cut_in_the_middle_are_opened_anew(made: Rig) -> None:
+async def test_connections_cut_in_the_middle_are_opened_anew(system: Rig) -> None:
     for number in range(3):
-        await made.submit(f"X-{number}")
+        await system.submit(f"X-{number}")
     await asyncio.sleep(0.1)
-    made.broker.drop_connections()
+    system.broker.drop_connections()
     for number in range(3):
-        await made.ends(f"X-{number}", "Processed")
-        assert in_force(made, f"X-{number}") == list(SERVICES)
-        await told_once(made, f"X-{number}", WHOLE)
+        await system.ends(f"X-{number}", "Processed")
+        assert in_force(system, f"X-{number}") == list(SERVICES)
+        await told_once(system, f"X-{number}", WHOLE)
 
 
-async def _expired(made: Rig) -> int:
-    return sum(made.broker.expire_locks(queue) for queue in WORKED)
+async def _expired(system: Rig) -> int:
+    return sum(system.broker.expire_locks(queue) for queue in WORKED)
 
 
-async def _has(made: Rig, order_id: str, word: str) -> bool:
-    return word in await made.words(order_id)
+async def _has(system: Rig, order_id: str, word: str) -> bool:
+    return word in await system.words(order_id)

@@ -25,77 +25,77 @@ ORDERS = 12
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def made() -> AsyncIterator[Rig]:
+async def system() -> AsyncIterator[Rig]:
     async with rig() as running:
         yield running
         running.nothing_lost()
 
 
-async def waiting(made: Rig, order_id: str, version: int, since: datetime) -> None:
+async def waiting(system: Rig, order_id: str, version: int, since: datetime) -> None:
     """Store an order that was submitted long ago, and whose first step no scheduler claimed."""
     rules = workflows().rules("order", 1)
     details = cases.details_of(order_id, payload=json.dumps(northwind()))
     details = replace(details, version=version, reply_queue=SHOP, submitted_at=since)
     decision = submit(details, rules)
-    await made.store.commit(cases.changed(None, decision, cases.fresh("orders:envelope")))
+    await system.store.commit(cases.changed(None, decision, cases.fresh("orders:envelope")))
 
 
-async def all_have(made: Rig, what: str, *order_ids: str) -> None:
+async def all_have(system: Rig, word: str, *order_ids: str) -> None:
     async def have() -> bool:
-        return all([what in await made.words(order_id) for order_id in order_ids])
+        return all([word in await system.words(order_id) for order_id in order_ids])
 
-    await until(have, f"{what!r} in every journal")
-
-
-async def active(made: Rig) -> list[ActiveIncident | None]:
-    return [one.value for one in (await active_incidents(made.store).all()).values()]
+    await until(have, f"{word!r} in every journal")
 
 
-async def test_orders_that_no_scheduler_picks_up_give_one_alert_and_then_go_on(made: Rig) -> None:
+async def active(system: Rig) -> list[ActiveIncident | None]:
+    return [incident.value for incident in (await active_incidents(system.store).all()).values()]
+
+
+async def test_orders_that_no_scheduler_picks_up_give_one_alert_and_then_go_on(system: Rig) -> None:
     long_ago = datetime.now(UTC) - timedelta(minutes=25)
     names = [f"C-{number}" for number in range(ORDERS)]
     for name in names:
-        await waiting(made, name, 1, long_ago)
-    async with made.host("supervisor", SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
-        await all_have(made, "woken again", *names)
-    (alert,) = await made.alerts()
+        await waiting(system, name, 1, long_ago)
+    async with system.host("supervisor", SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
+        await all_have(system, "woken again", *names)
+    (alert,) = await system.alerts()
     assert (alert.kind, alert.scope) == ("not-picked-up", "ordinary orders")
-    (incident,) = await active(made)
+    (incident,) = await active(system)
     assert incident is not None
     assert (incident.alerts_sent, incident.since) == (1, long_ago)
-    async with made.host():
+    async with system.host():
         for name in names:
-            await made.ends(name, "Processed")
-        await made.quiet()
-    assert len(await made.alerts()) == 1
+            await system.ends(name, "Processed")
+        await system.quiet()
+    assert len(await system.alerts()) == 1
 
 
-async def test_orders_of_a_version_that_is_not_deployed_give_one_alert(made: Rig) -> None:
-    before = len(await made.alerts())
+async def test_orders_of_a_version_that_is_not_deployed_give_one_alert(system: Rig) -> None:
+    before = len(await system.alerts())
     long_ago = datetime.now(UTC) - timedelta(minutes=25)
     names = [f"V-{number}" for number in range(ORDERS)]
     for name in names:
-        await waiting(made, name, 7, long_ago)
-    async with made.host("supervisor", SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
-        await all_have(made, "postponed", *names)
-    (alert,) = (await made.alerts())[before:]
+        await waiting(system, name, 7, long_ago)
+    async with system.host("supervisor", SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
+        await all_have(system, "postponed", *names)
+    (alert,) = (await system.alerts())[before:]
     assert (alert.kind, alert.scope) == ("not-runnable", "order version 7")
     assert "workflow 'order' has no version 7: known are 1. Deploy that version" in alert.text
 
 
-async def test_a_reply_that_waits_past_its_complete_by_excuses_its_step(made: Rig) -> None:
-    async with made.host("submission", "scheduler", "agent_inventory"):
-        await made.submit("L-1")
-        await until(lambda: _waits(made), "the first reply waits")
+async def test_a_reply_that_waits_past_its_complete_by_excuses_its_step(system: Rig) -> None:
+    async with system.host("submission", "scheduler", "agent_inventory"):
+        await system.submit("L-1")
+        await until(lambda: _waits(system), "the first reply waits")
     with time_allowed_is_over():
-        async with made.host("supervisor", SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
-            await all_have(made, "waits in its queue", "L-1")
-    async with made.host():
-        await made.ends("L-1", "Processed")
-        await made.quiet()
-    steps = (await made.order("L-1")).steps
+        async with system.host("supervisor", SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
+            await all_have(system, "waits in its queue", "L-1")
+    async with system.host():
+        await system.ends("L-1", "Processed")
+        await system.quiet()
+    steps = (await system.order("L-1")).steps
     assert [(step.epoch, step.failure_count) for step in steps] == [(1, 0)] * 3
 
 
-async def _waits(made: Rig) -> bool:
-    return made.broker.counts("agent-replies").active > 0
+async def _waits(system: Rig) -> bool:
+    return system.broker.counts("agent-replies").active > 0

@@ -25,15 +25,15 @@ URGENT = tuple(f"{name}_urgent" for name in LANES)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def made() -> AsyncIterator[Rig]:
+async def system() -> AsyncIterator[Rig]:
     async with rig() as running:
         yield running
         running.nothing_lost()
 
 
-async def submit(made: Rig, *order_ids: str, urgent: bool) -> None:
+async def submit(system: Rig, *order_ids: str, urgent: bool) -> None:
     queues = Queues().urgent if urgent else Queues()
-    connection = made.broker.connection_string
+    connection = system.broker.connection_string
     async with OrdersClient(connection, reply_queue=SHOP, queues=queues) as client:
         await client.submit_many(
             NewOrder(order_id=order_id, order=northwind()) for order_id in order_ids
@@ -41,19 +41,19 @@ async def submit(made: Rig, *order_ids: str, urgent: bool) -> None:
 
 
 async def test_an_urgent_order_is_done_while_every_ordinary_function_stands_still(
-    made: Rig,
+    system: Rig,
 ) -> None:
-    await submit(made, *(f"L-{number}" for number in range(5)), urgent=False)
-    await submit(made, "U-1", urgent=True)
-    async with made.host(*URGENT):
-        assert await made.ends("U-1", "Processed", "Error", "Compensated") == "Processed"
-    assert made.broker.counts("orders").active == 5
-    assert (await made.order("U-1")).details.urgent
-    assert (await made.kinds("U-1"))[-1] == "completed"
-    async with made.host(*LANES):
+    await submit(system, *(f"L-{number}" for number in range(5)), urgent=False)
+    await submit(system, "U-1", urgent=True)
+    async with system.host(*URGENT):
+        assert await system.ends("U-1", "Processed", "Error", "Compensated") == "Processed"
+    assert system.broker.counts("orders").active == 5
+    assert (await system.order("U-1")).details.urgent
+    assert (await system.kinds("U-1"))[-1] == "completed"
+    async with system.host(*LANES):
         for number in range(5):
-            assert await made.ends(f"L-{number}", "Processed") == "Processed"
-    await made.quiet()
+            assert await system.ends(f"L-{number}", "Processed") == "Processed"
+    await system.quiet()
 
 
 class Counted:
@@ -61,25 +61,27 @@ class Counted:
 
     def __init__(self, waits_s: float) -> None:
         self.waits_s = waits_s
-        self.now = self.most = self.calls = 0
+        self.in_flight = self.in_flight_max = self.calls = 0
         self.together = asyncio.Event()
         self._do = PaymentAgent.do
 
     async def do(self, agent: PaymentAgent, call: Call) -> Any:
         self.calls += 1
-        self.now += 1
-        self.most = max(self.most, self.now)
-        if self.now > 1:
+        self.in_flight += 1
+        self.in_flight_max = max(self.in_flight_max, self.in_flight)
+        if self.in_flight > 1:
             self.together.set()
         try:
             with suppress(TimeoutError):  # others have that long to come between
                 await asyncio.wait_for(self.together.wait(), self.waits_s)
             return await self._do(agent, call)
         finally:
-            self.now -= 1
+            self.in_flight -= 1
 
 
-async def paid(made: Rig, monkeypatch: pytest.MonkeyPatch, *order_ids: str, limits: str) -> Counted:
+async def paid(
+    system: Rig, monkeypatch: pytest.MonkeyPatch, *order_ids: str, limits: str
+) -> Counted:
     """Have orders processed under these limits; return what was seen of their payments."""
     counted = Counted(0.5 if limits else 60.0)
 
@@ -87,19 +89,21 @@ async def paid(made: Rig, monkeypatch: pytest.MonkeyPatch, *order_ids: str, limi
         return await counted.do(agent, call)
 
     monkeypatch.setattr(PaymentAgent, "do", do)
-    async with made.host(*LANES, SAS_AGENT_LIMITS=limits):
-        await submit(made, *order_ids, urgent=False)
+    async with system.host(*LANES, SAS_AGENT_LIMITS=limits):
+        await submit(system, *order_ids, urgent=False)
         for order_id in order_ids:
-            assert await made.ends(order_id, "Processed") == "Processed"
-    await made.quiet()
+            assert await system.ends(order_id, "Processed") == "Processed"
+    await system.quiet()
     return counted
 
 
 async def test_no_more_calls_of_a_service_are_in_flight_than_the_setting_allows(
-    made: Rig, monkeypatch: pytest.MonkeyPatch
+    system: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free = await paid(made, monkeypatch, *(f"F-{n}" for n in range(6)), limits="")
-    assert free.most > 1, "without a limit nothing keeps them apart, or this test shows nothing"
+    free = await paid(system, monkeypatch, *(f"F-{n}" for n in range(6)), limits="")
+    assert free.in_flight_max > 1, (
+        "without a limit nothing keeps them apart, or this test shows nothing"
+    )
     monkeypatch.undo()
-    bound = await paid(made, monkeypatch, *(f"B-{n}" for n in range(6)), limits="payment:1")
-    assert (bound.most, bound.calls) == (1, 6)
+    bound = await paid(system, monkeypatch, *(f"B-{n}" for n in range(6)), limits="payment:1")
+    assert (bound.in_flight_max, bound.calls) == (1, 6)

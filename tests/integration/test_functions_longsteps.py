@@ -28,9 +28,9 @@ WHOLE = sorted(["received", "completed"])
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def made() -> AsyncIterator[Rig]:
-    async with rig(SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND) as made:
-        yield made
+async def system() -> AsyncIterator[Rig]:
+    async with rig(SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND) as system:
+        yield system
 
 
 def token(order_id: str, submission: str = "", seconds: float = 600.0) -> str:
@@ -56,37 +56,37 @@ async def post(address: str, token: str | None = None, **body: object) -> tuple[
 
 
 async def test_a_delivery_longer_than_its_time_allowed_is_looked_at_until_it_is_there(
-    made: Rig,
+    system: Rig,
 ) -> None:
-    made.remote.set_faults(Faults(delivery=600.0, check_after=1.0), "carrier")
+    system.remote.set_faults(Faults(delivery=600.0, check_after=1.0), "carrier")
 
     async def longer_than_allowed() -> bool:
-        entries = await made.store.journal("L-1")
+        entries = await system.store.journal("L-1")
         looks = [entry.at for entry in entries if entry.what == "progress"]
         return len(looks) > 1 and looks[-1] - looks[0] > TIME_ALLOWED
 
     allowed = f"{TIME_ALLOWED.total_seconds():g}"
-    async with made.host(TESTS_TIME_ALLOWED_SECONDS=allowed):
-        await made.submit("L-1", workflow=DELIVERED)
+    async with system.host(TESTS_TIME_ALLOWED_SECONDS=allowed):
+        await system.submit("L-1", workflow=DELIVERED)
         await until(longer_than_allowed, "the delivery under way longer than its time allowed")
-        made.remote.set_faults(Faults(), "carrier")
-        await made.ends("L-1", "Processed")
-        await made.quiet()
-    order = await made.order("L-1")
+        system.remote.set_faults(Faults(), "carrier")
+        await system.ends("L-1", "Processed")
+        await system.quiet()
+    order = await system.order("L-1")
     assert [(step.epoch, step.failure_count) for step in order.steps] == [(1, 0)] * 5
-    words = await made.words("L-1")
+    words = await system.words("L-1")
     assert words.count("progress") >= 2
     assert "step reset" not in words
-    assert sorted(await made.kinds("L-1")) == WHOLE
-    assert made.remote.counts("carrier")[0] >= 4
-    assert len(made.remote.ledger("carrier")["effects"]) == 1
-    made.nothing_lost()
+    assert sorted(await system.kinds("L-1")) == WHOLE
+    assert system.remote.counts("carrier")[0] >= 4
+    assert len(system.remote.ledger("carrier")["effects"]) == 1
+    system.nothing_lost()
 
 
 async def test_a_carrier_calls_back_by_http_and_a_caller_without_a_token_is_refused(
-    made: Rig,
+    system: Rig,
 ) -> None:
-    made.remote.set_faults(Faults(delivery=4.0), "carrier")
+    system.remote.set_faults(Faults(delivery=4.0), "carrier")
     port = free_port()
     address = f"http://127.0.0.1:{port}/api/callbacks"
     settings = {
@@ -94,41 +94,41 @@ async def test_a_carrier_calls_back_by_http_and_a_caller_without_a_token_is_refu
         "SAS_CALLBACK_URL": address,
         "TESTS_CARRIER_TELLS_SECONDS": "300",
     }
-    made.http_port = port
-    async with made.host(**settings):
-        await made.submit("H-1", workflow=DELIVERED)
+    system.http_port = port
+    async with system.host(**settings):
+        await system.submit("H-1", workflow=DELIVERED)
         assert await post(address) == (401, "forged-token")
         assert await post(address, token("H-1") + "x") == (401, "forged-token")
         assert await post(address, token("H-1", seconds=-1)) == (410, "expired")
         assert await post(address, token("H-nobody")) == (404, "unknown-order")
         assert await post(address, token("H-1"), extra=1) == (400, "invalid")
-        await made.ends("H-1", "Processed")
-        own = token("H-1", (await made.order("H-1")).details.submission)
-        assert await post(f"{address}/{own}") == (200, "already")
-        await made.quiet()
-    order = await made.order("H-1")
+        await system.ends("H-1", "Processed")
+        order_token = token("H-1", (await system.order("H-1")).details.submission)
+        assert await post(f"{address}/{order_token}") == (200, "already")
+        await system.quiet()
+    order = await system.order("H-1")
     assert json.loads(str(order.steps[4].result))["state"] == "delivered"
     assert [(step.epoch, step.failure_count) for step in order.steps] == [(1, 0)] * 5
-    journal = await made.store.journal("H-1")
+    journal = await system.store.journal("H-1")
     assert [entry.what for entry in journal if entry.by == "callback"] == ["step processed"]
-    assert sorted(await made.kinds("H-1")) == WHOLE
-    assert await made.rejected() == []
-    made.nothing_lost()
+    assert sorted(await system.kinds("H-1")) == WHOLE
+    assert await system.rejected() == []
+    system.nothing_lost()
 
 
-async def delivery_awaited(made: Rig, order_id: str) -> None:
+async def delivery_awaited(system: Rig, order_id: str) -> None:
     async def awaited() -> bool:
-        order = await made.store.load(order_id)
+        order = await system.store.load(order_id)
         return order is not None and order.steps[4].note is not None
 
     await until(awaited, "the delivery awaited")
 
 
 async def test_a_large_callback_result_is_offloaded_and_one_for_a_former_order_is_not_taken(
-    made: Rig,
+    system: Rig,
 ) -> None:
     """The result is larger than a message of Service Bus Standard may be."""
-    made.remote.set_faults(Faults(delivery=600.0), "carrier")
+    system.remote.set_faults(Faults(delivery=600.0), "carrier")
     port = free_port()
     address = f"http://127.0.0.1:{port}/api/callbacks"
     settings = {
@@ -136,21 +136,21 @@ async def test_a_large_callback_result_is_offloaded_and_one_for_a_former_order_i
         "SAS_CALLBACK_URL": "http://127.0.0.1:1/nowhere",
         "TESTS_CARRIER_TELLS_SECONDS": "300",
     }
-    made.http_port = port
-    async with made.host(**settings):
-        await made.submit("B-1", workflow=DELIVERED)
-        await delivery_awaited(made, "B-1")
+    system.http_port = port
+    async with system.host(**settings):
+        await system.submit("B-1", workflow=DELIVERED)
+        await delivery_awaited(system, "B-1")
         former = token("B-1", "0123456789abcdef")
         assert await post(address, former) == (404, "unknown-order")
-        own = token("B-1", (await made.order("B-1")).details.submission)
+        order_token = token("B-1", (await system.order("B-1")).details.submission)
         scan = {"scan": "x" * 400_000}
-        assert await post(address, own, result=scan) == (202, "accepted")
-        await made.ends("B-1", "Processed")
-        assert await post(address, own, result=scan) == (200, "already")
-        await made.quiet()
-    order = await made.order("B-1")
-    whole = await ClaimCheck(made.store).fetch_all(order)
+        assert await post(address, order_token, result=scan) == (202, "accepted")
+        await system.ends("B-1", "Processed")
+        assert await post(address, order_token, result=scan) == (200, "already")
+        await system.quiet()
+    order = await system.order("B-1")
+    whole = await ClaimCheck(system.store).fetch_all(order)
     assert isinstance(order.steps[4].result, PayloadRef)
     assert json.loads(str(whole.steps[4].result)) == scan
-    assert [one for one in await made.rejected() if one.order_id == "B-1"] == []
-    made.nothing_lost()
+    assert [rejected for rejected in await system.rejected() if rejected.order_id == "B-1"] == []
+    system.nothing_lost()

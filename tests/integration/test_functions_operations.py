@@ -24,18 +24,18 @@ OLD, LIVE, YOUNG = 12, 8, 3
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def made() -> AsyncIterator[Rig]:
+async def system() -> AsyncIterator[Rig]:
     async with rig() as running:
         yield running
         running.nothing_lost()
 
 
-async def test_a_start_without_key_vault_says_why_and_takes_no_message(made: Rig) -> None:
+async def test_a_start_without_key_vault_says_why_and_takes_no_message(system: Rig) -> None:
     """Azure gives the text of a reference that it cannot resolve."""
-    await made.submit("K-1")
-    away = "@Microsoft.KeyVault(SecretUri=https://v.vault.azure.net/secrets/callbacks)"
+    await system.submit("K-1")
+    reference = "@Microsoft.KeyVault(SecretUri=https://v.vault.azure.net/secrets/callbacks)"
     with pytest.raises(IndexingError) as stopped:
-        async with made.host(SAS_CALLBACK_KEY=away):
+        async with system.host(SAS_CALLBACK_KEY=reference):
             pass
     assert str(stopped.value) == (
         "function_app.py cannot be imported: SAS_CALLBACK_KEY is a Key Vault reference that was "
@@ -43,25 +43,25 @@ async def test_a_start_without_key_vault_says_why_and_takes_no_message(made: Rig
         "have Azure ask again (docs/operating.md, Keys). Messages wait in their queues "
         "(SettingError)."
     )
-    assert made.broker.counts("orders").active == 1
-    async with made.host():
-        await made.ends("K-1", "Processed")
-        await made.quiet()
-    assert await made.rejected() == []
+    assert system.broker.counts("orders").active == 1
+    async with system.host():
+        await system.ends("K-1", "Processed")
+        await system.quiet()
+    assert await system.rejected() == []
 
 
 async def test_orders_under_way_end_whole_while_finished_ones_are_purged_beside_them(
-    made: Rig,
+    system: Rig,
 ) -> None:
     """Both kinds of orders are in the same shards at the same time."""
     now = datetime.now(UTC)
     rules = cases.rules_of(1)
 
     async def processed(order_id: str, days: float) -> None:
-        order = await made.store.commit(cases.submitted(order_id, rules))
-        order = await made.store.commit(cases.claimed(order, rules))
+        order = await system.store.commit(cases.submitted(order_id, rules))
+        order = await system.store.commit(cases.claimed(order, rules))
         at = now - timedelta(days=days)
-        await made.store.commit(cases.answered(order, 0, rules, at=at))
+        await system.store.commit(cases.answered(order, 0, rules, at=at))
 
     for number in range(OLD):
         await processed(f"P-old-{number}", 40)
@@ -71,33 +71,33 @@ async def test_orders_under_way_end_whole_while_finished_ones_are_purged_beside_
     live = [f"P-live-{n}" for n in range(200) if shard_of(f"P-live-{n}", 16) in shards][:LIVE]
 
     async def gone() -> bool:
-        states = [await made.state(f"P-old-{number}") for number in range(OLD)]
+        states = [await system.state(f"P-old-{number}") for number in range(OLD)]
         return not any(states)
 
-    async with made.host(SAS_PURGE_SCHEDULE=EVERY_SECOND, SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
+    async with system.host(SAS_PURGE_SCHEDULE=EVERY_SECOND, SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
         for order_id in live:
-            await made.submit(order_id)
+            await system.submit(order_id)
         await until(gone, "the old orders are gone")
         for order_id in live:
-            await made.ends(order_id, "Processed")
-        await made.quiet()
+            await system.ends(order_id, "Processed")
+        await system.quiet()
     for order_id in live:
-        assert await made.kinds(order_id) == ["received", "completed"]
-    young = [await made.state(f"P-young-{number}") for number in range(YOUNG)]
+        assert await system.kinds(order_id) == ["received", "completed"]
+    young = [await system.state(f"P-young-{number}") for number in range(YOUNG)]
     assert young == ["Processed"] * YOUNG
-    in_force = [e["order_id"] for e in made.remote.ledger("stock")["effects"]]
+    in_force = [e["order_id"] for e in system.remote.ledger("stock")["effects"]]
     in_force = [order_id for order_id in in_force if order_id.startswith("P-")]
     assert sorted(in_force) == sorted(live)
 
 
-async def given_up(made: Rig, order_id: str) -> ServiceBusReceivedMessage:
+async def given_up(system: Rig, order_id: str) -> ServiceBusReceivedMessage:
     """Have a reply dead-lettered before it counts; return it, as an operator finds it."""
-    async with made.host("submission", "scheduler", "agent_inventory"):
-        await made.submit(order_id)
-        await until(lambda: _holds(made, REPLIES), "a reply")
-        await made.quiet_queue("orders")  # its notification is sent too
-    letter = await made.give_up(REPLIES, reason="MaxDeliveryCountExceeded")
-    assert await made.words(order_id) == ["submitted", "claimed"]
+    async with system.host("submission", "scheduler", "agent_inventory"):
+        await system.submit(order_id)
+        await until(lambda: _holds(system, REPLIES), "a reply")
+        await system.quiet_queue("orders")  # its notification is sent too
+    letter = await system.give_up(REPLIES, reason="MaxDeliveryCountExceeded")
+    assert await system.words(order_id) == ["submitted", "claimed"]
     return letter
 
 
@@ -107,74 +107,74 @@ def again(letter: ServiceBusReceivedMessage, message_id: str) -> ServiceBusMessa
     )
 
 
-async def _holds(made: Rig, queue: str) -> bool:
-    return made.broker.counts(queue).active > 0
+async def _holds(system: Rig, queue: str) -> bool:
+    return system.broker.counts(queue).active > 0
 
 
-async def _discarded(made: Rig) -> None:
+async def _discarded(system: Rig) -> None:
     """Take the messages on dead-letters, as an operator who sends them again elsewhere."""
-    await until(lambda: _holds(made, "dead-letters"), "the dead letter")
-    await made.receive("dead-letters")
+    await until(lambda: _holds(system, "dead-letters"), "the dead letter")
+    await system.receive("dead-letters")
 
 
 async def test_a_reply_sent_again_under_its_old_message_id_is_swallowed_and_the_order_still_ends(
-    made: Rig,
+    system: Rig,
 ) -> None:
     """Inside the window of duplicate detection; the supervisor makes good what was swallowed."""
-    letter = await given_up(made, "V-1")
-    await _discarded(made)
-    await made.send(REPLIES, again(letter, str(letter.message_id)))
-    assert made.broker.counts(REPLIES).total == 0
+    letter = await given_up(system, "V-1")
+    await _discarded(system)
+    await system.send(REPLIES, again(letter, str(letter.message_id)))
+    assert system.broker.counts(REPLIES).total == 0
     with time_allowed_is_over():
-        async with made.host(SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
-            await made.ends("V-1", "Processed")
-            await made.quiet()
-    assert "step reset" in await made.words("V-1")
-    await _done_once(made, "V-1")
+        async with system.host(SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
+            await system.ends("V-1", "Processed")
+            await system.quiet()
+    assert "step reset" in await system.words("V-1")
+    await _done_once(system, "V-1")
 
 
 async def test_a_reply_sent_again_under_a_new_message_id_counts_once_however_often_it_is_sent(
-    made: Rig,
+    system: Rig,
 ) -> None:
-    letter = await given_up(made, "V-2")
-    await _discarded(made)
-    async with made.host("replies"):
+    letter = await given_up(system, "V-2")
+    await _discarded(system)
+    async with system.host("replies"):
         for number in range(3):
-            await made.send(REPLIES, again(letter, f"redrive-{number}"))
-        await made.quiet_queue(REPLIES)
-    assert await made.words("V-2") == ["submitted", "claimed", "step processed"]
-    async with made.host():
-        await made.ends("V-2", "Processed")
-        await made.quiet()
-    await _done_once(made, "V-2")
+            await system.send(REPLIES, again(letter, f"redrive-{number}"))
+        await system.quiet_queue(REPLIES)
+    assert await system.words("V-2") == ["submitted", "claimed", "step processed"]
+    async with system.host():
+        await system.ends("V-2", "Processed")
+        await system.quiet()
+    await _done_once(system, "V-2")
 
 
 async def test_a_reply_that_was_fenced_and_is_sent_again_under_a_new_message_id_changes_nothing(
-    made: Rig,
+    system: Rig,
 ) -> None:
-    letter = await given_up(made, "V-3")
-    async with made.host("deadletters"):
-        await made.quiet_queue("dead-letters")
-    assert (await made.words("V-3"))[-1] == "fenced"
-    async with made.host("replies"):
-        await made.send(REPLIES, again(letter, "redrive-fenced"))
-        await made.quiet_queue(REPLIES)
-    assert (await made.words("V-3"))[-1] == "fenced"
+    letter = await given_up(system, "V-3")
+    async with system.host("deadletters"):
+        await system.quiet_queue("dead-letters")
+    assert (await system.words("V-3"))[-1] == "fenced"
+    async with system.host("replies"):
+        await system.send(REPLIES, again(letter, "redrive-fenced"))
+        await system.quiet_queue(REPLIES)
+    assert (await system.words("V-3"))[-1] == "fenced"
     with time_allowed_is_over():
-        async with made.host(SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
-            await made.ends("V-3", "Processed")
-            await made.quiet()
-    assert [alert.kind for alert in await made.alerts("V-3")] == ["dead-lettered"]
-    await _done_once(made, "V-3")
+        async with system.host(SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
+            await system.ends("V-3", "Processed")
+            await system.quiet()
+    assert [alert.kind for alert in await system.alerts("V-3")] == ["dead-lettered"]
+    await _done_once(system, "V-3")
 
 
-async def _done_once(made: Rig, order_id: str) -> None:
+async def _done_once(system: Rig, order_id: str) -> None:
     keys: list[Any] = []
     for service in ("stock", "payment", "shipping"):
-        keys += [e["key"] for e in made.remote.ledger(service)["effects"] if _of(e, order_id)]
+        keys += [e["key"] for e in system.remote.ledger(service)["effects"] if _of(e, order_id)]
     assert sorted(keys) == [f"{order_id}/{s}" for s in ("reserve-stock", "ship", "take-payment")]
-    told = await made.kinds(order_id, SHOP)
-    assert told == ["received", "completed"]
+    kinds = await system.kinds(order_id, SHOP)
+    assert kinds == ["received", "completed"]
 
 
 def _of(effect: Any, order_id: str) -> bool:

@@ -42,12 +42,15 @@ class Wordy:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def made() -> AsyncIterator[Rig]:
+async def system() -> AsyncIterator[Rig]:
     real = business.business
 
     def changed(environ: Mapping[str, str] | None = None) -> Business:
-        made = real(environ)
-        return replace(made, agents={name: Wordy(agent) for name, agent in made.agents.items()})
+        plain_business = real(environ)
+        return replace(
+            plain_business,
+            agents={name: Wordy(agent) for name, agent in plain_business.agents.items()},
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(business, "business", changed)
@@ -58,44 +61,45 @@ async def made() -> AsyncIterator[Rig]:
 
 
 async def test_an_order_of_megabytes_and_its_large_results_go_from_function_to_function(
-    made: Rig,
+    system: Rig,
 ) -> None:
     (line, *_) = northwind()["lines"]
     content = {**northwind(), "lines": [{**line, "product": "é" * 200}] * 1000, "freight": 0}
     async with OrdersClient(
-        made.broker.connection_string, reply_queue=SHOP, order_bytes_max=PREMIUM_BYTES
+        system.broker.connection_string, reply_queue=SHOP, order_bytes_max=PREMIUM_BYTES
     ) as client:
         await client.submit(
             NewOrder(order_id="L-1", order={**content, "required_on": "x" * 3_400_000})
         )
-    async with made.host():
-        await made.ends("L-1", "Processed")
-        await made.quiet()
-    order = await made.order("L-1")
-    kept = [order.details.payload, *(step.result for step in order.steps)]
-    assert [type(one) for one in kept] == [PayloadRef] * 4
-    assert (await made.content("L-1"))["lines"] == content["lines"]
-    told = await made.told("L-1")
-    assert [event.data.results_omitted for event in told] == [False, True]
-    queues = {made.broker.namespace.queue(name).properties for name in WORKED if name != "orders"}
-    assert {one.max_message_kilobytes for one in queues} == {256}  # nothing else needs more
+    async with system.host():
+        await system.ends("L-1", "Processed")
+        await system.quiet()
+    order = await system.order("L-1")
+    values = [order.details.payload, *(step.result for step in order.steps)]
+    assert [type(value) for value in values] == [PayloadRef] * 4
+    assert (await system.content("L-1"))["lines"] == content["lines"]
+    notifications = await system.notifications("L-1")
+    assert [event.data.results_omitted for event in notifications] == [False, True]
+    queues = {system.broker.namespace.queue(name).properties for name in WORKED if name != "orders"}
+    sizes = {queue.max_message_kilobytes for queue in queues}
+    assert sizes == {256}  # nothing else needs more
 
 
-async def test_the_command_shows_and_exports_offloaded_content(made: Rig) -> None:
-    record = json.loads((await sas(made, "show", "L-1", "--json", "--content")).out)
+async def test_the_command_shows_and_exports_offloaded_content(system: Rig) -> None:
+    record = json.loads((await sas(system, "show", "L-1", "--json", "--content")).out)
     assert len(record["Payload"]["lines"]) == 1000
     assert [step["Result"]["said"] for step in record["Steps"]] == [SAID] * 3
-    (line,) = (await sas(made, "export", "-")).out.splitlines()
+    (line,) = (await sas(system, "export", "-")).out.splitlines()
     assert json.loads(line) == record
-    assert (await sas(made, "show", "L-1")).code == 0
+    assert (await sas(system, "show", "L-1")).code == 0
 
 
-async def test_what_is_lost_is_shown_as_lost(made: Rig) -> None:
-    ref = (await made.order("L-1")).details.payload
+async def test_what_is_lost_is_shown_as_lost(system: Rig) -> None:
+    ref = (await system.order("L-1")).details.payload
     assert isinstance(ref, PayloadRef)
     row = keys.payload_chunk("L-1", ref.sha256, ref.chunks - 1)
-    await made.store.table.delete(shard_of("L-1", 16), row)
-    record = json.loads((await sas(made, "show", "L-1", "--json", "--content")).out)
+    await system.store.table.delete(shard_of("L-1", 16), row)
+    record = json.loads((await sas(system, "show", "L-1", "--json", "--content")).out)
     assert record["Payload"] == {"Lost": True, "Sha256": ref.sha256, "Bytes": ref.size}
     assert [step["Result"]["said"] for step in record["Steps"]] == [SAID] * 3
-    assert await made.store.purge(await made.order("L-1"))
+    assert await system.store.purge(await system.order("L-1"))

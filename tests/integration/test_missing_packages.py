@@ -52,7 +52,7 @@ def test_the_client_needs_neither_functions_nor_telemetry_exporters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "lacks", "extra"),
+    ("words", "package", "extra"),
     [
         (["list"], "aiohttp", "cli"),
         (["show", "O-1"], "azure.data", "cli"),
@@ -60,16 +60,16 @@ def test_the_client_needs_neither_functions_nor_telemetry_exporters() -> None:
     ],
 )
 def test_a_verb_that_lacks_a_package_says_which_extra_to_install(
-    words: list[str], lacks: str, extra: str
+    words: list[str], package: str, extra: str
 ) -> None:
     local = "DefaultEndpointsProtocol=http;AccountName=a;AccountKey=a2V5;TableEndpoint=http://x/a;"
     bus = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=n;SharedAccessKey=k="
-    given = f"import os; os.environ.update(AzureWebJobsStorage={local!r}, ServiceBus={bus!r})\n"
-    code = f"{given}from sas.cli.main import main; raise SystemExit(main({words!r}))"
-    ran = run(code, lacks)
+    preamble = f"import os; os.environ.update(AzureWebJobsStorage={local!r}, ServiceBus={bus!r})\n"
+    code = f"{preamble}from sas.cli.main import main; raise SystemExit(main({words!r}))"
+    ran = run(code, package)
     assert ran.returncode == 2
-    wanted = rf"sas: {lacks}[\w.]* is not installed: run pip install '\S+\[{extra}\]'\n"
-    assert re.fullmatch(wanted, ran.stderr), ran.stderr
+    sentence = rf"sas: {package}[\w.]* is not installed: run pip install '\S+\[{extra}\]'\n"
+    assert re.fullmatch(sentence, ran.stderr), ran.stderr
 
 
 def test_a_function_app_without_its_extra_says_what_to_install() -> None:

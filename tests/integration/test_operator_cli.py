@@ -22,15 +22,15 @@ from tests.unit.actors_kit import keep_breaker
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def sas(made: Rig, *arguments: str, **environ: str) -> Said:
+async def sas(system: Rig, *arguments: str, **environ: str) -> Said:
     """Run the command in a process of its own, without the app's settings."""
-    settings = {name: made.settings[name] for name in ("ServiceBus", "SAS_TABLE")}
-    settings["SAS_TABLES"] = made.azurite.connection_string
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SAS_")}
-    env = kept | settings | {"SAS_OPERATOR": "ann"} | environ
-    said = await asyncio.to_thread(sas_said, arguments, env)
-    assert "Traceback" not in said.err, said.err
-    return said
+    settings = {name: system.settings[name] for name in ("ServiceBus", "SAS_TABLE")}
+    settings["SAS_TABLES"] = system.azurite.connection_string
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SAS_")}
+    env = inherited | settings | {"SAS_OPERATOR": "ann"} | environ
+    output = await asyncio.to_thread(sas_said, arguments, env)
+    assert "Traceback" not in output.err, output.err
+    return output
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -42,28 +42,28 @@ async def alone() -> AsyncIterator[Rig]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def made(alone: Rig) -> AsyncIterator[Rig]:
+async def system(alone: Rig) -> AsyncIterator[Rig]:
     async with alone.host():
         yield alone
 
 
 async def test_a_command_that_is_not_carried_out_is_reported_as_open(alone: Rig) -> None:
     order = await alone.store.commit(cases.submitted("W-1"))
-    seen = await alone.store.commit(cases.claimed(order))
+    claimed_order = await alone.store.commit(cases.claimed(order))
 
     waited = await sas(alone, "undo", "W-1", "--yes", "--wait", "0.5")
     assert waited.code == 1
     assert "not carried out within 0.5 s: check that the function app runs" in waited.err
-    (sent,) = [json.loads(body_of(one)) for one in await alone.receive("scheduler")]
-    assert f"refused/{sent['id']}" in waited.err
-    assert sent == {
+    (command,) = [json.loads(body_of(message)) for message in await alone.receive("scheduler")]
+    assert f"refused/{command['id']}" in waited.err
+    assert command == {
         "format": 1,
         "kind": "command",
-        "id": sent["id"],
+        "id": command["id"],
         "order_id": "W-1",
         "verb": "undo",
         "by": "ann",
-        "seq": seen.seq,
+        "seq": claimed_order.seq,
     }
 
 
@@ -134,66 +134,66 @@ async def test_the_check_before_a_deploy_finds_orders_whose_version_is_missing(
     assert "order version 1: no order in flight; not used yet" in checked.out
 
 
-async def refused_at(made: Rig, remote: str, *order_ids: str) -> None:
+async def refused_at(system: Rig, remote: str, *order_ids: str) -> None:
     """Have orders that are held for an operator fail at a remote service, then let it recover."""
-    made.remote.set_faults(Faults(permanent=1.0), remote)
+    system.remote.set_faults(Faults(permanent=1.0), remote)
     for order_id in order_ids:
-        await made.submit(order_id, workflow="order-with-care")
+        await system.submit(order_id, workflow="order-with-care")
     for order_id in order_ids:
-        await made.ends(order_id, "Error")
-    await made.quiet()
-    made.remote.set_faults(Faults())
+        await system.ends(order_id, "Error")
+    await system.quiet()
+    system.remote.set_faults(Faults())
 
 
-async def test_an_order_in_error_is_listed_shown_and_resubmitted_to_its_end(made: Rig) -> None:
-    await refused_at(made, "payment", "R-1")
+async def test_an_order_in_error_is_listed_shown_and_resubmitted_to_its_end(system: Rig) -> None:
+    await refused_at(system, "payment", "R-1")
 
-    listed = await sas(made, "list")
+    listed = await sas(system, "list")
     assert listed.code == 0
     assert "R-1" in listed.out
     assert "take-payment/" in listed.out
     assert listed.out.splitlines()[-1].startswith("1 order in Error: 1 take-payment/")
 
-    shown = await sas(made, "show", "R-1")
+    shown = await sas(system, "show", "R-1")
     assert shown.out.startswith("order R-1  Error  (seq ")
     assert "-> alert step-failed: " in shown.out
     assert shown.out.splitlines()[-1].startswith("next: repair what the error of take-payment")
 
-    edited = await sas(made, "resubmit", "R-1", "--input", "{}", "--yes", "--wait", "120")
+    edited = await sas(system, "resubmit", "R-1", "--input", "{}", "--yes", "--wait", "120")
     assert (edited.code, edited.err.count("\n")) == (1, 1)
     assert "sas: not carried out: its input is not accepted: Object missing" in edited.err
 
-    resubmitted = await sas(made, "resubmit", "R-1", "--yes", "--wait", "120")
+    resubmitted = await sas(system, "resubmit", "R-1", "--yes", "--wait", "120")
     assert (resubmitted.code, resubmitted.err) == (0, "")
     assert "resubmit would run again: take-payment (" in resubmitted.out
     assert ", resubmitted; the order is " in resubmitted.out
 
-    assert await made.ends("R-1", "Processed") == "Processed"
-    record = json.loads((await sas(made, "show", "R-1", "--json")).out)
+    assert await system.ends("R-1", "Processed") == "Processed"
+    record = json.loads((await sas(system, "show", "R-1", "--json")).out)
     assert record["ProcessState"] == "Processed"
     by = {entry["What"]: entry["By"] for entry in record["Journal"]}
     assert by["resubmitted"] == "operator ann"
     assert "Payload" not in record
-    assert made.remote.ledger("payment")["doubled"] == []
+    assert system.remote.ledger("payment")["doubled"] == []
 
 
-async def test_a_stale_seq_is_refused_with_what_changed_and_nothing_is_sent(made: Rig) -> None:
-    await refused_at(made, "payment", "S-1")
-    seen = (await made.order("S-1")).seq
-    assert (await sas(made, "acknowledge", "S-1", "--by", "bob", "--wait", "120")).code == 0
+async def test_a_stale_seq_is_refused_with_what_changed_and_nothing_is_sent(system: Rig) -> None:
+    await refused_at(system, "payment", "S-1")
+    seq = (await system.order("S-1")).seq
+    assert (await sas(system, "acknowledge", "S-1", "--by", "bob", "--wait", "120")).code == 0
 
-    stale = await sas(made, "resubmit", "S-1", "--seq", str(seen), "--yes")
+    stale = await sas(system, "resubmit", "S-1", "--seq", str(seq), "--yes")
     assert (stale.code, stale.out) == (1, "")
-    assert f"you saw seq {seen}, but the order is at seq {seen + 1} (Error)" in stale.err
-    assert f"{seen + 1} acknowledged by operator bob" in stale.err
-    await made.quiet()
-    assert await made.state("S-1") == "Error"
-    assert "(seen by bob)" in (await sas(made, "list")).out
-    assert (await sas(made, "undo", "S-1", "--yes", "--wait", "120")).code == 0
-    assert await made.ends("S-1", "Compensated") == "Compensated"
+    assert f"you saw seq {seq}, but the order is at seq {seq + 1} (Error)" in stale.err
+    assert f"{seq + 1} acknowledged by operator bob" in stale.err
+    await system.quiet()
+    assert await system.state("S-1") == "Error"
+    assert "(seen by bob)" in (await sas(system, "list")).out
+    assert (await sas(system, "undo", "S-1", "--yes", "--wait", "120")).code == 0
+    assert await system.ends("S-1", "Compensated") == "Compensated"
 
 
-class Held:
+class Gate:
     """``asyncio`` for the remote services: slow calls wait until the test lets them go on."""
 
     def __init__(self) -> None:
@@ -204,74 +204,76 @@ class Held:
 
 
 async def test_a_running_order_is_cancelled_and_undone(
-    made: Rig, monkeypatch: pytest.MonkeyPatch
+    system: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = Held()  # however long the commands take to start, the step is still with its agent
-    monkeypatch.setattr("samples.services.service.asyncio", held)
-    made.remote.set_faults(Faults(slow=1.0), "stock")
-    await made.submit("C-1")
-    await made.ends("C-1", "Processing")
-    running = await sas(made, "list", "--state", "running")
+    gate = Gate()  # however long the commands take to start, the step is still with its agent
+    monkeypatch.setattr("samples.services.service.asyncio", gate)
+    system.remote.set_faults(Faults(slow=1.0), "stock")
+    await system.submit("C-1")
+    await system.ends("C-1", "Processing")
+    running = await sas(system, "list", "--state", "running")
     assert "C-1" in running.out
     assert (
         "next: nothing to do: reserve-stock is with its agent"
-        in (await sas(made, "show", "C-1")).out
+        in (await sas(system, "show", "C-1")).out
     )
 
-    cancelled = await sas(made, "cancel", "C-1", "--yes", "--wait", "120")
+    cancelled = await sas(system, "cancel", "C-1", "--yes", "--wait", "120")
     assert (cancelled.code, cancelled.err) == (0, "")
     assert "wait for reserve-stock" in cancelled.out
-    made.remote.set_faults(Faults())
-    held.go.set()
-    assert await made.ends("C-1", "Compensated") == "Compensated"
-    await made.quiet()
-    record: dict[str, Any] = json.loads((await sas(made, "show", "C-1", "--json")).out)
+    system.remote.set_faults(Faults())
+    gate.go.set()
+    assert await system.ends("C-1", "Compensated") == "Compensated"
+    await system.quiet()
+    record: dict[str, Any] = json.loads((await sas(system, "show", "C-1", "--json")).out)
     assert [step["Undo"] for step in record["Steps"]] == ["undone", "not needed", "not needed"]
-    effects = made.remote.ledger("stock")["effects"]
-    assert [one["undone_at"] is None for one in effects if one["order_id"] == "C-1"] == [False]
+    effects = system.remote.ledger("stock")["effects"]
+    in_force = [effect["undone_at"] is None for effect in effects if effect["order_id"] == "C-1"]
+    assert in_force == [False]
 
 
-async def test_finished_orders_are_listed_by_state(made: Rig) -> None:
-    listed = await sas(made, "list", "--state", "compensated")
+async def test_finished_orders_are_listed_by_state(system: Rig) -> None:
+    listed = await sas(system, "list", "--state", "compensated")
     assert listed.out.splitlines()[-1] == "2 orders finished: 2 Compensated"
-    one = await sas(made, "list", "--state", "finished", "--limit", "1", "--json")
-    assert [json.loads(line)["OrderID"] for line in one.out.splitlines()] == ["C-1"]  # the newest
+    listing = await sas(system, "list", "--state", "finished", "--limit", "1", "--json")
+    order_ids = [json.loads(line)["OrderID"] for line in listing.out.splitlines()]
+    assert order_ids == ["C-1"]  # the newest
 
 
 @pytest.mark.long
 async def test_many_orders_with_one_kind_of_failure_are_skipped_together_once_confirmed(
-    made: Rig,
+    system: Rig,
 ) -> None:
-    await refused_at(made, "shipping", "M-1", "M-2", "M-3")
-    failed = [json.loads(line) for line in (await sas(made, "list", "--json")).out.splitlines()]
+    await refused_at(system, "shipping", "M-1", "M-2", "M-3")
+    failed = [json.loads(line) for line in (await sas(system, "list", "--json")).out.splitlines()]
     (print_of,) = {
         f"{step['Name']}/{step['Error']['Code']}"
-        for one in failed
-        for step in one["Steps"]
+        for record in failed
+        for step in record["Steps"]
         if step["ProcessState"] == "Error"
     }
     chosen = ("skip", "--state", "error", "--fingerprint", print_of, "--input", '{"parcel": "P"}')
 
-    unsure = await sas(made, *chosen)
+    unsure = await sas(system, *chosen)
     assert unsure.code == 2
     assert f"skip of 3 orders: 3 {print_of}" in unsure.out
     assert "there is no terminal to ask at; give --yes. Nothing was sent." in unsure.err
-    assert await made.state("M-1") == "Error"
+    assert await system.state("M-1") == "Error"
 
-    others = await sas(made, *chosen, "--workflow", "order", "--yes")
+    others = await sas(system, *chosen, "--workflow", "order", "--yes")
     assert (others.code, others.out) == (0, "skip of no order\n")
 
-    done = await sas(made, *chosen, "--yes", "--wait", "120")
+    done = await sas(system, *chosen, "--yes", "--wait", "120")
     assert (done.code, done.err) == (0, "")
     assert done.out.endswith("sent 3, carried out 3\n")
     for order_id in ("M-1", "M-2", "M-3"):
-        order = await made.order(order_id)
+        order = await system.order(order_id)
         assert order.process_state.value == "Processed"
         assert order.steps[2].result == '{"parcel": "P"}'
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "sentence"),
     [
         (["show", "nowhere"], "there is no order 'nowhere' here"),
         (["resubmit", "nowhere", "--yes"], "there is no order 'nowhere' here"),
@@ -279,27 +281,29 @@ async def test_many_orders_with_one_kind_of_failure_are_skipped_together_once_co
     ],
 )
 async def test_what_is_not_there_or_cannot_be_is_one_sentence_and_changes_nothing(
-    made: Rig, arguments: list[str], said: str
+    system: Rig, arguments: list[str], sentence: str
 ) -> None:
-    failed = await sas(made, *arguments)
+    failed = await sas(system, *arguments)
     assert (failed.code, failed.out) == (1, "")
-    assert said in failed.err
+    assert sentence in failed.err
     assert len(failed.err.splitlines()) == 1
 
 
-async def test_a_table_that_is_not_there_is_named(made: Rig) -> None:
-    failed = await sas(made, "list", SAS_TABLE="elsewhere")
+async def test_a_table_that_is_not_there_is_named(system: Rig) -> None:
+    failed = await sas(system, "list", SAS_TABLE="elsewhere")
     assert (failed.code, failed.out) == (1, "")
     assert "there is no table 'elsewhere' with orders at http" in failed.err
 
 
-async def test_without_waiting_the_commands_id_is_printed_and_it_is_carried_out(made: Rig) -> None:
-    await refused_at(made, "payment", "N-1")
-    sent = await sas(made, "undo", "N-1", "--yes", "--no-wait")
-    assert (sent.code, sent.err) == (0, "")
-    command_id = sent.out.rsplit(maxsplit=1)[-1]
-    assert await made.ends("N-1", "Compensated") == "Compensated"
-    causes = [entry.cause for entry in await made.store.journal("N-1")]
+async def test_without_waiting_the_commands_id_is_printed_and_it_is_carried_out(
+    system: Rig,
+) -> None:
+    await refused_at(system, "payment", "N-1")
+    output = await sas(system, "undo", "N-1", "--yes", "--no-wait")
+    assert (output.code, output.err) == (0, "")
+    command_id = output.out.rsplit(maxsplit=1)[-1]
+    assert await system.ends("N-1", "Compensated") == "Compensated"
+    causes = [entry.cause for entry in await system.store.journal("N-1")]
     assert f"scheduler:{command_id}" in causes
-    assert await made.alerts("N-1") != []
-    assert {one.kind for one in await made.alerts("N-1")} == {"step-failed"}
+    assert await system.alerts("N-1") != []
+    assert {alert.kind for alert in await system.alerts("N-1")} == {"step-failed"}

@@ -29,20 +29,20 @@ def project(folder: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """Return the files of each archive, by its name."""
-    held = {}
+    files = {}
     for path in build(tmp_path_factory.mktemp("dist")):
         if path.suffix == ".whl":
             with zipfile.ZipFile(path) as wheel:
-                held[path.name] = wheel.namelist()
+                files[path.name] = wheel.namelist()
                 metadata = next(name for name in wheel.namelist() if name.endswith("/METADATA"))
-                held[f"{path.name}/METADATA"] = wheel.read(metadata).decode().splitlines()
+                files[f"{path.name}/METADATA"] = wheel.read(metadata).decode().splitlines()
                 scripts = next(n for n in wheel.namelist() if n.endswith("/entry_points.txt"))
-                held[f"{path.name}/scripts"] = wheel.read(scripts).decode().splitlines()
+                files[f"{path.name}/scripts"] = wheel.read(scripts).decode().splitlines()
         else:
             with tarfile.open(path) as archive:
-                names = [one.name.partition("/")[2] for one in archive if one.isfile()]
-                held[path.name] = names
-    return held
+                names = [member.name.partition("/")[2] for member in archive if member.isfile()]
+                files[path.name] = names
+    return files
 
 
 SAS = "scheduler_agent_supervisor-{}-py3-none-any.whl".format(project(".")["project"]["version"])
@@ -63,15 +63,17 @@ def test_there_is_a_wheel_and_an_sdist_of_each(built: dict[str, list[str]]) -> N
 def test_a_wheel_holds_its_package_whole_and_nothing_else(
     built: dict[str, list[str]], wheel: str, folder: str
 ) -> None:
-    held = {name for name in built[wheel] if ".dist-info/" not in name}
+    files = {name for name in built[wheel] if ".dist-info/" not in name}
     modules = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / folder).rglob("*.py")
         if {"node_modules", "tests"}.isdisjoint(path.parts)
     }
-    others = {name for name in held if not name.endswith(".py") and not name.startswith(FILES)}
-    assert {name for name in held if name.endswith(".py") and not name.startswith(FILES)} == modules
-    assert {name.partition("/")[0] for name in held} == {folder}
+    others = {name for name in files if not name.endswith(".py") and not name.startswith(FILES)}
+    assert {
+        name for name in files if name.endswith(".py") and not name.startswith(FILES)
+    } == modules
+    assert {name.partition("/")[0] for name in files} == {folder}
     assert f"{folder}/py.typed" in others
     assert any(name.endswith("/licenses/LICENSE") for name in built[wheel])
 
@@ -87,10 +89,10 @@ def test_the_wheel_has_the_desk_s_files_and_azurite_s_pins(built: dict[str, list
 def test_the_wheel_and_the_sdist_have_every_file_of_a_new_project(
     built: dict[str, list[str]],
 ) -> None:
-    wanted = set(sources(ROOT))
-    assert {name.removeprefix(FILES) for name in built[SAS] if name.startswith(FILES)} == wanted
+    expected = set(sources(ROOT))
+    assert {name.removeprefix(FILES) for name in built[SAS] if name.startswith(FILES)} == expected
     sdist = set(built[SAS.replace("-py3-none-any.whl", ".tar.gz")])
-    assert wanted <= sdist, wanted - sdist
+    assert expected <= sdist, expected - sdist
     assert not {name for name in sdist if name.startswith(("tests/", "orders/", "samples/"))}
 
 
@@ -105,7 +107,11 @@ def test_the_base_needs_what_the_client_imports_and_the_rest_is_extras(
 ) -> None:
     about = metadata(built, SAS)
     needs = about.get_all("Requires-Dist", [])
-    base = {re.split(r"[<>=\[ ]", one)[0] for one in needs if "extra ==" not in one}
+    base = {
+        re.split(r"[<>=\[ ]", requirement)[0]
+        for requirement in needs
+        if "extra ==" not in requirement
+    }
     assert base == {"azure-servicebus", "certifi", "msgspec", "opentelemetry-api"}
     extras = set(about.get_all("Provides-Extra", []))
     assert {"functions", "telemetry", "cli", "desk", "sim"} <= extras
@@ -128,8 +134,8 @@ def test_what_is_deployed_has_the_extras_of_the_function_app() -> None:
     for name in ("functions", "telemetry"):
         for needed in extras[name]:
             assert f"\n{re.split('[<>=]', needed)[0]}==" in f"\n{pinned}"
-    asked = (ROOT / "template" / "requirements.txt").read_text(encoding="utf-8")
-    assert "scheduler-agent-supervisor[functions,telemetry]==" in asked
+    requirements = (ROOT / "template" / "requirements.txt").read_text(encoding="utf-8")
+    assert "scheduler-agent-supervisor[functions,telemetry]==" in requirements
 
 
 def test_both_packages_carry_the_same_licence() -> None:

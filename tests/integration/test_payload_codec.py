@@ -27,26 +27,29 @@ PLAIN = ("VINET", "Vins et alcools", "Chevalier", "59 rue", "Queso", "Cabrales",
 
 
 class Watched:
-    """An agent that notes what it is given, and adds to its results."""
+    """An agent that notes its calls, and adds to its results."""
 
-    given: ClassVar[list[Call]] = []
+    calls: ClassVar[list[Call]] = []
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.undo, self.close = agent.undo, agent.close
 
     async def do(self, call: Call) -> Any:
-        self.given.append(call)
+        self.calls.append(call)
         return {"paid-by": "VINET", **await self._agent.do(call)}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def made() -> AsyncIterator[Rig]:
+async def system() -> AsyncIterator[Rig]:
     real = business.business
 
     def changed(environ: Mapping[str, str] | None = None) -> Business:
-        made = real(environ)
-        return replace(made, agents={name: Watched(agent) for name, agent in made.agents.items()})
+        plain_business = real(environ)
+        return replace(
+            plain_business,
+            agents={name: Watched(agent) for name, agent in plain_business.agents.items()},
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(business, "business", changed)
@@ -55,50 +58,52 @@ async def made() -> AsyncIterator[Rig]:
             running.nothing_lost()
 
 
-async def raw_table(made: Rig) -> str:
+async def raw_table(system: Rig) -> str:
     """Return every column of every row of the table as text."""
-    said: list[str] = []
-    async with TableServiceClient.from_connection_string(made.azurite.connection_string) as tables:
-        table = tables.get_table_client(made.settings["SAS_TABLE"])
+    cells: list[str] = []
+    async with TableServiceClient.from_connection_string(
+        system.azurite.connection_string
+    ) as tables:
+        table = tables.get_table_client(system.settings["SAS_TABLE"])
         async for row in table.list_entities():
             for name, value in row.items():
                 text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-                said.append(f"{name}={text}")
-    return "\n".join(said)
+                cells.append(f"{name}={text}")
+    return "\n".join(cells)
 
 
-async def waiting(made: Rig, queue: str) -> str:
+async def waiting(system: Rig, queue: str) -> str:
     """Return the bodies that lie on a queue, taking none."""
 
     async def there() -> list[Any]:
         return list(await receiver.peek_messages(20))
 
-    async with made.client.get_queue_receiver(queue) as receiver:
+    async with system.client.get_queue_receiver(queue) as receiver:
         messages = await until(there, f"a message on {queue}")
     return "\n".join(body_of(message).decode() for message in messages)
 
 
 def quoted(text: str) -> list[str]:
-    return [one for one in PLAIN if one in text]
+    return [word for word in PLAIN if word in text]
 
 
-async def test_neither_the_table_nor_a_queue_between_the_functions_has_content(made: Rig) -> None:
-    async with made.host("submission", "scheduler"):
-        await made.submit("S-1")
-        request = await waiting(made, "agent-inventory")
+async def test_neither_the_table_nor_a_queue_between_the_functions_has_content(system: Rig) -> None:
+    async with system.host("submission", "scheduler"):
+        await system.submit("S-1")
+        request = await waiting(system, "agent-inventory")
     assert '{"$encoded": "gAAAAA' in request
     assert quoted(request) == []
-    async with made.host():
-        await made.ends("S-1", "Processed")
-        await made.quiet()
-    table = await raw_table(made)
+    async with system.host():
+        await system.ends("S-1", "Processed")
+        await system.quiet()
+    table = await raw_table(system)
     assert table.count('{"$encoded": "gAAAAA') == 4  # what was ordered, and three results
     assert quoted(table) == []
-    assert [call.order for call in Watched.given] == [northwind()] * 3
-    assert [len(call.results) for call in Watched.given] == [0, 1, 2]
-    answers = [body_of(message).decode() for message in await made.receive(SHOP)]
+    assert [call.order for call in Watched.calls] == [northwind()] * 3
+    assert [len(call.results) for call in Watched.calls] == [0, 1, 2]
+    answers = [body_of(message).decode() for message in await system.receive(SHOP)]
     assert quoted("\n".join(answers)) == []
-    results = (await made.told("S-1"))[-1].data.results
+    results = (await system.notifications("S-1"))[-1].data.results
     assert results is not None
     texts = [
         decode_content(bytes(raw).decode(), read_payload_codec(KEYS)) for raw in results.values()
@@ -106,13 +111,13 @@ async def test_neither_the_table_nor_a_queue_between_the_functions_has_content(m
     assert {json.loads(text)["paid-by"] for text in texts} == {"VINET"}
 
 
-async def test_a_large_order_is_encoded_in_its_chunks_too(made: Rig) -> None:
+async def test_a_large_order_is_encoded_in_its_chunks_too(system: Rig) -> None:
     (line, *_) = northwind()["lines"]
-    async with made.host():
-        await made.submit("S-2", order={**northwind(), "lines": [line] * 500, "freight": 0})
-        await made.ends("S-2", "Processed")
-        await made.quiet()
-    assert isinstance((await made.order("S-2")).details.payload, PayloadRef)
-    table = await raw_table(made)
+    async with system.host():
+        await system.submit("S-2", order={**northwind(), "lines": [line] * 500, "freight": 0})
+        await system.ends("S-2", "Processed")
+        await system.quiet()
+    assert isinstance((await system.order("S-2")).details.payload, PayloadRef)
+    table = await raw_table(system)
     assert "|d|payload|" in table
     assert quoted(table) == []

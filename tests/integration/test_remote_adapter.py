@@ -65,16 +65,16 @@ async def call(service: HttpService, body: Any = None) -> Any:
 
 
 async def test_a_call_carries_method_path_key_and_json() -> None:
-    seen: list[tuple[str, str, str, Any]] = []
+    calls: list[tuple[str, str, str, Any]] = []
 
     async def handle(request: web.Request) -> web.Response:
         key = request.headers["Idempotency-Key"]
-        seen.append((request.method, request.path, key, await request.json()))
+        calls.append((request.method, request.path, key, await request.json()))
         return web.json_response({"reservation_id": "r-1"})
 
     async with answering(handle) as service:
         assert await call(service, {"lines": [1]}) == {"reservation_id": "r-1"}
-    assert seen == [("POST", "/reservations", "O-1/reserve", {"lines": [1]})]
+    assert calls == [("POST", "/reservations", "O-1/reserve", {"lines": [1]})]
 
 
 async def test_a_call_without_a_body_sends_none() -> None:
@@ -274,22 +274,22 @@ async def test_an_odd_retry_after_is_bounded_or_ignored(
 
 
 async def test_a_redirect_is_not_followed() -> None:
-    seen: list[str] = []
+    paths: list[str] = []
 
     async def handle(request: web.Request) -> web.Response:
-        seen.append(request.path)
+        paths.append(request.path)
         return web.Response(status=307, headers={"Location": "/elsewhere"})
 
     async with answering(handle) as service:
         with pytest.raises(RefusedError):
             await call(service)
-    assert seen == ["/reservations"]
+    assert paths == ["/reservations"]
 
 
 async def test_a_refused_connection_is_a_transient_error() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound, not listening: refused
-        service = HttpService("stock", f"http://127.0.0.1:{taken.getsockname()[1]}")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))  # bound, not listening: refused
+        service = HttpService("stock", f"http://127.0.0.1:{listener.getsockname()[1]}")
         with pytest.raises(TransientError, match="stock could not be reached"):
             await call(service)
         await service.close()

@@ -60,7 +60,7 @@ class Listener:
 
     def __init__(self, *statuses: int) -> None:
         self.statuses = list(statuses)
-        self.told: list[Any] = []
+        self.bodies: list[Any] = []
 
     async def __aenter__(self) -> str:
         app = web.Application()
@@ -75,7 +75,7 @@ class Listener:
         await self._runner.cleanup()
 
     async def _take(self, request: web.Request) -> web.Response:
-        self.told.append(await request.json())
+        self.bodies.append(await request.json())
         return web.Response(status=self.statuses.pop(0))
 
 
@@ -88,14 +88,14 @@ async def until(there: Any) -> None:
 async def test_a_parcel_is_on_its_way_until_it_is_delivered_once(
     remote: RemoteServices, road: Road
 ) -> None:
-    status, said = await call(remote, "POST", PARCEL)
-    assert (status, said["state"]) == (202, "on-its-way")
-    assert said["check_after"] >= 0.5
+    status, answer = await call(remote, "POST", PARCEL)
+    assert (status, answer["state"]) == (202, "on-its-way")
+    assert answer["check_after"] >= 0.5
     assert remote.ledger("carrier")["effects"] == []
     road.arrived.set()
     for _ in range(2):
-        status, said = await call(remote, "POST", PARCEL)
-        assert (status, said["state"]) == (201, "delivered")
+        status, answer = await call(remote, "POST", PARCEL)
+        assert (status, answer["state"]) == (201, "delivered")
     assert len(remote.ledger("carrier")["effects"]) == 1
 
 
@@ -108,9 +108,9 @@ async def test_it_calls_back_until_it_is_answered_and_the_address_is_not_part_of
         other = PARCEL | {"answer_to": address + "?again"}
         assert (await call(remote, "POST", other))[0] == 202
         road.arrived.set()
-        await until(lambda: len(listener.told) == 2)
+        await until(lambda: len(listener.bodies) == 2)
     result = {"delivery_id": "D-000001", "state": "delivered"}
-    assert listener.told == [{"outcome": "done", "result": result}] * 2
+    assert listener.bodies == [{"outcome": "done", "result": result}] * 2
     assert len(remote.ledger("carrier")["effects"]) == 1
 
 
@@ -120,7 +120,7 @@ async def test_if_its_callback_is_too_late_it_takes_the_parcel_back(
     listener = Listener(410)
     async with listener as address:
         await call(remote, "POST", PARCEL | {"answer_to": address})
-        await until(lambda: listener.told)
+        await until(lambda: listener.bodies)
         await until(lambda: remote.ledger("carrier")["effects"][0]["undone_at"])
 
 
@@ -133,7 +133,7 @@ async def test_a_parcel_called_back_on_its_way_is_never_delivered_nor_reported(
         assert await call(remote, "DELETE") == (200, {"undone": False})
         road.arrived.set()
         await asyncio.sleep(0.3)
-        assert listener.told == []
+        assert listener.bodies == []
     assert remote.ledger("carrier")["effects"] == []
-    status, said = await call(remote, "POST", PARCEL)
-    assert (status, said["type"]) == (409, "urn:sample:undone")
+    status, answer = await call(remote, "POST", PARCEL)
+    assert (status, answer["type"]) == (409, "urn:sample:undone")

@@ -109,17 +109,17 @@ async def test_it_outlives_the_end_of_its_input_unless_asked_otherwise() -> None
 async def test_a_port_that_is_taken_is_named_and_ends_it_with_exit_code_2() -> None:
     async with running() as first:
         line = await ready(first)
-        taken = int(line["payment"].rsplit(":", 1)[1])
-        async with running("--port-base", str(taken)) as second:
-            code, printed, said = await ended(second)
+        port = int(line["payment"].rsplit(":", 1)[1])
+        async with running("--port-base", str(port)) as second:
+            code, printed, stderr = await ended(second)
     assert (code, printed) == (2, b"")
-    assert said.startswith(b"the services cannot listen: ")
-    assert f"port {taken} is held by pid {first.pid}: ".encode() in said
-    assert str(taken).encode() in said
+    assert stderr.startswith(b"the services cannot listen: ")
+    assert f"port {port} is held by pid {first.pid}: ".encode() in stderr
+    assert str(port).encode() in stderr
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "sentence"),
     [
         (("--transient", "1.5"), "transient is 1.5: give a number from 0 to 1"),
         (("--port-base", "65535"), "--port-base 65535: give one from 1 to 65531"),
@@ -127,11 +127,11 @@ async def test_a_port_that_is_taken_is_named_and_ends_it_with_exit_code_2() -> N
     ],
 )
 def test_unusable_options_are_refused_before_anything_listens(
-    options: tuple[str, ...], said: str
+    options: tuple[str, ...], sentence: str
 ) -> None:
-    told = said_by("samples.remote_services", options, os.environ)
-    assert (told.code, told.out) == (2, "")
-    assert said in told.err
+    output = said_by("samples.remote_services", options, os.environ)
+    assert (output.code, output.out) == (2, "")
+    assert sentence in output.err
 
 
 def test_another_process_draws_the_same_faults() -> None:

@@ -225,10 +225,10 @@ async def test_one_connection_too_many_is_turned_away_until_another_closes() -> 
             except ConnectionError:
                 return b"", writer
 
-        first, held = await ask()
-        second, turned_away = await ask()
+        first, first_writer = await ask()
+        second, second_writer = await ask()
         assert (first, second) == (b"HTTP/1.1 200 OK", b"")
-        for writer in (held, turned_away):
+        for writer in (first_writer, second_writer):
             writer.close()
         third = b""
         async with asyncio.timeout(120):

@@ -14,7 +14,7 @@ import pytest
 
 from samples.remote_services import Faults, RemoteServices
 from samples.services.faults import FaultKind, Verb
-from tests.integration.test_operator_cli import Held
+from tests.integration.test_operator_cli import Gate
 
 CHARGE = {"order_id": "a", "customer_id": "VINET", "amount": "440.00", "currency": "USD"}
 ONCE = Faults(transient=1.0, max_transient_attempts=1)
@@ -55,11 +55,11 @@ async def status_or_reset(session: aiohttp.ClientSession, method: str, url: str,
 
 
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Held:
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     """Slow calls wait until the test lets them go on."""
-    held = Held()
-    monkeypatch.setattr("samples.services.service.asyncio", held)
-    return held
+    gate = Gate()
+    monkeypatch.setattr("samples.services.service.asyncio", gate)
+    return gate
 
 
 @pytest.mark.parametrize("kind", AFTER_EFFECT)
@@ -241,7 +241,7 @@ async def test_a_slow_call_acts_before_or_after_its_wait_and_answers_late(
 
 
 async def test_a_key_being_worked_on_is_answered_in_progress_and_replayed_afterwards(
-    session: aiohttp.ClientSession, held: Held
+    session: aiohttp.ClientSession, gate: Gate
 ) -> None:
     key = key_meeting(FaultKind.SLOW_BEFORE_EFFECT, SLOW_ONCE)
     async with RemoteServices(SLOW_ONCE) as remote:
@@ -249,7 +249,7 @@ async def test_a_key_being_worked_on_is_answered_in_progress_and_replayed_afterw
         first = asyncio.create_task(call(session, "POST", url=url, key=key, body=CHARGE))
         await wait_for_fault(remote, FaultKind.SLOW_BEFORE_EFFECT)
         status, problem, headers = await call(session, "POST", url=url, key=key, body=CHARGE)
-        held.go.set()
+        gate.go.set()
         await first
         again, _, replay_headers = await call(session, "POST", url=url, key=key, body=CHARGE)
         effects = remote.ledger("payment")["effects"]
@@ -260,7 +260,7 @@ async def test_a_key_being_worked_on_is_answered_in_progress_and_replayed_afterw
 
 
 async def test_a_late_call_that_lands_after_the_undo_does_nothing(
-    session: aiohttp.ClientSession, held: Held
+    session: aiohttp.ClientSession, gate: Gate
 ) -> None:
     key = key_meeting(FaultKind.SLOW_BEFORE_EFFECT, SLOW_ONCE)
     async with RemoteServices(SLOW_ONCE) as remote:
@@ -269,7 +269,7 @@ async def test_a_late_call_that_lands_after_the_undo_does_nothing(
         await wait_for_fault(remote, FaultKind.SLOW_BEFORE_EFFECT)
         remote.set_faults(Faults())
         undo_status, undone, _ = await call(session, "DELETE", url, key)
-        held.go.set()
+        gate.go.set()
         late_status, problem, _ = await late
         effects = remote.ledger("payment")["effects"]
     assert (undo_status, undone) == (200, {"undone": False})
@@ -278,17 +278,17 @@ async def test_a_late_call_that_lands_after_the_undo_does_nothing(
 
 
 async def test_a_slow_call_acts_even_when_its_client_has_gone(
-    session: aiohttp.ClientSession, held: Held
+    session: aiohttp.ClientSession, gate: Gate
 ) -> None:
     key = key_meeting(FaultKind.SLOW_BEFORE_EFFECT, SLOW_ONCE)
     async with RemoteServices(SLOW_ONCE) as remote:
         url = f"{remote.urls['payment']}/charges"
-        gone = asyncio.create_task(call(session, "POST", url=url, key=key, body=CHARGE))
+        abandoned_call = asyncio.create_task(call(session, "POST", url=url, key=key, body=CHARGE))
         await wait_for_fault(remote, FaultKind.SLOW_BEFORE_EFFECT)
-        gone.cancel()
-        await asyncio.wait([gone])
+        abandoned_call.cancel()
+        await asyncio.wait([abandoned_call])
         assert remote.ledger("payment")["effects"] == []
-        held.go.set()
+        gate.go.set()
         await eventually(lambda: remote.ledger("payment")["effects"])
         status, _, headers = await call(session, "POST", url=url, key=key, body=CHARGE)
     assert (status, headers["Idempotent-Replayed"]) == (201, "true")

@@ -44,10 +44,10 @@ CHANGED_FOR_THE_PROJECT = {
 
 @pytest.fixture
 def project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    made = tmp_path / "tea_shop"
-    assert main(["new", str(made)]) == 0
-    assert f"Next: cd {made} && make test" in capsys.readouterr().out
-    return made
+    folder = tmp_path / "tea_shop"
+    assert main(["new", str(folder)]) == 0
+    assert f"Next: cd {folder} && make test" in capsys.readouterr().out
+    return folder
 
 
 def files_of(project: Path) -> dict[str, str]:
@@ -58,20 +58,22 @@ def files_of(project: Path) -> dict[str, str]:
 def test_a_project_has_every_file_of_the_template_and_the_shared_ones_unchanged(
     project: Path,
 ) -> None:
-    held = files_of(project)
-    wanted = {source.removeprefix(TEMPLATE): source for source in sources(ROOT)}
-    assert set(held) == set(wanted)
-    same = {path for path, source in wanted.items() if held[path] == (ROOT / source).read_text()}
-    of_the_template = {path for path, source in wanted.items() if source.startswith(TEMPLATE)}
-    assert set(wanted) - same - of_the_template == CHANGED_FOR_THE_PROJECT
-    assert not {path for path in held if "@NAME@" in held[path] or "@VERSION@" in held[path]}
+    files = files_of(project)
+    expected = {source.removeprefix(TEMPLATE): source for source in sources(ROOT)}
+    assert set(files) == set(expected)
+    same = {path for path, source in expected.items() if files[path] == (ROOT / source).read_text()}
+    of_the_template = {path for path, source in expected.items() if source.startswith(TEMPLATE)}
+    assert set(expected) - same - of_the_template == CHANGED_FOR_THE_PROJECT
+    assert not {path for path in files if "@NAME@" in files[path] or "@VERSION@" in files[path]}
 
 
 def test_its_requirements_name_the_version_that_wrote_it(project: Path) -> None:
     for name in ("requirements.txt", "requirements-dev.txt"):
-        asked = re.findall(r"^scheduler-agent.*==(.*)$", (project / name).read_text(), re.MULTILINE)
-        assert asked
-        assert set(asked) == {version()}
+        versions = re.findall(
+            r"^scheduler-agent.*==(.*)$", (project / name).read_text(), re.MULTILINE
+        )
+        assert versions
+        assert set(versions) == {version()}
 
 
 def test_its_queues_agree_with_each_other_and_its_settings_with_its_business(
@@ -84,13 +86,13 @@ def test_its_queues_agree_with_each_other_and_its_settings_with_its_business(
     azure, emulated = all_queues(listed, ["web"]), emulator_queues(infra)
     assert set(azure) == set(emulated)
     assert not [name for name in azure if differences(azure[name], emulated[name])]
-    own = json.loads((project / "local.settings.json").read_text())["Values"]
+    settings = json.loads((project / "local.settings.json").read_text())["Values"]
     ours = json.loads((ROOT / "local.settings.json").read_text())["Values"]
-    assert {n: v for n, v in own.items() if n not in SETTINGS} == {
+    assert {n: v for n, v in settings.items() if n not in SETTINGS} == {
         name: value for name, value in ours.items() if not name.startswith("ORDERS_")
     }
-    asked = json.loads((infra / "main.parameters.json").read_text())["parameters"]
-    assert set(asked["businessSettings"]["value"]) == SETTINGS
+    parameters = json.loads((infra / "main.parameters.json").read_text())["parameters"]
+    assert set(parameters["businessSettings"]["value"]) == SETTINGS
 
 
 def test_its_azure_yaml_has_its_name(project: Path) -> None:
@@ -150,9 +152,9 @@ def test_the_next_step_can_be_pasted(
     here.mkdir()
     monkeypatch.chdir(here)
     assert main(["new", directory]) == 0
-    said = capsys.readouterr().out
-    assert said.splitlines()[0].endswith(step)
-    assert "write it again with --wheels DIR" in said
+    output = capsys.readouterr().out
+    assert output.splitlines()[0].endswith(step)
+    assert "write it again with --wheels DIR" in output
 
 
 def test_the_agents_of_a_project_are_changed_by_its_own_command(project: Path) -> None:
@@ -202,8 +204,8 @@ def test_every_phony_target_of_its_makefile_has_a_rule(project: Path) -> None:
 def test_make_up_of_a_project_starts_its_services_and_the_desk(project: Path) -> None:
     program(project / ".venv" / "bin" / "devstack", 'printf "%s\\n" "$@"')
     (project / ".venv" / ".ready").touch()
-    said = make(project, "up").stdout.splitlines()
-    up = parser().parse_args(said[said.index("up") :])
+    words = make(project, "up").stdout.splitlines()
+    up = parser().parse_args(words[words.index("up") :])
     services, desk = up.beside
     assert up.needs == [(7201, "services.py"), (7474, "the desk")]
     assert services == ".venv/bin/python services.py 7201"
@@ -224,21 +226,21 @@ def test_an_old_python_is_refused_before_anything_is_made(project: Path, tmp_pat
 
 def pip(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run our own pip in the project, without an index: to make an environment takes seconds."""
-    asked = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--dry-run"]
+    command = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--dry-run"]
     env = {name: text for name, text in os.environ.items() if not name.startswith("PIP_")}
     return subprocess.run(
-        [*asked, "--ignore-installed", "--isolated", *words],
+        [*command, "--ignore-installed", "--isolated", *words],
         cwd=project, env=env, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("wheels")
+    folder = tmp_path_factory.mktemp("wheels")
     for package in WHEELS.values():
-        write_wheel(made, package, version())
-        write_wheel(made, package, "99.0")  # not of this version, and not the project's
-    return made
+        write_wheel(folder, package, version())
+        write_wheel(folder, package, "99.0")  # not of this version, and not the project's
+    return folder
 
 
 def write_wheel(directory: Path, package: str, number: str) -> None:

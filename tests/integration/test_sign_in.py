@@ -56,8 +56,8 @@ async def called(url: str, **sign_in: Any) -> dict[str, str]:
 
 async def test_a_service_gets_the_headers_that_sign_in() -> None:
     async with serving(show) as url:
-        seen = await called(url, headers=api_key)
-        assert (seen["X-Api-Key"], seen["Idempotency-Key"]) == ("k3y", "k-1")
+        headers = await called(url, headers=api_key)
+        assert (headers["X-Api-Key"], headers["Idempotency-Key"]) == ("k3y", "k-1")
 
 
 async def test_a_service_that_asks_for_nothing_gets_nothing() -> None:
@@ -114,7 +114,7 @@ class Authority:
         ours = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
         theirs = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
         uses = x509.KeyUsage(True, False, False, False, False, authority, authority, False, False)
-        made = (
+        builder = (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self.name)
@@ -128,7 +128,7 @@ class Authority:
             .add_extension(uses, critical=True)
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
         )
-        signed = made.sign(self.key, hashes.SHA256())
+        signed = builder.sign(self.key, hashes.SHA256())
         return signed.public_bytes(serialization.Encoding.PEM).decode()
 
 
@@ -141,8 +141,8 @@ async def test_a_service_knows_the_app_by_its_client_certificate(tmp_path: Path)
 
     async def who(request: web.Request) -> web.Response:
         assert request.transport is not None
-        known = request.transport.get_extra_info("peercert")
-        return web.json_response({"name": known["subject"][0][0][1]})
+        certificate = request.transport.get_extra_info("peercert")
+        return web.json_response({"name": certificate["subject"][0][0][1]})
 
     def signed_by(issuer: Authority) -> ssl.SSLContext:
         pem = tmp_path / "client.pem"

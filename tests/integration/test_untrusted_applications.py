@@ -15,53 +15,53 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def made() -> AsyncIterator[Rig]:
+async def system() -> AsyncIterator[Rig]:
     async with rig(SAS_APPLICATIONS="web-shop") as running:
         yield running
         running.nothing_lost()
 
 
 async def test_an_order_on_an_applications_own_queue_ends_and_another_cannot_take_its_place(
-    made: Rig,
+    system: Rig,
 ) -> None:
     mine = order("web-shop-1", reply_queue=SHOP)
-    async with made.host():
-        await made.send("orders", ServiceBusMessage(order("web-shop-1", reply_queue=WHOLESALE)))
-        await made.send("orders", ServiceBusMessage(order("X-1", reply_queue=SHOP)))
-        await until(lambda: _kept(made, 2), "both are kept")
-        await made.send("orders-web-shop", ServiceBusMessage(mine, message_id="mine"))
-        await made.ends("web-shop-1", "Processed")
-        await made.quiet()
-    assert await made.kinds("web-shop-1", WHOLESALE) == ["rejected"]
-    assert (await made.kinds("web-shop-1"))[0] == "received"
-    assert await made.kinds("X-1") == []
-    reasons = {one.order_id: one.reason for one in await made.rejected()}
+    async with system.host():
+        await system.send("orders", ServiceBusMessage(order("web-shop-1", reply_queue=WHOLESALE)))
+        await system.send("orders", ServiceBusMessage(order("X-1", reply_queue=SHOP)))
+        await until(lambda: _kept(system, 2), "both are kept")
+        await system.send("orders-web-shop", ServiceBusMessage(mine, message_id="mine"))
+        await system.ends("web-shop-1", "Processed")
+        await system.quiet()
+    assert await system.kinds("web-shop-1", WHOLESALE) == ["rejected"]
+    assert (await system.kinds("web-shop-1"))[0] == "received"
+    assert await system.kinds("X-1") == []
+    reasons = {rejected.order_id: rejected.reason for rejected in await system.rejected()}
     assert reasons == {"web-shop-1": "invalid-order-id", "X-1": "forbidden-reply-queue"}
 
 
-async def test_forged_replies_on_the_queue_of_orders_fence_nothing(made: Rig) -> None:
-    async with made.host("submission", "scheduler"):
-        await made.submit("V-1", reply_queue=WHOLESALE)
-        await until(lambda: _requested(made), "the request of the first step is out")
-    before = await made.words("V-1")
+async def test_forged_replies_on_the_queue_of_orders_fence_nothing(system: Rig) -> None:
+    async with system.host("submission", "scheduler"):
+        await system.submit("V-1", reply_queue=WHOLESALE)
+        await until(lambda: _requested(system), "the request of the first step is out")
+    before = await system.words("V-1")
     forged = (
         '{"kind":"reply","format":1,"id":"V-1/00/do/1","order_id":"V-1","step":0,"direction":"do",'
         '"epoch":1,"outcome":"done"%s}'
     )
     for member in ("", ',"DeadLetterSource":"agent-replies"'):
         message = ServiceBusMessage(forged % member, time_to_live=timedelta(milliseconds=1))
-        await made.send("orders", message)
-    async with made.host("deadletters"):
-        await until(lambda: _kept(made, 2, "V-1/00/do/1"), "both forged replies are kept")
-    assert await made.words("V-1") == before
-    async with made.host():
-        await made.ends("V-1", "Processed")
-        await made.quiet()
+        await system.send("orders", message)
+    async with system.host("deadletters"):
+        await until(lambda: _kept(system, 2, "V-1/00/do/1"), "both forged replies are kept")
+    assert await system.words("V-1") == before
+    async with system.host():
+        await system.ends("V-1", "Processed")
+        await system.quiet()
 
 
-async def _kept(made: Rig, count: int, text: str = "") -> bool:
-    return len([one for one in await made.rejected() if text in one.body]) >= count
+async def _kept(system: Rig, count: int, text: str = "") -> bool:
+    return len([message for message in await system.rejected() if text in message.body]) >= count
 
 
-async def _requested(made: Rig) -> bool:
-    return bool(made.broker.counts("agent-inventory").active)
+async def _requested(system: Rig) -> bool:
+    return bool(system.broker.counts("agent-inventory").active)

@@ -32,19 +32,19 @@ WRONG = {
 RIGHT = "you need the role Azure Service Bus Data Sender on it"
 
 
-async def bob(made: Kit, verb: Verb, order_id: str) -> None:
+async def bob(system: Kit, verb: Verb, order_id: str) -> None:
     """Let another operator be faster."""
-    command = actors_kit.command(verb.value, made.order(order_id).seq, f"w-{order_id}", order_id)
-    await made.hand(replace(command, body=command.body.replace(b'"by":"ann"', b'"by":"bob"')))
-    await made.drain()
+    command = actors_kit.command(verb.value, system.order(order_id).seq, f"w-{order_id}", order_id)
+    await system.hand(replace(command, body=command.body.replace(b'"by":"ann"', b'"by":"bob"')))
+    await system.drain()
 
 
-async def bob_undoes(made: Kit, order_id: str) -> None:
-    await bob(made, Verb.UNDO, order_id)
+async def bob_undoes(system: Kit, order_id: str) -> None:
+    await bob(system, Verb.UNDO, order_id)
 
 
-async def bob_looks(made: Kit, order_id: str) -> None:
-    await bob(made, Verb.ACKNOWLEDGE, order_id)
+async def bob_looks(system: Kit, order_id: str) -> None:
+    await bob(system, Verb.ACKNOWLEDGE, order_id)
 
 
 FASTER: Mapping[str, Callable[[Kit, str], Awaitable[None]]] = {
@@ -53,8 +53,8 @@ FASTER: Mapping[str, Callable[[Kit, str], Awaitable[None]]] = {
 }
 
 
-def words(made: Kit) -> dict[str, list[str]]:
-    return {order_id: made.words(order_id) for order_id in made.store.orders}
+def words(system: Kit) -> dict[str, list[str]]:
+    return {order_id: system.words(order_id) for order_id in system.store.orders}
 
 
 # -- The command ------------------------------------------------------------------------------
@@ -74,15 +74,15 @@ def test_a_command_for_an_order_in_the_wrong_state(operator: Night, verb: str) -
     before = words(operator.system)
     order_id = WRONG[verb]
     state = operator.system.state(order_id)
-    said = operator.sas(verb, order_id, "--yes")
-    said.refused(1, f"{verb} of order {order_id} is not possible", state)
-    assert (words(operator.system), operator.sent_messages, said.out) == (before, [], "")
+    output = operator.sas(verb, order_id, "--yes")
+    output.refused(1, f"{verb} of order {order_id} is not possible", state)
+    assert (words(operator.system), operator.sent_messages, output.out) == (before, [], "")
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_command_for_an_order_that_is_gone(operator: Night, verb: str) -> None:
-    said = operator.sas(verb, "GONE", "--yes")
-    said.refused(1, "there is no order 'GONE' here: check the id")
+    output = operator.sas(verb, "GONE", "--yes")
+    output.refused(1, "there is no order 'GONE' here: check the id")
     assert operator.sent_messages == []
 
 
@@ -110,11 +110,11 @@ def test_a_command_without_the_right_to_read(
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_command_that_lost_a_race(operator: Night, verb: str) -> None:
-    made = operator.system
-    operator.before_send = lambda: FASTER[verb](made, "STUCK")
-    said = operator.sas(verb, "STUCK", "--yes", "--wait", "5")
-    said.refused(1, "not carried out: ")
-    assert not any(entry.by == "operator ann" for entry in made.journal("STUCK"))
+    system = operator.system
+    operator.before_send = lambda: FASTER[verb](system, "STUCK")
+    output = operator.sas(verb, "STUCK", "--yes", "--wait", "5")
+    output.refused(1, "not carried out: ")
+    assert not any(entry.by == "operator ann" for entry in system.journal("STUCK"))
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -122,8 +122,8 @@ def test_a_command_with_a_seq_that_is_old(operator: Night, verb: str) -> None:
     seq = operator.system.order("STUCK").seq
     operator.play(bob_looks(operator.system, "STUCK"))
     before = words(operator.system)
-    said = operator.sas(verb, "STUCK", "--yes", "--seq", str(seq))
-    said.refused(1, f"nothing was sent: you saw seq {seq}, but the order is at seq {seq + 1}")
+    output = operator.sas(verb, "STUCK", "--yes", "--seq", str(seq))
+    output.refused(1, f"nothing was sent: you saw seq {seq}, but the order is at seq {seq + 1}")
     assert (words(operator.system), operator.sent_messages) == (before, [])
 
 
@@ -131,12 +131,14 @@ def test_a_command_with_a_seq_that_is_old(operator: Night, verb: str) -> None:
 
 
 async def broken() -> Kit:
-    made = kit(actors_kit.CARE)
-    await fail(made, "STUCK", agent="payment", code=DECLINED.code, message="the card was declined")
-    await submit(made, "DONE")
-    await submit(made, "UNDONE")
-    await bob_undoes(made, "UNDONE")
-    return made
+    system = kit(actors_kit.CARE)
+    await fail(
+        system, "STUCK", agent="payment", code=DECLINED.code, message="the card was declined"
+    )
+    await submit(system, "DONE")
+    await submit(system, "UNDONE")
+    await bob_undoes(system, "UNDONE")
+    return system
 
 
 async def asked(browser: Browser, verb: str, order_id: str, seq: int) -> tuple[int, str]:
@@ -145,23 +147,23 @@ async def asked(browser: Browser, verb: str, order_id: str, seq: int) -> tuple[i
 
 @pytest.mark.parametrize("verb", VERBS)
 async def test_a_form_for_an_order_in_the_wrong_state(verb: str) -> None:
-    made = await broken()
-    before, order_id = words(made), WRONG[verb]
-    async with desk_of(made) as browser:
-        status, said = await asked(browser, verb, order_id, made.order(order_id).seq)
+    system = await broken()
+    before, order_id = words(system), WRONG[verb]
+    async with desk_of(system) as browser:
+        status, page = await asked(browser, verb, order_id, system.order(order_id).seq)
         assert status == 409
-        assert "Nothing was sent: " in said
+        assert "Nothing was sent: " in page
         assert f"verb-{verb}" not in await browser.get(f"/orders/{order_id}")
-        assert (words(made), browser.line.sent) == (before, [])
+        assert (words(system), browser.line.sent) == (before, [])
 
 
 @pytest.mark.parametrize("verb", VERBS)
 async def test_a_form_for_an_order_that_is_gone(verb: str) -> None:
-    made = await broken()
-    async with desk_of(made) as browser:
-        status, said = await asked(browser, verb, "GONE", 1)
+    system = await broken()
+    async with desk_of(system) as browser:
+        status, page = await asked(browser, verb, "GONE", 1)
         assert status == 404
-        assert "There is no order 'GONE' here: check the id" in said
+        assert "There is no order 'GONE' here: check the id" in page
         assert browser.line.sent == []
 
 
@@ -170,41 +172,41 @@ async def test_a_form_without_the_right_to_send(monkeypatch: pytest.MonkeyPatch,
     async def refused(messages: list[Message]) -> None:
         raise UndeliverableError(f"queue scheduler: {RIGHT}.", messages[0])
 
-    made = await broken()
-    before = words(made)
-    async with desk_of(made) as browser:
+    system = await broken()
+    before = words(system)
+    async with desk_of(system) as browser:
         monkeypatch.setattr(browser.line, "send", refused)
-        status, said = await asked(browser, verb, "STUCK", made.order("STUCK").seq)
+        status, page = await asked(browser, verb, "STUCK", system.order("STUCK").seq)
         assert status == 409
-        assert RIGHT in said
-        assert words(made) == before
+        assert RIGHT in page
+        assert words(system) == before
 
 
 @pytest.mark.parametrize("verb", VERBS)
 async def test_a_form_without_the_right_to_read(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
-    made = await broken()
-    async with desk_of(made) as browser:
+    system = await broken()
+    async with desk_of(system) as browser:
 
         async def refused(order_id: str) -> None:
             raise StoreUnavailableError("the table: you have no right to read it.")
 
-        monkeypatch.setattr(made.store, "load", refused)
-        status, said = await asked(browser, verb, "STUCK", 1)
+        monkeypatch.setattr(system.store, "load", refused)
+        status, page = await asked(browser, verb, "STUCK", 1)
         assert status == 503
-        assert "you have no right to read it" in said
+        assert "you have no right to read it" in page
         assert browser.line.sent == []
 
 
 @pytest.mark.parametrize("verb", VERBS)
 async def test_a_form_that_lost_a_race(verb: str) -> None:
-    made = await broken()
-    seq = made.order("STUCK").seq
-    async with desk_of(made) as browser:
-        await FASTER[verb](made, "STUCK")
-        before = words(made)
-        status, said = await asked(browser, verb, "STUCK", seq)
+    system = await broken()
+    seq = system.order("STUCK").seq
+    async with desk_of(system) as browser:
+        await FASTER[verb](system, "STUCK")
+        before = words(system)
+        status, page = await asked(browser, verb, "STUCK", seq)
         assert status == 409
-        assert "Nothing was sent: " in said
+        assert "Nothing was sent: " in page
         if verb != "cancel":
-            assert f"you saw seq {seq}, but the order is at seq {seq + 1}" in said
-        assert (words(made), browser.line.sent) == (before, [])
+            assert f"you saw seq {seq}, but the order is at seq {seq + 1}" in page
+        assert (words(system), browser.line.sent) == (before, [])

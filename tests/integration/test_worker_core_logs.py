@@ -50,26 +50,26 @@ class Ingestion:
     async def track(self, request: web.Request) -> web.Response:
         body = await request.read()
         envelopes = json.loads(gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body)
-        for one in envelopes:
-            kind = one["data"]["baseType"]
+        for envelope in envelopes:
+            kind = envelope["data"]["baseType"]
             self.items[kind] += 1
-            self.sizes[kind] += len(json.dumps(one))
+            self.sizes[kind] += len(json.dumps(envelope))
         count = len(envelopes)
         return web.json_response({"itemsReceived": count, "itemsAccepted": count, "errors": []})
 
 
 @asynccontextmanager
 async def ingesting() -> AsyncIterator[Ingestion]:
-    made = Ingestion()
+    ingestion = Ingestion()
     app = web.Application(client_max_size=64 * 1024 * 1024)
-    app.router.add_route("*", "/{path:.*}", made.track)
+    app.router.add_route("*", "/{path:.*}", ingestion.track)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    made.endpoint = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    ingestion.endpoint = f"http://127.0.0.1:{runner.addresses[0][1]}/"
     try:
-        yield made
+        yield ingestion
     finally:
         await runner.cleanup()
 
@@ -86,15 +86,15 @@ class Worker:
         if work is not None:
             self.process.stdin.write(json.dumps(work).encode() + b"\n")
         line = await asyncio.wait_for(self.process.stdout.readline(), 120)
-        found: dict[str, Any] = json.loads(line)
-        return found
+        reply: dict[str, Any] = json.loads(line)
+        return reply
 
     async def end(self) -> dict[str, Any]:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        found = await self.answer()
+        reply = await self.answer()
         await asyncio.wait_for(self.process.wait(), 60)
-        return found
+        return reply
 
 
 @asynccontextmanager
@@ -109,9 +109,9 @@ async def worker(folder: Path, settings: dict[str, str]) -> AsyncIterator[Worker
         limit=64 * 1024 * 1024,
     )
     try:
-        made = Worker(process)
-        assert set(FUNCTIONS.values()) <= set((await made.answer())["indexed"])
-        yield made
+        core = Worker(process)
+        assert set(FUNCTIONS.values()) <= set((await core.answer())["indexed"])
+        yield core
     finally:
         if process.returncode is None:
             process.kill()
@@ -127,13 +127,13 @@ async def work_off(running: Rig, client: ServiceBusClient, core: Worker) -> None
         for queue, name in FUNCTIONS.items():
             while running.broker.counts(queue).active:
                 for message in await receivers[queue].receive_messages(50, max_wait_time=60):
-                    datum, found = metadata.single(message, binary=True)
-                    given = {key: packed(one) for key, one in found.items()}
-                    work = {"function": name, "datum": packed(datum), "metadata": given}
+                    datum, properties = metadata.single(message, binary=True)
+                    packed_properties = {key: packed(value) for key, value in properties.items()}
+                    work = {"function": name, "datum": packed(datum), "metadata": packed_properties}
                     assert await core.answer(work) == {"status": "Success"}
                     await receivers[queue].complete_message(message)
                     moved = True
-    await asyncio.gather(*(one.close() for one in receivers.values()))
+    await asyncio.gather(*(receiver.close() for receiver in receivers.values()))
 
 
 async def test_an_order_makes_few_records_and_few_bytes_under_the_real_worker(
@@ -157,11 +157,11 @@ async def test_an_order_makes_few_records_and_few_bytes_under_the_real_worker(
             await work_off(running, running.client, core)
             kinds = await running.kinds("L-0", SHOP)
             assert kinds[-1] == "completed"
-            said = await core.end()
-    records = [f"{name} {text}" for name, text in said["records"]]
-    theirs = [one for one in records if one.startswith("azure")]
-    size = sum(len(one.encode()) for one in records)
-    assert said["capabilities"].get("WorkerOpenTelemetryEnabled") == "true"
+            report = await core.end()
+    records = [f"{name} {text}" for name, text in report["records"]]
+    theirs = [record for record in records if record.startswith("azure")]
+    size = sum(len(record.encode()) for record in records)
+    assert report["capabilities"].get("WorkerOpenTelemetryEnabled") == "true"
     assert theirs == []
     assert len(records) <= RECORDS_AN_ORDER_MAX * ORDERS, records
     assert size <= LOG_BYTES_AN_ORDER_MAX * ORDERS

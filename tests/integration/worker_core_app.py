@@ -58,7 +58,7 @@ async def run(app_dir: Path) -> None:
     request = SimpleNamespace(worker_init_request=init)
     answer = await core.worker_init_request(SimpleNamespace(request=request, properties=properties))
     listed = await core.functions_metadata_request(SimpleNamespace())
-    say({"indexed": [one.name for one in listed.function_metadata_results]})
+    say({"indexed": [function.name for function in listed.function_metadata_results]})
     forwarded.records.clear()
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):

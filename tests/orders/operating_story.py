@@ -42,33 +42,33 @@ class Content(msgspec.Struct):
 class Story:
     """The system, and an operator who types commands."""
 
-    def __init__(self, made: Kit) -> None:
-        self.made = made
+    def __init__(self, system: Kit) -> None:
+        self.system = system
         self.scheduler_runs = True
 
     async def fail(self, order_id: str, agent: str, error: RefusedError) -> None:
         """Submit an order that fails at one of its agents."""
-        self.made.agents[agent].then(error)
+        self.system.agents[agent].then(error)
         await self.submit(order_id)
-        await self.made.drain()
-        await self.made.later(1)
+        await self.system.drain()
+        await self.system.later(1)
 
     async def submit(self, order_id: str) -> None:
         content = {"customer_id": "ALFKI"}
         body = order(order_id, workflow=CARE, reply_queue=SHOP, order=content)
-        await self.made.submit(body, f"m-{order_id}")
+        await self.system.submit(body, f"m-{order_id}")
 
     async def send(self, messages: Sequence[Message]) -> None:
         """Take commands as the bus does, and let the actors work on them."""
         if not self.scheduler_runs:
             return
         for message in messages:
-            await self.made.hand(message)
-        await self.made.drain()
+            await self.system.hand(message)
+        await self.system.drain()
 
     async def peek(self, queue: str, limit: int) -> list[Peeked]:
         """Read the queues of the system."""
-        return await self.made.bus.peek(queue, limit)
+        return await self.system.bus.peek(queue, limit)
 
     async def close(self) -> None:
         """Nothing to close."""
@@ -78,7 +78,7 @@ class Story:
         happens = BEFORE.get(line)
         if happens is not None:
             asyncio.run(happens(self))
-        asyncio.run(self.made.later(2))
+        asyncio.run(self.system.later(2))
         main(shlex.split(line))
 
 
@@ -89,10 +89,10 @@ async def _start(story: Story) -> None:
 
 
 async def _bob_was_here(story: Story) -> None:
-    order = story.made.order("10250")
+    order = story.system.order("10250")
     command = actors_kit.command("acknowledge", order.seq, "w-bob", "10250")
     body = command.body.replace(b'"by":"ann"', b'"by":"bob"')
-    await story.made.hand(replace(command, body=body))
+    await story.system.hand(replace(command, body=body))
 
 
 async def _scheduler_stops(story: Story) -> None:
@@ -106,11 +106,11 @@ async def _payment_was_down(story: Story) -> None:
 
 
 async def _weeks_pass(story: Story) -> None:
-    await story.made.later(21 * 86_400)
+    await story.system.later(21 * 86_400)
 
 
 async def _versions(story: Story) -> None:
-    await Versions(story.made.store, workflows()).check(story.made.order("10248"))
+    await Versions(story.system.store, workflows()).check(story.system.order("10248"))
 
 
 BEFORE: dict[str, Callable[[Story], Coroutine[Any, Any, None]]] = {
@@ -128,12 +128,12 @@ def story(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     """Return the system before the night, with the commands connected to it."""
     monkeypatch.setattr(actors_kit, "AGENTS", tuple(sorted(workflows().agents())))
     checks: dict[str, Any] = {CARE: msgspec.json.Decoder(Content).decode}
-    made = Story(kit(*workflows(), **checks))
-    made.made.clock.set(datetime(2026, 11, 21, 3, tzinfo=UTC))
-    connect(monkeypatch, made.made, made)
+    night = Story(kit(*workflows(), **checks))
+    night.system.clock.set(datetime(2026, 11, 21, 3, tzinfo=UTC))
+    connect(monkeypatch, night.system, night)
     monkeypatch.chdir(tmp_path_factory.mktemp("operator"))
     monkeypatch.setattr(sys, "path", [*sys.path])
-    return made
+    return night
 
 
 def without_ids(text: str) -> str:

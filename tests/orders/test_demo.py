@@ -82,8 +82,8 @@ def test_orders_end_whole_over_several_host_processes_while_one_is_killed(
 def test_on_a_terminal_the_demo_is_a_live_picture_and_its_orders_can_be_operated_later(
     tmp_path: Path, columns: int
 ) -> None:
-    kept = tmp_path / "kept"
-    words = [*COMMAND, "--orders", "3", "--keep", str(kept)]
+    folder = tmp_path / "kept"
+    words = [*COMMAND, "--orders", "3", "--keep", str(folder)]
     with typed(words, cwd=PROJECT, columns=columns) as demo:
         assert demo.process.wait(300) == 0, demo.text
         demo.screen.drain()
@@ -99,7 +99,7 @@ def test_on_a_terminal_the_demo_is_a_live_picture_and_its_orders_can_be_operated
     assert "orders in 3 | processed 2 | failed 1 " in text
 
     [again] = re.findall(r"^  (make up DATA=\S+)", text, re.MULTILINE)
-    assert again == f"make up DATA={kept}"
+    assert again == f"make up DATA={folder}"
     project = project_in(tmp_path)
     with made_up(project, again.split()[-1]):
         assert "1 order in Error: 1 reserve-stock/out-of-stock" in sas(project, "list").out
@@ -108,7 +108,7 @@ def test_on_a_terminal_the_demo_is_a_live_picture_and_its_orders_can_be_operated
         assert "2 Processed" in sas(project, "list", "--state", "finished").out
     refused = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert refused.returncode == 1
-    assert f"operate them with `make up DATA={kept}`" in " ".join(refused.stdout.split())
+    assert f"operate them with `make up DATA={folder}`" in " ".join(refused.stdout.split())
 
 
 @pytest.mark.long
@@ -116,15 +116,15 @@ def test_a_host_process_that_is_killed_is_started_again_and_every_order_ends(
     tmp_path: Path,
 ) -> None:
     with running_demo(tmp_path, "--orders", "12", "--seed", "5") as demo:
-        marker, said = marker_of(tmp_path), ""
+        marker, output = marker_of(tmp_path), ""
         for line in demo.stdout or ():
-            said += line
+            output += line
             if "all parts listen" in line:
                 os.kill(_process(marker, "submission,scheduler"), signal.SIGKILL)
-        assert demo.wait(timeout=120) == 0, said
-        assert "(core) was killed: its messages are redelivered" in said
-        assert "(core) replaces it" in said
-        assert "orders in 12" in said.splitlines()[-1]
+        assert demo.wait(timeout=120) == 0, output
+        assert "(core) was killed: its messages are redelivered" in output
+        assert "(core) replaces it" in output
+        assert "orders in 12" in output.splitlines()[-1]
         assert _processes(marker) == []
 
 
@@ -158,7 +158,7 @@ def test_ctrl_c_ends_the_demo_and_leaves_no_process(tmp_path: Path) -> None:
 
 def _processes(marker: str) -> list[int]:
     """Return the ids of running processes that were given this environment variable."""
-    found = []
+    pids = []
     deadline = time.monotonic() + 60
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal() or time.monotonic() > deadline:
@@ -169,18 +169,18 @@ def _processes(marker: str) -> list[int]:
         except OSError:
             continue
         if marker.encode() in environment.split(b"\0") and state != "Z":
-            found.append(int(entry.name))
-    return found
+            pids.append(int(entry.name))
+    return pids
 
 
 def _process(marker: str, argument: str) -> int:
     """Return the one process of these that was given an argument."""
-    (found,) = [
+    (match,) = [
         pid
         for pid in _processes(marker)
         if argument in Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
     ]
-    return found
+    return match
 
 
 def test_a_wrong_number_of_orders_is_refused_with_what_is_allowed() -> None:

@@ -38,9 +38,9 @@ async def processed(store: MemoryStore, order_id: str, steps: int = 3) -> None:
         correlation_id=None,
         submitted_at=NOW,
     )
-    decision = submit(details, WORKFLOW.rules)
+    submission = submit(details, WORKFLOW.rules)
     trigger = Trigger(by="t", cause="orders:1")
-    order = await store.commit(change_of(None, decision, trigger, commit_id="0", now=NOW))
+    order = await store.commit(change_of(None, submission, trigger, commit_id="0", now=NOW))
     order = await _next(store, order, claim(order, WORKFLOW.rules, now=NOW, instance="i"), "c")
     for number in range(steps):
         reply = Reply(
@@ -66,7 +66,7 @@ async def all_notified(store: MemoryStore, order_id: str) -> Tally:
     for entry in await store.journal(order_id):
         for index, message in enumerate(entry.messages):
             if isinstance(message, Notify):
-                tally.seen.add(message_id(order_id, entry.seq, index))
+                tally.notification_ids.add(message_id(order_id, entry.seq, index))
     return tally
 
 
@@ -98,8 +98,8 @@ async def verdict_of(
     store = MemoryStore()
     await processed(store, "O-1", steps)
     tally = await all_notified(store, "O-1")
-    for seen in sorted(tally.seen)[:forget]:
-        tally.seen.discard(seen)
+    for notification_id in sorted(tally.notification_ids)[:forget]:
+        tally.notification_ids.discard(notification_id)
     ledgers = ledger("O-1", *effects, doubled=("O-1",) if doubled else ())
     return await judge(store, ["O-1"], tally, ledgers)
 
@@ -139,5 +139,5 @@ def test_every_fault_of_the_services_has_a_sentence() -> None:
 def test_effects_of_unknown_outcome_are_listed_apart_from_expected_ones() -> None:
     unknown = Verdict(orders=1, effects_expected=3, effects_in_force=4, effects_unknown=1)
     assert unknown.last_line().endswith("expected 3 in force 3 unknown 1 doubled 0")
-    known = Verdict(orders=1, effects_expected=3, effects_in_force=3)
-    assert known.last_line().endswith("expected 3 in force 3 doubled 0")
+    verdict = Verdict(orders=1, effects_expected=3, effects_in_force=3)
+    assert verdict.last_line().endswith("expected 3 in force 3 doubled 0")

@@ -43,6 +43,6 @@ def test_the_guide_shows_what_the_commands_print(
     printed: list[tuple[str, list[str]]] = []
     for command, _ in shown:
         story.type(command)
-        said = capsys.readouterr()
-        printed.append((command, without_ids(said.out + said.err).splitlines()))
+        output = capsys.readouterr()
+        printed.append((command, without_ids(output.out + output.err).splitlines()))
     assert printed == shown

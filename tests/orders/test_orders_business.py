@@ -48,19 +48,19 @@ def checked(order: dict[str, Any]) -> None:
 
 def test_every_order_of_the_sample_passes_and_costs_something() -> None:
     lines = SAMPLES.read_text(encoding="utf-8").splitlines()
-    taken = 0
+    priced = 0
     for line in lines:
         order = json.loads(line)
         if order.pop("order_id", None) is None:
             continue
-        taken += 1
+        priced += 1
         check(json.dumps(order).encode())
         assert Decimal(amount_due(order)) > 0
-    assert taken == 830
+    assert priced == 830
 
 
 @pytest.mark.parametrize(
-    ("order", "said"),
+    ("order", "sentence"),
     [
         (content(customer_id=None), "customer_id"),
         (content(customer_id=""), "customer_id"),
@@ -88,9 +88,9 @@ def test_every_order_of_the_sample_passes_and_costs_something() -> None:
     ],
 )
 def test_a_wrong_order_is_refused_with_a_sentence_that_says_where(
-    order: dict[str, Any], said: str
+    order: dict[str, Any], sentence: str
 ) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=sentence):
         checked(order)
 
 
@@ -254,19 +254,19 @@ async def test_an_invoice_says_what_was_charged_and_its_undo_mails_a_credit_note
 
 async def test_a_parcel_on_its_way_is_looked_at_again_at_the_carriers_time() -> None:
     service, call = delivery(state="on-its-way", check_after=90.5)
-    said = await DeliveryAgent(service).do(call)  # type: ignore[arg-type]
-    assert said == StillRunning(timedelta(seconds=90.5), "on its way")
+    reply = await DeliveryAgent(service).do(call)  # type: ignore[arg-type]
+    assert reply == StillRunning(timedelta(seconds=90.5), "on its way")
     assert service.calls[0][3] == {"order_id": "O-1", "tracking": "NW1"}
 
 
 async def test_a_carrier_that_calls_back_is_given_an_address_and_awaited() -> None:
     service, call = delivery(state="on-its-way", check_after=90.5)
     until = call.complete_by + timedelta(days=1)
-    asked = replace(call, callbacks=lambda _: Callback("t", "https://here/t", until))
+    call_with_address = replace(call, callbacks=lambda _: Callback("t", "https://here/t", until))
     day = timedelta(days=1)
-    said = await DeliveryAgent(service, day).do(asked)  # type: ignore[arg-type]
-    assert isinstance(said, AwaitCallback)
-    assert said.within == day
+    reply = await DeliveryAgent(service, day).do(call_with_address)  # type: ignore[arg-type]
+    assert isinstance(reply, AwaitCallback)
+    assert reply.within == day
     assert service.calls[0][3]["answer_to"] == "https://here/t"
 
 
@@ -274,9 +274,9 @@ async def test_a_carrier_that_calls_back_is_given_an_address_and_awaited() -> No
 async def test_what_is_delivered_already_is_the_result(tells: timedelta | None) -> None:
     service, call = delivery(state="delivered", delivery_id="D-1")
     until = call.complete_by
-    asked = replace(call, callbacks=lambda _: Callback("t", None, until))
-    said = await DeliveryAgent(service, tells).do(asked)  # type: ignore[arg-type]
-    assert said == {"state": "delivered", "delivery_id": "D-1"}
+    call_with_address = replace(call, callbacks=lambda _: Callback("t", None, until))
+    reply = await DeliveryAgent(service, tells).do(call_with_address)  # type: ignore[arg-type]
+    assert reply == {"state": "delivered", "delivery_id": "D-1"}
 
 
 async def test_an_undelivered_parcel_is_sent_back() -> None:

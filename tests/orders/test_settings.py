@@ -29,7 +29,7 @@ def test_the_business_of_the_sample_has_an_agent_for_every_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
+    ("environ", "named"),
     [
         ({"ORDERS_STOCK_URL": ""}, "ORDERS_STOCK_URL"),
         ({"ORDERS_PAYMENT_URL": "ftp://x"}, "ORDERS_PAYMENT_URL"),
@@ -41,10 +41,10 @@ def test_the_business_of_the_sample_has_an_agent_for_every_step() -> None:
     ],
 )
 def test_a_wrong_setting_of_the_business_is_refused_by_name(
-    given: dict[str, str], named: str
+    environ: dict[str, str], named: str
 ) -> None:
     with pytest.raises(SettingError, match=named):
-        orders.business(URLS | given)
+        orders.business(URLS | environ)
 
 
 def test_the_time_allowed_is_a_setting() -> None:
@@ -63,9 +63,9 @@ def rows() -> dict[str, list[str]]:
 
 
 def test_every_setting_has_a_row_with_its_default_and_every_row_is_read() -> None:
-    asked = Asked(URLS)
-    orders.business(asked)
-    defaults = {name: default for name, default in asked.defaults.items() if name in rows()}
+    settings = Asked(URLS)
+    orders.business(settings)
+    defaults = {name: default for name, default in settings.defaults.items() if name in rows()}
     source = "".join(path.read_text() for path in (ROOT / "orders").glob("*.py"))
     assert set(rows()) == set(re.findall(r"ORDERS_[A-Z_]+[A-Z]", source))
     assert set(rows()) - set(URLS) == set(defaults) - set(URLS)

@@ -196,11 +196,11 @@ class Graph:
 
     def successors(self, allowed: Callable[[Edge], bool]) -> Mapping[Key, list[Key]]:
         """Return for every state where the allowed decisions lead, itself left out."""
-        found: dict[Key, list[Key]] = {key: [] for key in self.states}
+        targets: dict[Key, list[Key]] = {key: [] for key in self.states}
         for edge in self.edges:
             if edge.source != edge.to and allowed(edge):
-                found[edge.source].append(edge.to)
-        return found
+                targets[edge.source].append(edge.to)
+        return targets
 
 
 def key_of(order: Order) -> Key:
@@ -278,7 +278,7 @@ def events(order: Order, rules: Rules, *, waited: bool = False) -> Iterator[Even
                 Event(name="resubmit", step=step.number),
                 Event(name="skip", step=step.number),
             )
-    if any(own.drain_time for own in rules.steps):
+    if any(step.drain_time for step in rules.steps):
         yield from (Event(name="undo", at=LATE), Event(name="cancel", at=LATE))
         yield from (
             Event(name=name, step=s.number, at=LATE)
@@ -289,8 +289,8 @@ def events(order: Order, rules: Rules, *, waited: bool = False) -> Iterator[Even
 
 def shut_variations(rules: Rules) -> Iterator[Shut]:
     """Yield every choice of routes that may be shut, the same for all steps."""
-    most = max(len(own.agents) for own in rules.steps)
-    for choice in product((False, True), repeat=most if most > 1 else 0):
+    routes_max = max(len(step.agents) for step in rules.steps)
+    for choice in product((False, True), repeat=routes_max if routes_max > 1 else 0):
         closed = {route for route, shut in enumerate(choice) if shut}
         yield frozenset(product(range(len(rules.steps)), closed))
 
@@ -329,8 +329,8 @@ def named(order: Order, event: Event) -> str | None:
 
 def reply_to(order: Order, step: int, name: str, *, epoch_off: int = 0) -> Reply:
     direction = Direction.UNDO if name.startswith("undo") else Direction.DO
-    said = name.rpartition(" ")[2]
-    outcome = Outcome(said) if said in {"refused", "waited"} else Outcome.DONE
+    outcome_name = name.rpartition(" ")[2]
+    outcome = Outcome(outcome_name) if outcome_name in {"refused", "waited"} else Outcome.DONE
     fault = FAULT if outcome is Outcome.REFUSED else None
     epoch = order.steps[step].epoch + epoch_off
     return Reply(
@@ -397,8 +397,8 @@ def _follow(graph: Graph, order: Order, source: Key, event: Event) -> Edge | Non
         return None
     try:
         change = change_of(order, decision, Trigger(by="test"), commit_id="c", now=event.at)
-    except IllegalMoveError as wrong:
-        graph.illegal.append(f"{event}: {wrong}")
+    except IllegalMoveError as error:
+        graph.illegal.append(f"{event}: {error}")
         return None
     return Edge(
         event=event,
@@ -417,8 +417,8 @@ def in_every_graph(check: Callable[[Graph], None]) -> Callable[[list[Graph]], No
         for graph in graphs:
             try:
                 check(graph)
-            except AssertionError as wrong:
-                wrong.add_note(f"in the case: {graph.case}")
+            except AssertionError as error:
+                error.add_note(f"in the case: {graph.case}")
                 raise
 
     return test
@@ -431,15 +431,15 @@ def find_cycle(successors: Mapping[Node, list[Node]]) -> Node | None:
         for target in targets:
             missing[target] += 1
     free = [key for key, count in missing.items() if count == 0]
-    left = set(successors)
+    remaining = set(successors)
     while free:
         key = free.pop()
-        left.discard(key)
+        remaining.discard(key)
         for target in successors[key]:
             missing[target] -= 1
             if missing[target] == 0:
                 free.append(target)
-    return next(iter(left), None)
+    return next(iter(remaining), None)
 
 
 def reaching(successors: Mapping[Node, list[Node]], goals: set[Node]) -> set[Node]:
@@ -448,13 +448,13 @@ def reaching(successors: Mapping[Node, list[Node]], goals: set[Node]) -> set[Nod
     for key, targets in successors.items():
         for target in targets:
             before[target].append(key)
-    found, waiting = set(goals), list(goals)
+    reached, waiting = set(goals), list(goals)
     while waiting:
         for key in before[waiting.pop()]:
-            if key not in found:
-                found.add(key)
+            if key not in reached:
+                reached.add(key)
                 waiting.append(key)
-    return found
+    return reached
 
 
 def is_out(step: StepRecord) -> bool:
@@ -474,7 +474,7 @@ def whose_turn(order: Order, shape_name: str) -> set[int]:
     shape = SHAPES[shape_name]
     state = {step.name: step.process_state for step in order.steps}
     failed = StepState.ERROR in state.values()
-    found = set()
+    numbers = set()
     for step in order.steps:
         earlier = {state[name] for name in shape[step.name]}
         later = {state[name] for name in all_after(shape_name)[step.name]}
@@ -484,8 +484,8 @@ def whose_turn(order: Order, shape_name: str) -> set[int]:
             and earlier <= {StepState.PROCESSED}
         ) or (step.process_state is StepState.COMPENSATING and later <= {StepState.COMPENSATED})
         if (ready and not step.resting) or is_out(step):
-            found.add(step.number)
-    return found
+            numbers.add(step.number)
+    return numbers
 
 
 def resting(order: Order) -> set[int]:

@@ -53,8 +53,8 @@ class Budget(NamedTuple):
     waited: int = 0
     behind: int = 0
 
-    def spend(self, what: str) -> Budget:
-        return self._replace(**{what: getattr(self, what) - 1})
+    def spend(self, fault: str) -> Budget:
+        return self._replace(**{fault: getattr(self, fault) - 1})
 
 
 class Kind(Enum):
@@ -173,16 +173,16 @@ class Protocol:
     @property
     def scope(self) -> str:
         """What is explored, in full."""
-        given = {
+        traits = {
             "a drain time": self.drain_time,
             "work outside": self.outside,
             f"{self.routes} routes": self.routes > 1,
             f"{self.remote}": self.remote != Remote(),
         }
-        more = "".join(f", {name}" for name, there in given.items() if there)
+        extras = "".join(f", {name}" for name, there in traits.items() if there)
         faults = ", ".join(f"{n} {name}" for name, n in self.budget._asdict().items() if n)
         shape = f"{self.shape}, {self.on_failure.value}, {self.failures_max} failures"
-        return f"messages: {shape}{more}; {faults}; {', '.join(self.verbs)}"
+        return f"messages: {shape}{extras}; {faults}; {', '.join(self.verbs)}"
 
     # ------------------------------------------------------------------ exploring
 
@@ -193,16 +193,16 @@ class Protocol:
         self.states = list(numbers)
         self.next = {}
         for number, state in enumerate(self.states):  # it grows meanwhile
-            found = []
+            targets = []
             for target in self.successors(state):
-                known = numbers.setdefault(target, len(numbers))
-                if known == len(self.states):
+                target_number = numbers.setdefault(target, len(numbers))
+                if target_number == len(self.states):
                     self.states.append(target)
-                found.append(known)
-            wrong = self.wrong(state) or (None if found else self.wrong_end(state))
-            if wrong:
-                return f"{self}: {wrong} in {state}"
-            self.next[number] = found
+                targets.append(target_number)
+            problem = self.violation(state) or (None if targets else self.violation_at_end(state))
+            if problem:
+                return f"{self}: {problem} in {state}"
+            self.next[number] = targets
             assert len(numbers) <= self.states_max, f"{self}: too many states"
         EXPLORED.append((self.scope, len(numbers)))
         return None
@@ -238,8 +238,8 @@ class Protocol:
             return
         if self.waits(state, message):
             return
-        found = list(self.apply(state, message))
-        yield from found or [state]
+        successors = list(self.apply(state, message))
+        yield from successors or [state]
         if state.budget.shut:
             spent = state._replace(budget=state.budget.spend("shut"))
             for shut in filter(None, shut_variations(self.rules)):
@@ -254,7 +254,7 @@ class Protocol:
         for step in failed:
             route = step.call.route
             undone = tuple(map(self.remote.undo, state.remote[step.number][route]))
-            state = self.known(state, step.number, route, undone)
+            state = self.with_effects(state, step.number, route, undone)
         yield from self.apply(state, ("skip",))
 
     def agent(self, state: State, request: Flying) -> Iterator[State]:
@@ -266,26 +266,26 @@ class Protocol:
 
     def called(self, state: State, request: Flying) -> Iterator[State]:
         """Let the remote service carry out a call, or refuse it without effect."""
-        known = state.remote[request.step][request.route]
-        known += (Effect(),) * (request.generation + 1 - len(known))
-        was = known[request.generation]
+        effects = state.remote[request.step][request.route]
+        effects += (Effect(),) * (request.generation + 1 - len(effects))
+        was = effects[request.generation]
         done = True
         if request.direction == Direction.DO.value:
             effect, done = self.remote.do(was)
             if self.remote.closes:
-                closed = tuple(map(self.remote.undo, known[: request.generation]))
-                known = (*closed, *known[request.generation :])
-            known = (*known[: request.generation], effect, *known[request.generation + 1 :])
+                closed = tuple(map(self.remote.undo, effects[: request.generation]))
+                effects = (*closed, *effects[request.generation :])
+            effects = (*effects[: request.generation], effect, *effects[request.generation + 1 :])
         else:  # every generation up to the request's, as the agent actor does
-            undone = tuple(self.remote.undo(one) for one in known[: request.generation + 1])
-            known = (*undone, *known[request.generation + 1 :])
+            undone = tuple(self.remote.undo(effect) for effect in effects[: request.generation + 1])
+            effects = (*undone, *effects[request.generation + 1 :])
         if self.outside and request.direction == DO and not was.there and not was.tombstone:
             event = request._replace(kind=Kind.EVENT.value, epoch=0)
-            known = (*known[: request.generation], was, *known[request.generation + 1 :])
-            yield self.fly(self.known(state, request.step, request.route, known), event)
+            effects = (*effects[: request.generation], was, *effects[request.generation + 1 :])
+            yield self.fly(self.with_effects(state, request.step, request.route, effects), event)
             return
-        told = self.reply(request, Outcome.DONE if done else Outcome.REFUSED)
-        yield self.fly(self.known(state, request.step, request.route, known), told)
+        reply = self.reply(request, Outcome.DONE if done else Outcome.REFUSED)
+        yield self.fly(self.with_effects(state, request.step, request.route, effects), reply)
         if state.budget.refused and not was.there:
             spent = state._replace(budget=state.budget.spend("refused"))
             yield self.fly(spent, self.reply(request, Outcome.REFUSED))
@@ -295,29 +295,29 @@ class Protocol:
 
     def happens(self, state: State, event: Flying) -> Iterator[State]:
         """Let what was asked for happen outside, unless it was undone before."""
-        known = state.remote[event.step][event.route]
-        was = known[event.generation]
+        effects = state.remote[event.step][event.route]
+        was = effects[event.generation]
         effect, done = self.remote.do(was)
-        known = (*known[: event.generation], effect, *known[event.generation + 1 :])
-        told = event._replace(kind=Kind.CALLBACK.value, outcome=Outcome.DONE.value)
-        after = self.known(state, event.step, event.route, known)
-        yield self.fly(after, told) if done else after
+        effects = (*effects[: event.generation], effect, *effects[event.generation + 1 :])
+        callback = event._replace(kind=Kind.CALLBACK.value, outcome=Outcome.DONE.value)
+        after = self.with_effects(state, event.step, event.route, effects)
+        yield self.fly(after, callback) if done else after
         if state.budget.refused and not was.there:
             spent = state._replace(budget=state.budget.spend("refused"))
-            yield self.fly(spent, told._replace(outcome=Outcome.REFUSED.value))
+            yield self.fly(spent, callback._replace(outcome=Outcome.REFUSED.value))
 
     def waits(self, state: State, message: Flying) -> bool:
         """Return whether a message is a callback that waits for its step to be out again."""
         if message.kind != Kind.CALLBACK.value:
             return False
-        found = status_of(self.orders[state.order], returned_as(message))
-        return found is StepStatus.WAITS
+        status = status_of(self.orders[state.order], returned_as(message))
+        return status is StepStatus.WAITS
 
     @staticmethod
-    def known(state: State, step: int, route: int, known: tuple[Effect, ...]) -> State:
+    def with_effects(state: State, step: int, route: int, effects: tuple[Effect, ...]) -> State:
         """Return the state in which the remote service of a route knows this of a step."""
         routes = state.remote[step]
-        routes = (*routes[:route], known, *routes[route + 1 :])
+        routes = (*routes[:route], effects, *routes[route + 1 :])
         return state._replace(remote=(*state.remote[:step], routes, *state.remote[step + 1 :]))
 
     def time_passes(self, state: State) -> Iterator[State]:
@@ -346,10 +346,10 @@ class Protocol:
         self, state: State, event: tuple[object, ...], shut: Shut = frozenset()
     ) -> Iterator[State]:
         """Decide about an event with the real functions; yield nothing if there is no decision."""
-        known = (state.order, event, shut)
-        if known not in self.decided:
-            self.decided[known] = self.decide(self.orders[state.order], event, shut)
-        outcome = self.decided[known]
+        key = (state.order, event, shut)
+        if key not in self.decided:
+            self.decided[key] = self.decide(self.orders[state.order], event, shut)
+        outcome = self.decided[key]
         if outcome is not None:
             order, messages = outcome
             yield self.fly(state._replace(order=order), *messages)
@@ -368,11 +368,11 @@ class Protocol:
             if isinstance(message, Request):
                 before = order.steps[message.step].epoch
                 assert message.epoch > before, f"a second claim of epoch {before}"
-                sent = Flying(
+                request = Flying(
                     Kind.REQUEST.value, message.step, message.direction.value, message.epoch
                 )
                 route = change.after.steps[message.step].call.route
-                messages.append(sent._replace(generation=message.generation, route=route))
+                messages.append(request._replace(generation=message.generation, route=route))
         return self.keep(change.after), tuple(messages)
 
     def decision(  # noqa: PLR0911  a table
@@ -382,8 +382,8 @@ class Protocol:
             if event.kind == Kind.WAKE.value:
                 return claim(order, rules, now=LATE, instance="s")
             if event.kind == Kind.CALLBACK.value:
-                said = returned_as(event)
-                return decide(order, said, rules, now=LATE, instance="s")
+                callback = returned_as(event)
+                return decide(order, callback, rules, now=LATE, instance="s")
             outcome = Outcome(event.outcome)
             reply = Reply(
                 order_id=order.order_id,
@@ -395,9 +395,9 @@ class Protocol:
             )
             return answer(order, reply, rules, now=LATE, instance="s")
         match event:
-            case ("expire" | "behind" as what, int(number)):
+            case ("expire" | "behind" as name, int(number)):
                 epoch = order.steps[number].epoch
-                excuse = Excuse.WAITS if what == "behind" else None
+                excuse = Excuse.WAITS if name == "behind" else None
                 return expire(order, number, epoch, rules, now=LATE, excuse=excuse)
             case ("resubmit",):
                 return resubmit(order, rules, now=LATE)
@@ -454,19 +454,19 @@ class Protocol:
 
     # ------------------------------------------------------------------ judging
 
-    def wrong(self, state: State) -> str | None:  # noqa: PLR0911  a table
+    def violation(self, state: State) -> str | None:  # noqa: PLR0911  a table
         """Return which property this state breaks."""
         order = self.orders[state.order]
         for step, routes in zip(order.steps, state.remote, strict=True):
-            there = {number for number, known in enumerate(routes) if self.there(known)}
+            there = {number for number, effects in enumerate(routes) if self.there(effects)}
             if step.process_state is StepState.PROCESSED and step.call.route not in there:
                 return f"S1 step {step.name} is Processed and its effect is absent"
-            own = state.remote[step.number][step.call.route][step.call.generation :]
-            if step.process_state is StepState.PROCESSED and not self.there(own):
+            latest_effects = state.remote[step.number][step.call.route][step.call.generation :]
+            if step.process_state is StepState.PROCESSED and not self.there(latest_effects):
                 return f"S1 step {step.name} is Processed under the key of an older input"
             if step.process_state is StepState.COMPENSATED and there:
                 return f"S2 step {step.name} is Compensated and its effect is there"
-            if any(self.twice(known) for known in routes):
+            if any(self.twice(effects) for effects in routes):
                 return f"S1 the effect of step {step.name} came about twice"
             if there - {step.call.route}:
                 return f"S5 step {step.name} is done where nobody undoes it"
@@ -478,17 +478,17 @@ class Protocol:
         return None
 
     @staticmethod
-    def there(known: tuple[Effect, ...]) -> bool:
-        return any(effect.there for effect in known)
+    def there(effects: tuple[Effect, ...]) -> bool:
+        return any(effect.there for effect in effects)
 
     @staticmethod
-    def twice(known: tuple[Effect, ...]) -> bool:
-        return sum(e.there for e in known) > 1 or any(e.times_done > 1 for e in known)
+    def twice(effects: tuple[Effect, ...]) -> bool:
+        return sum(e.there for e in effects) > 1 or any(e.times_done > 1 for e in effects)
 
-    def wrong_end(self, state: State) -> str | None:
+    def violation_at_end(self, state: State) -> str | None:
         """Return why an order may not stay like this, once nothing can happen any more."""
         order = self.orders[state.order]
-        there = [sum(self.there(known) for known in routes) for routes in state.remote]
+        there = [sum(self.there(effects) for effects in routes) for routes in state.remote]
         match order.process_state:
             case OrderState.PROCESSED:
                 return None if set(there) == {1} else "S1 Processed without every effect once"

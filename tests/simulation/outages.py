@@ -78,16 +78,16 @@ class Cost:
     def wrong(self) -> dict[str, float]:
         """Return what is wrong: counters above zero, and a recovery of more than a minute."""
         bounds = {"back_s": BACK_S_MAX}
-        found = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: value for name, value in found.items() if value > bounds.get(name, 0)}
+        values = {member.name: getattr(self, member.name) for member in fields(self)}
+        return {name: value for name, value in values.items() if value > bounds.get(name, 0)}
 
 
 Action = Callable[[System], None]
 
 
-def _turn(what: str) -> tuple[Action, Action]:
+def _turn(dependency: str) -> tuple[Action, Action]:
     """Return how something goes away and comes back."""
-    return (lambda s: s.turn(what, away=True), lambda s: s.turn(what, away=False))
+    return (lambda s: s.turn(dependency, is_away=True), lambda s: s.turn(dependency, is_away=False))
 
 
 QUEUES_HIT = (
@@ -102,8 +102,8 @@ DEPENDENCIES: dict[str, tuple[Action, Action]] = {
     "table throttled": _turn("table throttled"),
     "namespace": _turn("namespace"),
     **{
-        what: _turn(what)
-        for what in (
+        dependency: _turn(dependency)
+        for dependency in (
             *(f"queue {name} disabled" for name in (*QUEUES_HIT, *LAST)),
             *(f"queue {name} takes nothing" for name in QUEUES_HIT),
         )
@@ -187,7 +187,7 @@ class Story:
     load: str = "light"
     system: System = field(init=False)
     watch: Watch = field(init=False)
-    sent: dict[str, datetime] = field(default_factory=dict)
+    sent_at: dict[str, datetime] = field(default_factory=dict)
     senders: list[asyncio.Task[None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -242,7 +242,7 @@ class Story:
             except BusUnavailableError:
                 await self.system.world.clock.sleep(min(self.outage.lasts / 4, 10 * MINUTE))
             else:
-                self.sent[order_id] = self.system.world.clock.now()
+                self.sent_at[order_id] = self.system.world.clock.now()
                 return
 
     def _finished(self) -> bool:
@@ -290,11 +290,11 @@ class Story:
 
     def _back_s(self, ends: datetime, due: list[tuple[str, datetime]]) -> float:
         """Return the seconds from the end until everything that waited for the dependency moved."""
-        sent = {
+        enqueued_at = {
             q.message.message_id: q.enqueued_at for q in self.system.bus.queues[REPLIES_TO].waiting
         }
-        back = [sent[own_id] for own_id, at in due if own_id in sent and at <= ends]
-        for order_id in [order_id for order_id, at in self.sent.items() if at <= ends]:
+        back = [enqueued_at[own_id] for own_id, at in due if own_id in enqueued_at and at <= ends]
+        for order_id in [order_id for order_id, at in self.sent_at.items() if at <= ends]:
             after = [at for moved, at in self.watch.moved if moved == order_id and at > ends]
             back += [min(after)] if after else []
         return max([(at - ends).total_seconds() for at in back] + [0.0])

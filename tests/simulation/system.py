@@ -82,11 +82,11 @@ class System(simulated.System):
 
     def notices(self, order_id: str) -> Counter[str]:
         """Return how many different notifications of each kind an order's application was sent."""
-        told: dict[str, str] = {}
+        kinds: dict[str, str] = {}
         for event in self.events():
             if event.data.order_id == order_id:
-                told[event.id] = external.notice_of(event.type)
-        return Counter(told.values())
+                kinds[event.id] = external.notice_of(event.type)
+        return Counter(kinds.values())
 
     def alerts(self) -> Counter[str]:
         """Return how many different alerts of each kind the operator was sent."""
@@ -139,7 +139,7 @@ def deployed_queues(*, duplicate_detection: bool = True) -> dict[str, QueueRules
     rules = queue_rules(PROJECT, AGENTS)
     if duplicate_detection:
         return rules
-    return {name: replace(one, duplicate_window=None) for name, one in rules.items()}
+    return {name: replace(queue, duplicate_window=None) for name, queue in rules.items()}
 
 
 def deployed_host() -> HostRules:
@@ -159,9 +159,9 @@ def check_commands(system: System) -> Counter[str]:
     ends: Counter[str] = Counter()
     for command_id in system.commands:
         carried = [
-            one.what.value
-            for one in recorded(system, command_id)
-            if one.what is not JournalWord.FENCED
+            entry.what.value
+            for entry in recorded(system, command_id)
+            if entry.what is not JournalWord.FENCED
         ]
         refused = "refused" if f"refused/{command_id}" in alerts else "put aside"
         ends[carried[0] if carried else refused] += 1

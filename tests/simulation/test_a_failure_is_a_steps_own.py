@@ -39,9 +39,9 @@ def made(seconds_max: float = 2.0) -> System:
 
 def handlers(system: System) -> dict[str, Handler]:
     (instance,) = system.world.instances
-    found = instance.functions.handlers
-    assert isinstance(found, dict)
-    return found
+    by_queue = instance.functions.handlers
+    assert isinstance(by_queue, dict)
+    return by_queue
 
 
 def stop(system: System, queue: str) -> None:
@@ -129,5 +129,5 @@ async def test_a_host_that_was_down_for_six_hours_counts_nothing_for_requests_th
     finally:
         await system.close()
     assert Counter(system.states().values()) == {OrderState.PROCESSED: 200}
-    steps = [one.order.steps[0] for one in system.store.orders.values()]
+    steps = [stored.order.steps[0] for stored in system.store.orders.values()]
     assert {step.epoch for step in steps} == {1}

@@ -41,8 +41,8 @@ def flapping(system: System) -> list[Away]:
 
 async def breaker_states(system: System) -> Counter[BreakerState]:
     """Return how many breakers are in each state."""
-    found = await breakers(system.store).all()
-    return Counter(one.value.state for one in found.values())
+    cells = await breakers(system.store).all()
+    return Counter(cell.value.state for cell in cells.values())
 
 
 def prepared(
@@ -97,8 +97,8 @@ async def test_when_services_are_back_orders_pass_and_no_breaker_stays_open(seed
         await system.world.run(system.at_rest)
     finally:
         await system.close()
-    fresh = [system.states()[f"O-{number}"] for number in range(ORDERS, 2 * ORDERS)]
-    assert set(fresh) == {OrderState.PROCESSED}
+    states = [system.states()[f"O-{number}"] for number in range(ORDERS, 2 * ORDERS)]
+    assert set(states) == {OrderState.PROCESSED}
     assert set(await breaker_states(system)) <= {BreakerState.CLOSED}
 
 
@@ -106,16 +106,16 @@ async def test_when_services_are_back_orders_pass_and_no_breaker_stays_open(seed
 async def test_the_outages_lead_breakers_through_every_state() -> None:
     """What the tests above claim to cover happens: breakers open and close within a run."""
     alerts: Counter[str] = Counter()
-    both = 0
+    seeds_with_both = 0
     for seed in range(40):
         system = prepared(seed, FAULTS, clocks_apart=(0.0, 3.0, -3.0))
         await run(system)
-        told = system.alerts()
-        alerts.update(told)
-        both += bool(told["breaker-open"] and told["cleared"])
+        counts = system.alerts()
+        alerts.update(counts)
+        seeds_with_both += bool(counts["breaker-open"] and counts["cleared"])
     assert alerts["breaker-open"] > 40
     assert alerts["cleared"] > 20
-    assert both > 10
+    assert seeds_with_both > 10
 
 
 @pytest.mark.parametrize("seed", seeds(2, 10))

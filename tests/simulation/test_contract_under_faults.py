@@ -24,10 +24,10 @@ def sent_by(system: System) -> dict[str, list[Message]]:
     return {name: system.bus.messages(name) for name in SCHEMAS}
 
 
-def check_all(sent: dict[str, list[Message]]) -> set[str]:
+def check_all(messages_by_queue: dict[str, list[Message]]) -> set[str]:
     """Check every message against the contract; return the kinds there were."""
     kinds: set[str] = set()
-    for queue, messages in sent.items():
+    for queue, messages in messages_by_queue.items():
         for message in messages:
             value = json.loads(message.body)
             assert errors(SCHEMAS[queue], value) == [], message.body
@@ -73,8 +73,8 @@ async def test_notifications_of_bad_orders_follow_the_contract() -> None:
         await system.world.run(lambda: not system.bus.messages(QUEUES.orders))
     finally:
         await system.close()
-    sent = sent_by(system)
-    assert check_all(sent) == {"sas.order.rejected.v1", "rejected", "kept"}
-    assert len(sent[QUEUES.alerts]) == len(bodies)
-    kept = [json.loads(message.body) for message in sent[QUEUES.rejected]]
-    assert sum(part.get("part", 1) == 1 for part in kept) == len(bodies)
+    messages_by_queue = sent_by(system)
+    assert check_all(messages_by_queue) == {"sas.order.rejected.v1", "rejected", "kept"}
+    assert len(messages_by_queue[QUEUES.alerts]) == len(bodies)
+    parts = [json.loads(message.body) for message in messages_by_queue[QUEUES.rejected]]
+    assert sum(part.get("part", 1) == 1 for part in parts) == len(bodies)

@@ -149,9 +149,9 @@ def by_shape(short: list[Case], large: list[Case]) -> list[Any]:
     """Return cases shape by shape, as the parameters of a fixture."""
     return [
         pytest.param(
-            [case for case in cases if case.shape_name == shape], id=shape + what, marks=marks
+            [case for case in cases if case.shape_name == shape], id=shape + suffix, marks=marks
         )
-        for cases, what, marks in ((short, "", ()), (large, ", large", (pytest.mark.long,)))
+        for cases, suffix, marks in ((short, "", ()), (large, ", large", (pytest.mark.long,)))
         for shape in dict.fromkeys(case.shape_name for case in cases)
     ]
 
@@ -166,7 +166,7 @@ def frees(edge: Edge) -> bool:
     return edge.event.name == "expire" and edge.before.steps[edge.event.step].resting
 
 
-def first_wrong(edges: list[Edge]) -> str | None:
+def first_violation(edges: list[Edge]) -> str | None:
     """Return the first of some decisions for a failing test to show."""
     return str(edges[0]) if edges else None
 
@@ -215,11 +215,11 @@ def test_the_order_is_in_the_state_that_its_steps_make(graph: Graph) -> None:
         if StepState.ERROR in states:
             expected = OrderState.ERROR
         elif order.direction is Direction.UNDO:
-            every = {
+            undo_states = {
                 frozenset({StepState.COMPENSATED}): OrderState.COMPENSATED,
                 frozenset({StepState.PROCESSING}): OrderState.PROCESSING,
             }
-            expected = every.get(frozenset(states), OrderState.COMPENSATING)
+            expected = undo_states.get(frozenset(states), OrderState.COMPENSATING)
         elif states == {StepState.PROCESSED}:
             expected = OrderState.PROCESSED
         elif states == {StepState.PENDING}:
@@ -252,10 +252,10 @@ def test_no_step_fails_that_was_never_dispatched(graph: Graph) -> None:
 def test_failure_count_is_bounded_and_starts_again_at_success(graph: Graph) -> None:
     for order in graph.states.values():
         for step in order.steps:
-            most = (
+            limit = (
                 graph.case.failures_max + graph.case.waits + (step.process_state is StepState.ERROR)
             )
-            assert step.failure_count <= most
+            assert step.failure_count <= limit
             if step.process_state in {StepState.PROCESSED, StepState.COMPENSATED}:
                 assert step.failure_count == 0
 
@@ -287,9 +287,9 @@ def test_a_step_out_of_time_is_tried_again_until_it_failed_failures_max_times_an
 def test_a_step_that_could_not_be_begun_counts_no_failure_and_rests_until_its_time_is_over(
     graph: Graph,
 ) -> None:
-    found = [edge for edge in graph.edges if edge.event.name in WAITED]
-    assert bool(found) == graph.case.waited
-    for edge in found:
+    edges = [edge for edge in graph.edges if edge.event.name in WAITED]
+    assert bool(edges) == graph.case.waited
+    for edge in edges:
         old, new = edge.before.steps[edge.event.step], edge.after.steps[edge.event.step]
         if old.process_state is StepState.PROCESSING and old.direction is Direction.UNDO:
             continue  # cancelled: it is turned
@@ -307,9 +307,9 @@ def test_a_step_that_could_not_be_begun_counts_no_failure_and_rests_until_its_ti
 def test_a_step_whose_message_waits_in_a_queue_counts_no_failure_and_is_not_requested_again(
     graph: Graph,
 ) -> None:
-    found = [edge for edge in graph.edges if edge.event.name == BEHIND]
-    assert bool(found) == graph.case.waited
-    for edge in found:
+    edges = [edge for edge in graph.edges if edge.event.name == BEHIND]
+    assert bool(edges) == graph.case.waited
+    for edge in edges:
         old, new = edge.before.steps[edge.event.step], edge.after.steps[edge.event.step]
         if old.process_state is StepState.PROCESSING and old.direction is Direction.UNDO:
             continue  # cancelled: it is turned
@@ -344,13 +344,13 @@ def test_a_resting_step_has_a_time_at_which_its_due_row_brings_it_back(graph: Gr
 @in_every_graph
 def test_no_resting_step_is_dispatched_in_the_direction_that_it_rests_from(graph: Graph) -> None:
     for edge in graph.edges:
-        asked = {(request.step, request.direction) for request in edge.sent(Request)}
-        kept = {
+        requests = {(request.step, request.direction) for request in edge.sent(Request)}
+        rests = {
             (n, rests_from(edge.before.steps[n]))
             for n in resting(edge.before)
             if edge.after.steps[n].resting or edge.after.direction is edge.before.direction
         }
-        assert not asked & kept, str(edge)
+        assert not requests & rests, str(edge)
 
 
 def rests_from(step: StepRecord) -> Direction:
@@ -449,9 +449,9 @@ def test_every_request_is_for_a_step_locked_by_it_with_the_next_epoch(graph: Gra
 @in_every_graph
 def test_an_epoch_rises_with_a_request_and_never_else(graph: Graph) -> None:
     for edge in graph.edges:
-        asked = {request.step for request in edge.sent(Request)}
+        step_numbers = {request.step for request in edge.sent(Request)}
         for old, new in edge.pairs():
-            assert new.epoch == old.epoch + (new.number in asked), str(edge)
+            assert new.epoch == old.epoch + (new.number in step_numbers), str(edge)
 
 
 @in_every_graph
@@ -507,7 +507,7 @@ def test_a_step_whose_turn_has_come_is_asked_for_or_a_scheduler_is_woken(graph: 
 def test_the_expiry_of_a_step_that_no_scheduler_claimed_wakes_a_scheduler(graph: Graph) -> None:
     woken = [e for e in graph.edges if e.event.name == "expire" and e.source == e.to]
     assert woken
-    assert first_wrong([e for e in woken if not e.sent(Wake)]) is None
+    assert first_violation([e for e in woken if not e.sent(Wake)]) is None
 
 
 @in_every_graph
@@ -565,12 +565,12 @@ def test_the_application_is_notified_of_each_step_that_failed_for_good(graph: Gr
         ]
         if edge.event.name == "deadline" and graph.case.on_failure is OnFailure.UNDO:
             failed = [(-1, True)]
-        told = [
+        notices = [
             (-1 if m.step is None else m.step, m.undoing)
             for m in edge.sent(Notify)
             if m.notice is Notice.FAILED
         ]
-        assert told == failed, str(edge)
+        assert notices == failed, str(edge)
 
 
 @in_every_graph
@@ -718,8 +718,8 @@ def test_an_order_is_resubmitted_from_error_and_from_nothing_else(graph: Graph) 
     assert {edge.source for edge in again} == failed
     for edge in again:
         for old, new in edge.pairs():
-            meant = edge.event.step in {-1, old.number}
-            if old.process_state is StepState.ERROR and meant:
+            is_target = edge.event.step in {-1, old.number}
+            if old.process_state is StepState.ERROR and is_target:
                 assert (new.failure_count, new.direction) == (0, old.direction)
                 assert new.process_state is not StepState.ERROR
             else:
@@ -733,7 +733,7 @@ def test_an_order_is_resubmitted_from_error_and_from_nothing_else(graph: Graph) 
 def test_progress_counts_for_the_dispatch_that_is_out_and_for_no_cancelled_step(
     graph: Graph,
 ) -> None:
-    said = {(e.source, e.event) for e in graph.edges if e.event.name in PROGRESS}
+    reports = {(e.source, e.event) for e in graph.edges if e.event.name in PROGRESS}
     for key, order in graph.states.items():
         for step, name in product(order.steps, PROGRESS):
             event = Event(name=name, step=step.number)
@@ -741,7 +741,7 @@ def test_progress_counts_for_the_dispatch_that_is_out_and_for_no_cancelled_step(
             doing = step.process_state is StepState.PROCESSING
             out = is_out(step) and doing is not undoing
             cancelled = not undoing and step.direction is Direction.UNDO
-            assert ((key, event) in said) == (out and not cancelled)
+            assert ((key, event) in reports) == (out and not cancelled)
             for off in (-1, 1):
                 stale = progress_of(order, event, epoch_off=off)
                 assert progressed(order, stale, now=SOON) is None
@@ -770,8 +770,8 @@ def test_the_progress_note_is_cleared_when_a_step_is_no_longer_out(
 ) -> None:
     for edge in graph.edges:
         for old, new in edge.pairs():
-            kept = is_out(old) and is_out(new) and old.epoch == new.epoch
-            assert new.note == (old.note if kept else None), str(edge)
+            same_dispatch = is_out(old) and is_out(new) and old.epoch == new.epoch
+            assert new.note == (old.note if same_dispatch else None), str(edge)
 
 
 # Callbacks
@@ -803,10 +803,10 @@ def every_callback(graph: Graph) -> Iterator[tuple[Order, StepRecord, str, Callb
 
 @in_every_graph
 def test_a_callback_counts_as_the_reply_to_whichever_dispatch_is_out(graph: Graph) -> None:
-    for order, step, name, said in every_callback(graph):
-        out = is_out(step) and expected_direction(step) is said.direction
-        decided = decide(order, said, graph.rules, now=SOON, instance="scheduler")
-        assert (status_of(order, said) is StepStatus.OUT) == out
+    for order, step, name, callback in every_callback(graph):
+        out = is_out(step) and expected_direction(step) is callback.direction
+        decided = decide(order, callback, graph.rules, now=SOON, instance="scheduler")
+        assert (status_of(order, callback) is StepStatus.OUT) == out
         assert (decided is not None) == out
         if out:
             reply = reply_to(order, step.number, name)
@@ -823,34 +823,34 @@ def test_a_callback_waits_only_where_its_step_may_be_out_again(graph: Graph) -> 
         for request in edge.sent(Request)
     }
     onward = graph.successors(lambda edge: edge.event.name != "undo")
-    known: dict[tuple[int, Direction], set[Key]] = {}
-    for order, _, _, said in every_callback(graph):
-        if status_of(order, said) is StepStatus.WAITS:
-            key = (said.step, said.direction)
-            goals = {state for state, *asked in sends if tuple(asked) == key}
-            if key not in known:
-                known[key] = reaching(onward, goals)
-            assert key_of(order) in known[key]
+    sources: dict[tuple[int, Direction], set[Key]] = {}
+    for order, _, _, callback in every_callback(graph):
+        if status_of(order, callback) is StepStatus.WAITS:
+            key = (callback.step, callback.direction)
+            goals = {state for state, *dispatch in sends if tuple(dispatch) == key}
+            if key not in sources:
+                sources[key] = reaching(onward, goals)
+            assert key_of(order) in sources[key]
 
 
 @in_every_graph
 def test_a_callback_after_the_end_of_its_step_is_reported_and_one_during_its_undo_is_too_late(
     graph: Graph,
 ) -> None:
-    for order, step, _, said in every_callback(graph):
-        found = status_of(order, said)
+    for order, step, _, callback in every_callback(graph):
+        status = status_of(order, callback)
         state = step.process_state
         if not step.epoch:
-            assert found is StepStatus.CLOSED
-        elif said.direction is Direction.DO:
+            assert status is StepStatus.CLOSED
+        elif callback.direction is Direction.DO:
             if state is StepState.PROCESSED:
-                assert found is StepStatus.ALREADY
+                assert status is StepStatus.ALREADY
             if state in {StepState.COMPENSATING, StepState.COMPENSATED}:
-                assert found is StepStatus.CLOSED
+                assert status is StepStatus.CLOSED
         elif state is StepState.COMPENSATED:
-            assert found is StepStatus.ALREADY
+            assert status is StepStatus.ALREADY
         elif state in {StepState.PENDING, StepState.PROCESSING}:
-            assert found is StepStatus.CLOSED
+            assert status is StepStatus.CLOSED
 
 
 @in_every_graph
@@ -933,8 +933,8 @@ def test_a_step_out_at_the_cancel_is_undone_once_it_is_back_and_never_counted_as
                 if edge.event.name == "undo":  # the operator waits no longer, for any of them
                     continue
                 ends.add(edge.event.name)
-                lacks = old.name in graph.case.without_undo
-                expected = StepState.COMPENSATED if lacks else StepState.COMPENSATING
+                without_undo = old.name in graph.case.without_undo
+                expected = StepState.COMPENSATED if without_undo else StepState.COMPENSATING
                 assert new.process_state is expected, str(edge)
                 assert old.number == edge.event.step, str(edge)
     uncounted = (WAITED[0], BEHIND) * graph.case.waited
@@ -985,8 +985,8 @@ def test_a_skipped_step_is_processed_and_a_skipped_undo_is_undone_by_hand(graph:
         if edge.event.name != "skip":
             continue
         for old, new in edge.pairs():
-            meant = edge.event.step in {-1, old.number}
-            if old.process_state is not StepState.ERROR or not meant:
+            is_target = edge.event.step in {-1, old.number}
+            if old.process_state is not StepState.ERROR or not is_target:
                 assert new.process_state is old.process_state
             elif old.direction is Direction.DO:
                 assert (new.process_state, new.result) == (StepState.PROCESSED, "null")
@@ -1033,14 +1033,14 @@ def test_a_deadline_is_there_until_it_passed_or_the_order_is_processed_or_being_
     graph: Graph,
 ) -> None:
     for order in graph.states.values():
-        over = order.direction is Direction.UNDO or order.process_state in FINISHED
-        assert not (over and order.deadline)
+        is_over = order.direction is Direction.UNDO or order.process_state in FINISHED
+        assert not (is_over and order.deadline)
         assert not order.deadline or graph.case.deadline
     for edge in graph.edges:
-        over = edge.after.direction is Direction.UNDO or edge.after.process_state in FINISHED
+        is_over = edge.after.direction is Direction.UNDO or edge.after.process_state in FINISHED
         lost = edge.before.deadline is not None and edge.after.deadline is None
         had = edge.before.deadline is not None
-        assert lost == (had and (over or edge.event.name == "deadline")), str(edge)
+        assert lost == (had and (is_over or edge.event.name == "deadline")), str(edge)
         assert had or edge.after.deadline is None
 
 

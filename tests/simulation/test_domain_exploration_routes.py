@@ -25,9 +25,9 @@ def test_a_step_goes_to_one_of_its_agents_and_its_first_request_chooses_which(
 ) -> None:
     routes = {step.name: {0} for order in graph.states.values() for step in order.steps}
     for edge in graph.edges:
-        asked = {request.step for request in edge.sent(Request)}
+        step_numbers = {request.step for request in edge.sent(Request)}
         for old, new in edge.pairs():
-            first = old.epoch == 0 and old.number in asked
+            first = old.epoch == 0 and old.number in step_numbers
             assert new.call.route == (first_closed(edge, old) if first else old.call.route)
             routes[new.name].add(new.call.route)
     assert routes == {name: set(range(graph.case.routes_of(name))) for name in routes}
@@ -48,8 +48,8 @@ def test_what_is_shut_changes_who_is_asked_and_nothing_else(graph: Graph) -> Non
     assert shut_edges
     for edge in shut_edges:
         other = open_edges[edge.source, replace(edge.event, shut=frozenset())]
-        for one, two in zip(edge.after.steps, other.after.steps, strict=True):
-            assert on_route_0(one) == on_route_0(two), str(edge)
+        for step, other_step in zip(edge.after.steps, other.after.steps, strict=True):
+            assert on_route_0(step) == on_route_0(other_step), str(edge)
 
 
 def on_route_0(step: StepRecord) -> StepRecord:

@@ -45,8 +45,8 @@ LONG: list[Case] = [
 
 
 def name(case: Case) -> str:
-    shape, on_failure, failures_max, budget, more = case
-    verbs = "".join(f", {verb}" for verb in more.get("verbs", ()))
+    shape, on_failure, failures_max, budget, options = case
+    verbs = "".join(f", {verb}" for verb in options.get("verbs", ()))
     return f"{shape}, {on_failure.value}, {failures_max}, {''.join(map(str, budget))}{verbs}"
 
 
@@ -54,9 +54,9 @@ def name(case: Case) -> str:
 def test_an_order_processed_has_each_effect_at_one_agent_and_one_compensated_at_none(
     case: Case,
 ) -> None:
-    shape, policy, failures_max, faults, more = case
+    shape, policy, failures_max, faults, options = case
     protocol = Protocol(
-        shape=shape, on_failure=policy, failures_max=failures_max, budget=faults, **more
+        shape=shape, on_failure=policy, failures_max=failures_max, budget=faults, **options
     )
     assert protocol.explore() is None
     assert find_cycle(protocol.next) is None, "an order goes round in circles without faults"
@@ -69,7 +69,7 @@ def test_the_faults_of_these_checks_lead_to_every_route() -> None:
     assert protocol.explore() is None
     records = [order.steps[0] for order in protocol.orders.values()]
     for state in (StepState.PROCESSED, StepState.COMPENSATED, StepState.ERROR):
-        assert {one.call.route for one in records if one.process_state is state} == {0, 1}
+        assert {step.call.route for step in records if step.process_state is state} == {0, 1}
 
 
 class Moves(Protocol):
@@ -80,7 +80,7 @@ class Moves(Protocol):
         if decision is None:
             return None
         steps = tuple(
-            replace(one, call=replace(one.call, route=one.epoch % 2)) for one in decision.steps
+            replace(step, call=replace(step.call, route=step.epoch % 2)) for step in decision.steps
         )
         return replace(decision, steps=steps)
 

@@ -65,9 +65,9 @@ async def test_a_backlog_longer_than_the_time_allowed_fails_no_order(
     finally:
         await system.close()
     assert Counter(system.states().values()) == {OrderState.PROCESSED: orders}
-    steps = [step for one in system.store.orders.values() for step in one.order.steps]
+    steps = [step for stored in system.store.orders.values() for step in stored.order.steps]
     assert sum(step.epoch for step in steps) <= 1.1 * len(steps)  # hardly any was asked for twice
-    words = {entry.what for one in system.store.orders.values() for entry in one.journal}
+    words = {entry.what for stored in system.store.orders.values() for entry in stored.journal}
     assert "step reset" not in words
     assert set(system.alerts()) <= {"queue-delay", "cleared"}
 

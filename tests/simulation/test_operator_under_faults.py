@@ -103,7 +103,7 @@ def pressed(seed: int, orders: int, commands: int) -> list[Press]:
 
 
 def played(seed: int, commands: int, *items: Item, instances: int = 3) -> Played:
-    sent = [
+    submissions = [
         Submit(
             at_s=1.0,
             order_id=f"O-{n}",
@@ -113,10 +113,10 @@ def played(seed: int, commands: int, *items: Item, instances: int = 3) -> Played
         )
         for n in range(4)
     ]
-    plan = Plan(seed, instances, (*sent, *items, *pressed(seed, len(sent), commands)))
-    one = play(Project.of(defined(), PROJECT), plan)
-    assert one.violations == [], f"seed {seed}"
-    return one
+    plan = Plan(seed, instances, (*submissions, *items, *pressed(seed, len(submissions), commands)))
+    outcome = play(Project.of(defined(), PROJECT), plan)
+    assert outcome.violations == [], f"seed {seed}"
+    return outcome
 
 
 SERVICES = {
@@ -148,8 +148,8 @@ def test_every_order_ends_whole_while_supervisors_sweep_side_by_side_and_die_on_
 
 
 def test_without_faults_a_patient_order_is_processed_on_clocks_apart() -> None:
-    one = played(1, 0, Apart(0, 2.0), Apart(1, -2.0), instances=2)
-    assert {state for _, state in one.ends} == {"Processed"}
+    outcome = played(1, 0, Apart(0, 2.0), Apart(1, -2.0), instances=2)
+    assert {state for _, state in outcome.ends} == {"Processed"}
 
 
 @pytest.mark.long

@@ -88,7 +88,7 @@ async def test_every_order_ends_whole_whose_steps_go_on_for_longer_than_their_ti
         refused=0.05,
     )
     system = await run(build(seed, faults))
-    words = [entry.what for one in system.store.orders.values() for entry in one.journal]
+    words = [entry.what for stored in system.store.orders.values() for entry in stored.journal]
     assert "progress" in words
 
 
@@ -96,9 +96,9 @@ async def test_every_order_ends_whole_whose_steps_go_on_for_longer_than_their_ti
 async def test_without_faults_no_step_that_goes_on_runs_out_of_time(seed: int) -> None:
     system = await run(build(seed, Faults(later=0.7)))
     assert set(system.states().values()) == {OrderState.PROCESSED}
-    words = {entry.what for one in system.store.orders.values() for entry in one.journal}
+    words = {entry.what for stored in system.store.orders.values() for entry in stored.journal}
     assert words == {"submitted", "claimed", "progress", "step processed"}
-    steps = [step for one in system.store.orders.values() for step in one.order.steps]
+    steps = [step for stored in system.store.orders.values() for step in stored.order.steps]
     assert {step.epoch for step in steps} == {1}
 
 
@@ -149,7 +149,7 @@ async def test_a_callback_of_an_order_in_error_waits_for_its_operator_as_the_ord
     waiting: list[bytes] = []
     for seed in range(200):
         system = await run(build(seed, faults, outside=("payment",)))
-        waiting = [one.message.body for one in system.bus.queues[QUEUES.callbacks].waiting]
+        waiting = [queued.message.body for queued in system.bus.queues[QUEUES.callbacks].waiting]
         if waiting:
             break
     assert waiting
@@ -172,8 +172,9 @@ async def test_without_faults_a_callback_in_time_ends_its_step_at_once(seed: int
     system = await run(build(seed, Faults(), outside=("shipping",)))
     assert set(system.states().values()) == {OrderState.PROCESSED}
     aside = [json.loads(message.body) for message in system.bus.messages(QUEUES.rejected)]
-    assert {one["reason"] for one in aside} <= {"expired"}  # what happened outside took too long
-    entries = [entry for one in system.store.orders.values() for entry in one.journal]
+    reasons = {rejected["reason"] for rejected in aside}
+    assert reasons <= {"expired"}  # what happened outside took too long
+    entries = [entry for stored in system.store.orders.values() for entry in stored.journal]
     assert any(e.by == "callback" and e.what == "step processed" for e in entries)
 
 
@@ -181,7 +182,7 @@ async def test_the_faults_lead_to_every_kind_of_end() -> None:
     """What the tests above claim to cover happens: each end is reached, handlers crash."""
     ends: Counter[OrderState] = Counter()
     crashes = 0
-    wanted = {OrderState.PROCESSED, OrderState.COMPENSATED, OrderState.ERROR, OrderState.REJECTED}
+    expected = {OrderState.PROCESSED, OrderState.COMPENSATED, OrderState.ERROR, OrderState.REJECTED}
     for seed in range(120):
         faults = Faults(
             crash=0.12,
@@ -198,7 +199,7 @@ async def test_the_faults_lead_to_every_kind_of_end() -> None:
         system = await run(built)
         ends.update(system.states().values())
         crashes += system.world.crashes
-        if crashes > 50 and wanted <= set(ends):
+        if crashes > 50 and expected <= set(ends):
             break
     assert crashes > 50
-    assert wanted <= set(ends), ends
+    assert expected <= set(ends), ends

@@ -86,9 +86,9 @@ async def test_the_outages_that_were_seen_to_cost_orders_cost_none(
     check(cost, (dependency, seed))
 
 
-def _no_table(system: System, *, away: bool = False) -> None:
-    _all_sends(system, refused=away)
-    system.store.away = system.store.partitions if away else frozenset()
+def _no_table(system: System, *, outage: bool = False) -> None:
+    _all_sends(system, refused=outage)
+    system.store.partitions_away = system.store.partitions if outage else frozenset()
 
 
 def _all_sends(system: System, *, refused: bool = False, forbidden: bool = False) -> None:
@@ -102,13 +102,15 @@ ALL_SENDS = {
 }
 MORE = [(3, 5), (60, 5), (42, 3), (6 * 60, 3)]
 """Further minutes and seeds of an outage of all sends."""
-NO_TABLE = {"no send and no table": (partial(_no_table, away=True), _no_table)}
+NO_TABLE = {"no send and no table": (partial(_no_table, outage=True), _no_table)}
 
 
-def without_sends(monkeypatch: pytest.MonkeyPatch, seed: int, what: str, minutes: float) -> Story:
+def without_sends(
+    monkeypatch: pytest.MonkeyPatch, seed: int, dependency: str, minutes: float
+) -> Story:
     """Return a story in which all sends fail, and receives succeed."""
-    monkeypatch.setitem(DEPENDENCIES, what, (ALL_SENDS | NO_TABLE)[what])
-    return Story(seed=seed, outage=Outage(what, minutes * MINUTE), load="busy")
+    monkeypatch.setitem(DEPENDENCIES, dependency, (ALL_SENDS | NO_TABLE)[dependency])
+    return Story(seed=seed, outage=Outage(dependency, minutes * MINUTE), load="busy")
 
 
 def check_timeouts(story: Story) -> None:
@@ -119,18 +121,18 @@ def check_timeouts(story: Story) -> None:
         assert not counted
 
 
-@pytest.mark.parametrize("what", ALL_SENDS)
+@pytest.mark.parametrize("dependency", ALL_SENDS)
 @pytest.mark.parametrize(
     ("minutes", "seed"),
-    [(3, 3), (60, 3), *(pytest.param(*one, marks=pytest.mark.long) for one in MORE)],
+    [(3, 3), (60, 3), *(pytest.param(*case, marks=pytest.mark.long) for case in MORE)],
 )
 async def test_while_all_sends_fail_for_any_time_no_message_is_lost_or_put_aside(
-    monkeypatch: pytest.MonkeyPatch, what: str, minutes: int, seed: int
+    monkeypatch: pytest.MonkeyPatch, dependency: str, minutes: int, seed: int
 ) -> None:
     """What a function cannot put back before it must end is held in the table."""
-    story = without_sends(monkeypatch, seed, what, minutes)
+    story = without_sends(monkeypatch, seed, dependency, minutes)
     cost = await story.run()
-    check(replace(cost, failed_untried=0), (what, seed))
+    check(replace(cost, failed_untried=0), (dependency, seed))
     check_timeouts(story)
 
 
@@ -142,7 +144,8 @@ async def test_without_sends_and_table_for_an_hour_messages_are_put_aside_and_no
     cost = await story.run()
     check_timeouts(story)
     aside = [
-        convert(one.body, RejectedMessage) for one in story.system.bus.messages(QUEUES.rejected)
+        convert(message.body, RejectedMessage)
+        for message in story.system.bus.messages(QUEUES.rejected)
     ]
     assert len(aside) == cost.parked == story.system.alerts()["dead-lettered"] > 0
     check(replace(cost, parked=0, failed_untried=0), 3)
@@ -158,10 +161,10 @@ async def test_a_right_to_send_that_comes_late_costs_time_and_nothing_else(
     def set_right(system: System, *, forbids: bool) -> None:
         system.bus.queues[queue].forbids = forbids
 
-    what = f"no right to send to {queue}"
+    dependency = f"no right to send to {queue}"
     late = partial(set_right, forbids=True), partial(set_right, forbids=False)
-    monkeypatch.setitem(DEPENDENCIES, what, late)
-    cost = await Story(seed=1, outage=Outage(what, minutes * MINUTE)).run()
+    monkeypatch.setitem(DEPENDENCIES, dependency, late)
+    cost = await Story(seed=1, outage=Outage(dependency, minutes * MINUTE)).run()
     check(cost, queue)
 
 
@@ -211,7 +214,8 @@ async def test_a_step_of_half_a_minute_is_asked_for_once_under_load() -> None:
     finally:
         await system.close()
     assert set(system.states().values()) == {OrderState.PROCESSED}
-    assert [s for one in system.store.orders.values() for s in one.order.steps if s.epoch > 1] == []
+    steps = [step for stored in system.store.orders.values() for step in stored.order.steps]
+    assert [step for step in steps if step.epoch > 1] == []
 
 
 @pytest.mark.parametrize("with_host", [False, True])
@@ -283,6 +287,6 @@ async def test_a_function_past_its_time_costs_the_orders_beside_it_nothing() -> 
 
 
 def test_the_durations_and_loads_of_the_table_are_all_drawn() -> None:
-    found = [drawn(seed) for seed in range(500)]
-    assert {dependency for dependency, _, _ in found} == set(DEPENDENCIES)
-    assert {duration for _, duration, _ in found} == set(DURATIONS)
+    draws = [drawn(seed) for seed in range(500)]
+    assert {dependency for dependency, _, _ in draws} == set(DEPENDENCIES)
+    assert {duration for _, duration, _ in draws} == set(DURATIONS)

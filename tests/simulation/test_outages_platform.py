@@ -47,7 +47,7 @@ class Rig:
         self.bus = MemoryBus(self.clock)
         for name, queue in deployed_queues().items():
             self.bus.declare(name, rules=queue)
-        self.seen: list[Queued] = []
+        self.deliveries: list[Queued] = []
         self.work: Callable[[Queued], Awaitable[object]] = self.nothing
         self.functions = [Plain(scheduler=self.handle) for _ in range(instances)]
         rules = rules or deployed_host()
@@ -59,7 +59,7 @@ class Rig:
             faults=Faults(),
             rules=rules,
         )
-        self.world.instances = [Instance(functions=one) for one in self.functions]
+        self.world.instances = [Instance(functions=plain) for plain in self.functions]
 
     async def nothing(self, _queued: Queued) -> None:
         return
@@ -71,7 +71,7 @@ class Rig:
         await self.clock.sleep(3600)
 
     async def handle(self, queued: Queued) -> None:
-        self.seen.append(queued)
+        self.deliveries.append(queued)
         await self.work(queued)
 
     def send(self, number: int = 1) -> None:
@@ -85,7 +85,7 @@ class Rig:
 
     @property
     def counts(self) -> list[int]:
-        return [queued.deliveries for queued in self.seen]
+        return [queued.deliveries for queued in self.deliveries]
 
 
 def test_every_queue_has_the_rules_of_the_infrastructure() -> None:
@@ -160,7 +160,7 @@ async def test_the_world_is_done_without_a_message_that_rests() -> None:
     began = rig.clock.now()
     await rig.world.run(rig.world.idle)
     assert rig.clock.now() == began
-    assert rig.seen == []
+    assert rig.deliveries == []
 
 
 async def test_an_expired_message_is_a_dead_letter_if_the_queue_is_configured_so() -> None:
@@ -180,7 +180,7 @@ async def test_no_instance_runs_more_of_a_function_than_the_host_allows() -> Non
     rig.work = rig.long
     rig.send(40)
     await rig.play(10)
-    assert len(rig.seen) == 32
+    assert len(rig.deliveries) == 32
     assert [instance.calls[QUEUE] for instance in rig.world.instances] == [16, 16]
     await rig.world.close()
 
@@ -277,26 +277,26 @@ async def test_what_a_function_handles_is_shown_by_peek() -> None:
     rig.work = rig.long
     rig.send(2)
     await rig.play(1)
-    assert [one.message_id for one in await rig.bus.peek(QUEUE, 9)] == ["m-0", "m-1"]
+    assert [message.message_id for message in await rig.bus.peek(QUEUE, 9)] == ["m-0", "m-1"]
     await rig.world.close()
 
 
 async def test_a_store_that_is_away_is_waited_for_as_long_as_the_adapter_waits() -> None:
     rig = Rig()
     store, clock = rig.world.store, rig.clock
-    store.away = store.partitions
+    store.partitions_away = store.partitions
     began = clock.now()
     with pytest.raises(StoreUnavailableError):
         await clock.run(store.load("O-1"))
     assert clock.now() - began == timedelta(seconds=10)
-    clock.call_later(5, lambda: setattr(store, "away", frozenset()))
+    clock.call_later(5, lambda: setattr(store, "partitions_away", frozenset()))
     assert await clock.run(store.load("O-1")) is None
 
 
 async def test_one_shard_that_is_away_leaves_the_others_and_the_leases() -> None:
     rig = Rig()
     store, clock = rig.world.store, rig.clock
-    store.away = frozenset({"00"})
+    store.partitions_away = frozenset({"00"})
     with pytest.raises(StoreUnavailableError):
         await clock.run(store.due("00", clock.now(), 1))
     assert await clock.run(store.due("01", clock.now(), 1)) == []

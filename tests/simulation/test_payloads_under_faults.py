@@ -98,7 +98,7 @@ async def test_without_faults_large_orders_are_processed_and_nothing_is_kept_twi
     assert set(system.states().values()) == {OrderState.PROCESSED}
     referred = refs(system)
     assert len(referred) == ORDERS * 4  # what was ordered, and what three steps returned
-    assert sum(len(kept) for kept in system.store.payloads.values()) == len(set(referred))
+    assert sum(len(payloads) for payloads in system.store.payloads.values()) == len(set(referred))
 
 
 @pytest.mark.parametrize("seed", seeds(2, 30))
@@ -117,11 +117,11 @@ async def test_with_a_codec_content_is_nowhere_whatever_goes_wrong(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     system = build(seed, replace(TROUBLE), agent=Marked, codec=CheapCodec())
-    sent: list[Message] = []
+    traffic: list[Message] = []
     send = system.bus.send
 
     async def hear(messages: Any) -> None:
-        sent.extend(messages)
+        traffic.extend(messages)
         await send(messages)
 
     system.bus.send = hear  # type: ignore[method-assign]
@@ -132,7 +132,7 @@ async def test_with_a_codec_content_is_nowhere_whatever_goes_wrong(
     texts += [repr(stored) for stored in system.store.orders.values()]
     texts += [repr(system.store._shared), repr(system.store._due), repr(system.store.payloads)]
     texts += [repr(message) for message in system.store._deferred.values()]
-    own = {QUEUES.rejected, QUEUES.orders}  # an order that is put back stays as it was sent
-    texts += [repr(message) for message in sent if message.queue not in own]
-    assert len(sent) > 10 * ORDERS
+    own_queues = {QUEUES.rejected, QUEUES.orders}  # an order that is put back stays as it was sent
+    texts += [repr(message) for message in traffic if message.queue not in own_queues]
+    assert len(traffic) > 10 * ORDERS
     assert [text[:200] for text in texts if MARK in text] == []

@@ -82,8 +82,8 @@ class Purging:
         before = self.system.world.clock.now() - RETENTION
         for order_id in self.gone():
             self.system.submitted.pop(order_id, None)
-        left = [orders[o].order for o in self.old if o in orders]
-        may_go = [o for o in left if o.process_state in FINISHED and o.stopped_at]
+        old_orders = [orders[o].order for o in self.old if o in orders]
+        may_go = [o for o in old_orders if o.process_state in FINISHED and o.stopped_at]
         return self.system.at_rest() and all((o.stopped_at or before) > before for o in may_go)
 
 

@@ -62,9 +62,11 @@ def prepared(
     clocks_apart: Sequence[float] = (0.0,),
     limits: Mapping[str, int] | None = None,
 ) -> System:
-    both = Workflows([chosen(OnFailure.UNDO), chosen(OnFailure.HOLD)])
+    definitions = Workflows([chosen(OnFailure.UNDO), chosen(OnFailure.HOLD)])
     faults = replace(faults, transient=0.05, lost_answer=0.05, hangs=0.1, refused=0.1)
-    return build(seed, faults, clocks_apart=clocks_apart, definitions=both, limits=limits or {})
+    return build(
+        seed, faults, clocks_apart=clocks_apart, definitions=definitions, limits=limits or {}
+    )
 
 
 def note_calls(system: System) -> dict[tuple[str, str], set[str]]:
@@ -99,21 +101,21 @@ async def run(system: System, *, outages: bool = True) -> None:
         await system.close()
 
 
-def seen(system: System) -> Counter[str]:
+def route_counts(system: System) -> Counter[str]:
     """Return how often what routes are about came to pass."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for stored in system.store.orders.values():
         for entry in stored.journal:
-            found[entry.what] += 1
+            counts[entry.what] += 1
             for message in entry.messages:
                 if isinstance(message, Request) and stored.order.steps[message.step].call.route:
-                    found[f"{message.direction.value} elsewhere"] += 1
-        left = [step for step in stored.order.steps if step.call.route]
-        found["done elsewhere"] += len(left) * (
+                    counts[f"{message.direction.value} elsewhere"] += 1
+        steps = [step for step in stored.order.steps if step.call.route]
+        counts["done elsewhere"] += len(steps) * (
             stored.order.process_state is OrderState.PROCESSED
             and stored.order.direction is Direction.DO
         )
-    return found
+    return counts
 
 
 @pytest.mark.parametrize("seed", seeds(2, 30))
@@ -134,18 +136,18 @@ class Watched:
     """Counts the calls that one agent has out at a time."""
 
     def __init__(self, agent: ModelService) -> None:
-        self.now = self.most = 0
+        self.in_flight = self.in_flight_max = 0
         for verb in ("do", "undo"):
             setattr(agent, verb, self._counted(getattr(agent, verb)))
 
-    def _counted(self, made: Any) -> Any:
+    def _counted(self, method: Any) -> Any:
         async def counted(call: Call) -> Any:
-            self.now += 1
-            self.most = max(self.most, self.now)
+            self.in_flight += 1
+            self.in_flight_max = max(self.in_flight_max, self.in_flight)
             try:
-                return await made(call)
+                return await method(call)
             finally:
-                self.now -= 1
+                self.in_flight -= 1
 
         return counted
 
@@ -158,22 +160,22 @@ async def test_limits_hold_over_all_instances_and_every_order_ends_whole(seed: i
     system = prepared(seed, faults, clocks_apart=(0.0, 2.0), limits=limits)
     watched = {name: Watched(system.agents[name]) for name in ("inventory", "payment")}
     await run(system, outages=False)
-    assert watched["inventory"].most == 1
-    assert watched["payment"].most <= 2
+    assert watched["inventory"].in_flight_max == 1
+    assert watched["payment"].in_flight_max <= 2
 
 
 @pytest.mark.long
 async def test_the_faults_lead_to_everything_that_routes_are_about() -> None:
     """What the tests above claim to cover happens."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for seed in range(20):
         system = prepared(seed)
         await run(system)
-        found += seen(system)
-    for what in (
+        counts += route_counts(system)
+    for word in (
         "do elsewhere",
         "undo elsewhere",
         "done elsewhere",
         "step reset",
     ):
-        assert found[what], what
+        assert counts[word], word

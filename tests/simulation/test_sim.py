@@ -40,7 +40,7 @@ from sas.testing.plan import (
     dependencies,
     drawn,
 )
-from sas.testing.platform import ProjectError, host_rules, queue_rules
+from sas.testing.platform import PlatformFileError, host_rules, queue_rules
 from sas.testing.play import Played, play
 from sas.testing.remote import ModelService
 from sas.testing.shrink import shrunk
@@ -73,8 +73,8 @@ def project() -> Project:
 def test_every_invariant_holds_whatever_a_seed_draws(project: Project, seed: int) -> None:
     played = play(project, drawn(seed, project.workflows))
     assert played.violations == []
-    sent = [one for one in played.plan.items if isinstance(one, Submit)]
-    assert played.orders == sum(one.workflow != NO_WORKFLOW for one in sent)
+    submissions = [item for item in played.plan.items if isinstance(item, Submit)]
+    assert played.orders == sum(submission.workflow != NO_WORKFLOW for submission in submissions)
 
 
 def test_the_seeds_draw_every_kind_of_fault() -> None:
@@ -84,8 +84,8 @@ def test_the_seeds_draw_every_kind_of_fault() -> None:
         *("Submit", "Away", "Kill", "Press", "Forge", "Redrive", "Deploy", "Chance", "Apart"),
         *("Outside", "Unforwarded"),
     }
-    away = {item.what for item in items if isinstance(item, Away)}
-    assert away == set(dependencies(("bank", "stock")))
+    names = {item.what for item in items if isinstance(item, Away)}
+    assert names == set(dependencies(("bank", "stock")))
     assert max(item.lasts_s for item in items if isinstance(item, Away)) > 86_400
     assert {item.instance for item in items if isinstance(item, Kill)} >= {None, 0, 1, 2}
     assert {plan.instances for plan in plans} == {1, 2, 3}
@@ -170,12 +170,12 @@ REDRIVEN: tuple[Item, ...] = (
 def test_what_was_given_up_and_sent_again_by_an_operator_is_carried_out_once() -> None:
     project = Project.of(two_steps(), ROOT)
     plays = [play(project, Plan(seed, 2, REDRIVEN), tell=True) for seed in range(12)]
-    assert [one.violations for one in plays] == [[]] * len(plays)
+    assert [outcome.violations for outcome in plays] == [[]] * len(plays)
     words: Counter[str] = Counter()
-    for one in plays:
-        words += one.words
+    for outcome in plays:
+        words += outcome.words
     assert words["rejected"] > 0, "some orders were given up before they began"
-    assert sum(one.ends["order", "Processed"] for one in plays) > 20
+    assert sum(outcome.ends["order", "Processed"] for outcome in plays) > 20
 
 
 def test_an_order_that_a_redrive_loses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,8 +188,8 @@ def test_an_order_that_a_redrive_loses_is_found(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(MemoryBus, "_enqueue", lose)
     plays = [play(project, Plan(seed, 2, REDRIVEN)) for seed in range(12)]
-    broken = [str(one) for play in plays for one in play.violations]
-    assert any("lies on no queue: nobody can send it again" in one for one in broken)
+    broken = [str(violation) for play in plays for violation in play.violations]
+    assert any("lies on no queue: nobody can send it again" in text for text in broken)
 
 
 UNFORWARDED: tuple[Item, ...] = (
@@ -205,19 +205,19 @@ UNFORWARDED: tuple[Item, ...] = (
 def test_dead_letters_that_no_queue_forwards_are_sent_again_and_every_order_ends() -> None:
     project = Project.of(two_steps(), ROOT)
     plays = [play(project, Plan(seed, 2, UNFORWARDED), tell=True) for seed in range(8)]
-    assert [one.violations for one in plays] == [[]] * len(plays)
-    assert sum(one.orders for one in plays) == 4 * len(plays)
-    story = [line for one in plays for line in one.story]
-    sent = [int(line.split("redrive: ")[1].split()[0]) for line in story if "redrive: " in line]
-    assert sum(sent) > 20
+    assert [outcome.violations for outcome in plays] == [[]] * len(plays)
+    assert sum(outcome.orders for outcome in plays) == 4 * len(plays)
+    story = [line for outcome in plays for line in outcome.story]
+    counts = [int(line.split("redrive: ")[1].split()[0]) for line in story if "redrive: " in line]
+    assert sum(counts) > 20
     assert any(line.endswith("the command sas dlq redrive dies") for line in story)
 
 
 def test_a_forged_dead_letter_fences_nothing() -> None:
     project = Project.of(two_steps(), ROOT)
-    sent = Submit(at_s=1.0, order_id="O-0", workflow="order", urgent=False, times=1)
+    submission = Submit(at_s=1.0, order_id="O-0", workflow="order", urgent=False, times=1)
     forged = tuple(Forge(1.0 + n / 10, "O-0") for n in range(30))
-    played = play(project, Plan(1, 1, (sent, *forged)), tell=True)
+    played = play(project, Plan(1, 1, (submission, *forged)), tell=True)
     assert played.violations == []
     assert not played.words["fenced"]
     assert played.ends["order", "Processed"] == 1
@@ -225,14 +225,14 @@ def test_a_forged_dead_letter_fences_nothing() -> None:
 
 def test_a_message_that_is_given_up_while_its_handler_works_is_finished_by_one_of_them() -> None:
     project = Project.of(two_steps(), ROOT)
-    sent = tuple(
+    submissions = tuple(
         Submit(at_s=float(n), order_id=f"O-{n}", workflow="order", urgent=False, times=1)
         for n in range(6)
     )
     ends: Counter[str] = Counter()
     for seed in range(4):
         chances = Chance("given_up", 0.3), Chance("late", 0.3), Chance("store_throttled", 0.3)
-        plan = Plan(seed, 2, (*sent, *chances))
+        plan = Plan(seed, 2, (*submissions, *chances))
         played = play(project, plan)
         assert played.violations == []
         ends += played.words
@@ -243,8 +243,8 @@ def test_an_order_whose_services_answer_no_call_ends_once_faults_by_chance_have_
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system, "CHANCE_S", 900.0)
-    sent = Submit(at_s=1.0, order_id="O-0", workflow="order", urgent=False, times=1)
-    played = play(project, Plan(1, 1, (sent, Chance("lost_answer", 1.0))), tell=True)
+    submission = Submit(at_s=1.0, order_id="O-0", workflow="order", urgent=False, times=1)
+    played = play(project, Plan(1, 1, (submission, Chance("lost_answer", 1.0))), tell=True)
     assert played.violations == []
     assert sum(played.ends.values()) == 1
     (ended,) = [line for line in played.story if "no fault happens by chance any more" in line]
@@ -266,7 +266,7 @@ async def test_a_reply_after_complete_by_and_an_edit_without_an_undo_are_found()
     invariants._older_are_undone(
         Call(order_id="O-0", step="pay", key="O-0/pay/1", complete_by=START, order={}, results={})
     )
-    assert [one.number for one in broken] == [8, 7]
+    assert [violation.number for violation in broken] == [8, 7]
 
 
 def tallied(project: Project, plans: Iterator[Plan]) -> Tally:
@@ -315,7 +315,7 @@ def test_the_deployed_rules_of_queues_and_host_are_played() -> None:
 def test_a_list_of_queues_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "infra").mkdir()
     (tmp_path / "infra/queues.json").write_text(text)
-    with pytest.raises(ProjectError, match=r"queues\.json is not a list of queues"):
+    with pytest.raises(PlatformFileError, match=r"queues\.json is not a list of queues"):
         queue_rules(tmp_path, ["payment"])
 
 
@@ -328,8 +328,8 @@ def submits(count: int, apart_s: float) -> tuple[Submit, ...]:
 
 def test_a_deploy_in_the_middle_brings_one_more_version_beside_two() -> None:
     (order,) = two_steps()
-    both = Workflows([replace(order, steps=order.steps[:1]), replace(order, version=2)])
-    project = Project.of(both, ROOT)
+    definitions = Workflows([replace(order, steps=order.steps[:1]), replace(order, version=2)])
+    project = Project.of(definitions, ROOT)
     played = play(project, Plan(1, 2, (*submits(6, 10.0), Deploy(20.0))))
     assert played.violations == []
     assert played.orders == 6

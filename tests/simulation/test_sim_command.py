@@ -35,10 +35,10 @@ def test_the_command_prints_one_table_what_was_never_reached_and_a_verdict(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["sim", "--app", APP, "--first", "9", "--seeds", "12", "--jobs", "1"]) == 0
-    said = re.sub(r"(?<= )\d+", "N", capsys.readouterr().out)
-    said = re.sub(r"^\d+ seeds", "N seeds", said, flags=re.MULTILINE)
-    said = re.sub(r"(?<=reached: ).*", "WORDS", said)
-    assert re.sub(r"N +(?=N)", "N ", said) == re.sub(r"N +(?=N)", "N ", GOLDEN)
+    table = re.sub(r"(?<= )\d+", "N", capsys.readouterr().out)
+    table = re.sub(r"^\d+ seeds", "N seeds", table, flags=re.MULTILINE)
+    table = re.sub(r"(?<=reached: ).*", "WORDS", table)
+    assert re.sub(r"N +(?=N)", "N ", table) == re.sub(r"N +(?=N)", "N ", GOLDEN)
 
 
 def traced(seed: int, hash_seed: str) -> str:
@@ -83,16 +83,16 @@ def test_the_printed_command_repeats_the_broken_seed_with_its_orders_and_project
 ) -> None:
     monkeypatch.chdir(tmp_path)
     project = os.path.relpath(ROOT, tmp_path)
-    asked = ["sim", "--app", APP, *BROKEN[:-1], project, "--json"]
-    assert main(asked) == 1
-    said = capsys.readouterr()
-    broken, *_, totals = [json.loads(line) for line in said.out.splitlines()]
+    arguments = ["sim", "--app", APP, *BROKEN[:-1], project, "--json"]
+    assert main(arguments) == 1
+    output = capsys.readouterr()
+    broken, *_, totals = [json.loads(line) for line in output.out.splitlines()]
     assert totals["Broken"]
     words = shlex.split(broken["Again"])
     assert words[:4] == ["sas", "sim", "--app", APP]
     assert words[words.index("--orders") + 1] == "12"
     assert words[words.index("--project") + 1] == project
-    assert f"seed {broken['Seed']} is broken: {broken['Broken'][0]}" in said.err, "at once"
+    assert f"seed {broken['Seed']} is broken: {broken['Broken'][0]}" in output.err, "at once"
     assert main([*words[1:], "--json"]) == 1
     again = json.loads(capsys.readouterr().out)
     assert again["Broken"] == broken["Broken"]
@@ -102,42 +102,42 @@ def test_the_printed_command_repeats_the_broken_seed_with_its_orders_and_project
 def test_a_broken_seed_is_told_before_the_next_one_is_played(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
+    outputs: list[str] = []
 
     def drawn_later(seed: int, defined: Workflows, orders: int) -> Plan:
-        told.append(capsys.readouterr().err)
+        outputs.append(capsys.readouterr().err)
         return drawn(seed, defined, orders)
 
     monkeypatch.setattr(run, "drawn", drawn_later)
-    asked = ["--first", "6", "--seeds", "40", "--jobs", "1", "--json"]
-    assert main(["sim", "--app", APP, *asked]) == 1
-    first = next(text for text in told if "is broken" in text)
+    arguments = ["--first", "6", "--seeds", "40", "--jobs", "1", "--json"]
+    assert main(["sim", "--app", APP, *arguments]) == 1
+    first = next(text for text in outputs if "is broken" in text)
     assert first.startswith("seed ")
     assert ": invariant 7: " in first
 
 
 def test_several_processes_find_the_same_as_one(capsys: pytest.CaptureFixture[str]) -> None:
-    found = []
+    records = []
     for jobs in ("1", "2"):
-        asked = ["sim", "--app", APP, "--first", "9", "--seeds", "4"]
-        asked += ["--jobs", jobs, "--json"]
-        assert main(asked) == 0
-        found.append(json.loads(capsys.readouterr().out))
-    assert found[0] == found[1]
-    assert found[0]["Seeds"] == 4
+        arguments = ["sim", "--app", APP, "--first", "9", "--seeds", "4"]
+        arguments += ["--jobs", jobs, "--json"]
+        assert main(arguments) == 0
+        records.append(json.loads(capsys.readouterr().out))
+    assert records[0] == records[1]
+    assert records[0]["Seeds"] == 4
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("arguments", "sentence"),
     [
         (["--app", "no_such_module"], "no_such_module"),
         (["--app", "json:dumps"], "cannot be loaded"),
     ],
 )
 def test_what_cannot_be_simulated_is_one_clear_sentence(
-    asked: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["sim", *asked]) == 2
+    assert main(["sim", *arguments]) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert sentence in error
     assert "Traceback" not in error

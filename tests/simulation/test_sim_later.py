@@ -26,10 +26,10 @@ ORDERS = [
 ]
 
 
-def seen(*items: Item, seeds: int = 12) -> str:
+def violation(*items: Item, seeds: int = 12) -> str:
     """Return what is broken in the first of some seeds in which this happens to six orders."""
     plays = (play(PROJECT, Plan(seed, 2, (*ORDERS, *items))) for seed in range(seeds))
-    return next((str(one.violations[0]) for one in plays if one.violations), "")
+    return next((str(outcome.violations[0]) for outcome in plays if outcome.violations), "")
 
 
 async def nothing(*_: Any, **__: Any) -> None:
@@ -41,16 +41,16 @@ def test_a_callback_that_is_dropped_while_its_step_waits_is_found(
 ) -> None:
     outside = [Outside(agent) for agent in sorted(DEFINED.agents())]
     items: tuple[Item, ...] = *outside, Chance("lost_answer", 0.5), Chance("hangs", 0.5)
-    assert seen(*items, seeds=1) == ""
+    assert violation(*items, seeds=1) == ""
     monkeypatch.setattr(Callbacks, "_put_back", nothing)
-    assert "it neither ended step" in seen(*items)
+    assert "it neither ended step" in violation(*items)
 
 
 def test_a_deadline_that_has_no_effect_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     items = Away(5.0, 900.0, "service payment"), Away(5.0, 900.0, "service invoice")
-    assert seen(*items, seeds=1) == ""
+    assert violation(*items, seeds=1) == ""
     monkeypatch.setattr(supervisor, "expire_deadline", lambda *_, **__: None)
-    assert "past its deadline" in seen(*items)
+    assert "past its deadline" in violation(*items)
 
 
 def test_an_undo_that_may_come_before_its_last_call_is_found(
@@ -64,14 +64,14 @@ def test_an_undo_that_may_come_before_its_last_call_is_found(
         for n in range(6)
     ]
     items: tuple[Item, ...] = *clocks, *undos, Chance("hangs", 0.7), Chance("lost_answer", 0.5)
-    assert seen(*items, seeds=1) == ""
+    assert violation(*items, seeds=1) == ""
     monkeypatch.setattr(undo, "CLOCK_SKEW", timedelta())
-    assert "before its last call is cut off" in seen(*items)
+    assert "before its last call is cut off" in violation(*items)
 
 
 def test_an_incident_without_an_alert_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(IncidentBoard, "_send", nothing)
-    assert "no alert of the incident" in seen(Away(1.0, 7200.0, "queue scheduler disabled"))
+    assert "no alert of the incident" in violation(Away(1.0, 7200.0, "queue scheduler disabled"))
 
 
 def test_a_message_that_is_put_aside_without_an_alert_is_found(
@@ -81,6 +81,6 @@ def test_a_message_that_is_put_aside_without_an_alert_is_found(
         await self.keep(rejection)
 
     monkeypatch.setattr(Rejections, "put_aside", keep)
-    assert "and no alert was sent" in seen(
+    assert "and no alert was sent" in violation(
         Submit(at_s=1.0, order_id="O-9", workflow=NO_WORKFLOW, urgent=False, times=1)
     )

@@ -73,9 +73,9 @@ def test_a_broken_invariant_fails_the_test() -> None:
 
 def test_every_dependency_can_be_away_and_come_back() -> None:
     agents = sorted(workflows().agents())
-    for what in dependencies(agents):
+    for dependency in dependencies(agents):
         with Simulation(workflows(), project=ROOT) as simulation:
-            simulation.happens(Away(at_s=2, lasts_s=20, what=what))
+            simulation.happens(Away(at_s=2, lasts_s=20, what=dependency))
             simulation.submit("O-1", "order", {"lines": []})
             simulation.run()
-            assert simulation.order("O-1").process_state is OrderState.PROCESSED, what
+            assert simulation.order("O-1").process_state is OrderState.PROCESSED, dependency

@@ -12,20 +12,20 @@ MINUTE = timedelta(minutes=1)
 
 def test_the_clock_settles_once_every_task_waits() -> None:
     async def settled() -> list[int]:
-        clock, seen = VirtualClock(), []
+        clock, turns = VirtualClock(), []
 
         async def turn(number: int) -> None:
             await asyncio.sleep(0)
-            seen.append(number)
+            turns.append(number)
             if number < 3:
                 await turn(number + 1)
             await clock.sleep(1)
-            seen.append(-number)
+            turns.append(-number)
 
         task = asyncio.ensure_future(turn(1))
         await clock.settle()
         task.cancel()
-        return seen
+        return turns
 
     assert asyncio.run(settled()) == [1, 2, 3]
 

@@ -54,7 +54,7 @@ class NewerBus:
         self._bus, self._rng = bus, rng
 
     async def send(self, messages: Sequence[Message]) -> None:
-        await self._bus.send([self._newer(one) for one in messages])
+        await self._bus.send([self._newer(message) for message in messages])
 
     async def peek(self, queue: str, limit: int) -> list[Peeked]:
         return await self._bus.peek(queue, limit)
@@ -130,10 +130,11 @@ async def test_orders_of_a_newer_format_are_left_alone_and_reported_while_it_is_
     system, newer = side_by_side(seed, Faults())
     await run_for(system, timedelta(seconds=0.5 + seed % 3))
     system.world.instances[1].up = False
-    left = {order_id: system.store.orders[order_id].order for order_id in newer.wrote}
+    orders_before = {order_id: system.store.orders[order_id].order for order_id in newer.wrote}
     await run_for(system, 2 * DEPLOY_TIME)
-    assert {order_id: system.store.orders[order_id].order for order_id in left} == left
-    unfinished = [order for order in left.values() if order.stopped_at is None]
+    orders_after = {order_id: system.store.orders[order_id].order for order_id in orders_before}
+    assert orders_after == orders_before
+    unfinished = [order for order in orders_before.values() if order.stopped_at is None]
     assert set(system.alerts()) == ({"not-runnable"} if unfinished else set())
     assert system.bus.messages(QUEUES.rejected) == []
     system.world.instances[1].up = True

@@ -15,7 +15,7 @@ import pytest
 from sas.cli import arguments as args
 from sas.cli import output
 from sas.cli.main import main
-from sas.operate.errors import UnavailableError
+from sas.operate.errors import ServiceUnavailableError
 from sas.ports import (
     BusUnavailableError,
     Message,
@@ -205,7 +205,7 @@ def store_away(monkeypatch: pytest.MonkeyPatch) -> None:
 
     @asynccontextmanager
     async def refused(where: args.Storage) -> AsyncIterator[StateStore]:
-        raise UnavailableError(str(StoreUnavailableError("the table: you have no right.")))
+        raise ServiceUnavailableError(str(StoreUnavailableError("the table: you have no right.")))
         yield  # type: ignore[unreachable]
 
     monkeypatch.setattr(args, "open_store", refused)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sas.actors import purge
-from sas.actors.purge import LEASE, Purge, Purger
+from sas.actors.purge import PURGE_LEASE, Purge, Purger
 from sas.domain.change import DeferredDue, Due
 from sas.domain.ids import shard_of
 from sas.domain.order import Order
@@ -55,7 +55,7 @@ async def test_finished_orders_older_than_the_retention_go_and_younger_ones_stay
     decided = cases.compensated(undone)
     assert await system.store.commit(decided)
     report = await run(system)
-    assert (report.removed, report.left, report.failed) == (2, 0, 0)
+    assert (report.removed, report.remaining, report.failed) == (2, 0, 0)
     assert set(system.store.orders) == {"young", "undone"}
 
 
@@ -80,7 +80,7 @@ async def test_one_that_an_operator_touches_while_it_is_being_removed_stays() ->
 
     system.store.load = meanwhile  # type: ignore[method-assign]
     report = await run(system)
-    assert (report.removed, report.left) == (0, 1)
+    assert (report.removed, report.remaining) == (0, 1)
     assert system.state("touched") == "Compensating"
 
 
@@ -97,14 +97,14 @@ async def test_one_that_moved_on_since_it_was_listed_stays() -> None:
 
     system.store.finished = meanwhile  # type: ignore[method-assign,assignment]
     report = await run(system)
-    assert (report.removed, report.left) == (0, 1)
+    assert (report.removed, report.remaining) == (0, 1)
 
 
 async def test_a_run_goes_through_more_than_a_batch_oldest_first_in_each_shard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(purge, "BATCH", 3)
-    monkeypatch.setattr(purge, "TOGETHER", 2)
+    monkeypatch.setattr(purge, "LISTED_MAX", 3)
+    monkeypatch.setattr(purge, "REMOVED_TOGETHER", 2)
     system = kit()
     names = [f"o-{number}" for number in range(10)]
     names += neighbours("o-0", 10)
@@ -132,7 +132,7 @@ def neighbours(order_id: str, count: int) -> list[str]:
 
 async def test_orders_that_an_operator_touches_keep_none_of_those_removed_with_them() -> None:
     system = kit()
-    names = neighbours("o", purge.TOGETHER)
+    names = neighbours("o", purge.REMOVED_TOGETHER)
     for name in names:
         await processed(system, name, 60)
     purge_together = system.store.purge
@@ -140,12 +140,12 @@ async def test_orders_that_an_operator_touches_keep_none_of_those_removed_with_t
     async def meanwhile(*orders: Order) -> set[str]:
         system.store.purge = purge_together  # type: ignore[method-assign]
         await system.store.commit(cases.undone(system.order(names[1]), ONE))
-        assert len(orders) == purge.TOGETHER
+        assert len(orders) == purge.REMOVED_TOGETHER
         return set()  # as the table answers: one of the transaction's orders has another token
 
     system.store.purge = meanwhile  # type: ignore[method-assign]
     report = await run(system)
-    assert (report.removed, report.left, report.failed) == (purge.TOGETHER - 1, 1, 0)
+    assert (report.removed, report.remaining, report.failed) == (purge.REMOVED_TOGETHER - 1, 1, 0)
     assert set(system.store.orders) == {names[1]}
 
 
@@ -169,7 +169,7 @@ async def test_a_run_reports_by_how_much_the_oldest_order_that_it_left_is_late()
 async def test_one_orders_trouble_keeps_no_other_and_does_not_hold_up_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(purge, "BATCH", 2)
+    monkeypatch.setattr(purge, "LISTED_MAX", 2)
     system = kit()
     for number in range(5):
         await processed(system, f"o-{number}", 60 - number)
@@ -197,7 +197,7 @@ async def test_an_order_whose_notification_is_not_sent_yet_is_not_purged() -> No
     await processed(system, "old", 60)
     await system.store.defer("old", HELD, system.clock.now() - DAY)
     report = await run(system)
-    assert (report.removed, report.left, report.looked_at) == (0, 1, 1)
+    assert (report.removed, report.remaining, report.looked_at) == (0, 1, 1)
     await remove_held(system)
     assert (await run(system)).removed == 1
 
@@ -205,7 +205,7 @@ async def test_an_order_whose_notification_is_not_sent_yet_is_not_purged() -> No
 async def test_nothing_is_removed_while_the_supervisor_is_far_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(purge, "SHARD_DUE_MAX", 1)
+    monkeypatch.setattr(purge, "SEARCHED_DUE_MAX", 1)
     system = kit()
     await processed(system, "old", 60)
     shard = shard_of("old", len(system.store.shards))
@@ -213,7 +213,7 @@ async def test_nothing_is_removed_while_the_supervisor_is_far_behind(
     beside = next(name for name in names if shard_of(name, len(system.store.shards)) == shard)
     await system.store.defer(beside, HELD, system.clock.now())
     report = await run(system)
-    assert (report.removed, report.left) == (0, 1)
+    assert (report.removed, report.remaining) == (0, 1)
     await remove_held(system)
     assert (await run(system)).removed == 1
 
@@ -233,7 +233,7 @@ async def test_a_shard_that_cannot_be_read_keeps_its_orders_and_no_others() -> N
     system.store.due = throttled  # type: ignore[method-assign]
     survivors = {f"old-{n}" for n in range(30) if shard_of(f"old-{n}", shards) == broken_shard}
     report = await run(system)
-    assert (report.removed, report.left) == (30 - len(survivors), len(survivors))
+    assert (report.removed, report.remaining) == (30 - len(survivors), len(survivors))
     assert set(system.store.orders) == survivors
 
 
@@ -252,7 +252,7 @@ async def test_a_purge_ends_with_its_functions_time_and_the_next_one_goes_on() -
     start = system.clock.now()
     report = await system.run(purger.run())
     assert system.clock.now() - start <= timedelta(seconds=45)
-    assert 0 < report.removed + report.left <= 30
+    assert 0 < report.removed + report.remaining <= 30
     system.store.load = load  # type: ignore[method-assign]
     await run(system)
     assert system.store.orders == {}
@@ -262,7 +262,7 @@ async def test_two_instances_do_not_purge_at_once() -> None:
     system = kit()
     await processed(system, "old", 60)
     now = system.clock.now()
-    assert await system.store.acquire_lease(LEASE, "another", now + DAY, now)
+    assert await system.store.acquire_lease(PURGE_LEASE, "another", now + DAY, now)
     assert await run(system) == Purge(led=False)
     assert "old" in system.store.orders
 

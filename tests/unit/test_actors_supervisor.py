@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sas.actors import supervisor as module
-from sas.actors.supervisor import AT_ONCE, SHARD_DUE_MAX, Supervisor
+from sas.actors.supervisor import ROWS_AT_ONCE, SHARD_DUE_MAX, Supervisor
 from sas.domain.change import Due, OtherDue, OutDue
 from sas.domain.expire import DEPLOY_TIME
 from sas.domain.ids import shard_of
@@ -508,7 +508,7 @@ async def test_a_sweep_does_not_try_a_full_response_queue_for_each_of_its_rows()
 
     system.bus.plan = count
     await system.sweep()
-    assert 1 <= attempts <= AT_ONCE
+    assert 1 <= attempts <= ROWS_AT_ONCE
     assert system.outs() == 50
     system.bus.queues["responses-full"].length_max = None
     await system.later(60)

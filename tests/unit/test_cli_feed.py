@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sas.cli.reading import AHEAD_MAX, Feed, InputError, Item
+from sas.cli.reading import AHEAD_MAX, Feed, InputError, InputItem
 from sas.client import NewOrder
 
 
-def items(count: int) -> Iterator[Item]:
+def items(count: int) -> Iterator[InputItem]:
     for number in range(count):
-        yield Item(number, NewOrder(order_id=f"A-{number}", order={}))
+        yield InputItem(number, NewOrder(order_id=f"A-{number}", order={}))
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -41,7 +41,7 @@ async def test_nothing_in_is_nothing_out() -> None:
 async def test_no_more_is_read_ahead_than_the_bound() -> None:
     read: list[int] = []
 
-    def counted() -> Iterator[Item]:
+    def counted() -> Iterator[InputItem]:
         for item in items(10 * AHEAD_MAX):
             read.append(item.line)
             yield item
@@ -58,7 +58,7 @@ async def test_no_more_is_read_ahead_than_the_bound() -> None:
 async def test_an_item_is_handed_on_while_the_next_is_waited_for() -> None:
     next_item = threading.Event()
 
-    def slow() -> Iterator[Item]:
+    def slow() -> Iterator[InputItem]:
         yield from items(1)
         next_item.wait(120)
         yield from items(1)
@@ -71,7 +71,7 @@ async def test_an_item_is_handed_on_while_the_next_is_waited_for() -> None:
 
 
 async def test_an_error_comes_after_what_was_read_before_it() -> None:
-    def bad() -> Iterator[Item]:
+    def bad() -> Iterator[InputItem]:
         yield from items(3)
         raise InputError(4, "no")
 

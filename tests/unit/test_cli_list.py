@@ -11,7 +11,7 @@ from sas.cli.selection import moment
 from sas.domain.order import Order
 from sas.operate import finding
 from sas.operate.errors import UsageError
-from sas.operate.finding import Wanted, each, fingerprints, grouped, newest_finished
+from sas.operate.finding import OrderQuery, each, fingerprints, grouped, newest_finished
 from sas.testing.store import MemoryStore
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
@@ -26,7 +26,7 @@ async def in_error(
     return await store.commit(cases.refused(order, step, at=at))
 
 
-async def orders_of(store: MemoryStore, criteria: Wanted) -> list[Order]:
+async def orders_of(store: MemoryStore, criteria: OrderQuery) -> list[Order]:
     return [order async for order in each(store, criteria)]
 
 
@@ -37,14 +37,14 @@ def ids(orders: list[Order]) -> list[str]:
 async def test_orders_in_error_are_found_over_batches_oldest_first_each_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(finding, "BATCH", 2)
+    monkeypatch.setattr(finding, "BATCH_ORDERS", 2)
     store = MemoryStore()
     for number in range(7):  # three of one moment: a batch ends among them
         await in_error(store, f"o-{number}", at=NOW + min(number, 3) * SECOND)
     await store.commit(cases.submitted("running"))
-    assert ids(await orders_of(store, Wanted(state="error"))) == [f"o-{n}" for n in range(7)]
-    assert ids(await orders_of(store, Wanted(state="error", limit=3))) == ["o-0", "o-1", "o-2"]
-    since = Wanted(state="error", since=NOW + 2 * SECOND)
+    assert ids(await orders_of(store, OrderQuery(state="error"))) == [f"o-{n}" for n in range(7)]
+    assert ids(await orders_of(store, OrderQuery(state="error", limit=3))) == ["o-0", "o-1", "o-2"]
+    since = OrderQuery(state="error", since=NOW + 2 * SECOND)
     assert ids(await orders_of(store, since)) == [f"o-{n}" for n in range(2, 7)]
 
 
@@ -53,10 +53,13 @@ async def test_they_are_chosen_by_fingerprint_and_workflow() -> None:
     await in_error(store, "early")
     order = await in_error(store, "late", step=1, at=NOW + SECOND)
     assert fingerprints(order) == ["step-1/out-of-stock"]
-    chosen = await orders_of(store, Wanted(state="error", fingerprint="step-1/out-of-stock"))
+    chosen = await orders_of(store, OrderQuery(state="error", fingerprint="step-1/out-of-stock"))
     assert ids(chosen) == ["late"]
-    assert ids(await orders_of(store, Wanted(state="error", workflow="order"))) == ["early", "late"]
-    assert await orders_of(store, Wanted(state="error", workflow="other")) == []
+    assert ids(await orders_of(store, OrderQuery(state="error", workflow="order"))) == [
+        "early",
+        "late",
+    ]
+    assert await orders_of(store, OrderQuery(state="error", workflow="other")) == []
 
 
 async def test_orders_under_way_are_found_by_their_due_rows_and_finished_ones_are_not() -> None:
@@ -65,13 +68,13 @@ async def test_orders_under_way_are_found_by_their_due_rows_and_finished_ones_ar
     await store.commit(cases.rejected("rejected"))
     await store.commit(cases.submitted("ready"))
     await store.commit(cases.claimed(await store.commit(cases.submitted("out"))))
-    assert sorted(ids(await orders_of(store, Wanted(state="running")))) == ["out", "ready"]
+    assert sorted(ids(await orders_of(store, OrderQuery(state="running")))) == ["out", "ready"]
 
 
 async def test_finished_orders_are_chosen_by_state_and_need_no_loading(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(finding, "BATCH", 2)
+    monkeypatch.setattr(finding, "BATCH_ORDERS", 2)
     store, rules = MemoryStore(), cases.rules_of(1)
     for number in range(5):
         order = await store.commit(cases.submitted(f"p-{number}", rules))
@@ -80,15 +83,15 @@ async def test_finished_orders_are_chosen_by_state_and_need_no_loading(
     await store.commit(cases.rejected("r-0", at=NOW + 9 * SECOND))
     monkeypatch.setattr(store, "load", None)
 
-    async def newest_ids(criteria: Wanted) -> list[str]:
+    async def newest_ids(criteria: OrderQuery) -> list[str]:
         return [summary.order_id for summary in await newest_finished(store, criteria, NOW)]
 
     all_ids = ["r-0", *(f"p-{number}" for number in reversed(range(5)))]
-    assert await newest_ids(Wanted(state="finished")) == all_ids
-    assert await newest_ids(Wanted(state="rejected")) == ["r-0"]
-    assert await newest_ids(Wanted(state="processed", limit=4)) == all_ids[1:5]
-    assert await newest_ids(Wanted(state="compensated")) == []
-    assert await newest_ids(Wanted(state="finished", workflow="other")) == []
+    assert await newest_ids(OrderQuery(state="finished")) == all_ids
+    assert await newest_ids(OrderQuery(state="rejected")) == ["r-0"]
+    assert await newest_ids(OrderQuery(state="processed", limit=4)) == all_ids[1:5]
+    assert await newest_ids(OrderQuery(state="compensated")) == []
+    assert await newest_ids(OrderQuery(state="finished", workflow="other")) == []
 
 
 def test_failures_are_counted_by_fingerprint_the_most_frequent_first() -> None:
@@ -147,19 +150,19 @@ async def test_orders_that_finished_long_ago_are_found_once_each_the_newest_firs
         order = await store.commit(cases.submitted(f"p-{number}", rules))
         order = await store.commit(cases.claimed(order, rules))
         await store.commit(cases.answered(order, 0, rules, at=NOW - age * SECOND))
-    summaries = await newest_finished(store, Wanted(state="finished"), NOW)
+    summaries = await newest_finished(store, OrderQuery(state="finished"), NOW)
     assert [summary.order_id for summary in summaries] == [
         f"p-{number}" for number in range(len(ages))
     ]
-    since = Wanted(state="finished", since=NOW - 601 * SECOND)
+    since = OrderQuery(state="finished", since=NOW - 601 * SECOND)
     assert len(await newest_finished(store, since, NOW)) == 5
-    assert len(await newest_finished(store, Wanted(state="finished", limit=3), NOW)) == 3
+    assert len(await newest_finished(store, OrderQuery(state="finished", limit=3), NOW)) == 3
 
 
 async def test_orders_are_handed_on_as_they_are_found_however_many_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(finding, "BATCH", 2)
+    monkeypatch.setattr(finding, "BATCH_ORDERS", 2)
     store = MemoryStore()
     for number in range(7):
         await store.commit(cases.submitted(f"o-{number}"))
@@ -171,7 +174,7 @@ async def test_orders_are_handed_on_as_they_are_found_however_many_there_are(
         return await load(order_id)
 
     monkeypatch.setattr(store, "load", counted)
-    orders = finding.each(store, finding.Wanted(state="running", limit=5))
+    orders = finding.each(store, finding.OrderQuery(state="running", limit=5))
     assert (await anext(orders)) is not None
     assert len(loaded) == 2
     assert len([order async for order in orders]) == 4

@@ -92,8 +92,8 @@ def scheduler(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> Scheduler:
     monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
     monkeypatch.setenv("ServiceBus", KEY)
     monkeypatch.setenv("SAS_OPERATOR", "ann")
-    monkeypatch.setattr("sas.cli.act.WAIT_S", 0.1)  # no agent runs a step again
-    monkeypatch.setattr("sas.operate.commands.POLL_S", 0.02)
+    monkeypatch.setattr("sas.cli.act.COMMAND_WAIT_S", 0.1)  # no agent runs a step again
+    monkeypatch.setattr("sas.operate.commands.JOURNAL_POLL_S", 0.02)
     return new_scheduler
 
 
@@ -271,7 +271,7 @@ async def test_if_the_bus_fails_half_way_the_number_of_sent_commands_is_printed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: Capture,
 ) -> None:
-    monkeypatch.setattr(commands, "SEND_MAX", 2)
+    monkeypatch.setattr(commands, "SEND_COMMANDS_MAX", 2)
     await failed(store, "A", "B", "C")
     scheduler.down_after = 2
     assert sas("undo", "--state", "error", "--yes") == 3

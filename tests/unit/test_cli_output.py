@@ -63,17 +63,17 @@ def test_for_programs_it_is_the_cloudevent_on_one_line() -> None:
 def test_without_a_terminal_progress_is_a_line_now_and_then_and_only_of_changes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(output.Progress, "PLAIN_S", 0.0)
+    monkeypatch.setattr(output.ProgressLine, "PLAIN_S", 0.0)
     status = ["submitted 1"]
-    progress = output.Progress(lambda: status[0])
+    progress = output.ProgressLine(lambda: status[0])
     with progress.shown():
         progress()
         progress()
         status[0] = "submitted 2"
         progress()
     assert capsys.readouterr() == ("", "submitted 1\nsubmitted 2\n")
-    monkeypatch.setattr(output.Progress, "PLAIN_S", 60.0)
-    patient = output.Progress(lambda: status[0])
+    monkeypatch.setattr(output.ProgressLine, "PLAIN_S", 60.0)
+    patient = output.ProgressLine(lambda: status[0])
     patient()
     assert capsys.readouterr().err == ""
 
@@ -82,10 +82,10 @@ def test_a_terminal_gets_one_line_that_changes_below_the_results(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(output.Progress, "LIVE_S", 0.0)
+    monkeypatch.setattr(output.ProgressLine, "LIVE_S", 0.0)
     status = ["submitted 1 " + "x" * 50]
     with terminal(40) as screen:
-        progress = output.Progress(lambda: status[0])
+        progress = output.ProgressLine(lambda: status[0])
         with progress.shown():
             output.say("A result")
             status[0] = "submitted 2"
@@ -102,7 +102,7 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(
 ) -> None:
     monkeypatch.setenv("TERM", "dumb")
     with terminal(80) as screen:
-        with output.Progress(lambda: "submitted 1").shown():
+        with output.ProgressLine(lambda: "submitted 1").shown():
             output.say("A result")
         screen.drain()
     assert screen.raw == "A result\r\n"

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sas.cli.reading import ITEM_BYTES_MAX, Defaults, InputError, Item, read_items
+from sas.cli.reading import ITEM_BYTES_MAX, Defaults, InputError, InputItem, read_items
 from sas.client import NewOrder
 
 DEFAULTS = Defaults("responses-web-shop")
 NORTHWIND = Path(__file__).parents[2] / "samples" / "northwind-orders.jsonl"
 
 
-def read(text: str | bytes, defaults: Defaults = DEFAULTS) -> list[Item]:
+def read(text: str | bytes, defaults: Defaults = DEFAULTS) -> list[InputItem]:
     source = io.BytesIO(text.encode() if isinstance(text, str) else text)
     return list(read_items(source, defaults))
 
 
-def content(item: Item) -> Any:
+def content(item: InputItem) -> Any:
     assert isinstance(item.order.order, msgspec.Raw)
     return json.loads(bytes(item.order.order))
 

@@ -188,7 +188,7 @@ async def test_what_a_list_cannot_choose_by_is_refused_instead_of_left_out(
 async def test_orders_under_way_are_chosen_by_since_when_they_are(store: MemoryStore) -> None:
     for order_id, at in (("old", cases.NOW), ("new", cases.NOW + cases.SECOND)):
         await store.commit(cases.submitted(order_id, at=at))
-    criteria = finding.Wanted(state="running", since=cases.NOW + cases.SECOND)
+    criteria = finding.OrderQuery(state="running", since=cases.NOW + cases.SECOND)
     assert [order.order_id async for order in finding.each(store, criteria)] == ["new"]
 
 
@@ -233,7 +233,7 @@ def test_a_moment_outside_of_time_is_none(scheduler: Scheduler, capsys: Capture,
 async def test_an_interrupted_wait_prints_what_was_sent(
     scheduler: Scheduler, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr(commands, "SEND_MAX", 2)
+    monkeypatch.setattr(commands, "SEND_COMMANDS_MAX", 2)
     await failed(store, "A", "B", "C")
     send, begun = scheduler.send, asyncio.CancelledError
 

@@ -8,12 +8,12 @@ import pytest
 from sas.adapters.endpoints import Endpoint
 from sas.cli import submission
 from sas.cli.arguments import Connection
-from sas.cli.reading import Item
-from sas.cli.submission import SEEN_MAX, Plan, Tally, submit_and_follow
+from sas.cli.reading import InputItem
+from sas.cli.submission import REMEMBERED_MAX, SubmissionTracker, SubmitOptions, submit_and_follow
 from sas.client import FollowError, NewOrder, OrdersClient
 from sas.codec.external import Notification, NotificationData
 from sas.domain.queues import Queues
-from sas.operate.errors import UnavailableError
+from sas.operate.errors import ServiceUnavailableError
 
 _NUMBER = iter(range(10**9))
 
@@ -31,8 +31,8 @@ def notification(
     )
 
 
-def expecting(*order_ids: str) -> Tally:
-    tally = Tally(submitted=len(order_ids))
+def expecting(*order_ids: str) -> SubmissionTracker:
+    tally = SubmissionTracker(submitted=len(order_ids))
     for order_id in order_ids:
         tally.expect(order_id)
     tally.sending_ended()
@@ -146,7 +146,7 @@ def test_another_order_under_a_taken_id_is_rejected_and_the_first_goes_on() -> N
 
 
 def test_nothing_is_finished_while_orders_are_still_being_sent() -> None:
-    tally = Tally()
+    tally = SubmissionTracker()
     finished = [tally.finished]
     tally.expect("A")
     tally.note(notification("A", "completed"))
@@ -164,13 +164,13 @@ def test_an_order_that_was_not_sent_is_not_waited_for() -> None:
 
 
 def test_memory_holds_only_what_has_not_ended_and_a_bounded_past() -> None:
-    tally = Tally()
-    for number in range(SEEN_MAX + 500):
+    tally = SubmissionTracker()
+    for number in range(REMEMBERED_MAX + 500):
         tally.expect(f"A-{number}")
         tally.note(notification(f"A-{number}", "completed"))
     assert tally.waiting == {}
-    assert len(tally._seen) == SEEN_MAX
-    assert len(tally._ended) == SEEN_MAX
+    assert len(tally._seen) == REMEMBERED_MAX
+    assert len(tally._ended) == REMEMBERED_MAX
 
 
 class LosesTheBus(OrdersClient):
@@ -195,10 +195,10 @@ async def test_a_bus_that_goes_away_while_orders_are_followed_is_what_the_advice
     where = Connection(
         endpoint=endpoint, reply_queue="responses-me", queues=Queues(), order_bytes_max=1024
     )
-    orders = iter([Item(1, NewOrder(order_id="A-1", order={}))])
-    with pytest.raises(UnavailableError, match="are still processed: sas list shows them"):
+    orders = iter([InputItem(1, NewOrder(order_id="A-1", order={}))])
+    with pytest.raises(ServiceUnavailableError, match="are still processed: sas list shows them"):
         await submit_and_follow(
-            Plan(
+            SubmitOptions(
                 connection=where, items=orders, follow=True, json=False, quiet_s=300.0, urgent=False
             )
         )

@@ -12,7 +12,7 @@ import pytest
 from sas.config import QUEUE_SETTINGS, read_config
 from sas.domain.queues import Queues
 from sas.environment import CONNECTION
-from tools.azd_hooks import asked
+from tools.azd_hooks import parameter_variables
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
@@ -95,4 +95,4 @@ def test_the_default_is_the_one_that_the_code_takes(name: str, defaults: dict[st
 def test_every_setting_that_another_page_names_exists(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     names = set(re.findall(r"\bSAS_[A-Z_]+[A-Z]\b", text))
-    assert names - set(ROWS) - set(asked()) == set()
+    assert names - set(ROWS) - set(parameter_variables()) == set()

@@ -69,10 +69,10 @@ async def test_an_order_that_waits_for_an_operator_is_not_kept() -> None:
     system.agents["stock"].then(RefusedError("none", "none left"))
     await system.submit(order(workflow="care"))
     await system.step(QUEUES.scheduler)
-    assert system.context.kept.find("O-1", 0) is not None
+    assert system.context.kept_orders.find("O-1", 0) is not None
     await system.drain()
     assert system.state() == "Error"
-    assert system.context.kept.find("O-1", 0) is None
+    assert system.context.kept_orders.find("O-1", 0) is None
 
 
 async def test_a_stale_order_of_the_right_seq_is_refused_by_its_etag_and_read() -> None:
@@ -80,10 +80,10 @@ async def test_a_stale_order_of_the_right_seq_is_refused_by_its_etag_and_read() 
     await system.submit()
     await system.step(QUEUES.scheduler)
     await system.step(QUEUES.agent("stock"))
-    kept_order = system.context.kept.find("O-1", 0)
+    kept_order = system.context.kept_orders.find("O-1", 0)
     assert kept_order is not None
-    system.context.kept.forget("O-1")
-    system.context.kept.keep(replace(kept_order, token="of-an-older-row"))
+    system.context.kept_orders.forget("O-1")
+    system.context.kept_orders.keep(replace(kept_order, token="of-an-older-row"))
     counted = Counted(system)
     await system.step(QUEUES.replies)
     assert system.states() == ["Processed", "Processing"]
@@ -106,7 +106,7 @@ async def test_a_repeated_reply_finds_nothing_in_the_kept_order_and_sends_again(
 async def test_an_order_is_forgotten_if_it_is_unknown_whether_it_was_committed() -> None:
     system = kit()
     await system.submit()
-    assert system.context.kept.find("O-1", 1) is not None
+    assert system.context.kept_orders.find("O-1", 1) is not None
     original = system.store.commit
 
     async def lost(change: Change) -> Order:
@@ -122,7 +122,7 @@ async def test_an_order_is_forgotten_if_it_is_unknown_whether_it_was_committed()
         pass
     else:
         raise AssertionError("the commit's answer was lost")
-    assert system.context.kept.find("O-1", 0) is None
+    assert system.context.kept_orders.find("O-1", 0) is None
     system.store.commit = original  # type: ignore[method-assign]
     await system.hand(wake)
     assert len(system.requests("stock")) == 1

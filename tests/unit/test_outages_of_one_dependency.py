@@ -310,10 +310,10 @@ async def test_a_callback_that_came_in_time_counts_however_long_an_outage_delays
         assert (await post(system, callback.token)).status == 202
     else:  # the message waits in its queue, because no function can handle it
         await system.bus.send([called_back(callback.token)])
-        system.store.away = system.store.partitions
+        system.store.partitions_away = system.store.partitions
     await system.later(300)
     system.bus.mend(QUEUES.callbacks)
-    system.store.away = frozenset()
+    system.store.partitions_away = frozenset()
     await system.sweep()
     await system.later(31)
     await system.sweep()

@@ -24,7 +24,7 @@ from sas.domain.content import PayloadRef
 from sas.domain.messages import Verb
 from sas.domain.order import Fault
 from sas.operate import commands
-from sas.operate.commands import Asked, Intent
+from sas.operate.commands import Intent, OrderCommand
 from sas.operate.errors import UsageError
 from sas.ports import (
     AwaitCallback,
@@ -89,7 +89,7 @@ def is_the_sender_s(message: Message) -> bool:
 async def command(system: Kit, order_id: str, verb: Verb, step: str, content: Any) -> None:
     """Give a command with an input, as the command and the desk do."""
     text = commands.checked_input(json.dumps(content).encode(), "--input", system.context.codec)
-    targets = [Asked(order_id=order_id, seq=system.order(order_id).seq)]
+    targets = [OrderCommand(order_id=order_id, seq=system.order(order_id).seq)]
     await system.run(
         commands.send(
             system.bus, targets, Intent(verb=verb, by="ann", step=step, input=text), QUEUES
@@ -311,7 +311,9 @@ async def test_an_input_that_the_scheduler_cannot_decode_is_refused() -> None:
     text = encode_content(json.dumps(EDITED), CheapCodec("other"))
     intent = Intent(verb=Verb.RESUBMIT, by="ann", step="reserve", input=text)
     await system.run(
-        commands.send(system.bus, [Asked(order_id="O-1", seq=system.order().seq)], intent, QUEUES)
+        commands.send(
+            system.bus, [OrderCommand(order_id="O-1", seq=system.order().seq)], intent, QUEUES
+        )
     )
     await system.drain()
     assert "its input is not accepted: the key other is missing" in system.alerts()[-1].text
@@ -324,7 +326,9 @@ async def test_an_input_in_plain_text_is_encoded_at_the_scheduler() -> None:
     await system.drain()
     intent = Intent(verb=Verb.RESUBMIT, by="ann", step="reserve", input=json.dumps(EDITED))
     await system.run(
-        commands.send(system.bus, [Asked(order_id="O-1", seq=system.order().seq)], intent, QUEUES)
+        commands.send(
+            system.bus, [OrderCommand(order_id="O-1", seq=system.order().seq)], intent, QUEUES
+        )
     )
     await system.drain()
     assert system.agents["stock"].calls[-1][1].order == EDITED

@@ -10,7 +10,7 @@ import pytest
 from sas.domain.expire import Excuse
 from sas.domain.order import Dispatched, LastCall, StepRecord, StepState, UndoStatus
 from sas.features.queue_delay import rules
-from sas.features.queue_delay.rules import MOVES_WITHIN, SOON, Scan, Seen
+from sas.features.queue_delay.rules import MOVES_WITHIN, SCHEDULED_MAX, Scan, Seen
 from tests.unit.domain_cases import SECOND, T0
 
 MINE, OTHER = ("O-1", 0, 1), ("O-2", 0, 1)
@@ -144,17 +144,17 @@ def test_a_scan_has_the_oldest_message_of_each_owner_and_not_what_comes_much_lat
     messages = [
         Seen(message_id="m-1", enqueued_at=T0, owner=MINE),
         Seen(message_id="m-2", enqueued_at=BEFORE, owner=MINE, put_back=True),
-        Seen(message_id="m-3", enqueued_at=T0 + SOON, owner=OTHER),
+        Seen(message_id="m-3", enqueued_at=T0 + SCHEDULED_MAX, owner=OTHER),
         Seen(
             message_id="m-4",
-            enqueued_at=T0 + SOON + SECOND,
+            enqueued_at=T0 + SCHEDULED_MAX + SECOND,
             owner=("O-3", None, None),
             put_back=True,
         ),
         Seen(message_id="m-5", enqueued_at=BEFORE, owner=None, put_back=True),
     ]
     scan = rules.scan_of(messages, None, T0, full=True)
-    assert scan.oldest == {MINE: BEFORE, OTHER: T0 + SOON}
+    assert scan.oldest == {MINE: BEFORE, OTHER: T0 + SCHEDULED_MAX}
     assert scan.put_back == {MINE}
     assert scan.ids == {"m-1", "m-2", "m-5"}
     assert scan.full

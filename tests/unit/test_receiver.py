@@ -350,7 +350,7 @@ async def test_a_dead_letter_that_was_put_back_before_is_put_back_again_after_it
         properties=copy.properties,
         sequence=1,
     )
-    ((letter_move,), _) = redrive([letter], QUEUE + DEAD_LETTERS, None, Queues())
+    ((letter_move,), _) = redrive([letter], QUEUE + DEAD_LETTERS, ids=None, queues=Queues())
     assert letter_move.move.message is not None
     await door.receive(letter_move.move.message)
     second_copy = await door.next()

@@ -123,11 +123,11 @@ async def test_an_order_of_a_newer_format_is_left_alone_and_reported_if_that_las
     await system.step(QUEUES.scheduler)
     before = system.order()
     system.store.formats["O-1"] = FORMAT + 1
-    system.context.kept.forget("O-1")
+    system.context.kept_orders.forget("O-1")
     assert await receive(system, done()) is None
     await system.later(31)
     report = await system.run(system.supervisor.sweep())
-    assert (report.done, report.failed, report.left, system.alerts()) == ({}, 0, 1, [])
+    assert (report.done, report.failed, report.left_to_others, system.alerts()) == ({}, 0, 1, [])
     for _ in range(20):
         await system.later(61)
         await system.sweep()
@@ -151,7 +151,7 @@ async def test_a_due_row_of_an_unknown_kind_is_left_with_its_order_or_is_broken(
     row = OtherDue(system.clock.now(), "O-1", "due|newly|O-1")
     system.store._due[system.store.shards[0]]["newly"] = row
     report = await system.run(system.supervisor.sweep())
-    assert (report.left, report.failed) == (left_count, 1 - left_count)
+    assert (report.left_to_others, report.failed) == (left_count, 1 - left_count)
     assert [alert.kind for alert in system.alerts()] == ["unreadable"] * (1 - left_count)
 
 
@@ -346,7 +346,7 @@ async def test_a_supervisor_leaves_a_due_row_to_a_newer_instance() -> None:
     older, newer = await expired()
     before = newer.order()
     report = await older.run(older.supervisor.sweep())
-    assert (report.done, report.failed, report.left) == ({}, 0, 1)
+    assert (report.done, report.failed, report.left_to_others) == ({}, 0, 1)
     assert newer.order() == before
     await newer.later(LEASE_TIME.total_seconds())
     assert await newer.sweep() == {"step reset": 1}

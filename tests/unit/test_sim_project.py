@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sas.testing.platform import ProjectError, host_rules, queue_rules
+from sas.testing.platform import PlatformFileError, host_rules, queue_rules
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from sas.testing.platform import ProjectError, host_rules, queue_rules
 def test_a_list_of_queues_with_wrong_properties_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "infra").mkdir()
     (tmp_path / "infra/queues.json").write_text(text)
-    with pytest.raises(ProjectError, match=r"queues\.json"):
+    with pytest.raises(PlatformFileError, match=r"queues\.json"):
         queue_rules(tmp_path, ["payment"])
 
 
@@ -30,5 +30,5 @@ def test_a_list_of_queues_with_wrong_properties_is_refused(tmp_path: Path, text:
 )
 def test_a_host_json_that_cannot_be_used_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "host.json").write_text(text)
-    with pytest.raises(ProjectError, match=r"host\.json cannot be read"):
+    with pytest.raises(PlatformFileError, match=r"host\.json cannot be read"):
         host_rules(tmp_path)

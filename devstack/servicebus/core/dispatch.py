@@ -176,13 +176,13 @@ class SessionDispatch:
     def accept(self, consumer: Consumer, session_id: str, now: float) -> None:
         """Give the named session to a consumer. Raises SessionCannotBeLockedError."""
         session = self._owned.get(session_id)
-        if session is not None and session.locked_until > now:
+        if session is not None and session.locked_until <= now:
+            self._expire(session, now)  # a receiver that waits for any session may get it now
+        if session_id in self._owned:
             raise SessionCannotBeLockedError(
                 f"The requested session '{session_id}' cannot be accepted. "
                 "It is locked by another receiver; wait until it closes."
             )
-        if session is not None:
-            self._expire(session, now)
         self._grant(self.open(session_id), consumer, now)
 
     def accept_next(self, consumer: Consumer, now: float, timeout_s: float) -> None:

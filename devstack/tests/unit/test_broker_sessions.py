@@ -103,6 +103,19 @@ def test_a_session_that_is_given_back_goes_to_one_waiting_receiver(
     assert (first.bodies, second.bodies) == ([b"1", b"2", b"3"], [])
 
 
+def test_a_session_whose_lock_ended_goes_to_one_receiver_although_two_want_it(
+    world: World, queue: Queue
+) -> None:
+    """Nothing has looked for ended locks yet, and a receiver waits for any session."""
+    world.send(queue, b"1", session_id="a")
+    accept(world, queue, "a", 5)
+    waiting = accept_next(world, queue, 60.0)
+    world.now += 31.0
+    with pytest.raises(SessionCannotBeLockedError):
+        accept(world, queue, "a")
+    assert waiting.session is not None
+
+
 def test_a_session_whose_lock_ends_is_lost_and_its_messages_are_counted(
     world: World, queue: Queue
 ) -> None:

@@ -34,38 +34,38 @@ STEP_S, RECOVERY_STEP_S = 60.0, 10.0
 """Time allowed for a step. The first is so long that no peer gives up a step for load alone."""
 RECOVERY_IN_FLIGHT, RECOVERY_ORDERS, RECOVERY_LOAD_S = 20, (40, 400), 6.0
 REFUSED = 0.05
-"""Share of calls that the services refuse for good in the recovery run, so that undos happen."""
+"""The share of calls that the services refuse in the recovery run, so that undos happen."""
 SERVICES = ("stock", "payment", "shipping")
 READY_S, QUIET_S, VISIT_S = 30.0, 120.0, 240.0
 FAILURES = (OSError, RuntimeError, TimeoutError, NotInstalledError, DevstackError)
 
 
 @dataclass(slots=True)
-class Ended:
-    """The orders of one run that ended, when they were sent, and when the client was told."""
+class EndedOrders:
+    """The orders of one run that ended: when each was sent, and when the client heard its end."""
 
     outcomes: dict[str, str] = field(default_factory=dict)
-    sent: list[float] = field(default_factory=list)
-    told: list[float] = field(default_factory=list)
+    sent_at: list[float] = field(default_factory=list)
+    told_at: list[float] = field(default_factory=list)
 
     @property
     def rate(self) -> float:
         """Orders a second, from the first that was sent to the last that ended."""
-        return len(self.told) / (max(self.told) - min(self.sent))
+        return len(self.told_at) / (max(self.told_at) - min(self.sent_at))
 
 
 async def follow(
-    driver: asyncio.subprocess.Process, ended: Ended, **asked: Any
+    driver: asyncio.subprocess.Process, ended: EndedOrders, **load: Any
 ) -> AsyncIterator[None]:
     """Ask the driver for a run, and yield after each order that ended."""
     if driver.stdin is None:
         raise RuntimeError("the driver has no input: report this")
-    driver.stdin.write(json.dumps(asked).encode() + b"\n")
+    driver.stdin.write(json.dumps(load).encode() + b"\n")
     while isinstance(line := await read(driver, QUIET_S), list):
-        order_id, outcome, sent, told = line
+        order_id, outcome, sent_at, told_at = line
         ended.outcomes[order_id] = outcome
-        ended.sent.append(sent)
-        ended.told.append(told)
+        ended.sent_at.append(sent_at)
+        ended.told_at.append(told_at)
         yield
 
 
@@ -79,10 +79,10 @@ async def read(driver: asyncio.subprocess.Process, seconds: float) -> Any:
     return json.loads(line)
 
 
-async def driven(driver: asyncio.subprocess.Process, **asked: Any) -> Ended:
+async def driven(driver: asyncio.subprocess.Process, **load: Any) -> EndedOrders:
     """Carry out a whole run."""
-    ended = Ended()
-    async for _ in follow(driver, ended, **asked):
+    ended = EndedOrders()
+    async for _ in follow(driver, ended, **load):
         pass
     return ended
 
@@ -101,11 +101,16 @@ async def running(
             try:
                 await rig.start()
                 with (scratch.path / "driver.log").open("wb") as log:
+                    drive = ["-m", "lab.benchmarks.peers.apps.drive", rig.name, rig.address]
                     driver = await asyncio.create_subprocess_exec(
-                        rig.python, "-m", "lab.benchmarks.peers.apps.drive", rig.name, rig.address,
-                        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log,
-                        env={**rig.environment(), "PEERS_ORDER": json.dumps(order)}, cwd=PROJECT,
-                    )  # fmt: skip
+                        rig.python,
+                        *drive,
+                        stdin=asyncio.subprocess.PIPE,
+                        stdout=asyncio.subprocess.PIPE,
+                        stderr=log,
+                        env={**rig.environment(), "PEERS_ORDER": json.dumps(order)},
+                        cwd=PROJECT,
+                    )
                     try:
                         await read(driver, READY_S)
                         await driven(driver, prefix="warm", in_flight=4, orders=WARM_ORDERS)
@@ -124,52 +129,55 @@ async def running(
 
 
 async def speed(kind: type[Rig], seconds: dict[int, float]) -> str:
-    """Return a row: orders a second, the median latency of a lone order, CPU at the most."""
+    """Return a row: orders a second, the median latency of a lone order, CPU under most load."""
     cells: list[str] = []
     latency, cpu = "", ""
     async with running(kind, STEP_S) as (rig, driver, _):
         for in_flight, lasts in seconds.items():
             before = {part: cpu_s(pids) for part, pids in rig.pids().items()}
-            asked = {"prefix": f"b{in_flight}", "in_flight": in_flight, "seconds": lasts}
-            ended = await driven(driver, **asked)
-            count = len(ended.told)
-            spent = [
+            load = {"prefix": f"b{in_flight}", "in_flight": in_flight, "seconds": lasts}
+            ended = await driven(driver, **load)
+            count = len(ended.told_at)
+            cpu_ms = [
                 1000 * (cpu_s(pids) - before[part]) / count for part, pids in rig.pids().items()
             ]
             cells.append(f"{ended.rate:.1f}")
-            cpu = ", ".join(f"{one:.1f}" for one in spent)
+            cpu = ", ".join(f"{milliseconds:.1f}" for milliseconds in cpu_ms)
             if in_flight == 1:
-                times = (told - sent for sent, told in zip(ended.sent, ended.told, strict=True))
+                times = (
+                    told_at - sent_at
+                    for sent_at, told_at in zip(ended.sent_at, ended.told_at, strict=True)
+                )
                 latency = f"{1000 * statistics.median(times):.0f}"
     return " | ".join([*cells, latency, cpu])
 
 
 async def recovery(kind: type[Rig]) -> str:
-    """Kill the workers when half of the orders ended; return a row that says how all ended."""
+    """Kill the workers when half of the orders have ended; return a row that says how all ended."""
     async with running(kind, RECOVERY_STEP_S, Faults(permanent=REFUSED)) as (rig, driver, remote):
         trial = await driven(driver, prefix="t", in_flight=RECOVERY_IN_FLIGHT, seconds=3.0)
-        fewest, most = RECOVERY_ORDERS
-        orders = int(min(most, max(fewest, RECOVERY_LOAD_S * trial.rate)))
-        ended, killed_at, due_s, restart = Ended(), 0.0, 0.0, None
+        orders_min, orders_max = RECOVERY_ORDERS
+        orders = int(min(orders_max, max(orders_min, RECOVERY_LOAD_S * trial.rate)))
+        ended, killed_at, due_s, restart = EndedOrders(), 0.0, 0.0, None
         lost = 0
         try:
-            asked = {"prefix": "r", "in_flight": RECOVERY_IN_FLIGHT, "orders": orders}
-            async for _ in follow(driver, ended, **asked):
-                if restart is None and 2 * len(ended.told) >= orders:
+            load = {"prefix": "r", "in_flight": RECOVERY_IN_FLIGHT, "orders": orders}
+            async for _ in follow(driver, ended, **load):
+                if restart is None and 2 * len(ended.told_at) >= orders:
                     rig.kill_workers()
                     killed_at = time.monotonic()
-                    due_s = (orders - len(ended.told)) / ended.rate
+                    due_s = (orders - len(ended.told_at)) / ended.rate
                     restart = asyncio.create_task(rig.start_workers())
         except TimeoutError:
-            lost = orders - len(ended.told)
+            lost = orders - len(ended.told_at)
         if restart is not None:
             await restart
         torn, doubled = effects(remote, ended)
-    seconds = max(ended.told) - killed_at
+    seconds = max(ended.told_at) - killed_at
     return f"{orders} | {due_s:.1f} | {seconds:.1f} | {lost} | {torn} | {doubled}"
 
 
-def effects(remote: RemoteServices, ended: Ended) -> tuple[int, int]:
+def effects(remote: RemoteServices, ended: EndedOrders) -> tuple[int, int]:
     """Return how many orders have only some of their effects, and how many have one twice."""
     in_force, doubled = dict.fromkeys(ended.outcomes, 0), 0
     for service in SERVICES:
@@ -178,8 +186,11 @@ def effects(remote: RemoteServices, ended: Ended) -> tuple[int, int]:
         for effect in ledger["effects"]:
             if effect["undone_at"] is None and effect["order_id"] in in_force:
                 in_force[effect["order_id"]] += 1
-    right = {"done": len(SERVICES)}
-    torn = sum(in_force[one] != right.get(end, 0) for one, end in ended.outcomes.items())
+    effects_of = {"done": len(SERVICES)}
+    torn = sum(
+        in_force[order_id] != effects_of.get(outcome, 0)
+        for order_id, outcome in ended.outcomes.items()
+    )
     return torn, doubled
 
 
@@ -195,8 +206,8 @@ async def compare(names: Sequence[str], seconds: dict[int, float]) -> None:
                 speeds.append(f"| {kind.title} | {await speed(kind, seconds)} |")
                 recoveries.append(f"| {kind.title} | {await recovery(kind)} |")
             print(f"{speeds[-1]}\n{recoveries[-1]}", flush=True)
-        except FAILURES as failed:
-            print(f"{kind.title} is left out: {type(failed).__name__}: {failed}", flush=True)
+        except FAILURES as error:
+            print(f"{kind.title} is left out: {type(error).__name__}: {error}", flush=True)
     heads = " | ".join(f"{count} in flight" for count in seconds)
     print(f"\nload average {os.getloadavg()[0]:.1f}")
     print(

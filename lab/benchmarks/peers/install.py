@@ -23,7 +23,7 @@ INSTALL_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a peer is installed from. PyPI's and npm's are pinned; Debian's by its release."""
+    """The packages of a peer. Those of PyPI and npm are pinned; Debian's release pins its own."""
 
     python: tuple[str, ...]
     npm: tuple[str, ...] = ()
@@ -69,8 +69,8 @@ def command_of(name: str, command: str) -> str:
 
 def library_path(name: str) -> str:
     """Return the folders of the unpacked libraries, for LD_LIBRARY_PATH."""
-    found = (FOLDER / name / "debian").glob("usr/lib/*-linux-gnu*")
-    return os.pathsep.join(str(one) for one in sorted(found))
+    folders = (FOLDER / name / "debian").glob("usr/lib/*-linux-gnu*")
+    return os.pathsep.join(str(folder) for folder in sorted(folders))
 
 
 def install(name: str) -> None:
@@ -80,19 +80,19 @@ def install(name: str) -> None:
         NotInstalledError: a package cannot be had here.
     """
     needs, home = NEEDS[name], FOLDER / name
-    mark, wanted = home / "installed.json", json.dumps(asdict(needs))
-    if mark.exists() and mark.read_text(encoding="utf-8") == wanted:
+    mark, content = home / "installed.json", json.dumps(asdict(needs))
+    if mark.exists() and mark.read_text(encoding="utf-8") == content:
         return
     print(f"installing {name} into {home}", flush=True)
     home.mkdir(parents=True, exist_ok=True)
     _run([sys.executable, "-m", "venv", "--clear", str(home / "venv")], "a virtual environment")
     _run([python_of(name), "-m", "pip", "install", "-q", *needs.python], "PyPI")
     if needs.npm:
-        _run(["npm", "install", "--no-fund", "--no-audit", "--prefix", str(home / "npm"),
-              *needs.npm], "npm")  # fmt: skip
+        npm = ["npm", "install", "--no-fund", "--no-audit", "--prefix", str(home / "npm")]
+        _run([*npm, *needs.npm], "npm")
     if needs.debian:
         _unpack(home, needs.debian)
-    mark.write_text(wanted, encoding="utf-8")
+    mark.write_text(content, encoding="utf-8")
 
 
 def _unpack(home: Path, packages: Sequence[str]) -> None:
@@ -101,7 +101,7 @@ def _unpack(home: Path, packages: Sequence[str]) -> None:
     (cache / "partial").mkdir(parents=True, exist_ok=True)
     options = [f"Dir::Cache::archives={cache}", "Debug::NoLocking=true", "APT::Sandbox::User=root"]
     command = ["apt-get", "install", "--download-only", "--reinstall", "-y", "-q"]
-    command += ["--no-install-recommends", *(part for one in options for part in ("-o", one))]
+    command += ["--no-install-recommends", *(part for option in options for part in ("-o", option))]
     _run([*command, *packages], "Debian (has `apt-get update` run on this machine?)")
     for archive in sorted(cache.glob("*.deb")):
         _run(["dpkg", "-x", str(archive), str(home / "debian")], "dpkg")
@@ -109,11 +109,11 @@ def _unpack(home: Path, packages: Sequence[str]) -> None:
 
 def _run(command: Sequence[str], source: str) -> None:
     try:
-        ended = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, text=True, timeout=INSTALL_S, check=False
         )
-    except (OSError, subprocess.TimeoutExpired) as failed:
-        raise NotInstalledError(f"from {source}: {failed}") from failed
-    if ended.returncode:
-        lines = (ended.stderr or ended.stdout).strip().splitlines()
-        raise NotInstalledError(f"from {source}: {lines[-1] if lines else ended.returncode}")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotInstalledError(f"from {source}: {error}") from error
+    if process.returncode:
+        lines = (process.stderr or process.stdout).strip().splitlines()
+        raise NotInstalledError(f"from {source}: {lines[-1] if lines else process.returncode}")

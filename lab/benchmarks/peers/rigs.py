@@ -55,20 +55,20 @@ class Rig(ABC):
 
     def kill_workers(self) -> None:
         """``kill -9`` the workers, with the processes that they started."""
-        for one in self._workers:
-            one.kill()
+        for worker in self._workers:
+            worker.kill()
         self._workers = []
 
     async def stop(self) -> None:
         """Stop all processes."""
-        for one in [*self._workers, *self._servers]:
-            await one.stop_async(timeout_s=5)
+        for child in [*self._workers, *self._servers]:
+            await child.stop_async(timeout_s=5)
 
     def pids(self) -> dict[str, list[int]]:
         """Return the processes of the workers and of the servers."""
         return {
-            "workers": [one.pid for one in self._workers],
-            "servers": [one.pid for one in self._servers],
+            "workers": [worker.pid for worker in self._workers],
+            "servers": [server.pid for server in self._servers],
         }
 
     @property
@@ -88,18 +88,20 @@ class Rig(ABC):
     def child(self, name: str, argv: list[str], env: Mapping[str, str] | None = None) -> Child:
         """Start a process of this peer."""
         self._started += 1
-        whole = {**self.environment(), **(env or {})}
-        made = Child(f"{name}-{self._started}", argv, logs=self.folder, env=whole, cwd=PROJECT)
-        made.start()
-        return made
+        environment = {**self.environment(), **(env or {})}
+        child = Child(
+            f"{name}-{self._started}", argv, logs=self.folder, env=environment, cwd=PROJECT
+        )
+        child.start()
+        return child
 
     def app(self, module: str, *arguments: str) -> Child:
         """Start a worker: a module of ``benchmarks.peers.apps``."""
-        made = self.child(
+        worker = self.child(
             module, [self.python, "-m", f"lab.benchmarks.peers.apps.{module}", *arguments]
         )
-        self._workers.append(made)
-        return made
+        self._workers.append(worker)
+        return worker
 
 
 class Ours(Rig):
@@ -113,9 +115,12 @@ class Ours(Rig):
             for name in ("stock", "payment", "shipping", "mail", "carrier")
         } | {"ORDERS_TIME_ALLOWED_SECONDS": str(int(self.step_s))}
         self._stack = Stack(
-            PROJECT, settings=settings, groups={"app": []},
-            data=self.folder / "data", logs=self.folder,
-        )  # fmt: skip
+            PROJECT,
+            settings=settings,
+            groups={"app": []},
+            data=self.folder / "data",
+            logs=self.folder,
+        )
         await self._stack.start()
         self.address = self._stack.servicebus_connection
 
@@ -129,8 +134,8 @@ class Ours(Rig):
         await self._stack.stop()
 
     def pids(self) -> dict[str, list[int]]:
-        workers = [one.pid for one in self._stack.group("app")]
-        servers = [one.pid for one in self._stack.children() if one.pid not in workers]
+        workers = [child.pid for child in self._stack.group("app")]
+        servers = [child.pid for child in self._stack.children() if child.pid not in workers]
         return {"workers": workers, "servers": servers}
 
 
@@ -187,12 +192,17 @@ class Dbos(Rig):
         data.mkdir()
         become = _unprivileged(data)
         init = [command_of("dbos", "initdb"), "-D", str(data), "-U", "postgres", "--auth=trust"]
-        done = await asyncio.to_thread(
-            subprocess.run, [*become, *init, "-E", "UTF8", "--no-sync"],
-            env={**os.environ, **env}, cwd="/", capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise OSError(f"initdb failed: {done.stderr.strip()}")
+        result = await asyncio.to_thread(
+            subprocess.run,
+            [*become, *init, "-E", "UTF8", "--no-sync"],
+            env={**os.environ, **env},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if result.returncode:
+            raise OSError(f"initdb failed: {result.stderr.strip()}")
         argv = [*become, command_of("dbos", "postgres"), "-D", str(data), "-p", str(port)]
         argv += ["-c", f"listen_addresses={LOCAL}", "-c", "unix_socket_directories="]
         server = self.child("postgres", argv, env)
@@ -250,12 +260,12 @@ class Celery(Rig):
         return {**super().environment(), "REDIS_URL": self.address}
 
 
-RIGS: dict[str, type[Rig]] = {one.name: one for one in (Ours, Restate, Dbos, Temporal, Celery)}
+RIGS: dict[str, type[Rig]] = {rig.name: rig for rig in (Ours, Restate, Dbos, Temporal, Celery)}
 
 
 def cpu_s(pids: list[int]) -> float:
     """Return the CPU seconds of processes and of all that they started, reaped ones included."""
-    spent: dict[int, float] = {}
+    cpu_s_of: dict[int, float] = {}
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -264,13 +274,13 @@ def cpu_s(pids: list[int]) -> float:
             except OSError:
                 continue  # it ended meanwhile
             pid = int(entry.name)
-            spent[pid] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+            cpu_s_of[pid] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
             children.setdefault(int(fields[1]), []).append(pid)
-    total, left = 0.0, list(pids)
-    while left:
-        pid = left.pop()
-        total += spent.get(pid, 0.0)
-        left += children.get(pid, [])
+    total, queue = 0.0, list(pids)
+    while queue:
+        pid = queue.pop()
+        total += cpu_s_of.get(pid, 0.0)
+        queue += children.get(pid, [])
     return total
 
 
@@ -278,15 +288,21 @@ def _unprivileged(data: Path) -> list[str]:
     """Return how to start PostgreSQL, which refuses to run as root, and give it its folder."""
     if os.getuid():
         return []
-    names = {one.pw_name for one in pwd.getpwall()}
+    names = {user.pw_name for user in pwd.getpwall()}
     user = next(name for name in ("postgres", "nobody") if name in names)
     shutil.chown(data, user)
     for folder in (data.parent, data.parent.parent):
         folder.chmod(0o755)
     number = pwd.getpwnam(user)
     # A change of user clears the signal that ends a process with its parent: set it again.
-    return ["setpriv", f"--reuid={number.pw_uid}", f"--regid={number.pw_gid}", "--clear-groups",
-            "--pdeathsig", "KILL"]  # fmt: skip
+    return [
+        "setpriv",
+        f"--reuid={number.pw_uid}",
+        f"--regid={number.pw_gid}",
+        "--clear-groups",
+        "--pdeathsig",
+        "KILL",
+    ]
 
 
 def _listens(port: int) -> bool | None:

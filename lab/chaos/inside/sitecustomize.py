@@ -61,8 +61,16 @@ class _MallInfo(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_size_t)
         for name in (
-            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
-            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
         )
     ]
 
@@ -75,17 +83,17 @@ def _bytes_in_use() -> int:
     """
     ask = ctypes.CDLL(None).mallinfo2
     ask.restype = _MallInfo
-    found = ask()
+    info = ask()
     with tempfile.TemporaryFile() as file:
-        kept = os.dup(2)  # Python tells its own figures on standard error only
+        stderr = os.dup(2)  # Python tells its own figures on standard error only
         os.dup2(file.fileno(), 2)
         sys._debugmallocstats()
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
         file.seek(0)
-        shown = re.search(rb"bytes in allocated blocks\s*=\s*([\d,]+)", file.read())
-    python = int(shown[1].replace(b",", b"")) if shown else 0
-    return int(python + found.uordblks + found.hblkhd)
+        match = re.search(rb"bytes in allocated blocks\s*=\s*([\d,]+)", file.read())
+    python = int(match[1].replace(b",", b"")) if match else 0
+    return int(python + info.uordblks + info.hblkhd)
 
 
 if "CHAOS_CLOCK" in os.environ:

@@ -1,18 +1,18 @@
-"""Who sends: operations as one entity group transaction, written and read by hand.
+"""Sends operations as one entity group transaction, which is written and read by hand.
 
 ``TableClient.submit_transaction`` builds and parses multipart messages with the standard library's
 ``email`` package, which costs several milliseconds of CPU for each transaction. This module does
-the same with joined bytes. Results and errors are those of ``submit_transaction``, and only public
-names of the SDK are used.
+the same with joined bytes. It raises the errors of ``submit_transaction``, and returns only the
+ETags. Only public names of the SDK are used.
 
 1. ``write_body`` joins the body: one part for each operation, with its method, its key and, for a
-   guarded row, ``If-Match``. The boundary is random, so that no content can hold it.
+   guarded row, ``If-Match``. The boundary is random, so that no content holds it.
 2. The SDK's transport sends it, signed with the client's own credential, **once**. There is no
    retry policy here. A repeat of a transaction that was written would be refused by its own ETag,
    and look like another instance's win. Only ``store`` repeats, because it looks first.
 3. The answer has status 202 and one part for each operation, or a single part with the error of
    the first operation that was refused. Then all are rolled back: TableTransactionError. Another
-   status refuses the whole request: HttpResponseError.
+   status is about the whole request: HttpResponseError.
 4. If the answer is cut off, too large, unreadable, or has another number of parts, nobody knows
    whether the transaction was written: DecodeError. ``table`` treats it like a lost answer.
 """
@@ -50,7 +50,7 @@ from sas.adapters.tables.operations import Operation
 from sas.adapters.tables.rows import Entity, stored
 
 TRANSACTION_ANSWER_BYTES_MAX = 8 * 1024 * 1024
-"""Largest answer that is read. An answer repeats keys, but no content."""
+"""Largest answer that is parsed. An answer repeats keys, but no content."""
 STORAGE_SCOPE = "https://storage.azure.com/.default"
 INT_MAX = 2**31 - 1
 """Largest number that a column holds."""
@@ -85,7 +85,7 @@ class GroupTransactions:
 
         Raises:
             TableTransactionError: the service refused an operation, and rolled all back.
-            HttpResponseError: the service refused the request.
+            HttpResponseError: another status; ``Table.transact`` sorts it.
             DecodeError, or another of ``sas.adapters.tables.table.LOST``: the outcome is unknown.
         """
         mark = uuid4().hex

@@ -4,9 +4,9 @@ All rows of an order share its partition. ``|`` separates the parts of a key. No
 contain it, so the keys of one order never fall into the range of another. ``}`` is the character
 after ``|`` and ends a range.
 
-Keys sort so that an order's details, state and steps come together, before its journal, its
-causes and its payloads. So the aggregate is one contiguous range, and loading it never reads the
-large rows.
+Keys sort so that an order's details, state and steps come together (the *aggregate*), before its
+journal, its causes and its payloads. So one contiguous range holds the aggregate, and a load never
+reads the other rows.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ META_PARTITION = "meta"
 META_ROW = "meta"
 """Row with the number of shards and the format."""
 
-# The service decodes the path of a URL twice. With '%' or '+' in a key, reads, updates and
-# deletes of one row fail or find another row. A quote must be doubled in some places only.
+# The service decodes the path of a URL twice. So with '%' or '+' in a key, a read, update or delete
+# of one row fails or finds another row. A quote would have to be doubled, but not everywhere.
+# '=' begins an escape.
 _UNSAFE = re.compile(r"[%+'=]")
 _ESCAPED = re.compile(r"=([0-9a-f]{2})")
 
@@ -99,7 +100,7 @@ def payload_chunks(order_id: str, sha256: str) -> tuple[str, str]:
 
 
 def due(row: Due) -> str:
-    """Row of a due step, of an order's deadline, or of unsent messages."""
+    """Row of a due step, of an order's deadline, of unsent messages, or of a held message."""
     prefix = f"due|{key_time(row.at)}|{escape(row.order_id)}"
     if isinstance(row, OutDue):
         return f"{prefix}|out|{row.seq:010d}"
@@ -113,7 +114,7 @@ def due(row: Due) -> str:
 
 
 def parse_due(row_key: str) -> Due:
-    """Return the due row of a key: the key holds everything. See ``OtherDue`` for a broken one."""
+    """Return the due row of a key, which holds everything; an ``OtherDue`` for a broken key."""
     try:
         return _parse_due(row_key)
     except ValueError:

@@ -1,13 +1,13 @@
-"""Who builds: a change as the operations of one transaction, and the rows that never change.
+"""Builds the operations of one transaction from a change, and the rows that never change.
 
-Nothing here sends or waits. ``operations`` looks at the order before and after a change and returns
-what to do with which row:
+Nothing here sends or waits. ``operations`` compares the order before and after a change, and
+returns one operation for each row to write or delete:
 
 1. The state row **comes first**. It is replaced only if it still has the token's ETag, or created
    for a new order. The service checks operations in order and reports the first one that fails. So
    if another instance changed the order, the refusal is about this row. If the refusal is about a
    later one, we know that the ETag was right. The first ETag of the answer is the new token.
-2. The details row, for a new order or if a large payload was stored outside of it.
+2. The details row, for a new order and for one that takes the place of a Rejected order.
 3. The row of each step that changed. A large result has a row of its own, so that a step that
    changes later does not write its result again.
 4. The journal row, which is **created**. Its key has the seq, so each seq is written once. It
@@ -90,8 +90,8 @@ class Operation:
         return str(self.row["RowKey"])
 
     @property
-    def is_index_delete(self) -> bool:
-        """Whether it only deletes an index row."""
+    def is_deletion(self) -> bool:
+        """Whether it deletes a row: an index row, or a large result that was replaced."""
         return self.verb == "delete"
 
 
@@ -104,8 +104,8 @@ def operations(change: Change) -> list[Operation]:
     """Return what a change writes, the state row first. The numbers are those of the module.
 
     Raises:
-        ValueError: more than 100 operations, or two on one row. This is a bug: 30 steps never need
-            so many.
+        ValueError: more than 100 operations, or two on one row. This is a bug: an order of 30
+            steps never needs more.
     """
     order_id, entry = change.after.order_id, change.entry
     batch = [_state(change), *_details(change), *_steps(change)]  # 1. to 3.
@@ -192,7 +192,7 @@ def _details(change: Change) -> list[Operation]:
 
 
 def _steps(change: Change) -> list[Operation]:
-    """Write the steps that changed. A large result has its own row, written when it changes."""
+    """Return what writes the steps that changed, and their large results that changed."""
     batch: list[Operation] = []
     old = {step.number: step for step in change.before.steps} if change.before else {}
     for step in change.after.steps:
@@ -213,7 +213,7 @@ def _result(order: Order, before: StepRecord | None, step: StepRecord) -> list[O
 
 
 def _stopped(change: Change) -> list[Operation]:
-    """Move the order between the lists ``attention`` and ``done``, or take it off both."""
+    """Return what puts the order on the list ``attention`` or ``done``, or takes it off."""
     before = rows.stopped_row(change.before) if change.before else None
     after = rows.stopped_row(change.after)
     batch: list[Operation] = []

@@ -3,17 +3,18 @@
 1. The rows of several orders of a shard go in one transaction of at most 100 operations. Each order
    brings its state row, guarded by the ETag that it was loaded with. So if an operator changed one
    of them meanwhile, nothing of this transaction is removed.
-2. If an order has more rows, its *past* goes first: the last errors of its steps, its oldest
-   journal and cause rows, and payloads that nothing refers to. Each of these transactions writes
-   the state row again under its ETag. So if an operator changes the order meanwhile, the next one
-   is refused, and the rest of the order stays.
+2. If an order has more rows, its *past* goes first: the last errors of its steps, then journal rows
+   (the oldest first), cause rows, and payloads that nothing refers to. Only as many rows go as must
+   go, so that one transaction takes all others. Each of these transactions writes the state row
+   again under its ETag. So if an operator changes the order meanwhile, the next transaction is
+   refused, and the rest of the order stays.
 3. The rest goes last, in one transaction: the aggregate, the payloads that it refers to, and the
-   row that lists the order as finished. These are at most 99 rows: 6 chunks of a payload, and for
-   each of 30 steps its row and 2 chunks.
+   row that lists the order as finished. These are at most 99 rows: details, state and the listing
+   row, 6 chunks of a payload, and for each of 30 steps its row and 2 chunks.
 
 After a crash between two transactions the order is still listed as finished, and the next run
-removes the rest. After a lost answer nothing is tried again: the next run either finds the order
-and removes it, or it is gone.
+removes the rest. After a lost answer nothing is tried again. The next run finds the order and
+removes it, or finds that it is gone.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class FinishedOrders:
         token = str(order.token)
         row = {name: value for name, value in state.items() if name != "PartitionKey"}
         while len(past) > room:
-            oldest = past[: OPERATIONS_MAX - 1]
+            oldest = past[: min(OPERATIONS_MAX - 1, len(past) - room)]
             guard = Operation("update", row, token)
             etags = await self._transact_once(partition, [guard, *oldest])
             if not etags or not etags[0]:
@@ -117,8 +118,8 @@ class FinishedOrders:
     ) -> tuple[list[Operation], list[Operation]]:
         """Return two lists of deletions: the past, and the rest with the state row first.
 
-        Both are empty if the order is gone. Payloads that the order refers to are the end of the
-        past, so that they stay as long as possible.
+        Both are empty if the order is gone. The payloads that the order refers to stand at the end
+        of the past, so that they go last.
         """
         order_id = order.order_id
         state = keys.state(order_id)

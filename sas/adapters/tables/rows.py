@@ -4,9 +4,9 @@ Columns keep the pattern's names: OrderID, LockedBy, CompleteBy, ProcessState, F
 are ISO strings of fixed width in UTC. A missing column means None. Table Storage allows 32,768
 UTF-16 units a property, so a long text is spread over several (``Payload00``, ``Payload01``).
 
-A large result (``has_own_row``) has a row of its own, which is written only when it changes.
-Reason: the start of an undo rewrites up to 30 step rows in one transaction of at most 4 MiB, and
-the SDK writes up to 6 bytes for one unit (30 x 16,000 x 6 bytes fit).
+A large result (``has_own_row``) has a row of its own, which is written only when it changes. The
+reason is the start of an undo: it rewrites up to 30 step rows in one transaction of at most 4 MiB,
+and JSON may need 6 bytes for one unit (30 x 16,000 x 6 bytes fit).
 
 Versions run side by side. Every row has a format number (``stored``). A row of a newer format is
 left to an instance that knows it. All others are read by exact rules: a column that is missing,
@@ -122,7 +122,7 @@ _OF_EVERY_ROW = frozenset({"PartitionKey", "RowKey", "Format"})
 _KNOWN = _NUMBERS | _FLAGS | _TEXTS
 _SHORT = _TEXTS - {"ErrorMessage", "Reason", "Changes", "Properties", "Edited"}
 NUMBER_MAX = 2**31 - 2
-"""Largest number in a row. A column has 32 bits, and the number may still grow by one."""
+"""Largest number in a row. A column has 32 bits, and the next transition may add one."""
 
 
 def stored(partition: str, row: Entity) -> Entity:
@@ -328,7 +328,7 @@ def order_from(order_id: str, by_key: Mapping[str, Row], token: str) -> Order:
     state, details = by_key.get(keys.state(order_id)), by_key.get(keys.details(order_id))
     if state is None:
         raise CorruptOrderError(order_id, "its state row is missing")
-    with reading(order_id, state):  # first, because a newer format may have other rows
+    with reading(order_id, state):  # checks the format first: a newer one may have other rows
         if details is None:
             raise CorruptOrderError(order_id, "its details row is missing")
         count = state["Steps"]
@@ -347,7 +347,8 @@ def order_from(order_id: str, by_key: Mapping[str, Row], token: str) -> Order:
         )
     steps = tuple(_step_of(order_id, number, by_key, details) for number in range(count))
     for step in steps:
-        if step.call.generation > order.seq:  # each edit is a transition, and an agent undoes all
+        # Each edit is a transition. A higher number would have the agent undo keys without end.
+        if step.call.generation > order.seq:
             raise CorruptOrderError(
                 order_id,
                 f"column Generation of step {step.number} is {step.call.generation}, "
@@ -397,7 +398,10 @@ def _details_from(order_id: str, row: Row) -> Details:
 
 
 def _error_from(order_id: str, row: Row, details: Row) -> AttemptError | None:
-    """Return the last error of a step. An agent of a purged order with this id may have left it."""
+    """Return the last error of a step; None if it is older than the order.
+
+    Then the agent of an earlier order with this id, which was purged, wrote it.
+    """
     with reading(order_id, row):
         if row["At"] < details["SubmittedAt"]:
             return None

@@ -35,26 +35,28 @@ may be our own repeat of step 8. So the store looks before it says anything.
    instance may have changed the order in the meantime. Then we were *overtaken*: our change stands
    and its messages must be sent, but our ETag is gone. The order gets ``OVERTAKEN_ETAG``, which no
    row has. So the next commit with it is refused, and the caller loads the order.
-7. If nothing of this seq is written after a refusal, the cause was recorded at an earlier seq, or
-   a purge is removing the order: ConflictError, and the caller loads the order and decides anew.
-   There is one exception. If the missing row is an index row that we wanted to delete, an operator
-   has deleted it by hand. The same transaction is sent without this operation; otherwise its order
-   could never change again.
+7. If nothing of this seq is written after a refusal, the cause was recorded at an earlier seq, a
+   purge is removing the order, or somebody changed a row by hand: ConflictError, and the caller
+   loads the order and decides anew. There is one exception. If the missing row is one that we
+   wanted to delete (404), an operator has deleted it by hand. The same transaction is sent without
+   this operation; otherwise its order could never change again.
 8. If nothing is written after an unknown outcome, the **same** transaction is sent again, with the
    same ETag and the same commit id. It cannot be applied twice: the one that arrives first changes
    the ETag and creates the journal row, so the service refuses the other one, and step 5 finds our
    commit id. A new decision would have a new commit id, and would take the late one for a rival's.
-9. When the retry budget is used up, the caller gets StoreUnavailableError and puts its message
-   back. If the transaction was not written, the redelivered message decides anew. If it was, its
-   cause is recorded, and the redelivered message only sends the recorded messages. A timer has no
-   redelivery: a due row brings the supervisor back, either the old one or the out row.
+9. When the retry budget (its attempts or its time) is used up, the caller gets
+   StoreUnavailableError and puts its message back. The message comes again. If the transaction was
+   not written, there is a new decision. If it was, its cause is recorded, and only the recorded
+   messages are sent. A timer has no message: a due row brings the supervisor back, either the old
+   row or the out row.
 
 **Index rows and leases**
 
 10. The rows ``due``, ``attention`` and ``done`` lie in the order's partition and change in its
     transactions, so they always agree with it. Their keys begin with a time, so a range query
-    returns the oldest first. Only messages that wait (``defer``, ``remove_due``) and out rows are
-    written or removed alone. That is harmless, because a message sent twice keeps its id.
+    returns the oldest first. There are two exceptions: the row of a held message is written and
+    removed alone (``defer``, ``remove_due``), and an out row is removed alone. After a crash before
+    the removal a message is sent twice. That is harmless, because the message keeps its id.
 11. Leases and shared values lie in the partition ``meta``. A lease names its holder and its end.
     It is taken over by a replace under its ETag, so one of two instances gets it. If the answer is
     lost, the holder may not know that it leads; it finds its name in the row when it asks again.
@@ -274,7 +276,7 @@ class TableStore:
         batch = operations(change)
         partition = await self._partition(change.after.order_id)
         budget, attempt = self.table.retry_budget, 1
-        async with self.table.within_time():
+        async with self.table.within_time():  # 9.
             while True:
                 try:
                     # 3. and 4. The first operation writes the state row: its ETag is the token.
@@ -285,7 +287,7 @@ class TableStore:
                     if (token := await self._our_token(partition, change)) is not None:
                         return replace(change.after, token=token)
                     # 7. A rival won, unless only an index row to delete is missing.
-                    if refusal.status != 404 or not batch[refusal.index].is_index_delete:
+                    if refusal.status != 404 or not batch[refusal.index].is_deletion:
                         raise ConflictError(
                             f"order {change.after.order_id} changed since it was loaded (seq "
                             f"{change.entry.seq - 1}), or its cause was recorded already: {refusal}"

@@ -5,9 +5,10 @@
    conflict. So retries happen in two places only, and both know what they repeat.
 2. Here (``_with_retries``): reads, and writes that are safe to repeat, because they write a whole
    row whatever was there, or delete one. ``insert`` and ``replace`` are repeated too. If the first
-   answer was lost, they return False although the row is ours. Their callers, leases and shared
-   values, can bear that: they read the row again.
-3. In ``store``: transactions. ``transact`` sends a transaction once and sorts what came back:
+   answer was lost, they return False although the row is ours. Their callers can bear that: leases,
+   shared values and the row ``meta`` are read again.
+3. In ``store``: transactions. ``transact`` sends a transaction once and sorts what came back. Any
+   other error is a bug, and is raised as it is.
 
    * **refused** (404, 409, 412 about one operation): rolled back, RefusedTransactionError;
    * **unknown** (no answer, half an answer, or a status of ``BUSY``): it may be written, or may
@@ -15,8 +16,9 @@
      the request is on its way;
    * **misconfigured** (no right, no table): not written, and no retry helps, StoreUnavailableError
      with what to check.
-4. A time limit (``within_time``) encloses each request with its retries, so no caller waits longer
-   than ``total_s``, whatever the service does.
+4. A time limit (``within_time``) encloses each request with its retries. So no request takes
+   longer than ``total_s``, whatever the service does. A method that sends several requests may
+   take longer. A commit has one limit around all of its requests.
 """
 
 from __future__ import annotations

@@ -143,9 +143,9 @@ class CallbackKeys:
         return msgspec.json.decode(base64.urlsafe_b64decode(payload + "=="), type=Claims)
 
     def _is_signed(self, payload: str, signature: str) -> bool:
-        given = signature.encode("utf-8", "replace")
+        actual = signature.encode("utf-8", "replace")
         expected = [_signature(key, payload).encode() for key in self.keys]
-        return sum(hmac.compare_digest(one, given) for one in expected) > 0
+        return sum(hmac.compare_digest(each, actual) for each in expected) > 0
 
 
 def parse_body(body: bytes) -> CallbackBody:
@@ -221,8 +221,8 @@ def to_callback_result(message: CallbackMessage) -> CallbackResult:
 def bearer(authorization: str | None) -> str | None:
     """Return the token of an Authorization header; None if the header has no token."""
     text = (authorization or "").strip()
-    found = text[len(_BEARER) :].strip() if text.lower().startswith(_BEARER) else ""
-    return found or None
+    token = text[len(_BEARER) :].strip() if text.lower().startswith(_BEARER) else ""
+    return token or None
 
 
 def _signature(key: str, payload: str) -> str:

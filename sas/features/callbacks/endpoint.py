@@ -48,7 +48,7 @@ from sas.telemetry.tracing import logger
 log = logger(__name__)
 AGAIN_MIN = timedelta(seconds=5)
 AGAIN_MAX = timedelta(minutes=15)
-"""Shortest and longest pause before a callback that waits for its step is looked at again."""
+"""Shortest and longest pause before a callback that waits for its step is tried again."""
 WAIT_MIN = timedelta(days=7)
 """A callback waits until its token has expired and its step has not changed for this long."""
 RETRY_AFTER_S = 5
@@ -127,17 +127,17 @@ class Callbacks:
         with tracing.span("callback endpoint", kind=SpanKind.SERVER, actor="callbacks"):
             try:
                 return await self._answer(token, body)
-            except MalformedError as wrong:
-                return _answer(400, wrong.reason, wrong.description)
-            except (UnavailableError, UndeliverableError, UnreadableError) as down:
-                log.warning("a callback could not be accepted: %s", down)
+            except MalformedError as error:
+                return _answer(400, error.reason, error.description)
+            except (UnavailableError, UndeliverableError, UnreadableError) as error:
+                log.warning("a callback could not be accepted: %s", error)
                 return _answer(503, "unavailable", "it cannot be accepted now: send it again")
 
     async def _answer(self, token: str | None, body: bytes) -> Answer:
         try:
             claims = self._keys.read(token or "")
-        except ForgedError as forged:
-            return _answer(401, Reason.FORGED_TOKEN.value, str(forged))
+        except ForgedError as error:
+            return _answer(401, Reason.FORGED_TOKEN.value, str(error))
         message = codec.message_of(token or "", claims, codec.parse_body(body))
         if claims.expires_at <= self._context.clock.now():
             expired = f"the token expired at {claims.expires_at.isoformat()}"
@@ -145,20 +145,20 @@ class Callbacks:
         tracing.about(order_id=claims.order_id)
         try:
             order = check_order(message, await self._context.load(message.order_id))
-        except MalformedError as gone:
-            return _answer(404, gone.reason, gone.description)
+        except MalformedError as error:
+            return _answer(404, error.reason, error.description)
         message = results.cut_fault(message)
         status = decisions.status_of(order, codec.to_callback_result(message))
         http_status, code, sentence = _ANSWERS[status]
         if status in {StepStatus.OUT, StepStatus.WAITS}:
             message = results.encode_result(message, self._context.codec)
-            if not await self._is_the_one(message, token or ""):
+            if not await self._is_first_result(message, token or ""):
                 return _answer(409, "other-result", f"order {order.order_id}: {_OTHER}")
             await self._send_once(message, order)
         return _answer(http_status, code, f"order {order.order_id}: {sentence}")
 
-    async def _is_the_one(self, message: CallbackMessage, token: str) -> bool:
-        """Return whether this is the one result of its token that may be kept and sent now.
+    async def _is_first_result(self, message: CallbackMessage, token: str) -> bool:
+        """Return whether this is the result of its token that may be recorded and sent now.
 
         The first result is recorded in the order's journal. Another result is accepted only after
         the first was acted on.
@@ -194,9 +194,9 @@ class Callbacks:
         if await self._context.store.recorded(order.order_id, cause) is not None:
             return
         message = await results.offload_result(message, self._context)
-        # Held if the bus is away: the result is recorded as the one of its token.
-        sent = Message(self._lane(order), message.id, internal.encode(message))
-        await self._context.external.send([sent], order.order_id)
+        # It is deferred if the bus is away, because the journal names it as its token's result.
+        outgoing = Message(self._lane(order), message.id, internal.encode(message))
+        await self._context.external.send([outgoing], order.order_id)
 
         def record(order: Order | None, _now: datetime) -> Decision:
             return fence(check_order(message, order), JournalWord.CALLBACK_SENT)
@@ -215,8 +215,8 @@ class Callbacks:
                 message = internal.decode(delivery.body, CallbackMessage)
                 order_id = message.order_id
                 return await self._process(message, delivery)
-            except MalformedError as wrong:
-                rejection = delivery.rejected(wrong, order_id)
+            except MalformedError as error:
+                rejection = delivery.rejected(error, order_id)
                 await self._context.rejections.put_aside(rejection, AlertKind.REJECTED)
                 return ApplyResult.NOTHING
 

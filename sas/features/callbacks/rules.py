@@ -45,38 +45,38 @@ class StepStatus(Enum):
     """The callback is too late: the step is being undone, or has another input now."""
 
 
-def status_of(order: Order, said: CallbackResult) -> StepStatus:
+def status_of(order: Order, callback: CallbackResult) -> StepStatus:
     """Return the status of a callback's step."""
-    if order.rejected or not 0 <= said.step < len(order.steps):
+    if order.rejected or not 0 <= callback.step < len(order.steps):
         return StepStatus.CLOSED
-    step = order.steps[said.step]
-    if step.call.generation != said.generation or not step.epoch:
+    step = order.steps[callback.step]
+    if step.call.generation != callback.generation or not step.epoch:
         return StepStatus.CLOSED
-    if said.direction is Direction.DO:
-        return _doing(step, said)
-    return _undoing(step, said)
+    if callback.direction is Direction.DO:
+        return _doing(step, callback)
+    return _undoing(step, callback)
 
 
 def decide(
-    order: Order, said: CallbackResult, rules: Rules, *, now: datetime, instance: str
+    order: Order, callback: CallbackResult, rules: Rules, *, now: datetime, instance: str
 ) -> Decision | None:
     """Decide as if the callback were the reply to the dispatch that is out; None if none is out."""
-    if status_of(order, said) is not StepStatus.OUT:
+    if status_of(order, callback) is not StepStatus.OUT:
         return None
-    epoch = order.steps[said.step].epoch
+    epoch = order.steps[callback.step].epoch
     reply = Reply(
-        order_id=said.order_id,
-        step=said.step,
-        direction=said.direction,
+        order_id=callback.order_id,
+        step=callback.step,
+        direction=callback.direction,
         epoch=epoch,
-        outcome=said.outcome,
-        result=said.result,
-        fault=said.fault,
+        outcome=callback.outcome,
+        result=callback.result,
+        fault=callback.fault,
     )
     return answer(order, reply, rules, now=now, instance=instance)
 
 
-def _doing(step: StepRecord, said: CallbackResult) -> StepStatus:
+def _doing(step: StepRecord, callback: CallbackResult) -> StepStatus:
     match step.process_state:
         case StepState.PROCESSING:
             return StepStatus.OUT
@@ -85,23 +85,23 @@ def _doing(step: StepRecord, said: CallbackResult) -> StepStatus:
         case StepState.PENDING:
             return StepStatus.WAITS
         case StepState.ERROR if not step.undo_failed:
-            return _failed(step, said)
+            return _failed(step, callback)
         case _:
             return StepStatus.CLOSED
 
 
-def _undoing(step: StepRecord, said: CallbackResult) -> StepStatus:
+def _undoing(step: StepRecord, callback: CallbackResult) -> StepStatus:
     match step.process_state:
         case StepState.COMPENSATING:
             return StepStatus.OUT if step.dispatched else StepStatus.WAITS
         case StepState.COMPENSATED:
             return StepStatus.ALREADY
         case StepState.ERROR if step.undo_failed:
-            return _failed(step, said)
+            return _failed(step, callback)
         case _:
             return StepStatus.CLOSED
 
 
-def _failed(step: StepRecord, said: CallbackResult) -> StepStatus:
-    again = said.outcome is Outcome.REFUSED and step.error == said.fault
+def _failed(step: StepRecord, callback: CallbackResult) -> StepStatus:
+    again = callback.outcome is Outcome.REFUSED and step.error == callback.fault
     return StepStatus.ALREADY if again else StepStatus.WAITS

@@ -1,7 +1,21 @@
 """The circuit breaker around one agent's calls. All instances share its state through the store.
 
-While the circuit is closed, an instance reads the state at most once a second. The state is written
-only when it changes, guarded by its token.
+1. **Look.** Before a call the guard reads the shared state. While the circuit is closed, it reads
+   at most once a second, so an instance may call for a second longer than it should. Otherwise it
+   reads before each call.
+2. **Admit.** Closed: the call goes out. Open, or another request probes: the request must wait, and
+   is put back, and no failure is counted.
+3. **Probe.** When the pause is over, a request makes itself the probe by writing its id into the
+   shared state. The write is guarded by a token, so of two requests one becomes the probe.
+4. **Learn.** Each instance counts its own consecutive failures in memory, and only a change of the
+   circuit is written. Enough failures, or a failed probe, open it. Any answer closes it. If two
+   instances write at once, the token lets one win, and the other one reads the new state.
+5. **Report.** An open circuit is an incident. If its alert is not sent, because the bus is away
+   or the instance dies, the next sweep derives the same incident from the shared state
+   (``OpenCircuits``).
+
+If the probe's instance dies, the probe is given up at ``until``, and another request may probe.
+Losing the count of failures costs a few more calls. No order depends on it.
 """
 
 from __future__ import annotations
@@ -65,8 +79,9 @@ class CircuitBreaker:
         request = call.request
         for _ in range(_TRIES):
             now = self._context.clock.now()
-            await self._look(now)
+            await self._look(now)  # 1. Look.
             breaker = self._breaker
+            # 2. Admit.
             until = rules.wait_of(breaker, request.id, now, request.order_id)
             if until is not None:
                 return until
@@ -74,6 +89,7 @@ class CircuitBreaker:
                 return Admission.CALL
             if breaker.prober == request.id and breaker.state is BreakerState.HALF_OPEN:
                 return Admission.PROBE
+            # 3. Probe.
             if await self._change(rules.probe(breaker, request.id, self._policy, now)):
                 log.info("circuit of %s: request %s is the probe", self._agent, request.id)
                 return Admission.PROBE
@@ -84,7 +100,7 @@ class CircuitBreaker:
         if not self._policy.failures_max:
             return
         request = call.request
-        match end:
+        match end:  # 4. Learn.
             case CallEnd.ANSWERED:
                 await self._succeeded()
             case CallEnd.FAILED:
@@ -134,8 +150,8 @@ class CircuitBreaker:
                 await self._report()
 
     async def _look(self, now: datetime) -> None:
-        fresh = self._looked_at is not None and now - self._looked_at < LOOK_AGAIN_AFTER
-        if fresh and self._breaker.state is BreakerState.CLOSED:
+        is_new = self._looked_at is not None and now - self._looked_at < LOOK_AGAIN_AFTER
+        if is_new and self._breaker.state is BreakerState.CLOSED:
             return
         self._value = await self._shared.read(self._agent)
         self._breaker = self._value.value if self._value else Breaker()
@@ -167,8 +183,8 @@ class CircuitBreaker:
             else:
                 now = self._context.clock.now()
                 await self._context.incidents.report(_incident(self._agent, self._breaker, now))
-        except (StoreUnavailableError, BusUnavailableError) as down:
-            log.warning("circuit of %s: its alert is sent later: %s", self._agent, down)
+        except (StoreUnavailableError, BusUnavailableError) as error:
+            log.warning("circuit of %s: its alert is sent later: %s", self._agent, error)
 
 
 class OpenCircuits:

@@ -114,8 +114,8 @@ class IncidentBoard:
         for check in self._checks:
             try:
                 active, over = await check()
-            except StoreUnavailableError as down:
-                log.warning("a health check waits: %s", down)
+            except StoreUnavailableError as error:
+                log.warning("a health check waits: %s", error)
                 return
             for incident in active:
                 self._saw(incident)
@@ -128,7 +128,7 @@ class IncidentBoard:
         An incident is over if it is among ``ended``, or was not seen for some minutes. If the store
         or the bus is down, the next sweep does it.
         """
-        over = {name_of(*one) for one in ended}
+        over = {name_of(kind, scope) for kind, scope in ended}
         async with self._turn:
             self._noted_at = self._clock.now()
             try:
@@ -136,8 +136,8 @@ class IncidentBoard:
                 for name in sorted({*values, *self._seen}):
                     with suppress(ConflictError):  # a rival writes it; what was seen is kept
                         await self._update(name, values.get(name), ended=name in over)
-            except (StoreUnavailableError, BusUnavailableError) as down:
-                log.warning("alerts of incidents are sent later: %s", down)
+            except (StoreUnavailableError, BusUnavailableError) as error:
+                log.warning("alerts of incidents are sent later: %s", error)
 
     @property
     def _noted_lately(self) -> bool:
@@ -153,23 +153,23 @@ class IncidentBoard:
             if active.alerts_sent:
                 await self._send(_over(active, now))
             active = None
-        seen = self._seen.pop(name, None)
+        sightings = self._seen.pop(name, None)
         if ended:  # what was seen before is over as well
-            seen = None
+            sightings = None
         try:
-            if seen is not None:
-                active = rules.seen(active, seen, now)
+            if sightings is not None:
+                active = rules.seen(active, sightings, now)
             if active is not None and not active.alerts_sent:
                 # Its beginning is written before its first alert: it is part of the alert's id.
-                value, seen = await self._written(name, active, value), None
+                value, sightings = await self._written(name, active, value), None
             if active is not None and rules.next_alert_at(active) <= now:
                 await self._send(_alert(active, now))
                 active = rules.alert_sent(active, now)
             if active is not None or value is not None:
                 await self._written(name, active, value)
         except (ConflictError, StoreUnavailableError, BusUnavailableError):
-            if seen is not None:
-                self._remember(name, seen)
+            if sightings is not None:
+                self._remember(name, sightings)
             raise
         self._active[name] = active
 
@@ -185,9 +185,9 @@ class IncidentBoard:
         self._remember(name, Sightings(incident, 1, order_ids))
         return name
 
-    def _remember(self, name: str, seen: Sightings) -> None:
+    def _remember(self, name: str, sightings: Sightings) -> None:
         before = self._seen.get(name)
-        self._seen[name] = before.and_then(seen) if before else seen
+        self._seen[name] = before.and_then(sightings) if before else sightings
 
     def _is_known(self, name: str) -> bool:
         active = self._active.get(name)
@@ -197,8 +197,8 @@ class IncidentBoard:
         log.warning("%s: %s", body.kind, body.text)
         try:
             await self._external.send([alert(body, self._to)], "incident")
-        except UndeliverableError as refused:
-            log.error("no queue takes the alert %r: %s", body.text, refused)  # noqa: TRY400
+        except UndeliverableError as error:
+            log.error("no queue takes the alert %r: %s", body.text, error)  # noqa: TRY400
 
 
 def _alert(active: ActiveIncident, now: datetime) -> AlertMessage:

@@ -41,12 +41,12 @@ class Sightings:
 
     def and_then(self, later: Sightings) -> Sightings:
         """Return these and later ones of the same incident together."""
-        both = replace(
+        merged = replace(
             later.incident,
             since=min(self.incident.since, later.incident.since),
             until=max(self.incident.until, later.incident.until),
         )
-        return Sightings(both, self.times + later.times, _some(self.orders, later.orders))
+        return Sightings(merged, self.times + later.times, _some(self.orders, later.orders))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,27 +70,27 @@ class ActiveIncident:
     agent: str | None = None
 
 
-def seen(active: ActiveIncident | None, found: Sightings, now: datetime) -> ActiveIncident:
+def seen(active: ActiveIncident | None, sightings: Sightings, now: datetime) -> ActiveIncident:
     """Return an incident after it was seen. One that was over begins again."""
-    what = found.incident
+    incident = sightings.incident
     if active is None or is_over(active, now):
         active = ActiveIncident(
-            kind=what.kind,
-            scope=what.scope,
-            text=what.text,
-            since=what.since,
+            kind=incident.kind,
+            scope=incident.scope,
+            text=incident.text,
+            since=incident.since,
             last_seen=now,
-            until=what.until,
+            until=incident.until,
         )
     return replace(
         active,
-        text=what.text,
-        workflow=what.workflow,
-        agent=what.agent,
+        text=incident.text,
+        workflow=incident.workflow,
+        agent=incident.agent,
         last_seen=now,
-        until=max(active.until, what.until),
-        times=active.times + found.times,
-        orders=_some(active.orders, found.orders),
+        until=max(active.until, incident.until),
+        times=active.times + sightings.times,
+        orders=_some(active.orders, sightings.orders),
     )
 
 

@@ -4,6 +4,20 @@ To the supervisor, a request that waits in a long queue looks like one whose age
 a wait counted, a burst of orders would undo healthy orders, and each reset would add one more
 request to the same queue. So before a timeout counts, the supervisor looks into the queues of that
 step, and only into those: another queue neither excuses it nor fails it.
+
+1. **The agent's queue.** If the request itself waits there, the agent had no time: that decides.
+   So it does if the queue cannot be read.
+2. **The other queues of the step's lane.** The reply, the wake or the callback may wait there. If
+   one does, or may lie behind the messages that were read, the step is excused too.
+3. **The best excuse wins.** A queue from which messages leave, or one that cannot be read, excuses
+   without limit. A queue that does not move excuses only so many times, because perhaps no function
+   reads it: otherwise an order at a dead agent would wait for ever without a failure.
+4. **Report.** A long wait is an incident, so the operator learns of it while nothing is counted.
+
+So load alone fails no step: while a message of the step waits in a queue that moves, its CompleteBy
+moves on with the same epoch, and no second request makes that queue longer. Each queue is read once
+a sweep. What an instance remembers of earlier sweeps only tells whether a queue moves. If it dies,
+the next one sees that after two sweeps.
 """
 
 from __future__ import annotations
@@ -59,20 +73,20 @@ class QueueExcuses:
 
     async def of(self, order: Order, step: StepRecord) -> Excuse | None:
         """See ``Excuses.of``. If its request was not taken yet, only the agent's queue matters."""
-        own = self._request_queue(order, step)
-        if own is None:
+        agent_queue = self._request_queue(order, step)
+        if agent_queue is None:
             return None
         request = (order.order_id, step.number, step.epoch)
-        scan = await self._scanned(own)
-        excuses = [await self._excuse(own, scan, request, step)]
+        scan = await self._scanned(agent_queue)  # 1. The agent's queue.
+        excuses = [await self._excuse(agent_queue, scan, request, step)]
         if rules.is_decided(scan, request):
             return excuses[0]
         owner = (order.order_id, None, None)
-        for queue in self._other_queues(order):
+        for queue in self._other_queues(order):  # 2. The other queues.
             scan = await self._scanned(queue)
             if rules.counts(scan, owner, step, callbacks=self._is_callbacks(queue)):
                 excuses.append(await self._excuse(queue, scan, owner, step))
-        return rules.best_of(excuses)
+        return rules.best_of(excuses)  # 3. The best excuse wins.
 
     def _request_queue(self, order: Order, step: StepRecord) -> str | None:
         """Return the queue of the agent that was asked; None if the workflow is not deployed."""
@@ -98,7 +112,7 @@ class QueueExcuses:
         """Return the excuse that a queue gives to a step, and report a long delay."""
         since = rules.waits_since(scan, owner)
         if since is not None:
-            await self._report(queue, scan, since, step)
+            await self._report(queue, scan, since, step)  # 4. Report.
         return rules.excuse_of(scan, owner)
 
     async def _scanned(self, queue: str) -> Scan:
@@ -111,21 +125,22 @@ class QueueExcuses:
         now = self._context.clock.now()
         before = self._before.get(queue)
         try:
-            found = await self._context.bus.peek(queue, SCAN_MAX)
-        except BusUnavailableError as away:
-            log.warning("queue %s cannot be read: %s", queue, away)
+            messages = await self._context.bus.peek(queue, SCAN_MAX)
+        except BusUnavailableError as error:
+            log.warning("queue %s cannot be read: %s", queue, error)
             return rules.away_scan(before, now)
-        seen = [
+        waiting = [
             Seen(
-                message_id=one.message_id,
-                enqueued_at=one.enqueued_at,
-                owner=_owner(one.body),
-                put_back=TIMES in one.properties,
+                message_id=message.message_id,
+                enqueued_at=message.enqueued_at,
+                owner=_owner(message.body),
+                put_back=TIMES in message.properties,
             )
-            for one in found
+            for message in messages
         ]
-        full = len(found) >= SCAN_MAX or sum(len(one.body) for one in found) >= PEEK_BYTES_MAX
-        return rules.scan_of(seen, before, now, full=full)
+        size = sum(len(message.body) for message in messages)
+        full = len(messages) >= SCAN_MAX or size >= PEEK_BYTES_MAX
+        return rules.scan_of(waiting, before, now, full=full)
 
     def _is_callbacks(self, queue: str) -> bool:
         callbacks = self._context.queues.callbacks
@@ -141,8 +156,8 @@ class QueueExcuses:
         self._reported_at[queue] = scan.at
         try:
             await self._context.incidents.report(incident)
-        except UnavailableError as down:
-            log.warning("the delay of queue %s is reported later: %s", queue, down)
+        except UnavailableError as error:
+            log.warning("the delay of queue %s is reported later: %s", queue, error)
 
 
 def _owner(body: bytes) -> Owner | None:

@@ -17,8 +17,8 @@ from sas.domain.messages import AlertKind
 from sas.domain.order import StepRecord, StepState
 from sas.domain.workflow import NO_TIME
 
-SOON = timedelta(minutes=1)
-"""A message scheduled for later than this does not wait: it is a look at a long step."""
+SCHEDULED_MAX = timedelta(minutes=1)
+"""A message scheduled for later than this does not wait: it is the next check of a long step."""
 MOVES_WITHIN = timedelta(minutes=5)
 """A queue moves if a message was seen to leave it within this time."""
 INCIDENT_DELAY_MIN = timedelta(minutes=1)
@@ -64,19 +64,20 @@ class Scan:
         return self.moved_at is not None and self.at - self.moved_at <= MOVES_WITHIN
 
 
-def scan_of(seen: Sequence[Seen], before: Scan | None, now: datetime, *, full: bool) -> Scan:
+def scan_of(messages: Sequence[Seen], before: Scan | None, now: datetime, *, full: bool) -> Scan:
     """Return what was read of a queue. ``before``: its last scan, which shows whether it moves."""
-    ids = frozenset(one.message_id for one in seen if one.enqueued_at <= now)
+    ids = frozenset(message.message_id for message in messages if message.enqueued_at <= now)
     moved_at = before.moved_at if before else None
     if before and before.ids - ids:
         moved_at = now
     oldest: dict[Owner, datetime] = {}
     put_back: set[Owner] = set()
-    for one in seen:
-        if one.owner is not None and one.enqueued_at <= now + SOON:
-            oldest[one.owner] = min(one.enqueued_at, oldest.get(one.owner, one.enqueued_at))
-            if one.put_back:
-                put_back.add(one.owner)
+    for message in messages:
+        owner, at = message.owner, message.enqueued_at
+        if owner is not None and at <= now + SCHEDULED_MAX:
+            oldest[owner] = min(at, oldest.get(owner, at))
+            if message.put_back:
+                put_back.add(owner)
     return Scan(
         at=now, oldest=oldest, put_back=frozenset(put_back), ids=ids, full=full, moved_at=moved_at
     )
@@ -87,9 +88,9 @@ def away_scan(before: Scan | None, now: datetime) -> Scan:
     return Scan(at=now, oldest={}, away_since=(before and before.away_since) or now)
 
 
-def is_decided(own: Scan, request: Owner) -> bool:
+def is_decided(scan: Scan, request: Owner) -> bool:
     """Return whether the agent's queue alone decides: it is away, or has the request."""
-    return excuse_of(own, request) is Excuse.AWAY or own.oldest.get(request, own.at) < own.at
+    return excuse_of(scan, request) is Excuse.AWAY or scan.oldest.get(request, scan.at) < scan.at
 
 
 def counts(scan: Scan, owner: Owner, step: StepRecord, *, callbacks: bool) -> bool:
@@ -125,9 +126,9 @@ def excuse_of(scan: Scan, owner: Owner) -> Excuse | None:
 
 def best_of(excuses: Iterable[Excuse | None]) -> Excuse | None:
     """Return the excuse that wins: a queue that moves, then one that is away, then a stuck one."""
-    found = set(excuses)
-    best = (Excuse.WAITS, Excuse.AWAY, Excuse.STUCK)
-    return next((excuse for excuse in best if excuse in found), None)
+    candidates = set(excuses)
+    ranking = (Excuse.WAITS, Excuse.AWAY, Excuse.STUCK)
+    return next((excuse for excuse in ranking if excuse in candidates), None)
 
 
 def incident_of(
@@ -138,7 +139,7 @@ def incident_of(
     None: it does not last long enough, or was reported just now.
     """
     waited = scan.at - since
-    if waited < INCIDENT_DELAY_MIN or (reported_at and scan.at - reported_at < SOON):
+    if waited < INCIDENT_DELAY_MIN or (reported_at and scan.at - reported_at < SCHEDULED_MAX):
         return None
     text = (
         f"Messages wait {waited.total_seconds():.0f} s in queue {queue} before they are "
@@ -150,7 +151,7 @@ def incident_of(
             f"Queue {queue} cannot be read. Steps that may wait in it get more time. Check "
             "that the queue exists, that it is enabled, and that this app may read it."
         )
-    # The step is looked at again after as long as it has waited: until then it is not over.
+    # The step is tried again after as long as it has waited: until then it is not over.
     until = scan.at + MOVES_WITHIN + min(max(scan.at - step.since, NO_TIME), REWAKE_MAX)
     return Incident(
         kind=AlertKind.QUEUE_DELAY, scope=f"queue {queue}", text=text, since=since, until=until

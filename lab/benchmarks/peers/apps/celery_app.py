@@ -39,8 +39,8 @@ def do(results: dict[str, Any], step: str, order_id: str, order: dict[str, Any])
 @app.task
 def undo(_request: Any, _error: Any, _traceback: Any, order_id: str, step: str) -> str:
     """Undo an order whose step was refused: this step and those before it, backwards."""
-    for begun in reversed(STEPS[: STEPS.index(step) + 1]):
-        services.undo(begun, order_id)
+    for begun_step in reversed(STEPS[: STEPS.index(step) + 1]):
+        services.undo(begun_step, order_id)
     app.backend.store_result(order_id, "undone", "SUCCESS")
     return "undone"
 

@@ -36,13 +36,13 @@ async def undo(step: str, order_id: str) -> dict[str, Any]:
 async def saga(order_id: str, order: dict[str, Any]) -> str:
     """Carry out one order."""
     results: dict[str, Any] = {}
-    begun: list[str] = []
+    steps_begun: list[str] = []
     try:
         for step in STEPS:
-            begun.append(step)
+            steps_begun.append(step)
             results[step] = await do(step, order_id, order, results)
     except RefusedError:
-        for step in reversed(begun):
+        for step in reversed(steps_begun):
             await undo(step, order_id)
         return "undone"
     return "done"

@@ -29,7 +29,7 @@ class Client(Protocol):
         """Send an order; return *done* or *undone* when this client hears of it."""
 
 
-class Http:
+class HttpClient:
     """Restate and DBOS: a request whose answer is the result; DBOS's is repeated after a kill."""
 
     def __init__(self, address: str) -> None:
@@ -55,23 +55,23 @@ class Http:
                 await asyncio.sleep(0.1)  # the workers were killed: the same id finds its workflow
 
 
-class Temporal:
+class TemporalClient:
     """Temporal's own client."""
 
     def __init__(self, address: str) -> None:
         self._address = address
 
     async def open(self) -> None:
-        from temporalio.client import Client as TemporalClient  # noqa: PLC0415
+        from temporalio.client import Client as TemporalioClient  # noqa: PLC0415
 
-        self._client = await TemporalClient.connect(self._address)
+        self._client = await TemporalioClient.connect(self._address)
 
     async def order(self, order_id: str) -> str:
         run: Any = self._client.execute_workflow
         return str(await run("Saga", CONTENT, id=order_id, task_queue="saga"))
 
 
-class Celery:
+class CeleryClient:
     """Celery publishes each result on a Redis channel, which its own ``get`` listens to."""
 
     def __init__(self, address: str) -> None:
@@ -84,27 +84,30 @@ class Celery:
         from lab.benchmarks.peers.apps import celery_app  # noqa: PLC0415
 
         self._app: Any = celery_app
-        self._told = Redis.from_url(self._address).pubsub()
-        await self._told.psubscribe("celery-task-meta-*")
+        self._results = Redis.from_url(self._address).pubsub()
+        await self._results.psubscribe("celery-task-meta-*")
         self._listening = asyncio.create_task(self._listen())
 
     async def order(self, order_id: str) -> str:
-        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._waiting[order_id] = told
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._waiting[order_id] = future
         chain = self._app.order(order_id, CONTENT)
         await asyncio.to_thread(chain.apply_async)
-        return await told
+        return await future
 
     async def _listen(self) -> None:
-        async for message in self._told.listen():
+        async for message in self._results.listen():
             if message["type"] != "pmessage":
                 continue
-            found = json.loads(message["data"])
-            if found["status"] == "SUCCESS" and (told := self._waiting.pop(found["task_id"], None)):
-                told.set_result("undone" if found["result"] == "undone" else "done")
+            result = json.loads(message["data"])
+            if result["status"] != "SUCCESS":
+                continue
+            future = self._waiting.pop(result["task_id"], None)
+            if future is not None:
+                future.set_result("undone" if result["result"] == "undone" else "done")
 
 
-class Ours:
+class OwnClient:
     """This project's client; the address is the connection string."""
 
     def __init__(self, address: str) -> None:
@@ -120,44 +123,44 @@ class Ours:
         self._listening = asyncio.create_task(self._listen())
 
     async def order(self, order_id: str) -> str:
-        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._waiting[order_id] = told
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._waiting[order_id] = future
         await self._client.submit(self._new(order_id, self._content))
-        return await told
+        return await future
 
     async def _listen(self) -> None:
-        async for one in self._client.events():
-            told = self._waiting.get(one.data.order_id)
-            if told is not None and self._is_end(one) and not told.done():
-                outcome = one.type.removesuffix(".v1").rsplit(".", 1)[-1]
-                told.set_result("done" if outcome == "completed" else outcome)
+        async for event in self._client.events():
+            future = self._waiting.get(event.data.order_id)
+            if future is not None and self._is_end(event) and not future.done():
+                outcome = event.type.removesuffix(".v1").rsplit(".", 1)[-1]
+                future.set_result("done" if outcome == "completed" else outcome)
 
 
 CLIENTS: dict[str, type[Any]] = {
-    "restate": Http,
-    "dbos": Http,
-    "temporal": Temporal,
-    "celery": Celery,
-    "ours": Ours,
+    "restate": HttpClient,
+    "dbos": HttpClient,
+    "temporal": TemporalClient,
+    "celery": CeleryClient,
+    "ours": OwnClient,
 }
 
 
-async def run(client: Client, asked: dict[str, Any]) -> None:
+async def run(client: Client, load: dict[str, Any]) -> None:
     """Keep orders in flight until the time or the number of orders is reached."""
     numbers = itertools.count()
-    until = time.monotonic() + asked.get("seconds", 1e9)
-    most = asked.get("orders", 1_000_000_000)
+    until = time.monotonic() + load.get("seconds", 1e9)
+    orders_max = load.get("orders", 1_000_000_000)
     ended = 0
 
     async def worker() -> None:
         nonlocal ended
-        while time.monotonic() < until and (number := next(numbers)) < most:
-            order_id, sent = f"{asked['prefix']}-{number}", time.monotonic()
+        while time.monotonic() < until and (number := next(numbers)) < orders_max:
+            order_id, sent_at = f"{load['prefix']}-{number}", time.monotonic()
             outcome = await client.order(order_id)
             ended += 1
-            print(json.dumps([order_id, outcome, sent, time.monotonic()]), flush=True)
+            print(json.dumps([order_id, outcome, sent_at, time.monotonic()]), flush=True)
 
-    await asyncio.gather(*(worker() for _ in range(asked["in_flight"])))
+    await asyncio.gather(*(worker() for _ in range(load["in_flight"])))
     print(json.dumps({"ended": ended}), flush=True)
 
 

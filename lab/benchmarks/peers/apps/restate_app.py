@@ -32,15 +32,15 @@ async def do(step: str, order_id: str, order: Any, results: Any) -> dict[str, An
 async def run(ctx: restate.WorkflowContext, order: dict[str, Any]) -> str:
     """Carry out one order; its id is the workflow's key."""
     results: dict[str, Any] = {}
-    begun: list[str] = []
+    steps_begun: list[str] = []
     try:
         for step in STEPS:
-            begun.append(step)
+            steps_begun.append(step)
             results[step] = await ctx.run_typed(
                 step, do, step=step, order_id=ctx.key(), order=order, results=results
             )
     except TerminalError:
-        for step in reversed(begun):
+        for step in reversed(steps_begun):
             await ctx.run_typed(f"undo {step}", services.undo, step=step, order_id=ctx.key())
         return "undone"
     return "done"

@@ -47,13 +47,13 @@ class Saga:
         """Carry out the steps, or undo those that were begun; its id is the workflow's id."""
         order_id = workflow.info().workflow_id
         results: dict[str, Any] = {}
-        begun: list[str] = []
+        steps_begun: list[str] = []
         try:
             for step in STEPS:
-                begun.append(step)
+                steps_begun.append(step)
                 results[step] = await self._call(do, step, order_id, order, results)
         except ActivityError:
-            for step in reversed(begun):
+            for step in reversed(steps_begun):
                 await self._call(undo, step, order_id)
             return "undone"
         return "done"
