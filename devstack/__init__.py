@@ -2,7 +2,7 @@
 
 import sys
 
-# This must parse on every Python 3, so that an old one prints the sentence below.
+# This file must parse on every Python 3, so that an old Python prints the sentence below.
 if sys.version_info < (3, 11):  # noqa: UP036
     sys.exit(
         "devstack: this is Python %d.%d: install Python 3.11 or newer."  # noqa: UP031

@@ -77,7 +77,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb; return 0 for success, 1 for a failure, 2 for bad usage."""
+    """Run a verb; return the exit code: 0 for success, 1 for a failure, 2 for bad usage.
+
+    After a Ctrl-C it is 0 for `up`, and 130 for the other verbs.
+    """
     arguments = parser().parse_args(argv)
     try:
         if arguments.verb == "install":
@@ -91,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DevstackError as error:
         print(f"devstack: {error}", file=sys.stderr)  # noqa: T201  # the command's answer
         return 1
-    except KeyboardInterrupt:  # during a check, before `_up` handles it: nothing was started
+    except KeyboardInterrupt:  # only before `_up` handles Ctrl-C: no stack runs yet
         _print("Stopped.")
         return 0 if arguments.verb == "up" else _INTERRUPTED
 
@@ -115,7 +118,7 @@ def _stack(arguments: argparse.Namespace) -> Stack:
 
 
 def _make_ready(stack: Stack) -> None:
-    """Raise DevstackError if the stack cannot start; install Azurite if only this is missing."""
+    """Raise DevstackError if the stack cannot start; install Azurite if it is missing."""
     if problems := stack.problems():
         raise DevstackError("\n".join(problems))
     if not has_azurite(stack.app_dir):
@@ -124,7 +127,7 @@ def _make_ready(stack: Stack) -> None:
 
 
 async def report(stack: Stack) -> int:
-    """Print what keeps a stack from starting, and notes; return 0 without problems, else 1."""
+    """Print what keeps a stack from starting; return 1 if something does, else 0."""
     problems = stack.problems()
     if not problems:
         try:
@@ -143,7 +146,7 @@ async def report(stack: Stack) -> int:
 
 
 async def _up(stack: Stack, *, verbose: bool) -> int:
-    """Run the stack until a signal stops it (0) or a part ends (DevstackError)."""
+    """Run the stack. Return 0 after a signal; raise DevstackError when a part has ended."""
     env_file = EnvFile(stack.app_dir)
     tasks = [
         asyncio.create_task(stop_event().wait()),
@@ -180,9 +183,9 @@ async def _run(stack: Stack, env_file: EnvFile, *, verbose: bool) -> None:
 
 
 def _screen(stack: Stack, hint: str, *, verbose: bool) -> str:
-    """The processes with their addresses, and lines with the connections to paste.
+    """The processes with their addresses, and the settings as lines to paste.
 
-    `hint` tells where else the connections are.
+    `hint` tells where else to find the settings.
     """
     endpoint = stack.servicebus_connection.removeprefix("Endpoint=sb://").split(";")[0]
     rows = [("broker", _pid(stack.broker), f"amqp://{endpoint}")]
@@ -210,7 +213,7 @@ def _pid(child: Child | None) -> str:
 
 
 async def _follow_logs(stack: Stack, *, verbose: bool) -> None:
-    """Print new log lines after the name of their component: all lines, or errors only."""
+    """Print new log lines, each after the name of its child: all lines, or errors only."""
     offsets: dict[Path, int] = {}
     while True:
         for child in stack.children():
@@ -223,7 +226,7 @@ async def _follow_logs(stack: Stack, *, verbose: bool) -> None:
 
 
 def _print(text: str) -> None:
-    """Print; go on in silence when the reader has closed the pipe or terminal."""
+    """Print; go on without output when the reader has closed the pipe or terminal."""
     try:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()

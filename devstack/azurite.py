@@ -1,8 +1,8 @@
 """Azurite, Microsoft's storage emulator, as a child process.
 
 Azurite sends telemetry unless an option turns it off. It saves its data every 5 seconds and when
-it receives SIGINT, but at SIGTERM it loses unsaved data. So `stop` sends SIGINT, and if this
-process is killed, the kernel sends SIGINT to Azurite too.
+it receives SIGINT, but at SIGTERM it loses unsaved data. So `stop` sends SIGINT. If this process
+is killed, Azurite gets SIGINT too (see `children`, 1).
 """
 
 import json
@@ -25,14 +25,14 @@ KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr
 FIXED_PORT = 10002
 
 _PACKAGE = Path(__file__).parent / "azurite"
-"""package.json and package-lock.json here pin Azurite. A working copy has node_modules here too."""
+"""Its package.json and package-lock.json pin Azurite. A working copy has node_modules here too."""
 _MAIN = Path("azurite/dist/src/table/main.js")
 _COMMAND = "azurite-table"
 _INSTALL_S = 900
 _READY_S = 30.0
 _STOP_S = 4.0
 _SAVE_S = 60.0
-"""Time to stop with data on disk: an Azurite that is killed before it has saved loses data."""
+"""Time to stop with data on disk, because Azurite loses data if it is killed before it saves."""
 _ATTEMPTS_MAX = 5
 
 
@@ -43,10 +43,10 @@ class Azurite:
         with Azurite() as azurite:
             TableServiceClient.from_connection_string(azurite.connection_string)
 
-    `async with` does the same without blocking the loop. `location` is the directory for its data;
-    None keeps the data in memory. `port` 0 takes a free port. `logs` is the directory for its
+    `async with` does the same without blocking the loop. `location` is the directory for the data;
+    None keeps the data in memory. `port` 0 takes a free port. `logs` is the directory for Azurite's
     output; None uses a temporary one. `near` is a project whose node_modules may have Azurite; None
-    is the current directory.
+    means the current directory.
     """
 
     location: Path | None = None
@@ -62,7 +62,7 @@ class Azurite:
 
     @property
     def connection_string(self) -> str:
-        """The connection string for storage SDKs; DevstackError before the start."""
+        """The connection string for storage SDKs; raises DevstackError before the start."""
         if not self.port:
             raise DevstackError("Azurite has no connection string before it is started.")
         endpoint = f"TableEndpoint=http://127.0.0.1:{self.port}/{ACCOUNT};"
@@ -77,7 +77,7 @@ class Azurite:
         await wait_for_async(self._start_steps())
 
     def _start_steps(self) -> Steps[None]:
-        """Start; try another free port if another process has taken the first meanwhile."""
+        """Start on a port; if another process takes this free port first, try another one."""
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             port = self._fixed_port or free_port()
             child = self.child = self._launch(port)
@@ -115,7 +115,8 @@ class Azurite:
     def stop(self, *, timeout_s: float = _STOP_S) -> None:
         """Stop Azurite (blocking) and keep the data on disk; a second call does nothing.
 
-        If it still runs after `timeout_s` seconds (with data on disk: a minute), it is killed.
+        If Azurite still runs after `timeout_s` seconds, it is killed. With data on disk it has at
+        least a minute.
         """
         wait_for(self._stop_steps(timeout_s))
 
@@ -124,9 +125,9 @@ class Azurite:
         await wait_for_async(self._stop_steps(_STOP_S))
 
     def _stop_steps(self, timeout_s: float) -> Steps[None]:
-        allowed_s = timeout_s if self.location is None else max(timeout_s, _SAVE_S)
+        limit_s = timeout_s if self.location is None else max(timeout_s, _SAVE_S)
         if self.child is not None:
-            yield from self.child.stop_steps(SIGINT, allowed_s)
+            yield from self.child.stop_steps(SIGINT, limit_s)
         self.child, self.port = None, 0
         if self._scratch is not None:
             self._scratch.close()
@@ -150,7 +151,7 @@ class Azurite:
 def _listens(child: Child, port: int) -> bool | None:
     """Return True once Azurite has printed that it listens, and None before.
 
-    An open port proves nothing, because it could belong to another process.
+    To try the port would prove nothing, because another process could listen on it.
     """
     text = rf"successfully (listening at|started on) \S*:{port}\b"
     return True if re.search(text, "\n".join(child.out_lines())) else None
@@ -173,8 +174,8 @@ def _node() -> str:
 def _program(near: Path | None) -> Path:
     """Return the program of Azurite's table service, or raise NotInstalledError.
 
-    These places may have it, in this order: this package's directory, the node_modules of the
-    project `near` and of the directories above it, PATH, and the directory that `install` fills.
+    These places are searched in order: this package's directory, the node_modules of the project
+    `near` and of the directories above it, PATH, and the directory that `install` fills.
     """
     project = (near or Path()).resolve()
     roots = [_PACKAGE, project, *project.parents, _cache()]
@@ -215,7 +216,7 @@ def install() -> Path:
 
 
 def _cache() -> Path:
-    """Return the directory that `install` fills: one for each version of Azurite."""
+    """Return the directory that `install` fills. Each version of Azurite has its own."""
     home = os.environ.get("XDG_CACHE_HOME")
     version = json.loads((_PACKAGE / "package.json").read_text())["dependencies"]["azurite"]
     return (Path(home) if home else Path.home() / ".cache") / "devstack" / f"azurite-{version}"

@@ -1,4 +1,4 @@
-"""Child processes and temporary directories that never outlive this process.
+"""Child processes that end with this process, and temporary directories that do not pile up.
 
 Theory of operation
 ===================
@@ -9,30 +9,31 @@ must not depend on code in this process.
 
 1. **Start.** `Child.start` does not run the command itself. It runs `die_with_parent.py` with our
    pid, a signal and the command. On Linux that program asks the kernel to send it the signal when
-   its parent dies, and then becomes the command (`exec`), which keeps the pid and the request. If
-   we die before it has asked, it sees another parent and ends without running the command. On
-   other systems the program stays as a watcher, looks for its parent every 0.2 s, and signals the
-   command when the parent has gone.
+   its parent dies. Then it becomes the command (`exec`), which keeps the pid and the request. If
+   we die before the program has asked, it sees another parent and ends without running the
+   command. On other systems the program stays as a watcher, looks for its parent every 0.2 s, and
+   signals the command when the parent has gone.
 2. **Threads.** For Linux "the parent" is the *thread* that starts the child. Start children on a
    thread that lives as long as they should, such as the main thread.
-3. **Grandchildren** are not covered, because a fork clears the request. A command that a shell
-   runs begins with `exec`, so that the shell becomes the command.
-4. **A session of its own.** A Ctrl-C at the terminal reaches only this process, which then stops
-   its children in the right order. The child's own children are in its group, so a `kill` of a
-   child that runs ends them too.
+3. **Grandchildren** do not get the signal, because a fork clears the request. So a caller that
+   runs a command in a shell puts `exec` before it: then the shell becomes the command.
+4. **A session of its own.** Each child has one, so a Ctrl-C at the terminal reaches only this
+   process, which then stops its children in the right order. The child's own children are in its
+   process group, so `kill` ends them too if the child still runs.
 5. **Output goes to files**, not to pipes. A child never waits for a reader of its output, it can
-   still write when we are dead, and the last lines are there after a crash. A restart appends, so
-   `_out_from` keeps where the output of this start begins.
-6. **Ready.** A child prints a JSON line when it listens. `until` polls for that line and for the
-   exit code. It reads the exit code first: a child that printed its line and ended at once was
-   ready, and is not reported as failed.
-7. **Stop.** The child gets a signal and some time. If it still runs then, its whole group gets
-   SIGKILL. `stopping` is set before, so that nobody takes this end for a crash.
-8. **Two ways to wait.** Start and stop are written once, as generators that yield when they have
-   to wait (`Steps`). `wait_for` runs them with a blocking sleep, `wait_for_async` on the loop.
-9. **Temporary directories.** A directory cannot end with its process, so the next process removes
-   it. Its owner holds a lock (`flock`) on a file in it, and the kernel frees the lock when the
-   owner dies. `Scratch` removes each directory of its prefix whose lock is free.
+   still write when we are dead, and the last lines are there after a crash. A second start of the
+   same child appends to its files, so `_out_from` keeps where the output of this start begins.
+6. **Ready.** A broker or a host prints a JSON line when it listens, and Azurite a sentence. `until`
+   polls for that line and for the exit code. It reads the exit code first. Then a child that
+   prints its line and ends at once is not reported as failed: it was ready.
+7. **Stop.** The child gets a signal and some time. If it still runs after that, its whole group
+   gets SIGKILL. `stopping` is set before the signal, so that nobody takes this end for a crash.
+8. **Two ways to wait.** Waiting for a child is written once, as generators that yield when they
+   have to wait (`Steps`). `wait_for` runs them with a blocking sleep, `wait_for_async` on the loop.
+9. **Temporary directories.** A directory cannot end with its process, so a later process removes
+   it. The owner holds a lock (`flock`) on a file in the directory, and the kernel frees the lock
+   when the owner dies. A new `Scratch` removes each directory with its prefix whose lock is free.
+   It leaves directories of the last minute alone, because their owner may be about to lock them.
 """
 
 import asyncio
@@ -64,7 +65,7 @@ _TAIL_LINES = 12
 _DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 _LOCK_FILE = ".held"
 _YOUNG_S = 60.0
-"""A directory younger than this may belong to a process that has not locked it yet."""
+"""A younger directory may belong to a process that has not locked it yet."""
 
 
 # 8. Two ways to carry out the same steps.
@@ -122,7 +123,7 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code, negative for a signal; None while the process runs."""
+        """The exit code, negative for a signal; None before the process has ended."""
         return None if self._process is None else self._process.poll()
 
     @property
@@ -133,7 +134,7 @@ class Child:
     def start(self) -> None:
         """Start the process and return at once, or raise ChildFailedError."""
         self.stopping = False
-        # 1. The program that runs the command, and binds its end to ours.
+        # 1. The program that becomes or watches the command, and ends it when we die.
         launcher = [sys.executable, "-I", "-S", str(_DIE_WITH_PARENT)]
         launcher += [str(os.getpid()), str(int(self.dies_by))]
         # 5. Output goes to files.
@@ -175,28 +176,28 @@ class Child:
 
     @property
     def killed(self) -> bool:
-        """Whether a signal from outside ended it: `kill`, or the kernel for lack of memory."""
+        """Whether SIGKILL or SIGTERM ended it, which `kill` and a kernel without memory send."""
         return self.exit_code in {-signal.SIGKILL, -signal.SIGTERM}
 
     def describe_end(self) -> str:
-        """How the process ended, and its last lines if they can explain it."""
+        """How the process ended, with its last lines if they can explain the end."""
         end = f"{self.name} died with {describe_exit(self.exit_code or 0)}"
         if self.killed:
             return f"{end}: a person, a program or a lack of memory killed it."
         return f"{end}:\n{self.tail()}"
 
     def until_steps(self, condition: Callable[[], T | None], timeout_s: float) -> Steps[T]:
-        """Wait until `condition` returns something other than None; see `until`."""
-        end = time.monotonic() + timeout_s
+        """Wait until `condition` returns something other than None; see `until` for the errors."""
+        deadline = time.monotonic() + timeout_s
         while True:
-            exit_code = self.exit_code  # 6. before the condition
+            exit_code = self.exit_code  # 6. It is read before the condition.
             result = condition()
             if result is not None:
                 return result
             if exit_code is not None:
                 problem = f"ended with {describe_exit(exit_code)} before it was ready"
                 raise ChildFailedError(f"{self.name} {problem}:\n{self.tail()}")
-            if time.monotonic() > end:
+            if time.monotonic() > deadline:
                 raise ChildFailedError(
                     f"{self.name} was not ready within {timeout_s:g} s:\n{self.tail()}"
                 )
@@ -215,7 +216,7 @@ class Child:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Kill the process and its group with SIGKILL, as a crash would, and reap it."""
+        """Kill the process and its group with SIGKILL, and wait for the end of the process."""
         self.stopping = True
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
@@ -224,14 +225,14 @@ class Child:
             self._process.wait()
 
     def stop_steps(self, number: int, timeout_s: float) -> Steps[int]:
-        """Stop the process; see `stop`."""
-        # 7. A signal, some time, and SIGKILL if the child still runs.
+        """Send a signal, wait, and kill the process; see `stop`."""
+        # 7. Stop.
         self.stopping = True
         if self._process is None:
             return 0
         self.send_signal(number)
-        end = time.monotonic() + timeout_s
-        while self.alive and time.monotonic() < end:
+        deadline = time.monotonic() + timeout_s
+        while self.alive and time.monotonic() < deadline:
             yield
         self.kill()
         return self._process.wait()
@@ -249,10 +250,11 @@ class Child:
 
 
 class Scratch:
-    """A temporary directory that is removed with its process, even after `kill -9` (9).
+    """A temporary directory that `close` removes, or a later process after a `kill -9` (9).
 
-    The process holds a lock on a file in the directory. The next `Scratch` with the same prefix
-    removes every directory whose lock is free. A directory without that file stays.
+    The process holds a lock on a file in the directory. A later `Scratch` with the same prefix
+    removes every directory that is older than a minute and whose lock is free. A directory without
+    that file stays.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -278,7 +280,7 @@ def _remove_if_unused(lock_file: Path) -> None:
     # An OSError means that the directory is in use, or belongs to another user.
     with contextlib.suppress(OSError), lock_file.open() as lock:
         if time.time() - os.fstat(lock.fileno()).st_mtime < _YOUNG_S:
-            return  # its process may be about to lock it
+            return  # its owner may be about to lock it
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(lock_file.parent, ignore_errors=True)
 
@@ -286,7 +288,8 @@ def _remove_if_unused(lock_file: Path) -> None:
 def free_port() -> int:
     """Return a TCP port that is free at this moment.
 
-    It lies below the ports that a system gives to outgoing connections, so that none takes it.
+    The port lies below those that a system gives to outgoing connections, so that no such
+    connection takes it.
     """
     while True:
         port = random.randrange(10_000, 32_000)  # noqa: S311  not a secret
@@ -296,7 +299,7 @@ def free_port() -> int:
 
 
 def complete_lines(path: Path, start: int) -> tuple[list[str], int]:
-    """The complete lines of a file from the byte `start`, and the byte where they end."""
+    """The complete lines of a file from the byte `start` on, and the byte where they end."""
     if not path.exists():
         return [], start
     with path.open("rb") as file:
@@ -315,7 +318,7 @@ def _log_record(line: str) -> dict[str, Any]:
 
 
 def readable(line: str) -> str:
-    """A log line for people: a JSON line becomes time, level and message."""
+    """A log line in a form for people: a JSON line becomes time, level and message."""
     record = _log_record(line)
     if not {"time", "level", "message"} <= record.keys():
         return line

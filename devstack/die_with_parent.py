@@ -4,8 +4,9 @@
 
 On Linux the kernel sends SIGNAL (PR_SET_PDEATHSIG). The request survives `exec`, so this process
 becomes the command and keeps its pid. On other systems this process stays as a watcher: it
-forwards signals, and sends SIGNAL to the command when the parent has gone. This program uses only
-the standard library, because it runs without the package's import path.
+forwards SIGINT and SIGTERM, and sends SIGNAL to the command when the parent has gone. A test sets
+DEVSTACK_WATCH_PARENT to have the watcher on Linux too. This program uses only the standard
+library, because it runs without the package's import path.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Check whether this machine has what a stack needs, for `devstack doctor` and `devstack up`.
 
-A check returns one sentence for each problem, or raises a DevstackError with it.
+A check returns one sentence for each problem, or raises a DevstackError with the sentence.
 """
 
 import importlib.util
@@ -43,7 +43,7 @@ def _importable(name: str) -> bool:
 
 
 def check_node(app_dir: Path | None = None) -> list[str]:
-    """Check Node, and also npm if `up` has to install Azurite with it."""
+    """Check Node, and also npm if `up` has to use it to install Azurite."""
     try:
         require_node(app_dir)
     except NotInstalledError as error:
@@ -53,7 +53,7 @@ def check_node(app_dir: Path | None = None) -> list[str]:
 
 
 def has_azurite(app_dir: Path) -> bool:
-    """Whether Azurite is installed in a place where an app finds it."""
+    """Whether Azurite is installed in a place where a stack of this app finds it."""
     with suppress(NotInstalledError):
         return bool(require_node(app_dir))
     return False
@@ -67,10 +67,10 @@ def check_node_version(output: str) -> list[str]:
     return [f"Node is {output.strip() or 'broken'}: install Node {_NODE_MIN} or newer."]
 
 
-def busy_ports(ports: Mapping[int, str], free: str = "say --ports free") -> list[str]:
-    """Check that these ports are free; return one sentence for each process that holds some.
+def busy_ports(ports: Mapping[int, str], advice: str = "say --ports free") -> list[str]:
+    """Check that these ports are free; return one sentence for each process that holds any.
 
-    `ports` says what each port is for, and `free` how the user takes other ports.
+    `ports` tells what each port is for, and `advice` how the user can take other ports.
     """
     busy = [port for port in ports if _busy(port)]
     holders = listeners(busy)
@@ -78,14 +78,14 @@ def busy_ports(ports: Mapping[int, str], free: str = "say --ports free") -> list
     for port in busy:
         names = names_by_holder.setdefault(holders.get(port), [])
         names.append(f"{port} ({ports[port]})")
-    return [_port_problem(holder, names, free) for holder, names in names_by_holder.items()]
+    return [_port_problem(holder, names, advice) for holder, names in names_by_holder.items()]
 
 
-def _port_problem(holder: ListeningProcess | None, names: list[str], free: str) -> str:
+def _port_problem(holder: ListeningProcess | None, names: list[str], advice: str) -> str:
     subject = f"Port {names[0]} is" if len(names) == 1 else f"Ports {', '.join(names)} are"
     if holder is None:
-        return f"{subject} busy, by a process of another user: end that one, or {free}."
-    stop = f"stop it (`kill {holder.pid}`), or {free}"
+        return f"{subject} busy, by a process of another user: end that one, or {advice}."
+    stop = f"stop it (`kill {holder.pid}`), or {advice}"
     return f"{subject} held by {holder}: {stop}."
 
 

@@ -1,8 +1,8 @@
 """`.devstack/env`: how other programs find the stack that runs for an app.
 
 The file has one `export NAME='value'` line for each setting. The stack holds a lock (`flock`) on
-it as long as it runs, and the kernel frees the lock when the stack dies. So a file whose lock is
-free belongs to a stack that was killed.
+the file as long as the stack runs, and the kernel frees the lock when the stack dies. So a file
+whose lock is free belongs to a stack that was killed.
 """
 
 import fcntl
@@ -17,7 +17,7 @@ from typing import TextIO
 from devstack.inputs import DevstackError
 
 _READERS_S = 0.5
-"""How long to try for the lock, because a reader that tests it holds it for a moment."""
+"""How long to try for the lock: a reader that tests the lock also holds it for a moment."""
 
 
 def export_lines(settings: Mapping[str, str]) -> list[str]:
@@ -26,14 +26,14 @@ def export_lines(settings: Mapping[str, str]) -> list[str]:
 
 
 class EnvFile:
-    """The file of one stack, from `write` until `remove`."""
+    """The `.devstack/env` of one stack: `write` makes it, `remove` removes it."""
 
     def __init__(self, app_dir: Path) -> None:
         self.path = app_dir / ".devstack" / "env"
         self._file: TextIO | None = None
 
     def write(self, settings: Mapping[str, str]) -> None:
-        """Write the settings, or raise DevstackError, for example if another stack has the file."""
+        """Write the settings; raise DevstackError, for example if another stack has the file."""
         try:
             self.path.parent.mkdir(exist_ok=True)
             self._file = self._locked()
@@ -55,13 +55,13 @@ class EnvFile:
         """Remove the file, if this stack wrote it; a second call does nothing."""
         if self._file is not None:
             self.path.unlink(missing_ok=True)
-            with suppress(OSError):  # it has other files
+            with suppress(OSError):  # the directory has other files
                 self.path.parent.rmdir()
             self._file.close()
             self._file = None
 
     def _locked(self) -> TextIO:
-        end = time.monotonic() + _READERS_S
+        deadline = time.monotonic() + _READERS_S
         while True:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             file = os.fdopen(descriptor, "r+", encoding="utf-8")
@@ -69,13 +69,13 @@ class EnvFile:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.close()
-                if time.monotonic() > end:
+                if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
                 continue
             if self._is_in_place(file):
                 return file
-            file.close()  # the stack before this one has just removed it
+            file.close()  # an earlier stack has just removed this file from the path
 
     def _is_in_place(self, file: TextIO) -> bool:
         with suppress(FileNotFoundError):

@@ -1,6 +1,6 @@
 """Read what people write: options, directories, JSON files.
 
-Each function returns a value, or raises an error whose one sentence says what to do.
+Each function returns a value, or raises an error with one sentence that says what to do.
 """
 
 import argparse
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 PROCESSES_MAX = 64
-"""Host processes on one machine: each takes about 60 MB and a second of CPU to start."""
+"""Host processes of a group. Each takes about 60 MB, and a second of CPU at its start."""
 
-# Strings are matched first, so that `//` inside a string does not start a comment.
+# Each pattern matches strings first, so that `//` inside a string does not start a comment.
 _STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _STRING_OR_COMMA = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])', re.DOTALL)
 _KINDS = {list: "a list", str: "a string", bool: "a boolean"}
@@ -25,7 +25,7 @@ class DevstackError(Exception):
 
 
 class ChildFailedError(DevstackError):
-    """A child process did not start, or ended although it was not stopped."""
+    """A child process did not start, or ended although nobody stopped it."""
 
 
 class NotInstalledError(DevstackError):
@@ -33,7 +33,7 @@ class NotInstalledError(DevstackError):
 
 
 def make_directory(path: Path) -> Path:
-    """Create the directory `path` where it is missing; return it, or raise DevstackError."""
+    """Create the directory `path` if it is missing; return it, or raise DevstackError."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -63,11 +63,11 @@ def setting_pair(text: str) -> tuple[str, str]:
 
 def needed_port(text: str) -> tuple[int, str]:
     """Split `PORT=NAME`; a type for argparse."""
-    port, name = setting_pair(text)
-    number = whole_number(port)
-    if not number or number > 65535:
-        raise argparse.ArgumentTypeError(f"{port!r} must be a port, from 1 to 65535")
-    return number, name
+    digits, name = setting_pair(text)
+    port = whole_number(digits)
+    if not port or port > 65535:
+        raise argparse.ArgumentTypeError(f"{digits!r} must be a port, from 1 to 65535")
+    return port, name
 
 
 def name_list(text: str) -> list[str]:
@@ -80,14 +80,14 @@ def name_list(text: str) -> list[str]:
 
 def add_app_options(add: Callable[..., object], *, only: list[str] | None) -> None:
     """Add the options that `devstack up` and the host share; `only` is the default of --only."""
-    names, pair = "NAME[,NAME]", "NAME=VALUE"
-    add("--only", type=name_list, default=only, metavar=names, help="run these functions only")
+    names_form = "NAME[,NAME]"
+    add("--only", type=name_list, default=only, metavar=names_form, help="run these functions only")
     add(
         "--except",
         type=name_list,
         dest="without",
         default=[],
-        metavar=names,
+        metavar=names_form,
         help="do not run these functions",
     )
     add(
@@ -95,7 +95,7 @@ def add_app_options(add: Callable[..., object], *, only: list[str] | None) -> No
         type=setting_pair,
         action="append",
         default=[],
-        metavar=pair,
+        metavar="NAME=VALUE",
         help="an app setting; overrides the environment and local.settings.json",
     )
     add(
@@ -105,20 +105,22 @@ def add_app_options(add: Callable[..., object], *, only: list[str] | None) -> No
     )
 
 
-def load_object(source: Path | str, raises: type[DevstackError] = DevstackError) -> dict[str, Any]:
-    """Read the JSON object of a file or text, or raise `raises`.
+def load_object(
+    source: Path | str, error_class: type[DevstackError] = DevstackError
+) -> dict[str, Any]:
+    """Read the JSON object of a file (Path) or of a text (str), or raise `error_class`.
 
     Comments and trailing commas are allowed, as in host.json and local.settings.json.
     """
-    path = source if isinstance(source, Path) else "the text"
+    place = source if isinstance(source, Path) else "the text"
     try:
         text = source.read_text(encoding="utf-8-sig") if isinstance(source, Path) else source
         content = json.loads(without_comments(text))
     except (OSError, ValueError, RecursionError) as error:
-        raise raises(f"{path} {_problem(error)}.") from error
+        raise error_class(f"{place} {_problem(error)}.") from error
     if not isinstance(content, dict):
         kind = _KINDS.get(type(content), "a number or null")
-        raise raises(f"{path} must hold a JSON object ({{...}}), not {kind}.")
+        raise error_class(f"{place} must hold a JSON object ({{...}}), not {kind}.")
     return content
 
 
@@ -136,7 +138,7 @@ def _problem(error: Exception) -> str:
 
 
 def without_comments(text: str) -> str:
-    """Blank out comments and trailing commas; every line and column keeps its place."""
+    """Replace comments and trailing commas by spaces, so that lines and columns stay the same."""
 
     def blank(match: re.Match[str]) -> str:
         token = match.group()

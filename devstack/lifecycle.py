@@ -11,11 +11,11 @@ class AsyncRunnable(ABC):
 
     @abstractmethod
     async def start(self) -> object:
-        """Start it; return when it is ready."""
+        """Start the object; return when it is ready."""
 
     @abstractmethod
     async def stop(self) -> object:
-        """Stop it; a second call does nothing."""
+        """Stop the object; a second call does nothing."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -26,7 +26,7 @@ class AsyncRunnable(ABC):
 
 
 def stop_event() -> asyncio.Event:
-    """Return an event that SIGTERM, Ctrl-C and the end of the terminal set."""
+    """Return an event that SIGTERM, Ctrl-C or the end of the terminal sets."""
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP

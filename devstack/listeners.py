@@ -25,7 +25,7 @@ class ListeningProcess:
 
 
 def listeners(ports: Iterable[int]) -> dict[int, ListeningProcess]:
-    """Find the process that listens on each port, except processes of other users."""
+    """Find the process that listens on each port; processes of other users are not found."""
     numbers = set(ports)
     if not numbers:
         return {}
@@ -47,7 +47,7 @@ def _by_proc(ports: set[int]) -> dict[int, int]:
 
 def _open_sockets() -> Iterator[tuple[int, str]]:
     for process in _PROC.glob("[0-9]*"):
-        with suppress(OSError):  # it has ended, or belongs to another user
+        with suppress(OSError):  # the process has ended, or belongs to another user
             for descriptor in (process / "fd").iterdir():
                 with suppress(OSError):
                     yield int(process.name), str(descriptor.readlink())
@@ -60,9 +60,9 @@ def _by_lsof(ports: set[int]) -> dict[int, int]:
 
 
 def _starter(pid: int) -> ListeningProcess:
-    """Return the `devstack up` that started a process, because stopping that ends all its parts.
+    """Return the `devstack up` that started a process, because to stop it ends all its parts.
 
-    A process that no `devstack up` started is returned itself.
+    If no `devstack up` started the process, return the process itself.
     """
     parent, command = _parent_and_command(pid)
     starter = _parent_and_command(parent)[1] if parent else ""
@@ -74,7 +74,7 @@ def _starter(pid: int) -> ListeningProcess:
 def _parent_and_command(pid: int) -> tuple[int, str]:
     if _PROC.joinpath("self").exists():
         with suppress(OSError, ValueError, IndexError):
-            # The name in brackets may contain spaces.
+            # The fields after the process's name, which is in brackets and may contain spaces.
             stat = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
             words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
             return int(stat[1]), " ".join(word.decode(errors="replace") for word in words).strip()
@@ -85,7 +85,7 @@ def _parent_and_command(pid: int) -> tuple[int, str]:
 
 
 def output_of(program: str, *arguments: str) -> str:
-    """Return what a program on PATH prints within ten seconds; "" if it cannot run."""
+    """Return what a program on PATH prints; "" if it cannot run, or takes over ten seconds."""
     path = shutil.which(program)
     if path is None:
         return ""

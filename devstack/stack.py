@@ -3,7 +3,7 @@
     async with Stack(app_dir, groups=[["submission"], ["agent_payment"]]) as stack:
         client = ServiceBusClient.from_connection_string(stack.servicebus_connection)
         stack.kill("agent_payment")                  # kill -9
-        await stack.start_group(["agent_payment"])   # and again
+        await stack.start_group(["agent_payment"])   # start it again
 
 Each group is one or more host processes that run only its functions, as Azure Flex scales each
 group of functions by itself.
@@ -12,23 +12,27 @@ Theory of operation
 ===================
 
 1. **Start.** The broker and Azurite start side by side, because neither needs the other. If no
-   Config.json names the queues, a host process indexes the app first and prints those of its
-   bindings. Then all hosts start, each with the addresses of both in its environment. The commands
-   of `beside` come last. A part counts as started when it has printed that it listens. If one
-   fails, `start` stops all the others and raises the error with the last lines of that part.
-2. **Groups.** Of each group one process is the primary: it serves HTTP and runs the timers, which
-   would otherwise fire once in each process. The others only receive messages. After the primary
-   is killed, the next process that starts in its group is the primary.
-3. **Running.** `watch` looks at every child ten times a second and raises an error when one has
-   ended that this stack did not end. `devstack up` then stops everything. A caller that wants to
-   kill a host uses `kill`, which also takes the process out of the list. If another program kills
-   hosts, as in the demo, the caller asks `lost` for them and starts others.
-4. **A killed host** loses no message: whatever it had not settled is delivered again when the lock
-   ends, to another process of the group or to the next one. A killed broker loses none either if
-   `data` is set. A killed Azurite loses what it has not saved yet.
-5. **Stop.** Hosts and commands first, because the hosts settle their messages and write to the
-   table during the drain, and need both services for it. Then Azurite and the broker, at the same
-   time. A `stop` that is cancelled ends every process too, but without waiting for the drain.
+   Config.json names the queues, a process indexes the app before the broker starts, and prints the
+   queues of its bindings. Then all hosts start, each with the addresses of both services in its
+   environment. The commands of `beside` come last. A service or a host counts as started when it
+   has printed that it listens; `start` does not wait for the commands. If a part fails, `start`
+   stops the children that have started, and raises the error with the last lines of that part.
+   (It does not stop a broker that still waits for the queues. With `logs`, this broker starts
+   after the failure, and runs until this process ends.)
+2. **Groups.** In each group one process is the primary. It serves HTTP and runs the timers;
+   otherwise a timer would fire once in each process. The other processes only receive messages.
+   After the primary is killed, the next process that starts in its group is the primary.
+3. **Running.** `watch` looks at every child ten times a second, and raises an error when a child
+   has ended and this stack did not end it. `devstack up` then stops everything. A caller that
+   wants to kill a host uses `kill`, which also takes the process out of `processes`. If another
+   program kills hosts, as in the demo, the caller asks `lost` for them and starts others.
+4. **A killed host** loses no message: each message that it had not settled is delivered again when
+   its lock ends, to another process of the group or to the next one. A killed broker loses no
+   message either if `data` is set. A killed Azurite loses what it has not saved yet.
+5. **Stop.** Hosts and commands stop first, because the hosts settle their messages and write to
+   the table during the drain, and need both services for it. Then Azurite and the broker stop, at
+   the same time. If `stop` is cancelled, it still ends every process, but does not wait for the
+   drain.
 6. **If this process is killed**, all children end with it (see `children`).
 """
 
@@ -52,11 +56,15 @@ from devstack.lifecycle import AsyncRunnable
 from devstack.servicebus import read_config
 
 _READY_S = 60.0
+"""Time for a broker or a host to be ready."""
 _WATCH_EVERY_S = 0.1
 _DRAIN_S = 2.0
 _EXIT_S = 0.8
+"""Time for a host to end after its drain."""
 _STOP_S = 2.5
+"""Time from the end of the drain until Azurite and the broker have to be stopped."""
 _STOP_S_MIN = 0.5
+"""Time for Azurite, and then for the broker, if the hosts took all of it."""
 _BROKER_PORTS = (5672, 5300)
 EMULATOR = (
     "Endpoint=sb://localhost;SharedAccessKeyName=RootManageSharedAccessKey;"
@@ -79,14 +87,16 @@ class HostProcess(Child):
 
 
 class Stack(AsyncRunnable):
-    """Azure on one machine for one function app, as an async context manager.
+    """Azure on one machine for one function app. `async with` starts and stops it.
 
     - `config`: the emulator's Config.json, as a path or as its content (default: the app's
       `Config.json` or `infra/emulator/Config.json`; without either, the queues of its bindings).
     - `settings`: app settings of every host process. Emulator connections in
       local.settings.json are replaced by the addresses of this stack.
-    - `groups`: which functions run in which process (default: all in one).
+    - `groups`: the functions of each group, as lists or as lists by the group's name (default: one
+      group with all functions).
     - `processes`: host processes per group.
+    - `without`: functions that run in no group.
     - `data`: a directory that keeps messages, tables and timer status.
     - `logs`: a directory for output files (default: a temporary one).
     - `ports`: "free", or "fixed" (5672, 5300, 10002, 7071).
@@ -132,7 +142,7 @@ class Stack(AsyncRunnable):
         self.beside: list[Child] = []
         self._commands = beside
         self._needs = dict(needs or {})
-        self._count = processes
+        self._processes_per_group = processes
         self._without = list(without)
         self._config = config
         self._data = Path(data).resolve() if data else None
@@ -144,7 +154,7 @@ class Stack(AsyncRunnable):
         self._started_per_group: dict[str, int] = {}
 
     def problems(self) -> list[str]:
-        """What keeps this stack from starting, a sentence each, for `up` and `doctor`."""
+        """Return what keeps this stack from starting, a sentence each, for `up` and `doctor`."""
         checks: list[Callable[[], Iterable[str] | None]] = [
             doctor.check_packages,
             lambda: doctor.check_node(self.app_dir),
@@ -162,8 +172,9 @@ class Stack(AsyncRunnable):
         return problems
 
     def _check_ports(self) -> list[str]:
-        free = "say --ports free" + (" and change those of --needs" if self._needs else "")
-        return doctor.busy_ports((doctor.PORTS if self._fixed else {}) | self._needs, free)
+        advice = "say --ports free" + (" and change those of --needs" if self._needs else "")
+        ports = (doctor.PORTS if self._fixed else {}) | self._needs
+        return doctor.busy_ports(ports, advice)
 
     def _check_data(self) -> None:
         if self._data is not None:
@@ -179,9 +190,10 @@ class Stack(AsyncRunnable):
     async def index(self) -> dict[str, Any]:
         """Import and index the app in a process of its own, as a host does, or raise DevstackError.
 
-        The answer has the app's `queues`, and the settings of host.json that a host `ignores`.
+        The result has the app's `queues`, and the settings of host.json that a host `ignores`.
         """
         groups = [functions for _, functions in self._groups]
+        # An empty group means all functions.
         names = [name for functions in groups for name in functions] if all(groups) else []
         argv = [*self._host_argv(names), "--check"]
         env = _environment() | self.host_settings()
@@ -195,7 +207,7 @@ class Stack(AsyncRunnable):
         return index
 
     async def start(self) -> None:
-        """Start everything and wait until it listens; if a part fails, stop all and raise."""
+        """Start everything and wait until it listens; if a part fails, stop and raise its error."""
         try:
             if self._own_logs:
                 self._scratch = Scratch("devstack-")
@@ -217,15 +229,14 @@ class Stack(AsyncRunnable):
             raise
 
     async def stop(self) -> None:
-        """Stop the hosts, then Azurite and the broker, within `drain_s` + 2.5 seconds.
+        """Stop the hosts, then Azurite and the broker, within `drain_s` + 3 seconds.
 
         With `data`, Azurite has a minute to save.
         """
         # 5. Hosts and commands first.
-        end = time.monotonic() + self._drain_s + _STOP_S
+        deadline = time.monotonic() + self._drain_s + _STOP_S
         limit_s = self._drain_s + _EXIT_S
-        users = (*self.processes, *self.beside)
-        stops = (child.stop_async(timeout_s=limit_s) for child in users)
+        stops = (child.stop_async(timeout_s=limit_s) for child in (*self.processes, *self.beside))
         try:
             await asyncio.shield(asyncio.gather(*stops, return_exceptions=True))
         finally:
@@ -233,11 +244,11 @@ class Stack(AsyncRunnable):
                 child.kill()
             if self.broker is not None:
                 self.broker.stopping = True
-                self.broker.send_signal(signal.SIGTERM)  # it ends while Azurite ends
+                self.broker.send_signal(signal.SIGTERM)  # the broker ends while Azurite ends
             if self.azurite is not None:
-                self.azurite.stop(timeout_s=max(_STOP_S_MIN, end - time.monotonic()))
+                self.azurite.stop(timeout_s=max(_STOP_S_MIN, deadline - time.monotonic()))
             if self.broker is not None:
-                self.broker.stop(timeout_s=max(_STOP_S_MIN, end - time.monotonic()))
+                self.broker.stop(timeout_s=max(_STOP_S_MIN, deadline - time.monotonic()))
             if self._scratch is not None:
                 self._scratch.close()
 
@@ -279,7 +290,7 @@ class Stack(AsyncRunnable):
     ) -> list[HostProcess]:
         """Start processes that run only `functions` ([]: all), or raise ChildFailedError."""
         group = name or "+".join(functions) or "all"
-        count = self._count if processes is None else processes
+        count = self._processes_per_group if processes is None else processes
         hosts = [self._describe(group, functions, number) for number in range(count)]
         for host in hosts:
             host.start()
@@ -291,12 +302,13 @@ class Stack(AsyncRunnable):
         return hosts
 
     def _describe(self, group: str, functions: Sequence[str], number: int) -> HostProcess:
-        """Describe the process `number` (from 0) of those that start now in a group."""
-        total = self._started_per_group[group] = self._started_per_group.get(group, 0) + 1
+        """Describe a process of a group; `number` is its index among those that start together."""
+        started = self._started_per_group.get(group, 0) + 1
+        self._started_per_group[group] = started
         file_name = "".join(c if c.isalnum() or c in "-_+" else "-" for c in group)[:80]
-        name = f"host-{file_name}" + (f"-{total}" if total > 1 else "")
+        name = f"host-{file_name}" + (f"-{started}" if started > 1 else "")
         env = _environment() | self.host_settings()
-        # 2. One process of a group is the primary.
+        # 2. If the group has a primary process, the others are secondary.
         secondary = number > 0 or any(not host.secondary for host in self.group(group))
         argv = [*self._host_argv(functions), "--drain", str(self._drain_s)]
         argv += ["--data", str(self._data / "functions")] if self._data else []
@@ -313,26 +325,28 @@ class Stack(AsyncRunnable):
         return argv + (["--except", ",".join(self._without)] if self._without else [])
 
     def host_settings(self) -> dict[str, str]:
-        """The app settings of every host process: connections of this stack, then `settings`."""
-        local = local_values(self.app_dir, self.servicebus_connection, self.storage_connection)
-        return local | self.settings
+        """The app settings of every host process: `settings` override this stack's connections."""
+        connections = local_values(
+            self.app_dir, self.servicebus_connection, self.storage_connection
+        )
+        return connections | self.settings
 
     def group(self, name: str) -> list[HostProcess]:
         """The running processes of a group, the oldest first."""
         return [host for host in self.processes if host.group == name and host.alive]
 
-    def kill(self, which: str | int) -> list[int]:
+    def kill(self, target: str | int) -> list[int]:
         """`kill -9` a group or the process with a pid; return the pids, or raise DevstackError."""
-        hosts = [host for host in self.processes if host.alive and which in {host.group, host.pid}]
+        hosts = [host for host in self.processes if host.alive and target in {host.group, host.pid}]
         if not hosts:
-            raise DevstackError(f"{which!r} is not a group or pid that runs now: check the name.")
+            raise DevstackError(f"{target!r} is not a group or pid that runs now: check the name.")
         for host in hosts:
             host.kill()
             self.processes.remove(host)
         return [host.pid for host in hosts]
 
     def lost(self) -> list[HostProcess]:
-        """Host processes killed from outside since the last call; the caller may restart them."""
+        """Take the host processes that another program killed out of `processes`; return them."""
         victims = [host for host in self.processes if host.killed and not host.stopping]
         self.processes = [host for host in self.processes if host not in victims]
         return victims
@@ -343,17 +357,17 @@ class Stack(AsyncRunnable):
         return next((host.http_port for host in self.processes if host.http_port), None)
 
     def children(self) -> list[Child]:
-        """Every child process: the broker, Azurite and the hosts."""
+        """Every child process: the broker, Azurite, the hosts and the commands."""
         services = [self.broker, self.azurite.child if self.azurite else None]
         return [*(child for child in services if child is not None), *self.processes, *self.beside]
 
     def check(self) -> None:
         """Raise ChildFailedError if a child ended and this stack did not end it."""
         for child in self.children():
-            # 3. An end that this stack did not cause.
+            # 3. This child ended, and this stack did not end it.
             if not child.alive and not child.stopping:
                 if self._scratch is not None:
-                    self._scratch.keep()  # its logs explain the failure
+                    self._scratch.keep()  # the logs in it explain the failure
                 raise ChildFailedError(f"{child.describe_end()}\nIts logs stay in {self.logs}.")
 
     async def watch(self) -> None:
@@ -364,7 +378,7 @@ class Stack(AsyncRunnable):
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, so that a child in any directory can import this package."""
+    """This process's environment, with this package on the import path of Python."""
     root = Path(__file__).resolve().parent.parent
     installed = root.name in {"site-packages", "dist-packages"}  # Python finds it by itself
     paths = [] if installed else [str(root)]
@@ -373,7 +387,7 @@ def _environment() -> dict[str, str]:
 
 
 def _config_of(queues: Mapping[str, bool]) -> dict[str, Any]:
-    """The content of a Config.json; `queues` says of each whether it requires sessions."""
+    """The content of a Config.json; `queues` tells for each queue whether it requires sessions."""
     entries = [
         {"Name": name, "Properties": {"RequiresSession": requires_session}}
         for name, requires_session in queues.items()
@@ -384,9 +398,10 @@ def _config_of(queues: Mapping[str, bool]) -> dict[str, Any]:
 def local_values(app_dir: Path, servicebus: str, storage: str) -> dict[str, str]:
     """The settings that point the app's emulator connections at this stack.
 
-    An app's local.settings.json names the emulators at their usual ports, and a stack on free
-    ports replaces these values. An app without them gets `ServiceBusConnection` and
-    `AzureWebJobsStorage`, unless its file names a real account there: the host refuses that.
+    An app's local.settings.json names the emulators at their usual ports, and a stack replaces
+    these values. It also adds `AzureWebJobsStorage`, and `ServiceBusConnection` if no setting of
+    the file names the broker. A value that names a real account stays, so that the host can refuse
+    it.
     """
     path = app_dir / "local.settings.json"
     content = load_object(path).get("Values", {}) if path.exists() else {}

@@ -1,7 +1,7 @@
 """What outages of one dependency cost: ``python -m lab.outages``.
 
 Each seed draws a dependency, how long it is away, and a load (tests/simulation/outages.py).
-``--table SEEDS`` plays every dependency for every duration instead, and prints the longest way back
+``--table SEEDS`` plays every dependency for every duration instead, and prints the longest recovery
 of each as Markdown (docs/failure-modes.md). Exit code 1: an outage cost more than time.
 """
 
@@ -40,7 +40,7 @@ def cases(seeds: int) -> list[Case]:
 
 
 def table(costs: dict[Case, Cost]) -> str:
-    """Return how long the system took to recover, at the most, from each outage, as Markdown."""
+    """Return the longest time to recover from each outage, as a table in Markdown."""
     lines = [f"| Away | {' | '.join(DURATIONS)} |", f"|---|{'---|' * len(DURATIONS)}"]
     for dependency in DEPENDENCIES:
         longest = [

@@ -1,7 +1,8 @@
 """What this repository weighs, as a table in Markdown: ``python -m lab.weight``.
 
-Lines are those of Python files, blank ones and docstrings too. Words are those of the pages. The
-files that a wake and a reply pass are noted while an order runs over Azurite and the broker.
+Lines are the lines of Python files, with blank lines and docstrings. Words are the words of the
+pages. The files that a wake and a reply pass are counted while an order runs over Azurite and the
+broker.
 """
 
 from __future__ import annotations

@@ -30,13 +30,16 @@ PORT_BASE_MAX = 65_531  # five ports in a row, the last is 65535
 
 
 def _parser() -> argparse.ArgumentParser:
-    none = Faults()
+    defaults = Faults()
     parser = argparse.ArgumentParser(
         prog="python -m samples.remote_services", description=(__doc__ or "").splitlines()[0]
     )
     add = parser.add_argument
     add(
-        "--seed", type=int, default=none.seed, help="decides which calls fail (default %(default)s)"
+        "--seed",
+        type=int,
+        default=defaults.seed,
+        help="decides which calls fail (default %(default)s)",
     )
     add("--transient", type=float, default=0.1, help="share of calls that fail temporarily")
     add("--permanent", type=float, default=0.02, help="share of keys that are always refused")
@@ -44,16 +47,16 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--slow-seconds",
         type=float,
-        default=none.slow_seconds,
+        default=defaults.slow_seconds,
         help="seconds that a slow call takes",
     )
-    add("--latency", type=float, default=none.latency, help="seconds that every call takes")
-    add("--delivery", type=float, default=none.delivery, help="seconds that a delivery takes")
+    add("--latency", type=float, default=defaults.latency, help="seconds that every call takes")
+    add("--delivery", type=float, default=defaults.delivery, help="seconds that a delivery takes")
     add("--undo-permanent", type=float, default=0.0, help="share of undos that are always refused")
     add(
         "--retry-after",
         type=int,
-        default=none.retry_after_seconds,
+        default=defaults.retry_after_seconds,
         help="Retry-After of a 429, in seconds",
     )
     add("--max-transient-attempts", type=int, help="later attempts of a key do not fail")

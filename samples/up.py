@@ -1,7 +1,7 @@
 """``make up``: Azure on this machine, the remote services and the operator's desk, in one command.
 
-It becomes `devstack up` with the right arguments: one Ctrl-C ends all of it. With --data all of it
-remembers (queues, table, what the services did); without, all of it forgets.
+This process becomes `devstack up` with the right arguments, so one Ctrl-C ends everything. With
+--data the queues, the table and the ledgers of the services are there again after the next start.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROJECT = Path(__file__).parents[1]
 
 
 def command(arguments: Sequence[str] | None = None) -> list[str]:
-    """Return the command line of `devstack up`. Options not known here are left to it."""
+    """Return the command line of `devstack up`. It passes on options that are not known here."""
     parser = argparse.ArgumentParser(
         prog="python -m samples.up", description=__doc__, allow_abbrev=False
     )
@@ -66,7 +66,7 @@ def _line(words: Sequence[str]) -> str:
 
 
 def _free_port_base() -> int:
-    """Return the first of as many free ports in a row as there are services."""
+    """Return the first port of a row of free ports, one for each service."""
     while True:
         base = free_port()
         with ExitStack() as probes, suppress(OSError, OverflowError):

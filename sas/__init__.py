@@ -88,11 +88,11 @@ if not TYPE_CHECKING:  # a checker would take any name
         if name not in __all__:
             raise AttributeError(f"module 'sas' has no attribute {name!r}: see help(sas)")
         try:
-            found: object = getattr(import_module(_WHERE.get(name, _PORTS)), name)
+            member: object = getattr(import_module(_WHERE.get(name, _PORTS)), name)
         except ImportError as missing:
             raise lacking(missing, "functions") from missing
-        globals()[name] = found
-        return found
+        globals()[name] = member
+        return member
 
 
 def __dir__() -> list[str]:

@@ -1,8 +1,9 @@
 """The hooks of azd (azure.yaml): ``python -m tools.azd_hooks preprovision``, ``... postdeploy``.
 
-``... check`` refuses what ``preprovision`` refuses and changes nothing: a preview runs no hook.
-Standard library only: the hook runs with the Python of the person who deploys, without this
-project's packages. It calls Azure with the command ``az``.
+``... check`` makes the same checks as ``preprovision``, and changes nothing. Run it before a
+preview, because a preview runs no hook. Only the standard library is imported, because the hook
+runs with the Python of the person who deploys, without this project's packages. It calls Azure with
+the command ``az``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ OPERATOR = "SAS_OPERATOR_PRINCIPAL_ID"
 APPLICATION = "SAS_PRINCIPAL_"
 SECRETS = "SAS_SECRET_SETTINGS"
 PRIVATE = "SAS_VNET_ENABLED"
-_ASKED = re.compile(r"\$\{([A-Z][A-Z0-9_]*)(=?)")
+_VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)(=?)")
 _GUID = "[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
 _SETTING = r" *[A-Za-z][A-Za-z0-9_]* *"
 _SWITCH = ("true|false", "give true or false")
@@ -59,7 +60,7 @@ FORMS: Mapping[str, tuple[str, str]] = {
     ),
     "SAS_VNET_ENABLED": _SWITCH,
 }
-"""By variable: the form that a value must have if it is not empty, and the error otherwise."""
+"""For each variable the pattern of a value that is not empty, and the advice for other values."""
 PRINCIPAL_FORM = (
     _GUID,
     "give an object id (a GUID); `az ad signed-in-user show --query id --output tsv` prints yours",
@@ -74,16 +75,16 @@ class DeploymentRefusedError(Exception):
 def parameter_variables() -> dict[str, bool]:
     """Return every variable that main.parameters.json reads, and whether it has a default."""
     text = (INFRA / "main.parameters.json").read_text(encoding="utf-8")
-    return {name: bool(default) for name, default in _ASKED.findall(text)}
+    return {name: bool(default) for name, default in _VARIABLE.findall(text)}
 
 
 def check(env: Mapping[str, str]) -> None:
-    """Refuse a deployment that would fail or surprise. Change nothing.
+    """Refuse a deployment that would fail, or change more than people expect. Change nothing.
 
     Raises:
         DeploymentRefusedError: a setting is missing or wrong, or Azure would refuse the change.
     """
-    _check_given(env)
+    _check_complete(env)
     _check_forms(env)
     _check_secrets(env)
     _check_principals(env)
@@ -92,7 +93,7 @@ def check(env: Mapping[str, str]) -> None:
 
 
 def preprovision(env: Mapping[str, str]) -> None:
-    """Check, register the provider that a virtual network needs, ask for the addresses of alerts.
+    """Check, register the provider of a virtual network, and ask for the addresses of alerts.
 
     Raises:
         DeploymentRefusedError: as ``check``, or the provider cannot be registered.
@@ -126,7 +127,7 @@ Look at the workbook "Orders: Scheduler Agent Supervisor" in the resource group,
         _warn_of_silence()
 
 
-def _check_given(env: Mapping[str, str]) -> None:
+def _check_complete(env: Mapping[str, str]) -> None:
     missing = [
         name
         for name, has_default in sorted(parameter_variables().items())
@@ -161,7 +162,7 @@ def _is_principal(name: str) -> bool:
 
 
 def _check_secrets(env: Mapping[str, str]) -> None:
-    """Refuse a secret setting that the app has already: Azure takes each name once."""
+    """Refuse a secret setting that the app has already, because Azure takes each name once."""
     names: set[str] = set()
     plain = _plain_settings()
     for name in _secrets(env):
@@ -188,7 +189,7 @@ def _plain_settings() -> set[str]:
 
 
 def _check_principals(env: Mapping[str, str]) -> None:
-    """Refuse equal principals: Azure takes one assignment of a role on a queue, not two."""
+    """Refuse equal principals, because Azure takes an assignment of a role on a queue only once."""
     names: dict[str, str] = {}
     for name in sorted(parameter_variables()):
         principal = env.get(name, "").lower()
@@ -307,7 +308,7 @@ def _az(env: Mapping[str, str], *arguments: str) -> str | None:
     process = subprocess.run(  # noqa: S603  # no shell
         [az, *arguments, *options, "--output", "tsv"], capture_output=True, text=True, check=False
     )
-    printed = process.stdout.strip().removesuffix("None")  # what az prints for null
+    printed = process.stdout.strip().removesuffix("None")  # az prints None for null
     return printed if process.returncode == 0 else None
 
 

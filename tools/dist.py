@@ -1,6 +1,6 @@
 """Builds both packages into build/dist: ``python -m tools.dist``.
 
-It builds from a copy of the files that git knows, so other files neither get in nor are changed.
+It builds from a copy of the files that git knows. So no other file gets in, and no file is changed.
 """
 
 from __future__ import annotations

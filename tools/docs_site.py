@@ -1,6 +1,6 @@
 """Build the documentation as a site: ``make docs`` installs what it needs and runs this.
 
-The pages are beside the code that they describe, also outside ``docs``. They are copied to one
+Many pages are not in ``docs``, but beside the code that they describe. All pages are copied to one
 tree, with the files that they link to, so that MkDocs can check every link (``strict``).
 """
 

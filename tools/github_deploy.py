@@ -1,4 +1,4 @@
-"""Lets ``.github/workflows/deploy.yml`` deploy; standard library only.
+"""Prepares deployments by ``.github/workflows/deploy.yml``. It needs only the standard library.
 
 python -m tools.github_deploy sign-in OWNER/REPO    once, by a person: identity, roles, variables
 python -m tools.github_deploy settings              in the workflow: the variables, for azd
@@ -22,7 +22,7 @@ from typing import Any
 from tools.azd_hooks import parameter_variables
 
 ENVIRONMENT = "production"
-"""``environment`` of the workflow's job. It is in the subject that GitHub signs."""
+"""The ``environment`` of the workflow's job. The subject that GitHub signs names it."""
 ISSUER = "https://token.actions.githubusercontent.com"
 AUDIENCE = "api://AzureADTokenExchange"
 CONTRIBUTOR = "b24988ac-6180-42a0-ab88-20f7382dd24c"
@@ -99,7 +99,7 @@ def _principal(client: str) -> str:
 
 
 def _trust(client: str, subject_text: str) -> None:
-    """Trust only this subject, else a branch or a pull request could deploy without a review."""
+    """Trust only this subject, so that no branch or pull request can deploy without a review."""
     app = ("az", "ad", "app", "federated-credential")
     credentials = json.loads(_run(*app, "list", "--id", client, form="json") or "[]")
     for credential in credentials:
@@ -132,7 +132,7 @@ def _grant(principal: str, scope: str) -> None:
 
 
 def _environment(repository: str) -> None:
-    """Make the environment; only protected branches deploy to it. Add reviewers on the page."""
+    """Make the environment, to which only protected branches deploy. People add its reviewers."""
     rule = {
         "deployment_branch_policy": {"protected_branches": True, "custom_branch_policies": False}
     }

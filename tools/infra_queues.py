@@ -63,7 +63,7 @@ def emulator_queues(infra: Path) -> dict[str, dict[str, Any]]:
 
 
 def differences(azure: Mapping[str, Any], emulator: Mapping[str, Any]) -> list[str]:
-    """Return how a queue of the emulator differs from Azure's, apart from its narrower bounds."""
+    """Return how a queue of the emulator differs from Azure's within the emulator's bounds."""
     ttl = min(seconds(azure["defaultMessageTimeToLive"]), EMULATOR_TTL_MAX_S)
     window = min(seconds(azure["duplicateDetectionHistoryTimeWindow"]), EMULATOR_WINDOW_MAX_S)
     pairs: list[tuple[str, object, object]] = [
@@ -92,8 +92,8 @@ def seconds(duration: str) -> int:
     match = _DURATION.fullmatch(duration)
     if match is None or duration in {"P", "PT"}:
         raise ValueError(f"{duration!r} is not a duration such as PT1M or P14D")
-    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + rest
+    days, hours, minutes, remainder = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + remainder
 
 
 def inconsistent(queue_list: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Keeps the one list of queues and what is made of it: ``python -m tools.queues``.
+"""Changes the list of queues, and the files that are made from it: ``python -m tools.queues``.
 
 python -m tools.queues                         rewrite infra/emulator/Config.json from the list
 python -m tools.queues --agents hotel airline  these are the agents now
@@ -69,7 +69,7 @@ def set_settings(parameters: dict[str, Any], names: list[str]) -> None:
 def emulator_config(
     queue_list: dict[str, Any], names: list[str], bound: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the emulator's Config.json: the same queues, cut to its narrower bounds."""
+    """Return the emulator's Config.json: the same queues, within the emulator's bounds."""
     queues = [
         {"Name": name, "Properties": _emulated(properties)}
         for name, properties in all_queues(queue_list, names, bound).items()
@@ -107,7 +107,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Rewrite what is asked for, and always the emulator's file."""
+    """Rewrite the files that the options name, and always the emulator's file."""
     parser = argparse.ArgumentParser(prog="python -m tools.queues", description=__doc__)
     parser.add_argument("--agents", nargs="+", metavar="NAME", help="the agents, all of them")
     parser.add_argument("--applications", nargs="+", metavar="NAME", help="all applications")

@@ -1,7 +1,7 @@
 """How the wheel of ``sas`` gets the files of ``sas new``: setuptools calls ``BuildPy``.
 
-The files are this repository's own (``sas.project.SOURCES``). Git has no second copy of them: the
-wheel gets one when it is built, and in a working copy ``sas new`` reads them in place.
+The files are those of this repository (``sas.project.SOURCES``). Git has no second copy of them.
+The build copies them into the wheel. In a working copy ``sas new`` reads them where they are.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class BuildPy(build_py):  # type: ignore[misc]  # it has no types
         if self.editable_mode:
             return
         sys.path.insert(0, str(ROOT))
-        from sas.project import FILES, sources  # noqa: PLC0415  # not importable before
+        from sas.project import FILES, sources  # noqa: PLC0415  # it is importable from here on
 
         sys.path.remove(str(ROOT))
         for name in sources(ROOT):
-            to = Path(self.build_lib) / "sas" / FILES / name
-            to.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, to)
+            target = Path(self.build_lib) / "sas" / FILES / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, target)

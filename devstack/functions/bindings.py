@@ -1,6 +1,7 @@
 """The triggers and outputs that this host runs, read from the bindings of a function.
 
-A binding that the host cannot run is refused by name at indexing; no binding is ignored.
+When the host indexes an app, it refuses a binding that it cannot run. The error names the binding.
+No binding is ignored.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ _AUTH_LEVELS = ("anonymous", "function", "admin")
 
 
 class IndexingError(HostError):
-    """function_app.py cannot be indexed; Azure would refuse it at deployment."""
+    """function_app.py cannot be indexed: Azure would refuse it, or this host cannot run it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +28,12 @@ class ServiceBusTrigger:
     """The connection string."""
     queue: str
     batch: bool = False
+    """Whether a call gets a list of messages (cardinality many)."""
     binary: bool = False
+    """Whether the function gets the body as bytes."""
     sessions: bool = False
     auto_complete: bool | None = None
+    """None means the value of host.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,7 @@ class TimerTrigger:
     param: str
     schedule: Schedule | timedelta
     text: str
+    """The schedule as the app writes it."""
     run_on_startup: bool = False
     use_monitor: bool = True
 
@@ -152,6 +157,7 @@ def _unsupported(feature: str) -> ValueError:
 
 
 def _queue(binding: dict[str, Any], settings: Settings, place: str) -> tuple[str, str]:
+    """Return the connection string and the name of a queue."""
     if "queueName" not in binding:
         raise _unsupported("topics")
     queue = settings.resolve(binding["queueName"], place=place).strip()

@@ -1,6 +1,7 @@
-"""The command: prints one JSON line when it is ready, and logs on standard error.
+"""The command `python -m devstack.functions`: it runs one host in this process.
 
-It runs the host in this process. `devstack up` starts several with `--processes`.
+It prints one JSON line when the host is ready, and logs on standard error. `devstack up
+--processes N` starts several such processes.
 """
 
 import argparse
@@ -26,9 +27,11 @@ from devstack.lifecycle import stop_event
 
 _log = logging.getLogger("devstack.functions")
 _THREADS_S = 0.2
+"""How long the command waits at its end for sync functions that still run."""
 _DRAIN_S_MAX = 86400
 _GRACE_S = 2.0
-_ASK_EVERY_S = 1.0
+"""Time after functionTimeout for the invoker to act, before the watching thread acts."""
+_WATCH_EVERY_S = 1.0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -51,12 +54,12 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--check", action="store_true", help="read the app as at a start, and end")
     add("--secondary", action="store_true", help=argparse.SUPPRESS)
-    add("--listener", type=int, help=argparse.SUPPRESS)  # a descriptor, from `_restarter`
+    add("--listener", type=int, help=argparse.SUPPRESS)  # a file descriptor, from `_restarter`
     return options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 after SIGTERM or Ctrl-C, 1 for a failure, 2 for bad usage."""
+    """Run the command. The exit code is 0 after a signal, 1 for a failure, 2 for bad usage."""
     argv = sys.argv[1:] if argv is None else argv
     arguments = parser().parse_args(argv)
     _check(arguments)
@@ -64,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with socket.socket(fileno=arguments.listener) as listener:
             restart = _restarter(argv, listener)
-            code = asyncio.run(_run_here(arguments, listener, restart))
+            code = asyncio.run(_run_host(arguments, listener, restart))
             return restart() if code is None else _leave(code)
     except DevstackError as error:
         print(f"devstack.functions: {error}", file=sys.stderr)  # noqa: T201  # the command's answer
@@ -81,7 +84,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 class _JsonFormatter(logging.Formatter):
-    """Writes a JSON object a line: time, level, logger, message, and the invocation if any."""
+    """Writes each record as one JSON line: time, level, logger, message, and its invocation."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -99,7 +102,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 def configure_logs(level: str) -> None:
-    """Log to standard error at the default level of host.json, with every logger of the process.
+    """Let every logger of the process log to standard error, from this level of host.json on.
 
     Microsoft's worker does not filter loggers either, so `azure` logs here what it logs in Azure.
     """
@@ -113,37 +116,37 @@ def _print_ready(line: dict[str, Any]) -> None:
 
 
 def _restarter(argv: Sequence[str], listener: socket.socket) -> Callable[[], NoReturn]:
-    """Return a function that starts the worker again: same process id, same HTTP socket.
+    """Return a function that starts this command again, with the same process id and HTTP socket.
 
     The socket stays open meanwhile, so clients that connect wait, and no other process can take
     the port.
     """
     directory, environ = Path.cwd(), dict(os.environ)
-    words = [sys.executable, "-m", "devstack.functions", *argv]
+    command = [sys.executable, "-m", "devstack.functions", *argv]
     if "--listener" not in argv:
-        words += ["--listener", str(listener.fileno())]
-    listener.set_inheritable(False)  # the app's child processes do not get it
+        command += ["--listener", str(listener.fileno())]
+    listener.set_inheritable(False)  # the app's child processes do not get the socket
 
     def restart() -> NoReturn:
         os.chdir(directory)
         listener.set_inheritable(True)
-        os.execve(sys.executable, words, environ)  # noqa: S606  # no shell
+        os.execve(sys.executable, command, environ)  # noqa: S606  # no shell
 
     return restart
 
 
 def _watch_loop(host: Host, stopping: asyncio.Event, restart: Callable[[], NoReturn]) -> None:
-    """Start the worker again when a function blocks its event loop past functionTimeout.
+    """Start the process again when a function blocks the event loop longer than functionTimeout.
 
-    The invoker cannot do that, because its timeout runs on the blocked loop. In Azure the clock is
-    in another process; here it is on a thread. A worker that is stopping ends instead.
+    The invoker cannot do that, because its timeout runs on the blocked loop. In Azure another
+    process has the clock; here it is a thread. A process that is stopping ends instead.
     """
     loop = asyncio.get_running_loop()
 
     def watch() -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
             while True:
-                time.sleep(_ASK_EVERY_S)
+                time.sleep(_WATCH_EVERY_S)
                 limit_s = host.config.function_timeout_s
                 answered = threading.Event()
                 loop.call_soon_threadsafe(answered.set)
@@ -160,10 +163,10 @@ def _watch_loop(host: Host, stopping: asyncio.Event, restart: Callable[[], NoRet
     threading.Thread(target=watch, name="watch-loop", daemon=True).start()
 
 
-async def _run_here(
+async def _run_host(
     arguments: argparse.Namespace, listener: socket.socket, restart: Callable[[], NoReturn]
 ) -> int | None:
-    """Return the exit code, or None to start again after a function's timeout."""
+    """Run the host; return the exit code, or None to start again after a function's timeout."""
     app_dir = arguments.app_dir.resolve()
     host = Host(
         app_dir,
@@ -193,10 +196,15 @@ async def _run_here(
         return 0
     starting.result()
     configure_logs(host.config.log_level)
-    names = [function.name for function in host.functions]
-    pid = os.getpid()
-    line = {"functions": names, "http_port": host.http_port, "pid": pid}
-    _print_ready({"ready": True, **line, "ignores": host.config.not_applied})
+    _print_ready(
+        {
+            "ready": True,
+            "functions": [function.name for function in host.functions],
+            "http_port": host.http_port,
+            "pid": os.getpid(),
+            "ignores": host.config.not_applied,
+        }
+    )
     await _first_of(stopping.wait(), host.failed.wait(), host.timed_out.wait())
     failed = host.failed.is_set()
     if failed:
@@ -218,16 +226,19 @@ async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
 
 
 def _leave(code: int) -> int:
-    """Return `code`, or exit at once when a sync function still runs on its thread.
+    """Return `code`. If a sync function still runs on its thread, exit the process instead.
 
-    The interpreter would wait for that thread.
+    Otherwise the interpreter would wait for that thread.
     """
-    end = time.monotonic() + _THREADS_S
+    deadline = time.monotonic() + _THREADS_S
     main_thread = threading.current_thread()
-    others = (thread for thread in threading.enumerate() if thread is not main_thread)
-    threads = [thread for thread in others if not thread.daemon]
+    threads = [
+        thread
+        for thread in threading.enumerate()
+        if thread is not main_thread and not thread.daemon
+    ]
     for thread in threads:
-        thread.join(max(0.0, end - time.monotonic()))
+        thread.join(max(0.0, deadline - time.monotonic()))
     if running := [thread.name for thread in threads if thread.is_alive()]:
         _log.warning("Left running: %s; their messages are delivered again", ", ".join(running))
         logging.shutdown()

@@ -1,4 +1,4 @@
-"""The host: settings, index, listeners, timers and HTTP of one app, started and stopped.
+"""The host starts and stops what one app needs: settings, index, listeners, timers and HTTP.
 
     async with Host(app_dir, settings={"ServiceBusConnection": broker.connection_string}) as host:
         ...   # function_app.py runs; host.http_port answers
@@ -10,26 +10,29 @@ Theory of operation
 ===================
 
 1. **Settings.** The host merges local.settings.json, the environment and its `settings`, and puts
-   them into `os.environ`, where the app reads them. `stop` restores the environment.
-2. **Index.** It imports function_app.py and reads the functions with their bindings, as Azure
-   does at a deployment. Whatever the host cannot run raises a HostError with one sentence for
-   each problem. Nothing has been received by then.
-3. **Listeners.** Each function with a Service Bus trigger gets a pump (see `pumps`), which is a
-   task. All share one `Clients` and one `Invoker`.
-4. **Opening.** `start` waits until the link of each queue is open. A queue that does not exist, or
+   them into `os.environ`, where the app reads them. It also reads host.json. `stop` restores the
+   environment.
+2. **Index.** The host imports function_app.py and reads the functions with their bindings, as
+   Azure does at a deployment. A function that the host cannot run raises a HostError, with one
+   sentence for each problem. At this point the host has received no message. (A wrong route of an
+   HTTP function is found only in step 5.)
+3. **Listeners.** Each function with a Service Bus trigger gets a pump (see `pumps`), which runs in
+   a task. All pumps share one `Clients` and one `Invoker`.
+4. **Opening.** `start` waits up to 30 s until every queue is open. A queue that does not exist, or
    a broker that does not answer, fails the start instead of leaving a function that never runs.
 5. **Timers and HTTP** start last, because their functions may send to the queues.
 6. **Running.** An exception of a function never ends a pump or a timer: the message is abandoned,
-   the request gets status 500, the timer waits for its next time. If a pump or timer itself ends
-   by an error, the host sets `failed`, and the command ends the process with exit code 1. If a
-   function exceeds functionTimeout, every function of the process fails, `timed_out` is set, and
-   the command starts the process again.
+   the request gets status 500, the timer waits for its next time. If an error ends a pump or a
+   timer itself, the host sets `failed`, and the command ends the process with exit code 1. If a
+   function exceeds functionTimeout, all functions that run now fail, `timed_out` is set, and the
+   command starts the process again.
 7. **Stopping.** Pumps receive no more, the HTTP port closes, and running functions have `drain_s`
-   seconds to end. The host then cancels the rest. It has settled no message of those, so Service
-   Bus delivers them again. Senders and clients close last, because running functions use them.
+   seconds to end. Then the host cancels the functions that still run. It does not settle their
+   messages, so Service Bus delivers them again. Senders and clients close after that, because
+   running functions use them.
 
-If a step of `start` fails, or if it is cancelled, `start` calls `stop`, which undoes what the
-steps before it did: `_scope` holds the undoing of each, and `_running` the tasks.
+If `start` fails or is cancelled, it calls `stop`, which undoes the steps that were done: `_scope`
+holds what undoes each step, and `_running` holds the tasks.
 """
 
 import asyncio
@@ -67,12 +70,12 @@ _SUBQUEUE = re.compile(r"(/\$transfer)?/\$deadletterqueue$")
 class Host(AsyncRunnable):
     """Runs the functions of one app in this process; `async with` or `start` runs it.
 
-    `settings` override the environment and local.settings.json. `only` and `without` name
-    functions. `http_port` 0 takes a free port. `listener` is a TCP socket for HTTP, bound or not;
-    the caller keeps it open to keep the port after this host. `status_dir` keeps timer status over
-    restarts. `drain_s` limits the wait for running functions at the end. A `secondary` host runs
-    neither timers nor HTTP. `allow_remote` allows connections to services that are not on this
-    machine.
+    `settings` override the environment and local.settings.json. `only` names the functions to run
+    (None: those that host.json names, or all), and `without` those to leave out. `http_port` 0
+    takes a free port. `listener` is a TCP socket for HTTP, bound or not; a caller that keeps it
+    open keeps the port after this host has stopped. `status_dir` keeps timer status over restarts.
+    `drain_s` limits the wait for running functions at the end. A `secondary` host runs neither
+    timers nor HTTP. `allow_remote` allows connections to services that are not on this machine.
     """
 
     app_dir: Path
@@ -92,7 +95,7 @@ class Host(AsyncRunnable):
         self.functions: list[IndexedFunction] = []
         self.config = HostConfig()
         self.failed: asyncio.Event = asyncio.Event()
-        """Set when a listener or timer has ended by an error, which is in the log."""
+        """Set when an error has ended a listener or a timer; the error is in the log."""
         self._requested_port, self.http_port = self.http_port or 0, None
         self._scope = contextlib.AsyncExitStack()
         self._running: dict[asyncio.Task[None], Pump | Timer] = {}
@@ -108,7 +111,11 @@ class Host(AsyncRunnable):
     def queues(self) -> dict[str, bool]:
         """The queues that the bindings name, and whether each requires sessions."""
         queues: dict[str, bool] = {}
-        bindings = (part for f in self.functions for part in (f.trigger, *f.outputs))
+        bindings = (
+            binding
+            for function in self.functions
+            for binding in (function.trigger, *function.outputs)
+        )
         for binding in bindings:
             if isinstance(binding, ServiceBusTrigger | ServiceBusOutput):
                 name = _SUBQUEUE.sub("", binding.queue.lower())
@@ -117,7 +124,7 @@ class Host(AsyncRunnable):
         return queues
 
     async def start(self) -> None:
-        """Index the app and listen, or raise HostError; return when every queue's link is open."""
+        """Index the app, start everything, wait until every queue is open; or raise HostError."""
         start = time.perf_counter()
         try:
             settings = self._index()
@@ -153,7 +160,7 @@ class Host(AsyncRunnable):
                 enabled.append(function)
         self.functions = [
             function
-            for function in all_of(lambda each: bind(each, self.app_dir, settings), enabled)
+            for function in all_of(lambda entry: bind(entry, self.app_dir, settings), enabled)
             if not self.secondary or isinstance(function.trigger, ServiceBusTrigger)
         ]
         if self.config.not_applied:
@@ -162,13 +169,13 @@ class Host(AsyncRunnable):
 
     async def _listen(self, settings: Settings) -> None:
         invoker = self._invoker = Invoker(settings, timeout_s=self.config.function_timeout_s)
-        self.timed_out = invoker.timed_out  # in Azure the worker starts again then
+        self.timed_out = invoker.timed_out  # then the process starts again, as the worker in Azure
         self._scope.callback(invoker.close)
         options = self.config.service_bus
         clients = Clients(options)
         self._scope.push_async_callback(clients.close)
         # 3. Listeners.
-        opening: dict[str, Awaitable[None]] = {}
+        openings: dict[str, Awaitable[None]] = {}
         timers: list[Timer] = []
         for function in self.functions:
             trigger, name = function.trigger, function.name
@@ -181,19 +188,19 @@ class Host(AsyncRunnable):
                     options=options,
                 )
                 pump = listener.pump()
-                opening[f"{name}: the queue {trigger.queue}"] = pump.opened
+                openings[f"{name}: the queue {trigger.queue}"] = pump.opened
                 self._run(pump, name)
             elif isinstance(trigger, TimerTrigger):
                 timer = Timer(
                     function=function,
                     trigger=trigger,
                     invoker=invoker,
-                    finish=clients.send_outputs,
+                    send_outputs=clients.send_outputs,
                     status_dir=self.status_dir,
                 )
                 timers.append(timer)
-        # 4. Wait until every link is open, so that a wrong queue fails the start.
-        await _wait_until_open(opening)
+        # 4. Wait until every queue is open, so that a wrong queue fails the start.
+        await _wait_until_open(openings)
         # 5. Timers and HTTP start last, because their functions may send to the queues.
         for timer in timers:
             self._run(timer, timer.function.name)
@@ -230,9 +237,9 @@ class Host(AsyncRunnable):
     async def stop(self, *, drain_s: float | None = None) -> None:
         """Receive no more, wait up to `drain_s` seconds for running functions, settle, close.
 
-        A message whose function still runs then is delivered again when its lock ends.
+        If a function still runs after that, its message is delivered again when its lock ends.
         """
-        # 7. Drain. Whatever is not settled in time is delivered again.
+        # 7. Drain. A message that is not settled in time is delivered again.
         limit_s = self.drain_s if drain_s is None else drain_s
         for runner in self._running.values():
             runner.stop()
@@ -250,18 +257,18 @@ class Host(AsyncRunnable):
         await self._scope.aclose()
 
 
-async def _wait_until_open(opening: Mapping[str, Awaitable[None]]) -> None:
+async def _wait_until_open(openings: Mapping[str, Awaitable[None]]) -> None:
     try:
         results = await asyncio.wait_for(
-            asyncio.gather(*opening.values(), return_exceptions=True), _OPEN_S
+            asyncio.gather(*openings.values(), return_exceptions=True), _OPEN_S
         )
     except TimeoutError as error:
         raise HostError(
-            f"Service Bus did not open {', '.join(opening)} within {_OPEN_S:g} s: does it run?"
+            f"Service Bus did not open {', '.join(openings)} within {_OPEN_S:g} s: does it run?"
         ) from error
     problems = [
         f"{place} cannot be received from ({type(error).__name__}: {str(error).splitlines()[0]})"
-        for place, error in zip(opening, results, strict=True)
+        for place, error in zip(openings, results, strict=True)
         if isinstance(error, BaseException)
     ]
     if problems:

@@ -1,7 +1,8 @@
-"""host.json: its options with the defaults of the Azure extensions, read and checked.
+"""Read and check host.json. Its options have the defaults of the Azure extensions.
 
-A key that the Functions host does not know is refused, and the error names the nearest key that
-it knows, because Azure would silently ignore a misspelt `maxConcurrentCalls`. A setting
+Azure would silently ignore a misspelt `maxConcurrentCalls`. So this module refuses a key that the
+Functions host does not know, and the error names the nearest known key. It checks the keys at the
+top, of `extensions`, and of the sections for Service Bus and HTTP. A setting
 `AzureFunctionsJobHost__extensions__serviceBus__...` overrides a value, as in Azure.
 """
 
@@ -56,10 +57,10 @@ class HostJsonError(HostError):
     """host.json contains something that the Functions host would refuse or ignore."""
 
 
-def _whole(low: int) -> _Reader:
+def _whole_number(minimum: int) -> _Reader:
     def read(value: Any) -> int:
-        if not re.fullmatch(r"-?[0-9]{1,15}", str(value)) or int(value) < low:
-            raise ValueError(f"must be a whole number of at least {low}")
+        if not re.fullmatch(r"-?[0-9]{1,15}", str(value)) or int(value) < minimum:
+            raise ValueError(f"must be a whole number of at least {minimum}")
         return int(value)
 
     return read
@@ -78,7 +79,7 @@ def _positive_seconds(value: Any) -> float:
     return seconds
 
 
-def _truth(value: Any) -> bool:
+def _boolean(value: Any) -> bool:
     return bool(_one_of("true", "false")(value) == "true")
 
 
@@ -93,7 +94,7 @@ def _one_of(*allowed: str) -> _Reader:
 
 
 def _key(read: _Reader, default: Any) -> Any:
-    """A field that host.json sets: `max_delay_s` has the key `maxDelay`."""
+    """A field that host.json sets. Its name gives the key: `max_delay_s` has the key `maxDelay`."""
     return field(default=default, metadata={"read": read})
 
 
@@ -105,24 +106,24 @@ class RetryOptions:
     try_timeout_s: float = _key(_positive_seconds, 60.0)
     delay_s: float = _key(_seconds, 0.8)
     max_delay_s: float = _key(_seconds, 60.0)
-    max_retries: int = _key(_whole(0), 3)
+    max_retries: int = _key(_whole_number(0), 3)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceBusOptions:
     """`extensions.serviceBus` of the 5.x extension, with its defaults."""
 
-    prefetch_count: int = _key(_whole(0), 0)
+    prefetch_count: int = _key(_whole_number(0), 0)
     transport_type: str = _key(_one_of("amqpTcp", "amqpWebSockets"), "amqpTcp")
-    auto_complete_messages: bool = _key(_truth, default=True)
+    auto_complete_messages: bool = _key(_boolean, default=True)
     max_auto_lock_renewal_duration_s: float = _key(_seconds, 300.0)
-    max_concurrent_calls: int = _key(_whole(1), 16 * (os.cpu_count() or 1))
-    max_concurrent_sessions: int = _key(_whole(1), 8)
-    max_message_batch_size: int = _key(_whole(1), 1000)
-    min_message_batch_size: int = _key(_whole(1), 1)
+    max_concurrent_calls: int = _key(_whole_number(1), 16 * (os.cpu_count() or 1))
+    max_concurrent_sessions: int = _key(_whole_number(1), 8)
+    max_message_batch_size: int = _key(_whole_number(1), 1000)
+    min_message_batch_size: int = _key(_whole_number(1), 1)
     max_batch_wait_time_s: float = _key(_seconds, 30.0)
     session_idle_timeout_s: float = _key(_seconds, 60.0)
-    enable_cross_entity_transactions: bool = _key(_truth, default=False)
+    enable_cross_entity_transactions: bool = _key(_boolean, default=False)
     retry: RetryOptions = field(default_factory=RetryOptions)
 
 
@@ -150,7 +151,7 @@ def load_host_json(app_dir: Path, settings: Settings) -> HostConfig:
 
 
 def parse_host_json(content: Mapping[str, Any]) -> HostConfig:
-    """Check the content of a host.json; raises the same errors as `load_host_json`."""
+    """Check the content of a host.json, or raise HostJsonError."""
     _check_keys(content, _TOP, "host.json")
     if content.get("version") != "2.0":
         raise HostJsonError('host.json must say "version": "2.0": this host runs Functions v4.')
@@ -206,7 +207,7 @@ def _not_applied(content: Mapping[str, Any], bus: ServiceBusOptions) -> set[str]
 
 
 def _keys(options: type[Any]) -> dict[str, Field[Any]]:
-    """The fields of an options class by their keys in host.json."""
+    """The fields of an options class, by their keys in host.json."""
     fields_by_key = {}
     for option in fields(options):
         if option.metadata:
@@ -216,11 +217,11 @@ def _keys(options: type[Any]) -> dict[str, Field[Any]]:
 
 
 def _read(
-    options: type[T], section: Mapping[str, Any], place: str, *other_keys: str, **nested: Any
+    options: type[T], section: Mapping[str, Any], place: str, *nested_keys: str, **nested: Any
 ) -> T:
-    """Read the options of a section; it may also have `other_keys`, whose values are `nested`."""
+    """Read the options of a section; `nested` are the options of its sections `nested_keys`."""
     keys = _keys(options)
-    _check_keys(section, {*keys, *other_keys}, place)
+    _check_keys(section, {*keys, *nested_keys}, place)
     values: dict[str, Any] = {}
     for key in section.keys() & keys.keys():
         try:
@@ -271,7 +272,7 @@ def _log_level(section: Mapping[str, Any]) -> str:
 
 
 def _override(content: dict[str, Any], settings: Settings) -> None:
-    """Apply `AzureFunctionsJobHost__a__b=value` to the content; create missing sections."""
+    """Apply the settings `AzureFunctionsJobHost__a__b=value`; create missing sections."""
     keys = {**_keys(ServiceBusOptions), **_keys(RetryOptions)}
     spelling = {
         key.lower(): key for key in (*_TOP, *_EXTENSIONS, *_HTTP, *keys, "clientRetryOptions")
@@ -283,9 +284,9 @@ def _override(content: dict[str, Any], settings: Settings) -> None:
         *sections, key = (
             spelling.get(part.lower(), part) for part in path[len(_OVERRIDE) :].split(":")
         )
-        level = content
+        parent = content
         for section in sections:
-            level = level.setdefault(section, {})
-            if not isinstance(level, dict):
+            parent = parent.setdefault(section, {})
+            if not isinstance(parent, dict):
                 raise HostJsonError(f"The setting {name} does not fit host.json: {section} is set.")
-        level[key] = value
+        parent[key] = value

@@ -1,6 +1,6 @@
 """HTTP triggers: an aiohttp server on 127.0.0.1, with Azure's routes.
 
-Every request is accepted without a function key, as the Core Tools do. Route templates are those
+The server accepts each request without a function key, as the Core Tools do. Routes are templates
 of ASP.NET, such as `orders/{id:int}/{page?}/{*rest}`.
 """
 
@@ -66,9 +66,10 @@ class HttpServer:
         self._requests = 0
 
     async def start(self, port: int, listener: socket.socket) -> int:
-        """Serve on `listener` and close it at the end, or raise OSError if the port is taken.
+        """Serve on the socket `listener`, or raise OSError if the port is taken; return the port.
 
-        A socket that is not bound yet is bound to `port` of 127.0.0.1 (0: a free one).
+        If the socket is not bound yet, it is bound to `port` of 127.0.0.1 (0: a free one). `drain`
+        or `stop` closes it.
         """
         app = web.Application(client_max_size=_BODY_BYTES_MAX)
         app.router.add_route("*", "/{path:.*}", self._serve)
@@ -85,7 +86,7 @@ class HttpServer:
         return int(listener.getsockname()[1])
 
     async def drain(self, limit_s: float) -> None:
-        """Close the port and wait up to `limit_s` seconds for the requests that are served now."""
+        """Close the port; wait up to `limit_s` seconds for the answers to current requests."""
         self._stopping = True
         for site in list(self._runner.sites) if self._runner else ():
             await site.stop()
@@ -100,7 +101,7 @@ class HttpServer:
             self._runner = None
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        # As in ASP.NET: an encoded slash stays encoded and does not end a segment.
+        # As in ASP.NET, an encoded slash stays encoded and does not end a segment.
         parts = _ENCODED_SLASH.split(request.rel_url.raw_path.strip("/"))
         path = "".join(part if n % 2 else unquote(part) for n, part in enumerate(parts))
         if path == "admin/host/ping" or not path:
@@ -111,15 +112,15 @@ class HttpServer:
                 break
         else:
             return web.Response(status=404)  # for a wrong method too, as in Azure
-        if self._stopping:  # a connection from before the port was closed
+        if self._stopping:  # the connection was opened before the port closed
             return web.Response(status=503)
         self._requests += 1
         try:
             return await self._invoke(function, request, values)
         finally:
-            self._ended()
+            self._request_ended()
 
-    def _ended(self) -> None:
+    def _request_ended(self) -> None:
         self._requests -= 1
         if self._stopping and not self._requests:
             self._answered.set()
@@ -197,10 +198,10 @@ class Route:
     pattern: re.Pattern[str]
     defaults: dict[str, str]
     rank: tuple[int, ...]
-    """Routes with a lower rank are tried first: literal before constrained before free."""
+    """Routes with a lower rank are tried first: a literal segment, then `{id:int}`, then `{id}`."""
 
     def match(self, path: str) -> dict[str, str] | None:
-        """The route's values in `path` (without outer slashes), or None."""
+        """The values of the route's parameters in `path` (without outer slashes), or None."""
         match = self.pattern.fullmatch(path)
         if match is None:
             return None
@@ -225,7 +226,7 @@ def compile_route(function: str, prefix: str, template: str) -> Route:
 
 
 def _segment(segment: str, defaults: dict[str, str], names: set[str]) -> tuple[str, bool, int]:
-    """The pattern of one segment, whether it is optional, and its part of the rank."""
+    """Return the pattern of a segment, whether it is optional, and its number in the rank."""
     text, position, optional, weight = "", 0, False, 0
     for match in _PARAMETER.finditer(segment):
         name, star, default = match["name"], bool(match["star"]), match["default"]

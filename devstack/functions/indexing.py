@@ -1,7 +1,8 @@
-"""Import function_app.py once and read its functions; refuse each wrong one with a sentence.
+"""Import function_app.py once and read its functions; refuse each wrong function with a sentence.
 
-The checks of names and annotations follow `azure_functions_runtime.functions` 1.3: this host
-indexes the apps that Microsoft's Python worker indexes, and refuses the others.
+The checks of names and annotations follow `azure_functions_runtime.functions` 1.3. So this host
+accepts the functions that Microsoft's Python worker accepts, except those with a binding that it
+does not run.
 """
 
 import importlib
@@ -37,7 +38,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,126}")
 
 @dataclass(frozen=True)
 class BoundParameter:
-    """How a parameter is converted: by the converter of a binding, or not at all (generic)."""
+    """The conversion of a parameter: by the converter of a binding, or none (generic)."""
 
     converter: str
     annotation: Any = None
@@ -56,7 +57,7 @@ class Signature:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundFunction:
-    """A function as its decorators describe it; settings are not resolved yet."""
+    """A function as its decorators describe it. Its settings are not resolved yet."""
 
     name: str
     code: Callable[..., Any]
@@ -75,12 +76,15 @@ class IndexedFunction(FoundFunction):
 
 @contextmanager
 def imported(app_dir: Path) -> Iterator[ModuleType]:
-    """Import function_app.py, or raise IndexingError; at the end remove what it imported."""
+    """Import function_app.py, or raise IndexingError; at the end remove it from `sys.modules`.
+
+    If this function put the app's directory on the path, it also removes the app's other modules.
+    """
     script = app_dir / SCRIPT
     if not script.exists():
         raise IndexingError(f"{script} does not exist: name the directory of a function app.")
     root, modules = app_dir.resolve(), set(sys.modules)
-    previous = sys.modules.pop(script.stem, None)
+    previous_module = sys.modules.pop(script.stem, None)
     on_path = str(app_dir) in sys.path
     if not on_path:
         sys.path.insert(0, str(app_dir))
@@ -94,8 +98,8 @@ def imported(app_dir: Path) -> Iterator[ModuleType]:
                 if name not in modules and file and Path(file).resolve().is_relative_to(root):
                     del sys.modules[name]
         sys.modules.pop(script.stem, None)
-        if previous is not None:
-            sys.modules[script.stem] = previous
+        if previous_module is not None:
+            sys.modules[script.stem] = previous_module
 
 
 def _import(script: Path) -> ModuleType:
@@ -116,7 +120,7 @@ def _import(script: Path) -> ModuleType:
 
 
 def _place(error: BaseException, app_dir: Path) -> str:
-    """The last line of the app in the traceback of an error."""
+    """The place of an error: the last of the app's own lines in the traceback."""
     root = app_dir.resolve()
     places = [
         f" at {path.relative_to(root)}:{frame.lineno}"
@@ -127,31 +131,31 @@ def _place(error: BaseException, app_dir: Path) -> str:
 
 
 def _is_of_app(path: Path, root: Path) -> bool:
-    """Whether a file is the app's, and not an installed package's."""
+    """Whether a file belongs to the app, and not to an installed package."""
     return path.is_relative_to(root) and "site-packages" not in path.parts
 
 
 def find(module: ModuleType) -> list[FoundFunction]:
-    """Find the functions of an imported app, or raise IndexingError where the worker would."""
+    """Find the functions of an imported app, or raise IndexingError for what the worker refuses."""
     try:
-        built = list(_app(module).get_functions())
+        app_functions = list(_app(module).get_functions())
     except ValueError as error:
         raise IndexingError(f"{SCRIPT}: {error}") from error
-    functions = all_of(_read, built)
+    functions = all_of(_read, app_functions)
     if not functions:
         raise IndexingError(f"{SCRIPT} registers no function: decorate one with a trigger.")
     names: dict[str, str] = {}
     for function in functions:
-        earlier = names.setdefault(function.name.lower(), function.name)
-        if earlier is not function.name:
+        other_name = names.setdefault(function.name.lower(), function.name)
+        if other_name is not function.name:
             raise IndexingError(
-                f"The functions {earlier} and {function.name} differ in case only: rename one."
+                f"The functions {other_name} and {function.name} differ in case only: rename one."
             )
     return functions
 
 
 def all_of(work: Callable[[Item], Outcome], items: Iterable[Item]) -> list[Outcome]:
-    """Do the work for each item; raise one IndexingError with the problems of all."""
+    """Do the work for each item; raise one IndexingError with the problems of all items."""
     results: list[Outcome] = []
     problems: list[str] = []
     for item in items:
@@ -179,20 +183,20 @@ def _app(module: ModuleType) -> func.FunctionRegister:
     return next(iter(apps.values()))
 
 
-def _read(built: Any) -> FoundFunction:
-    name = str(built.get_function_name())
+def _read(app_function: Any) -> FoundFunction:
+    name = str(app_function.get_function_name())
     if not _NAME.fullmatch(name):
         raise IndexingError(
             f"{name!r} is not a valid function name: use a letter, then letters, digits, _ or -."
         )
-    if built.http_type in {"wsgi", "asgi"}:
+    if app_function.http_type in {"wsgi", "asgi"}:
         raise IndexingError(
             f"Function {name}: this host does not run ASGI or WSGI apps; write its routes with "
             "@app.route."
         )
-    bindings = json.loads(built.get_function_json())["bindings"]
-    code = built.get_user_function()
-    if built.get_settings_dict("retry_policy"):
+    bindings = json.loads(app_function.get_function_json())["bindings"]
+    code = app_function.get_user_function()
+    if app_function.get_settings_dict("retry_policy"):
         _log.warning("Function %s: @app.retry has no effect here: %s", name, _RETRIED)
     try:
         return FoundFunction(
@@ -215,11 +219,11 @@ def select(
         if name.lower() not in names:
             existing = ", ".join(sorted(function.name for function in functions))
             raise IndexingError(f"There is no function {name!r} in this app; it has {existing}.")
-    keep = names if only is None else {name.lower() for name in only}
-    keep = keep - {name.lower() for name in without or ()}
-    if not keep:
+    selection = names if only is None else {name.lower() for name in only}
+    selection = selection - {name.lower() for name in without or ()}
+    if not selection:
         raise IndexingError("No function is left to run: name at least one.")
-    return [function for function in functions if function.name.lower() in keep]
+    return [function for function in functions if function.name.lower() in selection]
 
 
 def bind(function: FoundFunction, app_dir: Path, settings: Settings) -> IndexedFunction:
@@ -235,14 +239,14 @@ def converter_for(binding: str) -> Any:
 
 
 def _signature(function: Callable[..., Any], bindings: list[dict[str, Any]]) -> Signature:
-    """Match parameters with bindings; raise ValueError where the worker refuses them."""
+    """Match parameters with bindings; raise ValueError if the worker refuses them."""
     try:
         annotations = typing.get_type_hints(function)
     except NameError as error:
         raise ValueError(f"an annotation names something that is not defined: {error}.") from error
     names = set(inspect.signature(function).parameters)
     by_name = {str(binding["name"]): binding for binding in bindings}
-    returned = by_name.pop("$return", None)
+    return_binding = by_name.pop("$return", None)
     wants_context = "context" in names and "context" not in by_name
     if wants_context:
         names.remove("context")
@@ -262,7 +266,7 @@ def _signature(function: Callable[..., Any], bindings: list[dict[str, Any]]) -> 
         outputs={name: part for name, part in parameters.items() if _is_out(by_name[name])},
         wants_context=wants_context,
         is_async=inspect.iscoroutinefunction(function),
-        returns=_returned(returned, annotations) if returned else None,
+        returns=_return_value(return_binding, annotations) if return_binding else None,
     )
 
 
@@ -288,7 +292,7 @@ def _parameter(binding: dict[str, Any], annotations: dict[str, Any]) -> BoundPar
     return BoundParameter(converter, annotation)
 
 
-def _returned(binding: dict[str, Any], annotations: dict[str, Any]) -> BoundParameter:
+def _return_value(binding: dict[str, Any], annotations: dict[str, Any]) -> BoundParameter:
     kind, annotation = str(binding["type"]), annotations.get("return")
     if annotation is None or annotation is type(None):
         return BoundParameter(kind)
@@ -297,7 +301,7 @@ def _returned(binding: dict[str, Any], annotations: dict[str, Any]) -> BoundPara
 
 
 def _check_annotation(annotation: Any, converter: str, kind: str, *, is_out: bool) -> None:
-    """Refuse what the worker refuses: unions, `list[...]`, and classes that the binding lacks."""
+    """Refuse what the worker refuses: unions, `list[...]`, classes that do not fit the binding."""
     origin = typing.get_origin(annotation)
     builtin = isinstance(annotation, types.GenericAlias)
     is_class = isinstance(annotation, type) or origin not in (None, typing.Union, types.UnionType)

@@ -1,8 +1,9 @@
 """Call a function: convert its input, run it, convert its output.
 
-Async functions run on the event loop, sync functions on threads (PYTHON_THREADPOOL_THREAD_COUNT,
-or CPUs + 4). The rules for the output are those of Microsoft's worker: a returned value without a
-`$return` binding fails the invocation, and an output that was never set is not sent.
+Async functions run on the event loop, sync functions on threads. The setting
+PYTHON_THREADPOOL_THREAD_COUNT is the number of threads; the default is the number of CPUs + 4. The
+rules for the output are those of Microsoft's worker: a returned value without a `$return` binding
+fails the invocation, and an output that was never set is not sent.
 """
 
 import asyncio
@@ -79,7 +80,7 @@ class _Out(func.Out[Any]):
 
 @dataclass(frozen=True)
 class Result:
-    """The output of a successful invocation: datums by output name, and `$return`."""
+    """The output of a successful invocation: a datum for each output, and one for `$return`."""
 
     outputs: Mapping[str, Datum]
     returned: Datum | None = None
@@ -97,8 +98,8 @@ class Counts:
 class Invoker:
     """Calls the functions of one host process.
 
-    If one function exceeds functionTimeout, all that run fail, because in Azure the host then ends
-    the worker process with everything in it.
+    If one function exceeds functionTimeout, all functions that run fail, because in Azure the host
+    then ends the worker process with everything in it.
     """
 
     def __init__(self, settings: Settings, *, timeout_s: float | None) -> None:
@@ -115,7 +116,7 @@ class Invoker:
     async def invoke(
         self, function: IndexedFunction, datum: Datum, metadata: Mapping[str, Datum], *, reason: str
     ) -> Result:
-        """Call `function` with its trigger's datum, and raise what it raises; log `reason`."""
+        """Call `function` with its trigger's datum; raise its errors. `reason` is for the log."""
         invocation_id = str(uuid.uuid4())
         counts = self.counts.setdefault(function.name, Counts())
         token = CURRENT.set((invocation_id, function.name))
@@ -171,39 +172,41 @@ class Invoker:
         return _result(function, await self._in_worker(function, arguments), outs)
 
     async def _in_worker(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
-        """Run the code until it ends, or until a function that exceeds its time ends the worker.
+        """Run the code until it ends, or until any function exceeds functionTimeout.
 
         All calls that run now share the future `_worker_end`. The first call that exceeds its time
-        sets the reason as its result, and every one of them raises an InvocationError with it.
-        Later calls share a new future.
+        sets a sentence as the result of this future. Then each of these calls raises an
+        InvocationError with the sentence. Later calls share a new future.
         """
         loop = asyncio.get_running_loop()
-        end = self._worker_end = self._worker_end or loop.create_future()
+        worker_end = self._worker_end = self._worker_end or loop.create_future()
         work = asyncio.ensure_future(self._run(function, arguments))
         try:
             await asyncio.wait(
-                {work, end}, timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED
+                {work, worker_end}, timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
             if work.done():
                 return work.result()
-            if not end.done():
+            if not worker_end.done():
                 limit = f"functionTimeout of host.json ({self._timeout_s:g} s)"
-                end.set_result(f"Function {function.name} exceeded the {limit}: its worker ends.")
+                worker_end.set_result(
+                    f"Function {function.name} exceeded the {limit}: its worker ends."
+                )
                 self._worker_end = None
                 self.timed_out.set()
-                self.close()  # a sync function keeps its thread; the next one gets another
+                self.close()  # a sync function keeps its thread, and later calls get new ones
                 self._threads = self._new_threads()
-            raise InvocationError(end.result())
+            raise InvocationError(worker_end.result())
         finally:
             if not work.done():
                 work.cancel()
                 await asyncio.wait({work}, timeout=_CANCEL_S)
 
     async def _run(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
-        """Run the code; turn a SystemExit or a cancellation that it raises into an exception.
+        """Run the code; if it raises SystemExit or CancelledError, raise InvocationError instead.
 
-        Otherwise one function could end the event loop that all functions share, or leave its
-        message unsettled.
+        Otherwise a SystemExit could end the event loop that all functions share, and a
+        CancelledError could leave a message unsettled.
         """
         try:
             if function.signature.is_async:
@@ -236,7 +239,7 @@ def _run_on_thread(code: Callable[..., Any], arguments: dict[str, Any]) -> Any:
 
 
 def _trace(datum: Datum, metadata: Mapping[str, Datum]) -> SimpleNamespace:
-    """The trace context of an invocation: a new span, in the trace of its message or request."""
+    """The trace context of an invocation: a new span in the trace of the message or request."""
     if datum.type == "http":
         carrier = {name: header.value for name, header in datum.value["headers"].items()}
     else:

@@ -1,10 +1,11 @@
 """Convert Service Bus messages to what the Functions host gives the worker, and back.
 
 A message becomes a datum and trigger metadata. Names and types are those of the 5.x extension
-(ServiceBusTriggerBindingStrategy) and of the host's gRPC conversion: nulls are left out, `*Utc`
-times have no zone, numbers and dictionaries travel as JSON, and in a batch *empty strings are
-dropped from string arrays*, so that optional columns such as CorrelationIdArray can be shorter
-than the batch. The azure-functions converters turn this into what a function sees in Azure.
+(ServiceBusTriggerBindingStrategy) and of the host's gRPC conversion. Nulls are left out, `*Utc`
+times have no zone, and numbers and dictionaries travel as JSON. In a batch, sequence numbers are a
+collection, and *empty strings are dropped from string arrays*. So an optional column such as
+CorrelationIdArray can be shorter than the batch. The azure-functions converters turn all this into
+what a function sees in Azure.
 """
 
 import base64
@@ -40,9 +41,9 @@ _NEVER = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 
 
 class MessageMetadata(UserDict[str, Datum]):
-    """The metadata of one message, made on first use, because most functions read none of it."""
+    """The metadata of one message. It is made on first use, because most functions read none."""
 
-    def __init__(self, message: ServiceBusReceivedMessage) -> None:  # `data` comes later
+    def __init__(self, message: ServiceBusReceivedMessage) -> None:  # `data` is made on first use
         self._message = message
 
     @cached_property
@@ -66,7 +67,7 @@ class MessageMetadata(UserDict[str, Datum]):
     def decoded(self, body: bytes) -> FunctionMessage:
         """The message that the azure-functions converter would make of this metadata and `body`.
 
-        It is made of the message at once. The converter parses JSON and calls strptime 26 times.
+        Here it is made directly, because the converter parses JSON and calls strptime 26 times.
         """
         message = self._message
         texts: Any = {name: _text(get(message)) for name, get in _GET.items()}
@@ -115,32 +116,32 @@ def batch(messages: Sequence[ServiceBusReceivedMessage], *, binary: bool) -> Inp
 
 
 def override(metadata: Metadata, body: str) -> None:
-    """Replace metadata by the members of a JSON object body, as the Functions host does.
+    """Replace metadata by the members of `body`, if this is a JSON object.
 
-    Names are compared without case. Arrays and nulls are skipped, objects stay JSON, and other
-    values become .NET strings (`True`, not `true`). A function must therefore not trust metadata
-    that a body can forge.
+    The Functions host does so too. Names are compared without case. Arrays and nulls are skipped,
+    objects stay JSON, and other values become .NET strings (`True`, not `true`). So a function must
+    not trust metadata, because a body can forge it.
     """
     text = body.strip()
     if not (text.startswith("{") and text.endswith("}")):
         return
     try:
         members = json.loads(text, parse_float=str, parse_int=str)
-        # Parse again for objects: numbers inside an object keep their JSON form.
+        # Parse again if there are objects, because a number inside an object stays a number.
         objects = json.loads(text) if any(isinstance(v, dict) for v in members.values()) else {}
     except (ValueError, RecursionError):  # the Functions host ignores errors here too
         return
-    existing = {name.lower(): name for name in metadata}
+    names_by_lower = {name.lower(): name for name in metadata}
     for member, value in members.items():
         if value is None or isinstance(value, list):
             continue
-        name = existing.setdefault(member.lower(), member)
+        name = names_by_lower.setdefault(member.lower(), member)
         is_object = isinstance(value, dict)
         metadata[name] = _json(objects[member]) if is_object else Datum(str(value), "string")
 
 
 def body_bytes(message: ServiceBusReceivedMessage) -> bytes:
-    """The body as bytes: data sections joined, a string as UTF-8, any other value as JSON."""
+    """The body as bytes: joined data sections, a string as UTF-8, or another value as JSON."""
     body = message.body
     if isinstance(body, bytes):
         return body
@@ -153,7 +154,7 @@ def body_bytes(message: ServiceBusReceivedMessage) -> bytes:
 
 
 def decode_text(body: bytes) -> str:
-    """Bytes as text; bytes that are not UTF-8 are replaced, as in the Functions host."""
+    """Bytes as text. Bytes that are not UTF-8 are replaced, as in the Functions host."""
     return body.decode("utf-8", errors="replace")
 
 
@@ -163,10 +164,10 @@ def delivery_count(message: ServiceBusReceivedMessage) -> int:
 
 
 def outgoing(datum: Datum) -> list[ServiceBusMessage]:
-    """The messages of a datum: one for each element of a list, else one; or InvocationError."""
+    """The messages of a datum, or raise InvocationError. Each element of a list is one message."""
     if datum.type == "list":
-        texts = [v if isinstance(v, str | bytes) else json.dumps(v) for v in datum.value]
-        return [_message(text) for text in texts]
+        bodies = [v if isinstance(v, str | bytes) else json.dumps(v) for v in datum.value]
+        return [_message(body) for body in bodies]
     if datum.type == "dict":
         return [ServiceBusMessage(json.dumps(datum.value), content_type="application/json")]
     if datum.type in {"string", "bytes"}:
@@ -185,7 +186,7 @@ def _application_properties(message: ServiceBusReceivedMessage) -> dict[str, Any
 
 
 def _plain(value: Any) -> Any:
-    """A value as the JSON of the Functions host keeps it."""
+    """A value in the form that it has in the JSON of the Functions host."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, dict):

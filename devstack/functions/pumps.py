@@ -4,27 +4,30 @@ Theory of operation
 ===================
 
 Service Bus gives a message to one receiver, under a lock, and keeps it until that receiver
-completes it. A message that is not completed is delivered again: at once if it is abandoned, and
-otherwise when its lock ends or the session closes. Each delivery is counted, and after
-MaxDeliveryCount of them the message goes to the dead letters. So a pump loses nothing as long as
-it keeps one rule: **complete a message only after its function has returned and its outputs are
-sent**. Every failure below leaves the message uncompleted. The price is that a function may see a
-message twice, as in Azure.
+completes it. A message that is not completed is delivered again: at once if the receiver abandons
+it, and otherwise when its lock ends or its session closes. Abandoned messages and expired locks
+are counted. When the count reaches MaxDeliveryCount, the message goes to the dead letters. So a
+pump loses nothing as long as it keeps one rule: **complete a message only after its function has
+returned and its outputs are sent**. No failure below breaks this rule. The price is that a
+function may see a message twice, as in Azure.
 
-A pump is one task. It alone uses its receiver, for one operation at a time, because the async SDK
-guards its socket with one lock and holds it up to 0.2 s while it waits for a frame. A settlement
-beside a waiting receive would wait for that lock, and each step of a workflow would take 0.2 to
-0.4 s longer (measured). The functions run in tasks of their own and only leave notes for the pump.
+A `MessagePump` or a `BatchPump` is one task. Only this task uses the receiver, for one operation
+at a time. The reason is a lock in the async SDK: while the SDK waits for a frame, it holds the
+lock of its socket for up to 0.2 s. A settlement beside a waiting receive would wait for that lock,
+and each message would take 0.2 to 0.4 s longer (measured). The functions of a `MessagePump` run in
+tasks of their own. They do not use the receiver: they leave notes, which the pump carries out.
 
 A `MessagePump` repeats a cycle:
 
-1. **Settle.** It carries out the notes in `_due`: complete, abandon, or renew a lock. If one
-   fails, because the connection broke or the lock is lost, the pump logs it and goes on. The
-   message comes again when its lock ends.
-2. **Wait for a slot** while `maxConcurrentCalls` functions run. Messages stay in the queue
-   meanwhile, where other processes can take them.
-3. **Receive** one message. A note that arrives meanwhile cancels the receive. If a message was
-   just arriving, it stays in the receiver's buffer, and the next receive returns it.
+1. **Settle.** The pump carries out the notes in `_notes`: complete, abandon, or renew a lock. If
+   this fails, because the connection broke or the lock is lost, the pump logs the error and goes
+   on. If Service Bus did not settle the message, it delivers the message again when the lock ends.
+2. **Wait for a slot** while `maxConcurrentCalls` functions run. Meanwhile other messages stay in
+   the queue, where other processes can take them. (With `prefetchCount`, some of them wait in the
+   buffer of this receiver, locked.)
+3. **Receive** one message. A new note cancels the receive. A message that arrives at that moment
+   is not lost: either the next receive returns it, or the SDK releases it. A released message goes
+   back to the queue, and this delivery is not counted.
 4. **Start** the function in a task, and plan the first renewal of its lock.
 5. **The function ends.** Its task notes "complete" if the handler returned True, and "abandon" if
    the function raised an exception or its outputs were not sent. (With `autoCompleteMessages`
@@ -33,16 +36,15 @@ A `MessagePump` repeats a cycle:
    "renew". After `maxAutoLockRenewalDuration`, or when a renewal fails, no other is planned. Then
    the lock ends, and another receiver may get the message while the function still runs here.
    The settlement in step 1 fails with a lost lock, and the second delivery decides.
-7. **A broken connection** raises an error in step 1 or 3. The pump logs it, pauses (longer after
-   each failure in a row) and begins the next cycle; the SDK opens the link again. Functions that
-   run go on, and their notes wait in `_due`. If the error cut off a settlement, that message
-   either was settled, or comes again when its lock ends.
+7. **A broken connection** raises an error in step 3. The pump logs it, pauses, and begins the next
+   cycle; the SDK opens the link again. Each failure in a row makes the pause longer, up to 5 s. A
+   note that arrives during the pause ends it, and is carried out at once.
 8. **A drain** (`stop`) cancels the receive. From then on the pump takes no message, carries out
-   notes as functions end, and returns when none runs and no note is left.
-9. **The end of the drain, or a crash.** After `drain_s` the host cancels the pump. It cancels
-   async functions; sync functions go on, but nobody waits for them. No message of them is settled.
-   After `kill -9` none is settled either. In both cases the locks end, and the messages are
-   delivered again: to this host after its restart, or to another.
+   notes as functions end, and returns when no function runs and no note is left.
+9. **The end of the drain, or a crash.** After `drain_s` the host cancels the pump. The pump then
+   cancels async functions. Sync functions go on, but nobody waits for them. None of their messages
+   is settled, and after `kill -9` none is settled either. In both cases the locks end, and the
+   messages are delivered again: to this host after its restart, or to another.
 
 `BatchPump` has the same cycle, but waits for the function within it: receive a batch, call, settle
 the whole batch.
@@ -51,12 +53,14 @@ the whole batch.
 receives, calls and settles in turn (11), so that the messages of a session are handled in order.
 It renews the session's lock while it waits, and while a function works on one message (12). Any
 error of Service Bus ends the session (13): closing the receiver frees it, and the next receiver of
-this session gets the unsettled message first. So no error can change the order. A drain ends each
-session after the messages that its function works on.
+this session gets the unsettled message first. So such an error does not change the order. Only one
+case does: with `prefetchCount`, a message whose function failed comes again after the messages in
+the buffer. A drain ends each session after the messages that its function works on.
 
-Who writes and who reads what the tasks share: function tasks and timers add to `_due`, the pump
-empties it. The pump adds to `_running`, a function's task removes itself. `_wake` is set by
-whoever leaves a note, and cleared by the pump. `_waits` holds the receive that is waiting now.
+Who writes and who reads what the tasks share: function tasks and timers add to `_notes`, the pump
+empties it. The pump adds to `_running`; a function's task removes itself. `_wake` is set by a
+function that ends, by a renewal timer and by `stop`, and cleared by the pump. `_waits` holds the
+tasks that `stop` can cancel: a receive, or the wait for a free session.
 """
 
 import asyncio
@@ -79,31 +83,31 @@ T = TypeVar("T")
 _log = logging.getLogger("devstack.functions")
 _RECEIVE_S = 60.0
 _BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""The pauses after failures in a row; the last one stays."""
+"""The pause after the first failure in a row, the second, and so on; the last one repeats."""
 _GRACE_S = 0.002
-"""Time for a receive to end by itself before a settlement cancels it."""
+"""How long a settlement waits for the receive to end by itself, before it cancels the receive."""
 _RENEWAL_S_MIN = 0.5
 _BATCH_BUFFER_S = 0.05
-"""Time for the rest of a batch to come out of the buffer of `prefetchCount`."""
+"""How long to wait for the rest of a batch when `prefetchCount` fills a buffer."""
 _SESSION_BACKOFF_S = 1.0
 _SESSION_LOCK_S = 30.0
-"""The lock time that is assumed when the broker names none."""
+"""The remaining lock time that is assumed when the broker does not tell it."""
 _NEEDS_SESSIONS = "requires sessions"
 _OPERATIONS = {
     "complete": "complete_message",
     "abandon": "abandon_message",
     "renew": "renew_message_lock",
 }
-"""The notes that a task can leave for the pump, and the method of the SDK's receiver for each."""
+"""For each note that a task can leave, the method of the SDK's receiver that carries it out."""
 
 Messages = list[ServiceBusReceivedMessage]
 Handler = Callable[[Sequence[ServiceBusReceivedMessage]], Awaitable[bool]]
-"""Handles messages; True completes all of them, False abandons all. It must not raise."""
+"""Handles messages; returns True for a success, and False to abandon them. It must not raise."""
 
 
 @dataclass(eq=False, kw_only=True)
 class Pump(ABC):
-    """Receives from one queue until `stop`; logs connection errors and tries again."""
+    """Receives from one queue until `stop`; after a connection error it logs and tries again."""
 
     name: str
     """The name in log lines."""
@@ -116,14 +120,14 @@ class Pump(ABC):
         self._stopping = asyncio.Event()
         self._waits: set[asyncio.Task[Any]] = set()
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the link is open for the first time, or with the error that prevents it."""
+        """Done when the queue is open for the first time, or with the error that prevents it."""
 
     @abstractmethod
     async def run(self) -> None:
         """Receive until `stop`; then wait for running functions, settle and close."""
 
     def stop(self) -> None:
-        """Receive no more messages; `run` returns when those received before are settled."""
+        """Receive no more messages; `run` returns when the earlier ones are settled."""
         self._stopping.set()
         self._interrupt()
 
@@ -156,17 +160,18 @@ class Pump(ABC):
     async def _receive_batch(self, receiver: ServiceBusReceiver, wait_s: float) -> Messages:
         """Wait for a message, then for the rest of its batch as long as host.json allows.
 
-        With a buffer (`prefetchCount`) the first message is received alone, because the SDK waits
-        its whole time when the buffer has fewer messages than requested.
+        With a buffer (`prefetchCount`) the first message is received alone, because the SDK would
+        wait for the whole `wait_s` if the buffer has fewer messages than requested.
         """
-        size_max, clock = self.options.max_message_batch_size, asyncio.get_running_loop().time
+        size_max = self.options.max_message_batch_size
+        clock = asyncio.get_running_loop().time
         buffered = self.options.prefetch_count > 0
         batch = await self._receive(receiver, 1 if buffered else size_max, wait_s)
         if batch and buffered and size_max > 1:
             batch += await self._receive(receiver, size_max - 1, _BATCH_BUFFER_S)
-        end = clock() + self.options.max_batch_wait_time_s
-        while batch and len(batch) < self.options.min_message_batch_size and clock() < end:
-            rest = await self._receive(receiver, size_max - len(batch), end - clock())
+        deadline = clock() + self.options.max_batch_wait_time_s
+        while batch and len(batch) < self.options.min_message_batch_size and clock() < deadline:
+            rest = await self._receive(receiver, size_max - len(batch), deadline - clock())
             if not rest:
                 break
             batch += rest
@@ -187,16 +192,16 @@ class _Delivery:
 
 @dataclass(eq=False)
 class _QueuePump(Pump):
-    """Receives through one receiver, which it opens and closes; the base without sessions."""
+    """Receives through one receiver; the base of the two pumps without sessions."""
 
     receiver: ServiceBusReceiver
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._wake = asyncio.Event()
-        self._due: deque[tuple[str, _Delivery]] = deque()
+        self._notes: deque[tuple[str, _Delivery]] = deque()
         self._running: set[asyncio.Task[None]] = set()
-        self._interruption: asyncio.TimerHandle | None = None
+        self._interrupt_timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         failures = 0
@@ -216,9 +221,9 @@ class _QueuePump(Pump):
                     failures += 1
                     await self._pause(error, _BACKOFF_S[min(failures, len(_BACKOFF_S)) - 1])
         finally:
-            if self._interruption is not None:
-                self._interruption.cancel()
-            # 9. Only a cancelled pump leaves running functions. Their messages stay unsettled.
+            if self._interrupt_timer is not None:
+                self._interrupt_timer.cancel()
+            # 9. Only a cancelled pump has running functions here. Their messages stay unsettled.
             for task in self._running:
                 task.cancel()
             if not self.opened.done():
@@ -232,15 +237,15 @@ class _QueuePump(Pump):
 
     def _finished(self) -> bool:
         # 8. A drain is over when no function runs and no note is left.
-        return self._stopping.is_set() and not self._running and not self._due
+        return self._stopping.is_set() and not self._running and not self._notes
 
     def _interrupt(self) -> None:
         """Wake the pump, and cancel its receive if there is a note or the host stops."""
-        if self._interruption is not None:
-            self._interruption.cancel()
-            self._interruption = None
+        if self._interrupt_timer is not None:
+            self._interrupt_timer.cancel()
+            self._interrupt_timer = None
         self._wake.set()
-        if self._due or self._stopping.is_set():
+        if self._notes or self._stopping.is_set():
             super()._interrupt()
 
     async def _pause(self, error: Exception, delay_s: float) -> None:
@@ -251,7 +256,7 @@ class _QueuePump(Pump):
                 await asyncio.wait_for(self._wake.wait(), delay_s)
 
     async def _settle(self, action: str, message: ServiceBusReceivedMessage) -> bool:
-        """Return whether it succeeded; Service Bus redelivers a message that was not settled."""
+        """Carry out a note; return whether that succeeded."""
         try:
             await getattr(self.receiver, _OPERATIONS[action])(message)
         except (ServiceBusError, ValueError) as error:
@@ -264,8 +269,8 @@ class _QueuePump(Pump):
 class BatchPump(_QueuePump):
     """Receives batches, one at a time, and settles each as a whole (cardinality many).
 
-    As in the Azure extension, a process has one batch at a time and renews no lock. So a slow
-    batch can lose its locks, and is delivered again while its function still runs.
+    As in the Azure extension, it handles one batch at a time and renews no lock. So a slow batch
+    can lose its locks, and its messages are delivered again while its function still runs.
     """
 
     async def _cycle(self) -> None:
@@ -282,24 +287,25 @@ class BatchPump(_QueuePump):
 class MessagePump(_QueuePump):
     """Receives single messages and handles up to `maxConcurrentCalls` at a time.
 
-    To cancel a waiting receive is safe. The SDK gives up its own wait every 0.2 s in the same way,
-    and one credit is outstanding, so at most one message can arrive meanwhile. If the pump stops
-    then, that message goes back to the queue without a count. A settlement first waits `_GRACE_S`
-    for the receive to end by itself. Under load it does, and no receive is cancelled.
+    It is safe to cancel a waiting receive. The SDK itself gives up its wait for a frame every 0.2 s
+    in the same way. Without a buffer, at most one message can arrive meanwhile, because the link
+    has one credit. If the pump stops then, closing the receiver gives the message back without a
+    count. A settlement first waits `_GRACE_S` for the receive to end by itself. Under load the
+    receive does end, and is not cancelled.
     """
 
     async def _cycle(self) -> None:
-        # 1. Settle. `_wake` is cleared first, so that a note from now on ends the wait of step 2.
+        # 1. Settle. `_wake` is cleared first, so that any later note ends the wait of step 2.
         self._wake.clear()
-        while self._due:
-            action, delivery = self._due.popleft()
+        while self._notes:
+            action, delivery = self._notes.popleft()
             if action == "renew" and delivery.done:
                 continue
             if await self._settle(action, delivery.message) and action == "renew":
                 self._plan_renewal(delivery)
         if self._finished():
             return
-        # 2. Wait for a free slot; during a drain (8) wait for the next function that ends.
+        # 2. Wait for a free slot. During a drain (8), wait until the next function ends.
         if self._stopping.is_set() or len(self._running) >= self.options.max_concurrent_calls:
             await self._wake.wait()
             return
@@ -307,8 +313,8 @@ class MessagePump(_QueuePump):
         loop = asyncio.get_running_loop()
         for message in await self._receive(self.receiver, 1, _RECEIVE_S):
             # 4. Start the function.
-            end = loop.time() + self.options.max_auto_lock_renewal_duration_s
-            delivery = _Delivery(message=message, renew_until=end)
+            renew_until = loop.time() + self.options.max_auto_lock_renewal_duration_s
+            delivery = _Delivery(message=message, renew_until=renew_until)
             self._plan_renewal(delivery)
             task = loop.create_task(self._handle(delivery))
             self._running.add(task)
@@ -321,14 +327,14 @@ class MessagePump(_QueuePump):
         if delivery.timer is not None:
             delivery.timer.cancel()
         if not success or self.auto_complete:
-            self._due.append(("complete" if success else "abandon", delivery))
+            self._notes.append(("complete" if success else "abandon", delivery))
         # Free the slot before the pump wakes.
         if (task := asyncio.current_task()) is not None:
             self._running.discard(task)
         self._wake.set()
-        if self._interruption is None:
+        if self._interrupt_timer is None:
             loop = asyncio.get_running_loop()
-            self._interruption = loop.call_later(_GRACE_S, self._interrupt)
+            self._interrupt_timer = loop.call_later(_GRACE_S, self._interrupt)
 
     def _plan_renewal(self, delivery: _Delivery) -> None:
         # 6. At half of the remaining time, so that one slow renewal does not lose the lock.
@@ -342,7 +348,7 @@ class MessagePump(_QueuePump):
 
     def _renew(self, delivery: _Delivery) -> None:
         if not delivery.done:
-            self._due.append(("renew", delivery))
+            self._notes.append(("renew", delivery))
             self._interrupt()
 
 
@@ -351,9 +357,9 @@ class SessionPump(Pump):
     """Receives from a queue with sessions: several sessions at a time, each in its order.
 
     Up to `maxConcurrentSessions` receivers hold one session each. A session without a message for
-    `sessionIdleTimeout` is released. Its lock is renewed while the receiver waits, and while a
-    function works on one message, up to `maxAutoLockRenewalDuration`. While a function works on a
-    batch the lock is not renewed, as in Azure.
+    `sessionIdleTimeout` is released. The lock of a session is renewed while the receiver waits,
+    and while a function works on one message, up to `maxAutoLockRenewalDuration`. While a function
+    works on a batch the lock is not renewed, as in Azure.
     """
 
     accept: Callable[[], ServiceBusReceiver]
@@ -363,7 +369,7 @@ class SessionPump(Pump):
     batch: bool
 
     async def run(self) -> None:
-        """Serve sessions until `stop`; end at once if the queue has no sessions."""
+        """Serve sessions until `stop`; end at once if the queue does not require sessions."""
         try:
             await self._check_queue()
         except ServiceBusError as error:
@@ -377,7 +383,7 @@ class SessionPump(Pump):
     async def _check_queue(self) -> None:
         """Raise ServiceBusError unless the queue exists and requires sessions.
 
-        A receiver for the next session would see this error only when a session is free.
+        A receiver for the next free session gets such an error only when a session is free.
         """
         receiver = self.without_session()
         try:
@@ -402,7 +408,7 @@ class SessionPump(Pump):
             except OperationTimeoutError:
                 continue  # no session is free: ask again
             except ServiceBusError as error:
-                # 13. Close the session; its unsettled messages come again, in order.
+                # 13. End the session. Its unsettled messages come again, in order.
                 _log.warning("%s: a session failed: %r", self.name, error)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), _SESSION_BACKOFF_S)
@@ -418,7 +424,7 @@ class SessionPump(Pump):
             idle_s = self.options.session_idle_timeout_s - (loop.time() - idle_since)
             if idle_s <= 0:
                 return
-            # 11. Receive, call, settle. The wait is short enough to renew the lock after it.
+            # 11. Receive, call, settle. A wait takes at most half of the lock time that is left.
             wait_s = max(_RENEWAL_S_MIN, min(idle_s, _remaining_lock_s(receiver) / 2))
             if self.batch:
                 messages = await self._receive_batch(receiver, wait_s)
@@ -427,12 +433,12 @@ class SessionPump(Pump):
             if messages:
                 await self._handle(receiver, messages)
                 idle_since = loop.time()
-            # 12. Renew between two waits; `_renew` does it while a function runs.
+            # 12. Renew between two waits. `_renew` renews while a function runs.
             if _remaining_lock_s(receiver) < wait_s * 2:
                 await receiver.session.renew_lock()
 
     async def _handle(self, receiver: ServiceBusReceiver, messages: Messages) -> None:
-        """Call the function and settle. An error ends the session (13), to keep its order."""
+        """Call the function and settle. An error ends the session (13), which keeps the order."""
         renewing = asyncio.ensure_future(self._renew(receiver))
         try:
             success = await self.handler(messages)
@@ -446,14 +452,14 @@ class SessionPump(Pump):
                 await receiver.complete_message(message)
 
     async def _renew(self, receiver: ServiceBusReceiver) -> None:
-        """Renew the lock while the function runs; nothing else uses the receiver then."""
+        """Renew the lock while the function runs. Nothing else uses the receiver meanwhile."""
         if self.batch:
             return
         clock = asyncio.get_running_loop().time
-        end = clock() + self.options.max_auto_lock_renewal_duration_s
+        deadline = clock() + self.options.max_auto_lock_renewal_duration_s
         while True:
             await asyncio.sleep(max(_RENEWAL_S_MIN, _remaining_lock_s(receiver) / 2))
-            if clock() >= end:
+            if clock() >= deadline:
                 return
             await receiver.session.renew_lock()
 

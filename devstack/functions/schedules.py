@@ -2,8 +2,8 @@
 
     {second} {minute} {hour} {day} {month} {day of week}
 
-Five fields are cron without seconds, which the Functions host accepts too. When both day fields
-are given, both must match (NCrontab's rule; in Unix cron one is enough).
+Five fields are cron without seconds, which the Functions host accepts too. If a schedule names a
+day and a day of the week, both must match. (This is NCrontab's rule. In Unix cron one is enough.)
 """
 
 import re
@@ -27,7 +27,7 @@ _TIMESPAN = re.compile(
     r"(?:(?P<days>\d+)\.)?(?P<hours>\d{1,2}):(?P<minutes>\d{2}):(?P<seconds>\d{2})"
     r"(?:\.(?P<fraction>\d{1,7}))?"
 )
-# Eight years contain a 29 February even around the year 2100.
+# Eight years always contain a 29 February, even around the year 2100, which has none.
 _HORIZON = timedelta(days=8 * 366)
 
 
@@ -59,25 +59,27 @@ class Schedule:
             raise ValueError(f"{text!r} never occurs: no month has such a day.")
         return schedule
 
-    def next_after(self, moment: datetime) -> datetime | None:
-        """The first occurrence after `moment`, in its time zone; None beyond eight years."""
+    def next_after(self, start: datetime) -> datetime | None:
+        """The first occurrence after `start`, in its time zone; None if eight years have none."""
         seconds, minutes, hours, days, months, weekdays = self.fields
-        now = moment.replace(microsecond=0) + timedelta(seconds=1)
-        end = moment + _HORIZON
-        while now < end:
-            if now.month not in months:
-                year, month = (now.year + 1, 1) if now.month == 12 else (now.year, now.month + 1)
-                now = now.replace(year=year, month=month, day=1, hour=0, minute=0, second=0)
-            elif now.day not in days or now.isoweekday() % 7 not in weekdays:
-                now = now.replace(hour=0, minute=0, second=0) + timedelta(days=1)
-            elif now.hour not in hours:
-                now = now.replace(minute=0, second=0) + timedelta(hours=1)
-            elif now.minute not in minutes:
-                now = now.replace(second=0) + timedelta(minutes=1)
-            elif now.second not in seconds:
-                now += timedelta(seconds=1)
+        moment = start.replace(microsecond=0) + timedelta(seconds=1)
+        horizon = start + _HORIZON
+        while moment < horizon:
+            if moment.month not in months:
+                year, month = (
+                    (moment.year + 1, 1) if moment.month == 12 else (moment.year, moment.month + 1)
+                )
+                moment = moment.replace(year=year, month=month, day=1, hour=0, minute=0, second=0)
+            elif moment.day not in days or moment.isoweekday() % 7 not in weekdays:
+                moment = moment.replace(hour=0, minute=0, second=0) + timedelta(days=1)
+            elif moment.hour not in hours:
+                moment = moment.replace(minute=0, second=0) + timedelta(hours=1)
+            elif moment.minute not in minutes:
+                moment = moment.replace(second=0) + timedelta(minutes=1)
+            elif moment.second not in seconds:
+                moment += timedelta(seconds=1)
             else:
-                return now
+                return moment
         return None
 
 

@@ -1,7 +1,7 @@
 """Service Bus in a host process: its clients, and the listeners of its triggers.
 
 The SDK opens one AMQP connection for every receiver and sender, even within one client (measured
-with azure-servicebus 7.15), so there is one receiver per queue.
+with azure-servicebus 7.15). So each trigger has one receiver only, unless its queue has sessions.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from devstack.functions.pumps import BatchPump, MessagePump, Pump, SessionPump
 
 _log = logging.getLogger("devstack.functions")
 _ACCEPT_SESSION_S = 10.0
+"""How long a receiver waits for a free session before it asks again."""
 
 
 class Clients:
@@ -36,7 +37,7 @@ class Clients:
         self._senders: dict[ServiceBusOutput, tuple[ServiceBusSender, asyncio.Lock]] = {}
 
     def client(self, connection: str) -> ServiceBusClient:
-        """The one client of a namespace."""
+        """Return the client for a connection string; make it on first use."""
         if connection not in self._clients:
             self._clients[connection] = self._open(connection)
         return self._clients[connection]
@@ -54,12 +55,14 @@ class Clients:
         return ServiceBusClient.from_connection_string(connection, **options)
 
     async def send_outputs(self, function: IndexedFunction, result: Result) -> None:
-        """Send the output of an invocation, or raise InvocationError or ServiceBusError."""
+        """Send the outputs of an invocation, or raise InvocationError or ServiceBusError."""
         for output in function.outputs:
             if not isinstance(output, ServiceBusOutput):
                 continue
-            datum = result.returned if output.param == "$return" else None
-            datum = result.outputs.get(output.param, datum)
+            if output.param == "$return":
+                datum = result.returned
+            else:
+                datum = result.outputs.get(output.param)
             if datum is None:
                 continue
             messages = metadata.outgoing(datum)
@@ -85,7 +88,7 @@ class Clients:
 
 @functools.cache
 def _tls() -> ssl.SSLContext:
-    """The TLS settings of all links. The SDK would make them for each link, in 20 ms of CPU."""
+    """The TLS settings of all connections. The SDK would take 20 ms of CPU for each of them."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(certifi.where())
     return context
@@ -107,21 +110,23 @@ class Listener:
     def pump(self) -> Pump:
         """Make the pump of this trigger."""
         trigger = self.trigger
-        auto = trigger.auto_complete
-        make: Callable[..., Pump]
+        new_pump: Callable[..., Pump]
         if trigger.sessions:
             accept = functools.partial(
                 self._receiver, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=_ACCEPT_SESSION_S
             )
-            make = functools.partial(SessionPump, accept, self._receiver, trigger.batch)
+            new_pump = functools.partial(SessionPump, accept, self._receiver, trigger.batch)
         else:
-            kind = BatchPump if trigger.batch else MessagePump
-            make = functools.partial(kind, self._receiver())
-        return make(
+            pump_class = BatchPump if trigger.batch else MessagePump
+            new_pump = functools.partial(pump_class, self._receiver())
+        auto_complete = trigger.auto_complete
+        if auto_complete is None:
+            auto_complete = self.options.auto_complete_messages
+        return new_pump(
             name=f"{self.function.name} on {trigger.queue}",
             handler=self._handle,
             options=self.options,
-            auto_complete=self.options.auto_complete_messages if auto is None else auto,
+            auto_complete=auto_complete,
         )
 
     def _receiver(self, **options: Any) -> ServiceBusReceiver:
@@ -131,18 +136,20 @@ class Listener:
 
     async def _handle(self, messages: Sequence[ServiceBusReceivedMessage]) -> bool:
         """Call the function; return whether it succeeded and its outputs are sent."""
-        trigger, first = self.trigger, messages[0]
+        trigger, first_message = self.trigger, messages[0]
         if trigger.batch:
             reason = f"{len(messages)} messages of {trigger.queue}"
         else:
-            count = metadata.delivery_count(first)
-            reason = f"Message {first.message_id} of {trigger.queue}, delivery {count}"
+            count = metadata.delivery_count(first_message)
+            reason = f"Message {first_message.message_id} of {trigger.queue}, delivery {count}"
         try:
             if trigger.batch:
-                datum, facts = metadata.batch(messages, binary=trigger.binary)
+                datum, trigger_metadata = metadata.batch(messages, binary=trigger.binary)
             else:
-                datum, facts = metadata.single(first, binary=trigger.binary)
-            result = await self.invoker.invoke(self.function, datum, facts, reason=reason)
+                datum, trigger_metadata = metadata.single(first_message, binary=trigger.binary)
+            result = await self.invoker.invoke(
+                self.function, datum, trigger_metadata, reason=reason
+            )
             await self.clients.send_outputs(self.function, result)
         except Exception as error:  # noqa: BLE001  # any failure abandons
             _log.warning("%s is abandoned: %r", reason, error)

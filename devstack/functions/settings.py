@@ -2,7 +2,7 @@
 
 The environment overrides the file, as with the Core Tools. Names are compared without case, and
 `__` is the same as `:`, as in the configuration of the Functions host. A connection to a service
-that is not on this machine is refused: a local run must not change the data of others.
+that is not on this machine is refused, because a local run must not change the data of others.
 """
 
 import os
@@ -26,7 +26,7 @@ _ACCOUNT = re.compile(
     r"|documents\.azure\.(?:com|cn|us))",
     re.IGNORECASE,
 )
-"""The address of an account or namespace in any Azure cloud, as part of a URL for example."""
+"""The address of an account or namespace in any Azure cloud. It may be a part of a URL."""
 _active: list[object] = []
 
 
@@ -35,7 +35,7 @@ class HostError(DevstackError):
 
 
 class InvocationError(HostError):
-    """A function did something that its bindings do not allow; the invocation failed."""
+    """An invocation failed although its function raised no Exception; the sentence tells why."""
 
 
 class SettingsError(HostError):
@@ -43,7 +43,7 @@ class SettingsError(HostError):
 
 
 class Settings:
-    """The app's settings, merged; a function sees them in `os.environ`."""
+    """The app's settings, merged from all sources. A function sees them in `os.environ`."""
 
     def __init__(self, values: Mapping[str, str], *, allow_remote: bool = True) -> None:
         self.values = dict(values)
@@ -59,10 +59,11 @@ class Settings:
         environ: Mapping[str, str] | None = None,
         allow_remote: bool = False,
     ) -> "Settings":
-        """Merge the file, the environment and `overrides` (strongest), or raise SettingsError.
+        """Merge the file, the environment and `overrides`, or raise SettingsError.
 
-        Unless `allow_remote`, no setting of the file and no connection of a binding may lead to a
-        service that is not on this machine.
+        The environment overrides the file, and `overrides` override both. Unless `allow_remote` is
+        set, no setting that the file names, and no connection of a binding, may lead to a service
+        that is not on this machine.
         """
         environ = os.environ if environ is None else environ
         present = {_key(name) for name in environ}
@@ -73,7 +74,7 @@ class Settings:
         return merged
 
     def check_local(self, names: Iterable[str]) -> None:
-        """Raise SettingsError for the connections among these settings that lead elsewhere."""
+        """Raise SettingsError if any of these settings leads to a service on another machine."""
         hosts = {name: remote_host(name, self.get(name) or "") for name in names}
         remote = [f"{name} names {host}" for name, host in sorted(hosts.items()) if host]
         if remote and not self._allow_remote:
@@ -89,7 +90,7 @@ class Settings:
     def resolve(self, text: str, *, place: str) -> str:
         """Replace every `%NAME%` by the value of that setting, or raise SettingsError.
 
-        `place` says where `text` stands, for the error.
+        `place` tells in the error where `text` stands.
         """
 
         def value(match: re.Match[str]) -> str:
@@ -102,9 +103,13 @@ class Settings:
         return _PERCENT.sub(value, text)
 
     def disabled(self, function: str) -> bool:
-        """Whether `AzureWebJobs.<function>.Disabled` is true (dots may be written `__` or `_`)."""
+        """Whether the setting `AzureWebJobs.<function>.Disabled` is true.
+
+        Instead of dots its name may have `__` or `_`.
+        """
         return any(
-            self._flag(f"AzureWebJobs{mark}{function}{mark}Disabled") for mark in (".", "__", "_")
+            self._flag(f"AzureWebJobs{separator}{function}{separator}Disabled")
+            for separator in (".", "__", "_")
         )
 
     def _flag(self, name: str) -> bool:
@@ -142,7 +147,7 @@ class Settings:
     def in_environment(self) -> Iterator[None]:
         """Put every setting into `os.environ`; restore it afterwards.
 
-        A second host in the same process is a HostError, because both would share `os.environ`.
+        A second host in the same process raises HostError, because both would share `os.environ`.
         """
         if _active:
             raise HostError("A host already runs in this process: stop it, or use another process.")
@@ -184,7 +189,7 @@ def _parts(value: str) -> dict[str, str]:
 
 
 def remote_host(name: str, value: str) -> str | None:
-    """The account or namespace of a setting that is not on this machine; None for any other."""
+    """Return the account or namespace of a setting if it is not on this machine, else None."""
     if "__" in name and name.lower().endswith(_IDENTITY):
         return None if not value or _is_local(value) else value
     parts = _parts(value)

@@ -1,11 +1,12 @@
 """Timer triggers: runs never overlap, because the next occurrence counts from the end of a run.
 
-With `use_monitor` (the default) a file keeps the status over a restart. If runs were missed
-meanwhile, the timer then runs once (`past_due`), not once for each. An exception does not stop the
-schedule. Schedules are in UTC, as in Azure without WEBSITE_TIME_ZONE.
+With `use_monitor` (the default) a file keeps the status over a restart, if the schedule has a
+minute or more between two runs. If runs were missed meanwhile, the timer runs once after the
+restart (`past_due`), and not once for each missed run. An exception does not stop the schedule.
+Schedules are in UTC, as in Azure without WEBSITE_TIME_ZONE.
 
-In Azure a blob lease makes a timer a singleton over all instances. Here each host process runs
-its own timers, so put a timer in one group of a stack only.
+In Azure a blob lease makes a timer a singleton over all instances. Here the primary process of
+each group runs the timers of the group, so put a timer in one group of a stack only.
 """
 
 import asyncio
@@ -34,14 +35,14 @@ _NO_LAST_RUN = datetime(1, 1, 1, tzinfo=UTC)
 
 
 class _Status(NamedTuple):
-    """The times of a timer's last and next run, and when this was written."""
+    """The times of a timer's last run, of its next run, and of the last change of this status."""
 
     last: datetime
     next: datetime
     last_updated: datetime
 
     def to_json(self) -> dict[str, str]:
-        """The form of the Functions host, which `TimerRequest.schedule_status` shows."""
+        """The status as the Functions host writes it, for `TimerRequest.schedule_status`."""
         return {key: moment.isoformat() for key, moment in zip(_KEYS, self, strict=True)}
 
 
@@ -52,8 +53,7 @@ class Timer:
     function: IndexedFunction
     trigger: TimerTrigger
     invoker: Invoker
-    finish: Callable[[IndexedFunction, Result], Awaitable[None]]
-    """Sends the outputs of a run."""
+    send_outputs: Callable[[IndexedFunction, Result], Awaitable[None]]
     status_dir: Path | None
     """The directory of the status file; None means that a restart forgets the last run."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -112,7 +112,8 @@ class Timer:
         }
         datum = Datum(json.dumps(content), "json")
         await self._run_once(datum, f"Timer fired at {started.isoformat()}")
-        # Never before `due`: after an early wake-up the same occurrence would run twice.
+        # After an early wake-up the clock may be before `due`. Then the occurrence after the clock
+        # would be `due` again, and would run twice.
         end = max(self.clock(), due)
         status = _Status(started, self._next(end), self.clock())
         self._write(status)
@@ -121,7 +122,7 @@ class Timer:
     async def _run_once(self, datum: Datum, reason: str) -> None:
         try:
             result = await self.invoker.invoke(self.function, datum, {}, reason=reason)
-            await self.finish(self.function, result)
+            await self.send_outputs(self.function, result)
         except Exception as error:  # noqa: BLE001  # the invoker logged it; a timer continues
             _log.debug("timer %s continues after %r", self.function.name, error)
 

@@ -1,7 +1,8 @@
 """``python -m devstack.servicebus``: the broker as a command.
 
-It prints one line of JSON on stdout once it is ready, logs to stderr, and ends with 0 on SIGTERM
-or SIGINT. A wrong argument gives exit code 2 and one sentence on stderr.
+It prints one line of JSON on stdout once it is ready, logs to stderr, and ends with 0 on SIGTERM or
+SIGINT. A wrong argument, configuration or data directory gives exit code 2, a failing disk 1. The
+reason is on stderr.
 """
 
 import argparse
@@ -34,9 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             logging.getLogger("devstack.servicebus").warning(
                 "%s is not served: this broker serves queues only", entity
             )
-        names = ("port", "management_port", "data")
-        settings = {name: getattr(options, name) for name in names}
-        return asyncio.run(_serve(Broker(config, **settings)))
+        broker = Broker(
+            config,
+            port=options.port,
+            management_port=options.management_port,
+            data=options.data,
+        )
+        return asyncio.run(_serve(broker))
     except (ConfigError, StorageError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 (a command's message)
         return 2
@@ -78,9 +83,13 @@ async def _serve(broker: Broker) -> int:
     stop = stop_event()
     disk_failure = asyncio.create_task(broker.wait_failed())
     disk_failure.add_done_callback(lambda _: stop.set())
-    names = ("port", "management_port", "connection_string")
-    addresses = {name: getattr(broker, name) for name in names}
-    ready = {"ready": True, "pid": os.getpid(), **addresses}
+    ready = {
+        "ready": True,
+        "pid": os.getpid(),
+        "port": broker.port,
+        "management_port": broker.management_port,
+        "connection_string": broker.connection_string,
+    }
     print(json.dumps(ready), flush=True)  # noqa: T201 (the ready line)
     await stop.wait()
     disk_failure.cancel()

@@ -63,7 +63,7 @@ class Broker(AmqpServer, AsyncRunnable):
         )
 
     async def start(self) -> Self:
-        """Recover the data, create the queues, listen.
+        """Create the queues, recover the data, listen.
 
         Raises OSError if a port is not free, StorageError if the data cannot be used.
         """
@@ -93,7 +93,7 @@ class Broker(AmqpServer, AsyncRunnable):
             return
         try:
             self.journal.commit()
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error) as error:  # Step 5 of storage.py.
             self.failure = f"the data could not be written ({error}); free the disk and restart"
             self.halt()
             self._failed.set()

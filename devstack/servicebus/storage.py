@@ -1,7 +1,7 @@
-"""Keeps everything acknowledged over ``kill -9``, in one SQLite database in WAL mode.
+"""Keeps everything that was acknowledged over a ``kill -9``, in one SQLite database in WAL mode.
 
 Theory of operation: how a change becomes durable before a client learns of it. The numbers stand
-again at the steps in the code; step 4 is in wire/context.py.
+again at the steps in the code; step 4 is in wire/context.py, and step 5 in broker.py.
 
 1. *Record.* A queue changes its messages in memory, and calls the journal for each change. The
    journal appends a statement and a copy of the values to its buffer. It writes nothing yet. The
@@ -17,8 +17,9 @@ again at the steps in the code; step 4 is in wire/context.py.
    acknowledgements of that read wait in memory meanwhile.
 4. *Acknowledge.* Only after the commit `Context.flush` gives the bytes to the sockets.
 5. *Fail.* If the disk is full or fails, `commit` raises. The broker then drops every connection
-   together with the waiting acknowledgements, and serves nothing more (`Broker.commit`). So no
-   client believes in a change that was not written.
+   together with the waiting acknowledgements, and closes its port (`Broker.commit`). The management
+   port answers every request but ``/health`` with the failure. So no client believes in a change
+   that was not written.
 6. *Recover.* At a start the broker reads everything back: queues, messages, locks, the history of
    duplicate detection, and session states. A message lock goes on with its token until its end, so
    that a client which reconnects can still settle, and nobody else gets the message meanwhile. The
@@ -35,12 +36,14 @@ What a ``kill -9`` leaves behind, by its moment:
   receiver that completes a message again learns that the lock is lost, and nobody gets the message
   again. A message on its way to a receiver in receive-and-delete mode is lost: that mode says so.
 
-A power failure may lose the last commits, but never a part of one, because SQLite flushes the disk
-only at checkpoints (``synchronous=NORMAL``). See docs/adr/0002-sqlite-in-wal-mode.md.
+A power failure may lose the last commits, because SQLite flushes the disk only at checkpoints
+(``synchronous=NORMAL``). It never leaves a part of a commit. See
+docs/adr/0002-sqlite-in-wal-mode.md.
 
-Who writes and who reads: the methods of `Journal` append to ``_changes``; the queues call them, on
-the event loop. Only `commit` takes from it, on the same loop. ``stores`` and ``_reserved`` are
-written by `_key` and `queue_deleted`, and read by the recovery. The lock on the file keeps other
+Who writes and who reads: the methods of `Journal` append to ``_changes``. The queues, the namespace
+and the requests on sessions call them, on the event loop. Only `commit` takes from it, on the same
+loop. ``stores`` and ``_reserved`` are read from the database at the start. `_key` and
+`queue_deleted` write them; `_key` and the recovery read them. The lock on the file keeps other
 brokers out.
 
 The key of a row is ``store << 44 | sequence``; each queue and each of its parts has a store. The
@@ -65,7 +68,8 @@ FILE_NAME = "broker.sqlite3"
 FORMAT = 6
 #: So many sequence numbers are reserved at once.
 _RESERVE = 1000
-#: Message-ids that left the window are deleted each time that so many new ones were recorded.
+#: After so many new message-ids, the ones that left the window are deleted. This happens for the
+#: queue that recorded the last of them.
 _FORGET_EVERY = 256
 _SHIFT = 44
 _MASK = (1 << _SHIFT) - 1

@@ -36,7 +36,7 @@ class Cost:
 
 
 class Driver:
-    """A client with a sender and a receiver of one queue, and of another one for batches."""
+    """A client with a sender and a receiver of one queue, and of another queue for batches."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._pid = broker.process.pid
@@ -115,18 +115,18 @@ def measure(folder: Path, rounds: int) -> None:
     costs: dict[str, list[Cost]] = {name: [] for name, _ in rows}
     with ExitStack() as stack:
         drivers = {}
-        for lasts in (False, True):
+        for on_disk in (False, True):
             started_at = time.perf_counter()
-            data = folder / "data" if lasts else None
+            data = folder / "data" if on_disk else None
             broker = stack.enter_context(start_broker(config(folder), data=data))
             seconds, idle = time.perf_counter() - started_at, memory_of(broker.process.pid)
             print(f"ready with {QUEUES} queues after {seconds:.2f} s; idle memory {idle:.0f} MB")
-            drivers[lasts] = Driver(broker)
-            stack.callback(drivers[lasts].close)
-            drivers[lasts].singles(1)
+            drivers[on_disk] = Driver(broker)
+            stack.callback(drivers[on_disk].close)
+            drivers[on_disk].singles(1)
         for _ in range(rounds):
-            for (name, lasts), (work, count) in rows.items():
-                costs[name].append(drivers[lasts].cost(work, count))
+            for (name, on_disk), (work, count) in rows.items():
+                costs[name].append(drivers[on_disk].cost(work, count))
     for name, rounds_costs in costs.items():
         ratio = statistics.median(cost.broker_us / cost.client_us for cost in rounds_costs)
         client, broker_us, rate = (

@@ -1,9 +1,9 @@
 """Measures a cold start: ``python -m lab.benchmarks.cold_start``.
 
 *Import* is ``import function_app`` in a fresh interpreter, compared with the Azure SDK modules that
-it needs. The imports run in turns, so that a busy machine slows all of them alike. CPU is that of
-the importing thread. *First messages* are those of an order in a fresh host process; the table
-exists already.
+it needs. The imports run in turns, so that a busy machine slows all of them alike. CPU is the CPU
+of the importing thread. *First messages* are the messages of the first order in a fresh host
+process. The table exists already.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def imports(rounds: int) -> None:
 async def first_messages(rounds: int) -> None:
     """Print how long the first invocations of a fresh host take, and the opening of one link."""
     first: dict[str, list[float]] = {name: [] for name in FUNCTIONS}
-    again: dict[str, list[float]] = {name: [] for name in FUNCTIONS}
+    last: dict[str, list[float]] = {name: [] for name in FUNCTIONS}
     opening: list[float] = []
     async with _stack() as (stack, client):
         for number in range(rounds):
@@ -100,15 +100,15 @@ async def first_messages(rounds: int) -> None:
             for turn in range(2):
                 await closed_loop(client, LoadRun(in_flight=1), 1, f"cold{number}-{turn}")
             for name in FUNCTIONS:
-                took = _invocations(log.read_text(encoding="utf-8"), name)
-                first[name].append(took[0])
-                again[name].append(took[-1])
+                durations_ms = _invocations(log.read_text(encoding="utf-8"), name)
+                first[name].append(durations_ms[0])
+                last[name].append(durations_ms[-1])
             await _stop(stack, "app")
             opening.append(await _opening_ms(stack.servicebus_connection))
     print(f"{'handled in a fresh host, ms':40} {'first':>8} {'again':>8}")
     for name in FUNCTIONS:
         print(
-            f"{name:40} {statistics.median(first[name]):8.0f} {statistics.median(again[name]):8.0f}"
+            f"{name:40} {statistics.median(first[name]):8.0f} {statistics.median(last[name]):8.0f}"
         )
     print(f"{'the SDK opens one link (bare)':40} {statistics.median(opening):8.0f}")
 

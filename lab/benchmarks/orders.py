@@ -1,9 +1,9 @@
 """Orders a second, latency, requests per order: ``python -m lab.benchmarks.orders``.
 
-Everything runs on this machine (broker, Azurite, one host process, services without
-faults), so absolute figures depend on the machine as much as on the code. Compare only
-ratios within one run. ``--memory 10000`` measures how the memory of a host process grows;
-``--processes 2`` starts more host processes.
+Everything runs on this machine (broker, Azurite, one host process, services without faults). So
+absolute figures depend on the machine as much as on the code. Compare only ratios within one run.
+``--memory 10000`` measures how the memory of a host process grows; ``--processes 2`` starts more
+host processes.
 """
 
 from __future__ import annotations
@@ -132,12 +132,12 @@ async def counts() -> None:
                 await closed_loop(client, LoadRun(in_flight=4), COUNTED_ORDERS, "counted")
                 usage = store.table.meter.now() + bus.meter - before
                 await application.close()
-    each = {
+    per_order = {
         counter.name: getattr(usage, counter.name) / COUNTED_ORDERS for counter in fields(usage)
     }
     print(
         f"per three-step order: {usage.requests / COUNTED_ORDERS:.2f} storage requests; "
-        + _listed({name: value for name, value in each.items() if value}, "{:.2f}")
+        + _listed({name: value for name, value in per_order.items() if value}, "{:.2f}")
     )
 
 

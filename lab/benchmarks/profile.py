@@ -1,7 +1,8 @@
 """Where the CPU of a host process goes: ``python -m lab.benchmarks.profile``.
 
-A host in a process of its own, all else as in ``benchmarks.orders``. The kernel interrupts it each
-few milliseconds of its CPU (ITIMER_PROF); a sample counts for the innermost frame that a row names.
+The host has a process of its own. All other parts run as in ``benchmarks.orders``. The kernel
+interrupts the host after each few milliseconds of its CPU (ITIMER_PROF). A sample counts for the
+innermost frame that a row names.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sas.client import OrdersClient
 
 EVERY_S = 0.001
 SHOWN = 30
-"""Functions and stacks that are shown, the most frequent first."""
+"""Functions and stacks that are printed, the most frequent first."""
 DEPTH = 8
 """Frames that the list of the most frequent stacks shows."""
 STORAGE = "SDK of Table Storage: requests, signatures"
@@ -118,11 +119,11 @@ async def profile(orders: int, in_flight: int) -> None:
         child.stdin.write(b"end\n")
         *tables, cpu = json.loads(await child.stdout.readline())
         await child.wait()
-    shown(tables, cpu["ms"] / orders)
+    print_tables(tables, cpu["ms"] / orders)
 
 
-def shown(tables: Sequence[dict[str, float]], cpu_ms: float) -> None:
-    """Print the samples as parts of the CPU of an order. The kernel samples less than is asked."""
+def print_tables(tables: Sequence[dict[str, float]], cpu_ms: float) -> None:
+    """Print the samples as parts of the CPU of an order. The kernel may leave samples out."""
     samples = sum(tables[0].values())
     print(f"{cpu_ms:8.2f} ms of CPU an order, {samples} samples")
     for title, counted in zip(("row", "function", "stack"), tables, strict=True):

@@ -1,4 +1,4 @@
-"""What the table holds at the end of a run, in memory: Azurite walks all rows for each query."""
+"""The rows of orders in memory, because Azurite reads its whole table for each query."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sas.ports import StateStore
 
 
 class Archive:
-    """Orders and journals, each as the table had it when it was read last."""
+    """Orders and journals, as they were in the table at the last read of each order."""
 
     def __init__(self, store: TableStore) -> None:
         self._table = store

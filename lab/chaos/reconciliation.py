@@ -1,7 +1,7 @@
 """Compares the ledgers of the remote services with the notifications and the store.
 
-The services know nothing of the pattern, so their ledgers are independent evidence. So are the keys
-that they refuse by their seed.
+The services know nothing of the pattern, so their ledgers are independent evidence. Which keys they
+refuse follows from their seed, so that is independent evidence too.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ PEEK_MAX = 250
 
 @dataclass(slots=True, kw_only=True)
 class Reconciliation:
-    """What the comparison shows.
+    """The result of the comparison.
 
-    ``problems`` has lines for each title of ``ZERO``. Each line begins with an order.
+    ``problems`` has the lines of each title of ``ZERO``. A line begins with an order or a queue.
     """
 
     states: Counter[str] = field(default_factory=Counter)
@@ -83,7 +83,7 @@ class Reconciliation:
 
 
 async def reconcile(run: Run) -> Reconciliation:
-    """Return what came of every order of a run."""
+    """Compare the ends of all orders of a run, and return the result."""
     result = Reconciliation(notified=len(run.tally.notification_ids))
     ledgers = {service: run.system.remote.ledger(service) for service in SERVICES}
     result.calls = sum(ledger["calls"] for ledger in ledgers.values())

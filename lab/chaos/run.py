@@ -31,15 +31,15 @@ READ_S_MAX = 30.0
 SUBMIT_S_MAX = 3.0
 LINE_EVERY_S = 5.0
 ENDED_KEPT = 300
-"""How many of the orders that ended last stay in the table."""
+"""So many orders stay in the table: those that ended last."""
 WINDOW_S = 300.0
 """How long duplicate detection remembers an id (infra/emulator/Config.json)."""
 
 
 def make_orders(count: int) -> list[NewOrder]:
-    """Return ``count`` real orders. An order that comes again gets a number behind its id.
+    """Return ``count`` real orders. A repeated order gets a number after its id.
 
-    Every third order is wholesale: its workflow holds failed orders for an operator.
+    Every third order is a wholesale order. Its workflow holds failed orders for an operator.
     """
     rows = [json.loads(line) for line in scenario.ORDERS_FILE.read_text("utf-8").splitlines()]
     orders = []
@@ -248,9 +248,9 @@ class Run:
         ended = sorted(self.ended_at)
         times_of: dict[str, list[float]] = {}
         for event in self.happened:
-            after = next((at for at in ended if at >= event.ended), None)
-            if after is not None:
-                times_of.setdefault(event.fault.kind.value, []).append(after - event.ended)
+            next_at = next((at for at in ended if at >= event.ended), None)
+            if next_at is not None:
+                times_of.setdefault(event.fault.kind.value, []).append(next_at - event.ended)
         return times_of
 
     def kinds(self) -> Counter[str]:

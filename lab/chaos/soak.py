@@ -1,9 +1,9 @@
 """Memory and open files of one worker over a long run, and whether they stay flat.
 
-The memory that decides is what is allocated and not freed. The resident memory is shown too: it
-holds what the allocators keep free, so it follows the highest load that there was.
+The verdict is about memory that is allocated and not freed. The table also shows the resident
+memory. That includes memory that the allocators keep for later, so it follows the highest load.
 
-A short run shows large leaks only, so the table says which leak would show.
+A short run shows large leaks only, so the table says how large a leak must be to show.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ RESTS_MIN = 3
 RESTS = 10
 """How often a run pauses, and waits until no order is under way."""
 REST_S = 30.0
-"""Connections that are idle for 15 s are closed."""
+"""How long a run pauses before a sample. Connections that are idle for 15 s are closed by then."""
 FLAT_SHARE = 0.10
 JUDGED = ("in_use_mib", "files", "sockets")
-TOLD_S = 60.0
+MEMORY_FILE_S = 60.0
 """How long a worker may take to write how much memory it uses."""
 
 
@@ -62,7 +62,7 @@ class Samples:
     async def _in_use_mib(self) -> float:
         self.memory.unlink(missing_ok=True)
         os.kill(self.pid, signal.SIGUSR1)
-        async with asyncio.timeout(TOLD_S):
+        async with asyncio.timeout(MEMORY_FILE_S):
             while not self.memory.exists():  # noqa: ASYNC110  another process makes it
                 await asyncio.sleep(0.05)
         return int(self.memory.read_text("utf-8")) / 2**20
@@ -87,8 +87,8 @@ class Samples:
     def _trend(self, name: str) -> tuple[float, float]:
         """Return the mean after the first third, and by how much the line through it rises.
 
-        The first third fills caches and pools. A line needs all other samples, so one with many
-        open connections does not decide.
+        In the first third caches and pools fill up. The line goes through all other samples, so
+        that a single sample with many open connections does not decide.
         """
         values = [float(getattr(sample, name)) for sample in self.at_rest][len(self.at_rest) // 3 :]
         if len(values) < 2:
@@ -115,7 +115,7 @@ class Samples:
         return len(self.at_rest) >= RESTS_MIN and all(map(self._is_flat, JUDGED))
 
     def table(self) -> list[str]:
-        """Return some of the samples as a table, and the verdict."""
+        """Return the samples as a table, and the verdict."""
         lines = ["at rest, orders ended   MiB in use   resident   open files   sockets"]
         lines += [
             f"{sample.ended:21} {sample.in_use_mib:12.1f} {sample.memory_mib:10.1f} "

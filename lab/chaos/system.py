@@ -32,7 +32,7 @@ from sas.domain.queues import Queues
 PROJECT = Path(__file__).parents[2]
 INSIDE = Path(__file__).parent / "inside"
 LOCK = "PT5S"
-"""The shortest lock that Azure allows. Then messages of a killed host are delivered again."""
+"""The shortest lock that Azure allows, so that messages of a killed host come again soon."""
 TIME_ALLOWED_S = 20
 SAVED_AFTER_S = 1.5
 UNSAVED_S_MAX = 12.0
@@ -74,7 +74,7 @@ ARMED = {
     Kind.BROKER_BUSY: "server-busy",
     Kind.DELIVERED_TWICE: "duplicate-delivery",
 }
-"""Faults that the broker is armed with: it fails so once, or the next few times."""
+"""Faults that the broker is armed with. It then fails in this way once, or a few times."""
 SERVICES = Faults(transient=0.08, permanent=0.02, latency=0.05, delivery=6.0, retry_after_seconds=1)
 
 

@@ -1,8 +1,8 @@
 """Fuzz every entry point: ``python -m lab.fuzz --inputs 200000 --seed 1``.
 
-Each input is a valid one that was changed by a seed. It must be accepted, or refused with a clear
-error; nothing is lost, and no other order is harmed. Exit code 1: an input failed. What failed is
-printed with the number that repeats it: ``python -m lab.fuzz --seed 1 --input 4711``.
+Each input is a valid input with changes that a seed draws. It must be accepted, or refused with a
+clear error. Nothing may be lost, and no other order harmed. Exit code 1: an input failed. The
+failure is printed with the command that repeats it: ``python -m lab.fuzz --seed 1 --input 4711``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import partial
 from lab.fuzz.run import BLOCK, Failure, Fuzz, block
 
 SHOWN = 5
-"""Most different problems that are printed."""
+"""Most kinds of problems that are printed."""
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,8 +1,8 @@
 """The entry points of messages: every queue, and the callback endpoint.
 
-After each input: no undocumented exception; a malformed message is kept whole on the
-rejected queue, with an alert; no row of an order changed that the input does not name; another
-order completes.
+What holds after each input: there was no undocumented exception. A malformed message is kept whole
+on the rejected queue, with an alert. No row changed of an order that the input does not name.
+Another order completes.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ FUZZED = "fuzzed-message"
 
 
 def queue_parts(queue: str, scene: Scene, rng: random.Random) -> Parts:
-    """Return a message for a queue: most often a valid message of this queue with some changes."""
-    kinds = [name for name in scene.valid if name.removesuffix("-urgent") == queue]
-    if rng.random() < 0.05 or not kinds:
-        kinds = list(scene.valid)
-    bodies = scene.valid[rng.choice(kinds)]
+    """Return a message for a queue: usually a valid message of this queue with some changes."""
+    names = [name for name in scene.valid if name.removesuffix("-urgent") == queue]
+    if rng.random() < 0.05 or not names:
+        names = list(scene.valid)
+    bodies = scene.valid[rng.choice(names)]
     body = body_of(json.loads(rng.choice(bodies)), rng)
     urgent = rng.random() < 0.2
     parts: Parts = {"queue": lane(queue, urgent=urgent), "body": body}
     if rng.random() < 0.2:
-        names = rng.sample(PROPERTIES, rng.choice([1, 1, 3]))
-        parts["properties"] = {name: _property(rng) for name in names}
+        properties = rng.sample(PROPERTIES, rng.choice([1, 1, 3]))
+        parts["properties"] = {name: _property(rng) for name in properties}
     return parts
 
 
@@ -131,7 +131,7 @@ async def check_http(parts: Parts, scene: Scene) -> str | None:
     except MalformedError:
         if answer.status < 300:
             return f"a malformed body has status {answer.status}"
-    return await _beside(world, before, parts)
+    return await _harm_to_others(world, before, parts)
 
 
 async def check_message(parts: Parts, scene: Scene) -> str | None:
@@ -147,18 +147,18 @@ async def check_message(parts: Parts, scene: Scene) -> str | None:
     if world.errors:
         return world.errors[0]
     fate = _fate(world, before, queue, body)
-    must = _must(queue, body, properties)
-    if must is not None and fate not in must:
-        return f"it must be {' or '.join(sorted(must))}, and it is {fate}"
-    return await _beside(world, before, parts)
+    fates_allowed = _fates_allowed(queue, body, properties)
+    if fates_allowed is not None and fate not in fates_allowed:
+        return f"it must be {' or '.join(sorted(fates_allowed))}, and it is {fate}"
+    return await _harm_to_others(world, before, parts)
 
 
 def _is_plain(value: object) -> bool:
-    """Return whether a property can lie on the bus in memory."""
+    """Return whether the bus in memory takes this value of a property."""
     return isinstance(value, str) and value.isprintable()
 
 
-async def _beside(world: World, before: dict[Any, Any], parts: Parts) -> str | None:
+async def _harm_to_others(world: World, before: dict[Any, Any], parts: Parts) -> str | None:
     """Return how another order was harmed, or why a new order does not complete; else None."""
     changed = {
         key
@@ -188,7 +188,7 @@ def order_of(row_key: str) -> str:
 
 
 def _named(parts: Parts) -> set[str]:
-    """Return the texts of an input that may be an order id, as they are written in keys."""
+    """Return the texts of an input that may be an order id, in the form that row keys have."""
     body = parts.get("body", b"").decode("utf-8", "replace")
     try:
         texts = set(_texts(json.loads(body)))
@@ -237,7 +237,7 @@ def _fate(world: World, before: dict[Any, Any], queue: str, body: bytes) -> str:
 
 
 def _kept(world: World) -> list[bytes]:
-    """Return the bodies that lie whole on the rejected queue and have the alert that they need.
+    """Return the bodies that are whole on the rejected queue and have the alert that they need.
 
     A message from one of the operator's own queues needs no alert: see ``DeadLetters``.
     """
@@ -252,8 +252,8 @@ def _kept(world: World) -> list[bytes]:
             continue
         by_base[part.id.rpartition("/")[0]].append(part)
     for base, parts in by_base.items():
-        silent = parts[0].source_queue in {QUEUES.alerts, QUEUES.rejected}
-        if len(parts) == parts[0].parts and (silent or base.encode() in alerts):
+        needs_no_alert = parts[0].source_queue in {QUEUES.alerts, QUEUES.rejected}
+        if len(parts) == parts[0].parts and (needs_no_alert or base.encode() in alerts):
             bodies.append(rejected_body(parts))
     return bodies
 
@@ -279,13 +279,13 @@ READERS: dict[str, Callable[[bytes], object]] = {
     **{QUEUES.agent(name): _request for name in AGENTS},
     QUEUES.callbacks: lambda body: internal.decode(body, CallbackMessage),
 }
-"""What reads a message of each queue, and raises MalformedError."""
+"""The reader of the messages of each queue. It raises MalformedError."""
 
 
-def _must(queue: str, body: bytes, properties: Parts) -> set[str] | None:
+def _fates_allowed(queue: str, body: bytes, properties: Parts) -> set[str] | None:
     """Return what may become of a message; None if anything may."""
-    letter = queue.startswith(QUEUES.dead_letters)
-    if letter:
+    is_letter = queue.startswith(QUEUES.dead_letters)
+    if is_letter:
         queue = str(properties.get("sas_dead_letter_source"))
     ordinary = queue.removesuffix("-urgent")
     reader = READERS.get(ordinary, _request)
@@ -294,11 +294,11 @@ def _must(queue: str, body: bytes, properties: Parts) -> set[str] | None:
     except MalformedError:
         return {"kept"}
     except OtherVersionError:
-        return {"kept", "put back"} if letter else {"put back"}
-    if letter:  # a letter whose cause is recorded, without messages, leaves nothing
+        return {"kept", "put back"} if is_letter else {"put back"}
+    if is_letter:  # if its cause is recorded without messages, the dead letter leaves nothing
         return None
-    commands = ordinary == QUEUES.scheduler and b'"command"' in body
-    silent = "sas_external_sent" in properties
-    if (commands or ordinary == QUEUES.orders) and not silent:
+    is_command = ordinary == QUEUES.scheduler and b'"command"' in body
+    is_answered = "sas_external_sent" in properties
+    if (is_command or ordinary == QUEUES.orders) and not is_answered:
         return {"kept", "accepted", "answered", "put back"}
     return None

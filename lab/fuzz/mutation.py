@@ -1,4 +1,4 @@
-"""Make inputs of valid ones: change a token, a member, the nesting or the bytes of a JSON text."""
+"""Change valid inputs: a token, a member, the nesting or the bytes of a JSON text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ODD: tuple[Any, ...] = (
     "0001-01-01T00:00:00+14:00", "2026-01-01T00:00:00.000000Z", "-urgent", "orders", "responses-x",
     [], {}, [None], [[]], {"": None}, {"a": {"b": []}}, ["x"] * 200,
 )  # fmt: skip
-"""Values that some reader may not expect."""
+"""Values that a reader may not expect."""
 BYTES = (
     b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\x00", b"\xef\xbb\xbf", b"\xe2\x80",
     b"{", b"}", b"]", b'"', b"\\", b"\\u", b",", b":", b"\n", b"\r\n", b"1e999", b"NaN", b"//",
@@ -57,7 +57,7 @@ def mutated(text: str, rng: random.Random) -> str:
 
 
 def _member(member: str, rng: random.Random) -> str:
-    """Return a member that is missing, is there twice, or has another one beside it."""
+    """Return a member without its name, twice, with another value, or with another member."""
     name, odd = member[: member.index('":') + 1], written(rng.choice(ODD))
     return rng.choice(['"":0', f"{member},{name}:{odd}", f'{member},"x":{odd}', f"{name}:{odd}"])
 
@@ -82,16 +82,16 @@ def _similar(text: str, rng: random.Random) -> str:
     odd = rng.choice(
         [value for value in ODD if isinstance(value, str) and not isinstance(value, Raw)]
     )
-    where = rng.randint(0, len(text))
+    position = rng.randint(0, len(text))
     letter = chr(rng.randint(0, 0xD7FF))
     return rng.choice(
         [
-            text[:where],
-            text[:where] + odd + text[where:],
+            text[:position],
+            text[:position] + odd + text[position:],
             text + text,
             text.upper(),
             f" {text} ",
-            text[:where] + letter + text[where + 1 :],
+            text[:position] + letter + text[position + 1 :],
         ]
     )
 

@@ -1,8 +1,8 @@
 """The entry point of the table: rows of an older or a newer version, or changed by hand.
 
-After each change of some rows of one order: every reader of them (messages, sweeps, purge, lists,
-the command) takes them or raises an error that says which row to repair; all other orders go on as
-they do without the change.
+Some rows of one order are changed. Then every reader of them (messages, sweeps, purge, lists, the
+command) must accept them, or raise an error that names the row to repair. All other orders must end
+as they do without the change.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def row_parts(scene: Scene, rng: random.Random) -> Parts:
 
 
 def _edit(scene: Scene, key: tuple[str, str], rng: random.Random) -> list[Any]:
-    """Return one edit: a row, a column, and its value; no column means the row itself."""
+    """Return one edit: a row, a column, and its value. Without a column the row is removed."""
     row: Mapping[str, Any] = scene.rows.get(key) or {}
     kind = rng.random()
     if kind < 0.1:
@@ -135,7 +135,7 @@ async def check_rows(parts: Parts, scene: Scene) -> str | None:
 
 
 _expected: dict[tuple[int, int], dict[str, Any]] = {}
-"""How the orders of a scene end without a change, after so many sweeps."""
+"""The states of the orders of a scene without a change, by the scene and the number of sweeps."""
 
 
 def _messages(scene: Scene, order_id: str) -> list[tuple[str, bytes]]:

@@ -49,7 +49,7 @@ class Failure:
 
 
 def doors() -> tuple[Door, ...]:
-    """Return every entry point. Cheap and expensive ones are tried equally often."""
+    """Return every entry point. All are tried equally often."""
     return (
         *(Door(f"queue {name}", partial(queue_parts, name), check_message) for name in WORKED),
         Door(f"queue {QUEUES.dead_letters}", letter_parts, check_message),

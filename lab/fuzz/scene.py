@@ -1,7 +1,7 @@
 """A system with an order in every state, and a world of its own for every input.
 
 The actors, the codec and the table store are the real ones; queues, rows and clock are in memory.
-The messages of every queue that the orders were made with are the valid inputs of the doors.
+The messages that were sent while the orders were made are the valid inputs of the doors.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ DOCUMENTED = (UnavailableError, UnreadableError)
 
 
 class ScriptedAgent:
-    """An agent that does what the content of the order says of its step.
+    """An agent that does what the content of the order says for its step.
 
     It refuses, waits for a callback, goes on later, or has a large result.
     """
@@ -138,7 +138,7 @@ class World:
     rows: Rows
     now: datetime = START
     odd: dict[str, Mapping[str, object]] = field(default_factory=dict)
-    """More properties of a message, by its MessageId. Their values may have any type."""
+    """Additional properties of a message, by its MessageId. Their values may have any type."""
     allowed: tuple[type[Exception], ...] = (UnavailableError,)
     deliveries: list[Queued] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)

@@ -1,6 +1,6 @@
-"""One table in memory, in place of Table Storage: rows, ETags, transactions, and what it refuses.
+"""A table in memory in place of Table Storage, with its ETags, transactions and refusals.
 
-``TableStore`` runs over it with its real rows. A copy costs microseconds.
+``TableStore`` writes its real rows to it. A copy of the table takes microseconds.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Break the code on purpose, and see what finds it: ``python -m lab.mutants``.
 
-Each mutant changes one place of a copy of the code. Those of the protocol are looked for by seeds
-of the simulation, until one breaks an invariant, ends in an error of the simulation itself, or
-never ends. The others, of a call and of the edge with Azure, are looked for by the tests that they
-name. Each hunt prints a line; exit code 1: a mutant was not found.
+Each mutant changes one place of a copy of the code. For a mutant of the protocol the hunt plays
+seeds of the simulation, until a seed breaks an invariant, ends in an error of the simulation
+itself, or never ends. For the other mutants, of a call and of the edge with Azure, the hunt runs
+the tests that the mutant names. Each hunt prints a line. Exit code 1: a mutant was not found.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ APP = "tests.simulation.test_everything_at_once:DEFINED"
 """Workflows with every feature: alternatives, drain times, waits, deadlines, no undo."""
 SEEDS_MAX = 2000
 SEED_CPU_S_MAX = 60
-"""A seed that takes more CPU time counts as one that never ends, which breaks an invariant too. The
-longest honest seeds, which last for days, take 10 s."""
+"""A seed that takes more CPU time counts as a seed that never ends. The longest seeds of code
+without a mutant last for days of virtual time, and take 10 s."""
 TEST_S_MAX = 300
 PLAY = """
 import signal
@@ -63,7 +63,7 @@ for seed in range(int(sys.argv[2])):
     if broken:
         sys.exit(str(broken[0]))
 """
-"""Exit code 0: no seed found the mutant. Otherwise the last seed did, and stderr says how."""
+"""Exit code 0: no seed found the mutant. Otherwise the last seed found it, and stderr says how."""
 
 
 def hunted(mutant: Mutant, seeds: int = SEEDS_MAX) -> str | None:
@@ -86,14 +86,14 @@ def copied(to: Path) -> Path:
 
 
 def played(copy: Path, seeds: int) -> str | None:
-    """Play seeds; return the one that finds something, and what it saw."""
+    """Play seeds. Return the seed that finds the mutant and what it found; None if none does."""
     process = _python(copy, "-c", PLAY, APP, str(seeds), str(SEED_CPU_S_MAX))
     if process.returncode == 0:
         return None
     seed = process.stdout.rstrip(": ").rpartition("seed ")[2]
-    never = process.returncode == -signal.SIGVTALRM
-    saw = "it never ends" if never else process.stderr.strip().splitlines()[-1]
-    return f"seed {seed}: {saw}"
+    never_ends = process.returncode == -signal.SIGVTALRM
+    finding = "it never ends" if never_ends else process.stderr.strip().splitlines()[-1]
+    return f"seed {seed}: {finding}"
 
 
 def failing(copy: Path, tests: Sequence[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""Mutants of the protocol and of the edge of the platform. Seeds of the simulation find them."""
+"""Mutants of the protocol. Seeds of the simulation find them."""
 
 from __future__ import annotations
 

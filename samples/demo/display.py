@@ -224,7 +224,7 @@ def chart(console: Console, history: History) -> None:
 
 
 def next_steps(console: Console, orders: int, directory: str | None, *, is_default: bool) -> None:
-    """Say what to try next: nothing that was just run."""
+    """Print what to try next. Commands that were just run are left out."""
     steps = []
     if directory is not None:
         steps += [

@@ -31,7 +31,7 @@ from sas.codec.strict import convert
 
 PROJECT = Path(__file__).parents[2]
 RESTARTS_MAX = 10
-"""How many host processes that were killed from outside the demo starts again."""
+"""So many host processes that were killed from outside are started again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ async def play(console: Console, options: Options) -> bool:
 
 
 def _new_directory(path: Path | None) -> Path | None:
-    """Return the directory to keep the orders in: an empty one, because their ids are the same."""
+    """Return the directory to keep the orders in. It must be empty: each run has the same ids."""
     if path is not None and any(make_directory(path).iterdir()):
         raise DevstackError(
             f"{path} has the orders of an earlier run: operate them with `make up DATA={path}`, "

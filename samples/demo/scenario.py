@@ -14,7 +14,7 @@ from sas.client import NewOrder
 ORDERS_FILE = Path(__file__).parents[1] / "northwind-orders.jsonl"
 ORDERS_MAX = 830
 IN_FLIGHT_MAX = 60
-"""Orders in process at once; the applications wait for answers, as real ones do."""
+"""Most orders in process. The applications wait for notifications, as real applications do."""
 
 TIME_ALLOWED_S = 10
 SLOW_S = 15
@@ -23,13 +23,13 @@ DELIVERY_S = 12.0
 """The carrier takes longer than the time allowed for a step, so the step is extended."""
 QUIET_S_MAX = 150.0
 SETTLE_S_MAX = 90.0
-"""The longest wait, after the last order ended, for what is still on its way."""
+"""Longest wait for messages that are on their way after the last order ended, in seconds."""
 STEPS = 3
 DELIVERED_EVERY = 16
 """One order of the web shop in this many is followed until its delivery."""
 
 KILL_AT_SHARE = 0.4
-"""An agent process is killed when the services got so many calls, as a share of all steps."""
+"""An agent process is killed when the calls of the services reach this share of all steps."""
 
 RESTART_AFTER_S = 6.0
 

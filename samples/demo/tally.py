@@ -12,7 +12,7 @@ from sas.codec.external import Notification, notice_of
 class Tally:
     """Counts orders by their state, from notifications only, as an application sees it.
 
-    Delivery is at least once: a known CloudEvent id counts as a repeat only.
+    A queue delivers at least once, so a CloudEvent id that is known counts only as a repeat.
     """
 
     orders: int

@@ -24,7 +24,7 @@ AT_ONCE = 16
 
 @dataclass(slots=True, kw_only=True)
 class Verdict:
-    """The figures of the demo's last line."""
+    """The figures of the last line of the demo."""
 
     orders: int
     states: Counter[str] = field(default_factory=Counter)
@@ -35,7 +35,7 @@ class Verdict:
     effects_expected: int = 0
     effects_in_force: int = 0
     effects_unknown: int = 0
-    """Effects in force of steps that failed by a timeout. An operator must check them."""
+    """Effects in force of steps that failed by a timeout. An operator has to check them."""
     wrong_effects: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)

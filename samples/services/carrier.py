@@ -1,8 +1,9 @@
 """The carrier: a service whose work takes longer than a call.
 
 The first call starts a delivery and gets 202 with the time for the next call. After the delivery
-the same key gets 201. If the request has an ``answer_to`` address, the carrier posts the result
-there and repeats the post until it is accepted. The answer 410 cancels the delivery.
+a call with the same key gets 201. If the request has an ``answer_to`` address, the carrier posts
+the result there. It repeats the post while there is no answer or a server error. The answer 410
+takes the delivery back.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from samples.services.ledger import KeyState
 from samples.services.service import Service
 
 CHECK_AFTER_S_MIN = 0.5
-"""The answer 202 asks for the next call after half of the remaining time, at least this, and at
-most ``Faults.check_after``."""
+"""Shortest pause that the answer 202 asks for. It asks for half of the remaining time, but for
+``Faults.check_after`` at most."""
 
 CALLBACK_RETRY_S = 0.5
 CALLBACK_TIMEOUT = aiohttp.ClientTimeout(total=10)
@@ -41,7 +42,7 @@ class Carrier(Service):
         self._deliveries: set[asyncio.Task[None]] = set()
 
     def app(self) -> web.Application:
-        """Return the routes of this service; its end cancels open deliveries."""
+        """Return the routes of this service. When the application ends, open deliveries end too."""
         app = super().app()
         app.cleanup_ctx.append(self._cancel_at_end)
         return app
@@ -53,7 +54,7 @@ class Carrier(Service):
         await asyncio.gather(*self._deliveries, return_exceptions=True)
 
     def _execute(self, key: str, body: Body) -> web.Response:
-        """Answer 201 once the delivery is due, and 202 before.
+        """Answer 202 until the delivery is due, and 201 from then on.
 
         The callback address is no part of the content that a key stands for.
         """
@@ -65,11 +66,11 @@ class Carrier(Service):
         if state is not KeyState.NEW or refused:
             return super()._execute(key, parcel)
         now = time.monotonic()
-        first = key not in self._begun
+        is_first = key not in self._begun
         seconds_left = self._begun.setdefault(key, now) + self.faults.delivery - now
         if seconds_left <= 0:
             return super()._execute(key, parcel)
-        if first and answer_to is not None:
+        if is_first and answer_to is not None:
             task = asyncio.ensure_future(self._deliver(key, parcel, answer_to, seconds_left))
             self._deliveries.add(task)
             task.add_done_callback(self._deliveries.discard)

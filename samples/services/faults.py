@@ -1,7 +1,7 @@
 """Decide which call fails, and how: a pure function of seed, service, verb, key and attempt.
 
-So a run can be repeated, and each retry of a call has its own outcome. Permanent refusals
-do not depend on the attempt: they stay the same until the rates change.
+So a run can be repeated, and each retry of a call may end in another way. Permanent refusals do not
+depend on the attempt. They stay the same until the rates change.
 """
 
 from __future__ import annotations

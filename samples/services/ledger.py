@@ -1,11 +1,11 @@
 """The record of one service: effects by idempotency key, tombstones, and doubled orders.
 
-It has no clock and does no I/O. Its rules:
+It has no clock. It does no I/O, unless it has a file. Its rules:
 
-* An effect binds its key to its content. A refusal or a fault leaves no effect, so the same key
-  may come again with other content.
+* An effect binds its key to its content. If a call had no effect, because of a refusal or a fault,
+  the same key may come again with other content.
 * An undo leaves a tombstone even if there was no effect, so that a late do has no effect.
-* Doubled means two effects in force for one *order*, with any keys. This finds a client that
+* An order is doubled if two of its effects are in force, under any keys. This finds a client that
   makes a new key for each retry.
 """
 
@@ -116,7 +116,7 @@ class Ledger:
             self._file = None
 
     def record_of(self, key: str) -> Record:
-        """Return the record of a key, a new one if needed, or raise LedgerFullError."""
+        """Return the record of a key. Make it if needed, or raise LedgerFullError."""
         record = self._records.get(key)
         if record is None:
             if len(self._records) >= self._records_max:

@@ -28,10 +28,10 @@ _IDLE_SECONDS_MAX = 60.0
 class RemoteServices(AsyncRunnable):
     """Stock, payment, shipping, mail and carrier, running between ``start`` and ``stop``.
 
-    ``faults`` applies to all services, or is a mapping by service name; services without an entry
-    never fail. With ``port_base`` N they listen on N and the next four ports, else on free ports;
-    ``start`` raises OSError when a port is taken. A ledger with ``ledger_max`` keys refuses new
-    keys with 507. With a directory ``data`` the ledgers outlive the process.
+    ``faults`` applies to all services, or is a mapping by service name. Services without an entry
+    never fail. With ``port_base`` N they listen on N and the next four ports, else on free ports.
+    A ledger with ``ledger_max`` keys refuses new keys with 507. With a directory ``data`` the
+    ledgers outlive the process.
     """
 
     def __init__(

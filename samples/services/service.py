@@ -2,7 +2,8 @@
 
 While a call with a key is in progress, a second call gets 409 ``in-progress`` with Retry-After at
 once. It does not wait, because the first call may be slow and the client has a deadline. An undo
-does not wait either: it leaves a tombstone, and the do in progress finds it and has no effect.
+does not wait either. It takes the effect back, if there is one, and leaves a tombstone. So a do
+that is still in progress has no effect.
 """
 
 from __future__ import annotations
@@ -149,11 +150,11 @@ class Service:
             return ProblemError(
                 429, "too-many-requests", "slow down: see Retry-After", {"Retry-After": after}
             )
-        # The same answer before and after the effect: the client cannot know which it was.
+        # Before and after the effect the answer is the same, so the client cannot know the effect.
         return ProblemError(500, "internal-error", "the effect is unknown: try again")
 
     def _execute(self, key: str, body: Body) -> web.Response:
-        """Execute the call, or answer why not. It must not await, because it has to be atomic."""
+        """Execute the call, or answer why not. It is atomic, so it must not await."""
         content = fingerprint(body)
         match self._ledger.state_of(key, content):
             case KeyState.UNDONE:
@@ -198,7 +199,7 @@ class Service:
         return _json(self.faults)
 
     async def _change_faults(self, request: web.Request) -> web.StreamResponse:
-        """Change the named rates from the next call on; the others stay."""
+        """Change the named faults from the next call on. All others stay."""
         try:
             changes = msgspec.json.decode(await request.read(), type=dict[str, object])
             self.faults = self.faults.changed(changes)

@@ -1,8 +1,8 @@
 """The verbs that change orders: ``resubmit``, ``skip``, ``undo``, ``cancel``, ``acknowledge``.
 
-Each verb shows what it would do, asks, sends a command to the scheduler, and waits for the result.
-When the command arrives, the scheduler decides by the same rules whether it is still possible
-(``sas.operate.commands``).
+Each verb shows what it would do, asks, sends a command to the scheduler, and waits for the result
+(``sas.operate.commands``). When the command arrives, the scheduler checks again whether it is
+possible, because the order may have changed.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from sas.ports import StateStore
 OPERATOR_SETTING = "SAS_OPERATOR"
 COMMAND_WAIT_S = 30.0
 STATES_OF_MANY = {Verb.UNDO: ["error", "processed"], Verb.CANCEL: ["running", "error"]}
-"""The choices of ``--state`` for verbs that can change many orders in other states than Error."""
+"""The choices of ``--state`` by verb. All other verbs change only orders in Error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """An order whose steps ran again. ``failure`` says how they failed again; empty: none did."""
+    """An order whose steps were run again. ``failure`` says which failed again; empty if none."""
 
     order: Order
     failure: str
@@ -48,7 +48,7 @@ class Rerun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandOptions:
-    """What to do, where to send it, and how. ``wait_s`` None: do not wait for the result."""
+    """What the verb does, and how. ``wait_s`` None means: do not wait for the result."""
 
     intent: Intent
     bus: Endpoint
@@ -76,8 +76,8 @@ def _add_arguments(verb: Verb, parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="refuse if the order has changed since this seq (default: its seq now)",
     )
-    many = parser.add_argument_group("many orders at once")
-    selection.add_arguments(many, STATES_OF_MANY.get(verb, ["error"]), default=None, limit=1000)
+    group = parser.add_argument_group("many orders at once")
+    selection.add_arguments(group, STATES_OF_MANY.get(verb, ["error"]), default=None, limit=1000)
     add_name(parser)
     parser.add_argument(
         "--reason", metavar="TEXT", default="", help="why you do this: it goes into the journal"
@@ -145,7 +145,7 @@ def name_of(arguments: argparse.Namespace) -> str:
     """Return the name of the operator, as the journal keeps it.
 
     Raises:
-        UsageError: the journal does not take this name.
+        UsageError: there is no name, or the journal does not take it.
     """
     by = arguments.by or os.environ.get(OPERATOR_SETTING) or _user()
     return commands.check_name(by, "--by" if arguments.by else OPERATOR_SETTING)
@@ -173,10 +173,10 @@ def _user() -> str:
 
 
 def _for_fingerprint(options: CommandOptions, query: OrderQuery) -> CommandOptions:
-    """Limit a command for orders that failed alike to the step that failed so.
+    """Limit a command for orders with a fingerprint to the step of that fingerprint.
 
-    ``--step`` can name another step. If such an order also failed in a second way, that failure
-    stays as it is.
+    So another failed step of such an order stays as it is. If ``--step`` names a step, the command
+    is for that step instead.
     """
     if query.fingerprint is None or options.intent.verb not in {Verb.RESUBMIT, Verb.SKIP}:
         return options
@@ -207,7 +207,7 @@ async def _change_one(
         return 0
     if not options.sure and not output.confirmed(f"{verb.value} order {order_id}"):
         return 1
-    # A cancel is right even if the order changed meanwhile.
+    # A cancel is meant even if the order has changed meanwhile. So it names no seq by default.
     expected_seq = seq if verb is Verb.CANCEL else order.seq
     command = OrderCommand(order_id=order_id, seq=expected_seq, urgent=order.details.urgent)
     results = await _carry_out(options, store, [command])
@@ -247,8 +247,10 @@ async def _change_many(options: CommandOptions, query: OrderQuery, store: StateS
 
 
 def _say_outlooks(options: CommandOptions, orders: Sequence[Order]) -> None:
-    """Print as JSON what the command would do. As text this was printed before."""
-    for order in orders if options.as_json else ():
+    """With ``--json``, print what the command would do. The text was printed before."""
+    if not options.as_json:
+        return
+    for order in orders:
         record = {
             "OrderID": order.order_id,
             "Verb": options.intent.verb.value,
@@ -265,12 +267,12 @@ async def _tell_as_json(
     results: Sequence[CommandResult],
     reruns: Mapping[str, Rerun],
 ) -> int:
-    """Print what became of each command as one JSON object; return the exit code."""
-    now = {name: rerun.order for name, rerun in reruns.items()}
+    """Print the result of each command as one JSON object; return the exit code."""
+    orders = {name: rerun.order for name, rerun in reruns.items()}
     missing_ids = [
-        result.command.order_id for result in results if result.command.order_id not in now
+        result.command.order_id for result in results if result.command.order_id not in orders
     ]
-    now |= {order.order_id: order for order in await finding.load_all(store, missing_ids)}
+    orders |= {order.order_id: order for order in await finding.load_all(store, missing_ids)}
     code = 0
     for result in results:
         name, rerun = result.command.order_id, reruns.get(result.command.order_id)
@@ -284,7 +286,7 @@ async def _tell_as_json(
             "Command": result.command.command_id,
             "CarriedOut": None if options.wait_s is None else result.carried_out,
             "Seq": result.entry.seq if result.entry else None,
-            "ProcessState": now[name].process_state.value if name in now else None,
+            "ProcessState": orders[name].process_state.value if name in orders else None,
             "FailedAgain": rerun is not None and bool(rerun.failure),
             "Problem": problem,
         }
@@ -297,10 +299,9 @@ def _announce(
 ) -> None:
     verb = options.intent.verb.value
     note = f" (the first {limit:,}: --limit takes more)" if len(orders) == limit else ""
-    kinds = finding.grouped(possible_orders, options.intent.step)
-    output.say(
-        f"{verb} of {output.orders(len(possible_orders))}{note}" + (f": {kinds}" if kinds else "")
-    )
+    counts = finding.grouped(possible_orders, options.intent.step)
+    heading = f"{verb} of {output.orders(len(possible_orders))}{note}"
+    output.say(f"{heading}: {counts}" if counts else heading)
     for order in possible_orders:
         fingerprints = ", ".join(finding.fingerprints(order))
         output.say(
@@ -347,23 +348,26 @@ async def _wait_for_reruns(
     orders: Sequence[Order],
     results: Sequence[CommandResult],
 ) -> dict[str, Rerun]:
-    """Wait for the steps that a resubmit runs again; return the orders by their id."""
+    """Wait for the steps that a resubmit runs again; return their orders by OrderID."""
     if options.wait_s is None or options.intent.verb is not Verb.RESUBMIT:
         return {}
-    done = {result.command.order_id for result in results if result.carried_out}
-    steps = {order.order_id: commands.resubmitted(order, options.intent) for order in orders}
-    steps_by_order = {name: numbers for name, numbers in steps.items() if name in done}
-    latest = await commands.wait_for_steps(store, steps_by_order, options.wait_s)
+    carried_out = {result.command.order_id for result in results if result.carried_out}
+    steps_by_order = {
+        order.order_id: commands.resubmitted(order, options.intent)
+        for order in orders
+        if order.order_id in carried_out
+    }
+    orders_now = await commands.wait_for_steps(store, steps_by_order, options.wait_s)
     return {
         name: Rerun(order, commands.failed_again(order, steps_by_order[name]))
-        for name, order in latest.items()
+        for name, order in orders_now.items()
     }
 
 
 async def _tell(
     options: CommandOptions, store: StateStore, result: CommandResult, reruns: Mapping[str, Rerun]
 ) -> int:
-    """Print what became of one command; return the exit code."""
+    """Print the result of one command; return the exit code."""
     command, entry = result.command, result.entry
     if options.wait_s is None:
         output.say(f"sent, as command {command.command_id}")
@@ -371,8 +375,8 @@ async def _tell(
     if entry is not None and result.carried_out:
         rerun = reruns.get(command.order_id)
         order = rerun.order if rerun else await store.load(command.order_id)
-        now = order.process_state.value if order else "gone"
-        output.say(one_line(f"done: seq {entry.seq}, {entry.what}; the order is {now}"))
+        state = order.process_state.value if order else "gone"
+        output.say(one_line(f"done: seq {entry.seq}, {entry.what}; the order is {state}"))
         if rerun and rerun.failure:
             output.complain(one_line(f"sas: it failed again: {rerun.failure}"))
         return 1 if rerun and rerun.failure else 0
@@ -383,23 +387,23 @@ async def _tell(
 def _tell_many(
     options: CommandOptions, results: list[CommandResult], reruns: Mapping[str, Rerun]
 ) -> int:
-    """Print what became of many commands; return the exit code."""
+    """Print the results of many commands; return the exit code."""
     if options.wait_s is None:
         output.say(f"sent: {len(results):,}")
         return 0
-    troubles = [
+    problems = [
         (result.command.order_id, commands.why_not_done(result, options.wait_s))
         for result in results
         if not result.carried_out
     ]
-    count = len(results) - len(troubles)
+    count = len(results) - len(problems)
     failures = [(name, rerun.failure) for name, rerun in reruns.items() if rerun.failure]
     suffix = f", failed again {len(failures):,}" if failures else ""
     output.say(f"sent {len(results):,}, carried out {count:,}{suffix}")
-    troubles += [(name, f"failed again: {failure}") for name, failure in failures]
-    for name, problem in troubles:
+    problems += [(name, f"failed again: {failure}") for name, failure in failures]
+    for name, problem in problems:
         output.complain(one_line(f"sas: order {name}: {problem}"))
-    return 1 if troubles else 0
+    return 1 if problems else 0
 
 
 # -- The verbs --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a verb is, and the arguments that verbs share: the namespace, the table, numbers."""
+"""The class of a verb, and what verbs share: the namespace, the table, arguments with numbers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from sas.ports import (
 )
 
 Work = Callable[[StateStore], Awaitable[int]]
-"""What a verb does with the store; it returns the exit code."""
+"""A function of a verb that works on the store and returns the exit code."""
 REPLY_QUEUE = "SAS_REPLY_QUEUE"
 
 
@@ -47,7 +47,7 @@ REPLY_QUEUE = "SAS_REPLY_QUEUE"
 class Subcommand:
     """A verb of the command ``sas``. ``run`` returns the exit code.
 
-    ``connects`` says whether the verb works on a system, so that the environment must name one.
+    ``connects`` is False for a verb that needs no system, so the environment need not name one.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Subcommand:
     ) -> Subcommand:
         """Return a verb that needs the state store.
 
-        ``prepare`` checks the arguments, before the store is opened, and returns the work.
+        ``prepare`` checks the arguments before the store is opened. It returns the work on it.
         """
 
         def run(arguments: argparse.Namespace) -> int:
@@ -92,10 +92,13 @@ async def _with_store(storage: Storage, work: Work) -> int:
 
 @contextmanager
 def system_environment(verb: Subcommand) -> Iterator[None]:
-    """Give the process the environment of the system to work on, as long as this context lasts.
+    """Give the process the settings of the system that the verb works on.
+
+    If the environment names no system, the settings come from the stack that runs here, if any. At
+    the end of this context, the environment is as it was before.
 
     Raises:
-        UsageError: the file of the stack that runs here cannot be used.
+        UsageError: the file with the settings of the stack cannot be used.
     """
     if not verb.connects:
         yield
@@ -137,7 +140,7 @@ class Storage:
 def number(
     noun: str, minimum: float, maximum: float, *, whole: bool = False
 ) -> Callable[[str], float]:
-    """Return the type of an argument that is a number within these bounds."""
+    """Return the ``type`` of an argument that is a number within these bounds."""
 
     def read(text: str) -> float:
         try:
@@ -162,7 +165,7 @@ def read_storage(env: Mapping[str, str]) -> Storage:
     """Return the table that the environment names.
 
     Raises:
-        UsageError: it names none, or one that cannot exist.
+        UsageError: the environment names no table, or one that cannot exist.
     """
     try:
         return Storage(read_tables(env), read_table_name(env))
@@ -179,7 +182,8 @@ async def open_store(storage: Storage) -> AsyncIterator[StateStore]:
     Raises:
         UsageError: the connection string cannot be read.
         NotPossibleError: there is no such table.
-        ServiceUnavailableError: the account did not answer, when opened or later.
+        ServiceUnavailableError: the account did not answer, or the table cannot be read by this
+            version; now, or later in this context.
     """
     # Slow to import (Azure's SDK), and not needed for --help.
     from sas.adapters.tables.store import NoStoreError, connect_existing  # noqa: PLC0415
@@ -205,10 +209,12 @@ async def open_store(storage: Storage) -> AsyncIterator[StateStore]:
 
 
 def read_connection(reply_queue: str | None, env: Mapping[str, str]) -> Connection:
-    """Return the namespace that the environment names, with a response queue or the default one.
+    """Return the namespace that the environment names, and the response queue to use.
+
+    If ``reply_queue`` is None, the environment names the response queue too.
 
     Raises:
-        UsageError: one is missing, or cannot exist.
+        UsageError: the namespace or the response queue is missing, or cannot exist.
     """
     queues = read_queues(env)
     reply_queue = reply_queue or env.get(REPLY_QUEUE)
@@ -232,7 +238,7 @@ def read_bus(env: Mapping[str, str]) -> Endpoint:
     """Return the Service Bus namespace that the environment names.
 
     Raises:
-        UsageError: it names none, or one that cannot exist.
+        UsageError: the environment names no namespace, or one that cannot exist.
     """
     namespace = service_bus(env)
     if namespace and "=" in namespace:
@@ -253,7 +259,7 @@ def read_bus(env: Mapping[str, str]) -> Endpoint:
 
 @asynccontextmanager
 async def open_bus_if_any() -> AsyncIterator[OperatorBus | None]:
-    """Open the bus as long as this context lasts; None where no namespace is configured.
+    """Open the bus as long as this context lasts; None if no namespace is configured.
 
     Raises:
         UsageError: the connection string cannot be read.
@@ -285,7 +291,7 @@ async def open_bus(endpoint: Endpoint) -> AsyncIterator[OperatorBus]:
 
 
 def unreadable(error: ValueError) -> str:
-    """Say that a Service Bus connection string cannot be read, and how one looks."""
+    """Return the sentence that a connection string of Service Bus cannot be read."""
     return (
         f"the connection string cannot be read: {error} It looks like "
         "Endpoint=sb://NAME.servicebus.windows.net/;SharedAccessKeyName=...;SharedAccessKey=..."

@@ -21,6 +21,7 @@ from sas.ports import StateStore
 
 PORT = 7474
 LOOK_AGAIN_S = 2.0
+"""Seconds between two looks for a table that does not exist yet."""
 DESCRIPTION = """\
 Start a page for your browser: what is stuck and why, every order with its journal, alerts and
 rejected messages, and the commands. It uses your own sign-in and rights, as every verb does, and
@@ -81,10 +82,11 @@ async def _serve(arguments: argparse.Namespace) -> int:
                 f"port {arguments.port} cannot be used ({error.strerror}): give --port 0 for a "
                 "free one"
             ) from None
-        link, at_terminal = desk.guard.new_link(), sys.stdin is not None and sys.stdin.isatty()
+        link = desk.guard.new_link()
+        at_terminal = sys.stdin is not None and sys.stdin.isatty()
 
-        def say(words: str, link: str) -> None:
-            output.say(to_line({"Link": link}) if arguments.json else f"{words} {link}")
+        def say(text: str, link: str) -> None:
+            output.say(to_line({"Link": link}) if arguments.json else f"{text} {link}")
 
         def new_link() -> None:
             say("A new link:", desk.guard.new_link())
@@ -102,7 +104,10 @@ async def _serve(arguments: argparse.Namespace) -> int:
 
 
 async def _open_when_there(stack: AsyncExitStack, storage: args.Storage) -> StateStore:
-    """Open the state store once it exists. A new system has no table before its first order."""
+    """Wait until the state store can be opened, and open it.
+
+    A new system has no table with orders before its first order.
+    """
     has_complained = False
     while True:
         try:
@@ -115,7 +120,10 @@ async def _open_when_there(stack: AsyncExitStack, storage: args.Storage) -> Stat
 
 
 async def _until_stopped(new_link: Callable[[], None] | None) -> None:
-    """Wait for Ctrl-C or SIGTERM. At a terminal, Enter asks for a new link and Ctrl-D stops."""
+    """Wait for Ctrl-C or SIGTERM.
+
+    At a terminal ``new_link`` prints a new link: Enter calls it, and Ctrl-D ends the waiting.
+    """
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         with suppress(NotImplementedError, ValueError, RuntimeError):

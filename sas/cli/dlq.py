@@ -1,4 +1,4 @@
-"""``sas dlq``: show the dead letters of every queue, each with its order, and send them again."""
+"""``sas dlq``: show the dead letters of all queues with their orders, and send them again."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ queues are those of --app, and of infra/queues.json in this directory; --queue a
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A dead letter, and the verdict on it by the state of its order."""
+    """A dead letter and its verdict."""
 
     letter: Letter
     verdict: Verdict
 
     @property
     def state(self) -> str:
-        """The state of its order."""
+        """The state of the order; "-" if there is no order."""
         return self.verdict.order.process_state.value if self.verdict.order else "-"
 
     def given_up(self) -> str:
-        """Return why its queue gave it up."""
+        """Return why the queue gave the message up."""
         properties = self.letter.peeked.properties
         reason = properties.get(DEAD_LETTER_REASON, "no reason is known")
         text = properties.get(DEAD_LETTER_DESCRIPTION)

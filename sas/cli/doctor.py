@@ -1,4 +1,4 @@
-"""``sas doctor``: find what is wrong with this machine or this deployment."""
+"""``sas doctor``: check the settings of this machine, the table, the queues and your rights."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OK, WRONG, UNKNOWN = "ok", "wrong", "unknown"
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check. ``text`` tells what is right, or what to do."""
+    """The result of one check. ``text`` says what was found, or what to do."""
 
     check: str
     state: str
@@ -128,7 +128,7 @@ async def _table() -> list[CheckResult]:
 # -- The queues -------------------------------------------------------------------------------
 
 
-def _names(arguments: argparse.Namespace, queues: Queues) -> list[str]:
+def _queue_names(arguments: argparse.Namespace, queues: Queues) -> list[str]:
     agents = letters.agents_here(queues)
     if arguments.app:
         agents |= workflows.load(arguments.app).agents()
@@ -138,22 +138,22 @@ def _names(arguments: argparse.Namespace, queues: Queues) -> list[str]:
 async def _queues(arguments: argparse.Namespace) -> list[CheckResult]:
     try:
         queues = read_queues(os.environ)
-        names = _names(arguments, queues)
+        names = _queue_names(arguments, queues)
         async with args.open_bus_if_any() as bus:
             if bus is None:
                 return []
             contents = await letters.read(bus, names, 1)
-            results = [_reading(name, contents.problems.get(name, "")) for name in names]
-            results += [await _sending(bus, queues.scheduler), await _sending(bus, queues.orders)]
+            reading = [_reading(name, contents.problems.get(name, "")) for name in names]
+            sending = [await _sending(bus, queues.scheduler), await _sending(bus, queues.orders)]
     except (CommandError, SettingError) as error:
         return [CheckResult("queues", WRONG, str(error))]
-    return _shortened(results)
+    return [*_shortened(reading), *sending]
 
 
 def _reading(name: str, problem: str) -> CheckResult:
     if not problem:
         return CheckResult(f"reading {name}", OK, "it answers")
-    # Operators need to read only a few queues: a right that is missing may be meant.
+    # An operator needs to read only a few queues, so a missing right may be intended.
     state = UNKNOWN if "you need the role" in problem else WRONG
     return CheckResult(f"reading {name}", state, problem)
 
@@ -167,14 +167,12 @@ async def _sending(bus: OperatorBus, queue: str) -> CheckResult:
     return CheckResult(check, OK, "you may send")
 
 
-def _shortened(results: list[CheckResult]) -> list[CheckResult]:
-    """Return the results, with one line for all queues that can be read."""
-    readable = [
-        result for result in results if result.state == OK and result.check.startswith("reading ")
-    ]
-    rest = [result for result in results if result not in readable]
-    summary = f"{len(readable):,} of {len(results) - 2:,} can be read"
-    return [CheckResult("queues", OK, summary), *rest] if readable else rest
+def _shortened(reading: list[CheckResult]) -> list[CheckResult]:
+    """Return the results of reading, with one result for all queues that can be read."""
+    failures = [result for result in reading if result.state != OK]
+    count = len(reading) - len(failures)
+    summary = f"{count:,} of {len(reading):,} can be read"
+    return [CheckResult("queues", OK, summary), *failures] if count else failures
 
 
 VERBS = (

@@ -80,7 +80,11 @@ def _circuits(arguments: argparse.Namespace) -> Work:
 
 
 def _check_agents(names: Sequence[str], known_agents: set[str]) -> None:
-    """Refuse the name of an agent that no source knows, because it may be mistyped."""
+    """Refuse the name of an agent that is not known here, because it may be mistyped.
+
+    Raises:
+        UsageError: a name is not known.
+    """
     unknown_names = [name for name in names if name not in known_agents]
     if unknown_names:
         raise UsageError(
@@ -144,7 +148,7 @@ def _incidents(arguments: argparse.Namespace) -> Work:
 
 
 async def incidents(store: StateStore) -> list[ActiveIncident]:
-    """Return every incident that is active, or that is over but not yet alerted as over."""
+    """Return the active incidents, and those that are over and whose last alert is not sent."""
     shared = await active_incidents(store).all()
     return [incident.value for incident in shared.values() if incident.value is not None]
 

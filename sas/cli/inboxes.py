@@ -28,12 +28,14 @@ from sas.ports import (
     UndeliverableError,
 )
 
-OnBus = Callable[[OperatorBus, Queues], Awaitable[int]]
+BusWork = Callable[[OperatorBus, Queues], Awaitable[int]]
+"""A function of a verb that works on the bus and returns the exit code."""
 FOLLOW_S = 2.0
+"""Seconds between two looks of ``sas alerts --follow``."""
 
 
-def _on_bus(work: OnBus) -> int:
-    """Run a verb that needs the bus alone; return the exit code."""
+def _on_bus(work: BusWork) -> int:
+    """Run a verb that needs the bus, but no store. Return the exit code."""
     queues = read_queues(os.environ)
 
     async def run() -> int:
@@ -47,7 +49,7 @@ def _on_bus(work: OnBus) -> int:
 
 
 def since_when(arguments: argparse.Namespace) -> datetime | None:
-    """Return the moment of --since."""
+    """Return the moment that ``--since`` names; None without ``--since``."""
     return selection.moment(arguments.since) if arguments.since else None
 
 
@@ -64,7 +66,7 @@ def add_choice(parser: argparse.ArgumentParser, noun: str) -> None:
 
 
 def count_text(count: int, singular: str, plural: str, shown_count: int) -> str:
-    """Return how many there are, and how many of them are shown."""
+    """Return in words how many messages there are, and how many of them are shown."""
     words = (
         f"no {singular}" if not count else f"1 {singular}" if count == 1 else f"{count:,} {plural}"
     )
@@ -119,7 +121,7 @@ def _alerts(arguments: argparse.Namespace) -> int:
 def _alerts_of(
     messages: Sequence[Peeked], since: datetime | None
 ) -> list[tuple[Peeked, AlertMessage | None]]:
-    """Return the messages since then with their alerts, the oldest first."""
+    """Return the messages that came at ``since`` or later with their alerts, the oldest first."""
     recent = [message for message in messages if since is None or message.enqueued_at >= since]
     return [
         (message, letters.alert_of(message))
@@ -283,11 +285,11 @@ _CORRECT = "correct it and submit it again"
 
 
 def _is_internal(part: RejectedMessage) -> bool:
-    """Return whether it is a message between parts of the system, which no application sends."""
+    """Return whether a message came from a part of the system, and not from an application."""
     queues = read_queues(os.environ)
     queue = part.source_queue.removesuffix(URGENT_SUFFIX)
-    fixed = {queues.scheduler, queues.replies, queues.callbacks}
-    return queue in fixed or queue.startswith(queues.agent_prefix)
+    shared_queues = {queues.scheduler, queues.replies, queues.callbacks}
+    return queue in shared_queues or queue.startswith(queues.agent_prefix)
 
 
 def _rejected_record(message: Peeked, part: RejectedMessage | None, *, content: bool) -> Record:
@@ -316,7 +318,7 @@ def _not_there(names: Sequence[str]) -> str:
 async def _move(
     bus: OperatorBus, arguments: argparse.Namespace, queues: Queues, messages: Sequence[Peeked]
 ) -> int:
-    """Send messages again, or remove them."""
+    """Send messages again, or remove them. Return the exit code."""
     parts = [(message, letters.rejected_of(message)) for message in messages]
     names = set(arguments.id)
     ids = [message.message_id for message, part in parts if _is_named(message, part, names)]

@@ -107,7 +107,7 @@ async def _list_finished(
 async def _rejected_in_queue(
     query: OrderQuery,
 ) -> tuple[list[tuple[datetime, Record]], str]:
-    """Return the rejected orders on their queue, and why the queue could not be read, if so."""
+    """Return the orders on ``orders-rejected``, and why the queue could not be read, if so."""
     async with args.open_bus_if_any() as bus:
         queues = read_queues(os.environ)
         if bus is None:
@@ -125,10 +125,10 @@ async def _rejected_in_queue(
 
 
 async def _check_workflow(store: StateStore, query: OrderQuery, count: int) -> None:
-    """Refuse a workflow that never ran here, because its name may be mistyped.
+    """Refuse the name of a workflow that never ran here, because it may be mistyped.
 
     Raises:
-        NotPossibleError: nothing was found, and the table remembers other workflows only.
+        NotPossibleError: no order was found, and the table remembers only other workflows.
     """
     if count or query.workflow is None:
         return
@@ -166,7 +166,7 @@ def _list_line(order: Order) -> str:
         parts.append(f"(undone: {order.undone_because})")
     if order.acknowledged_by:
         parts.append(f"(seen by {order.acknowledged_by})")
-    return output.row(_whole(parts))
+    return output.row(_with_one_text(parts))
 
 
 def _finished_line(at: datetime, record: Record) -> str:
@@ -176,11 +176,11 @@ def _finished_line(at: datetime, record: Record) -> str:
         parts.append(f"{record['Reason']}: {description}")
     if reason := record.get("UndoneBecause"):
         parts.append(str(reason))
-    return output.row(_whole(parts))
+    return output.row(_with_one_text(parts))
 
 
-def _whole(parts: Sequence[str]) -> list[str]:
-    """Return the cells of a line. All texts about the order are together in the last cell."""
+def _with_one_text(parts: Sequence[str]) -> list[str]:
+    """Return the parts of a row, with all texts after the four cells joined to one text."""
     return [*parts[:4], "  ".join(parts[4:])] if len(parts) > 4 else list(parts)
 
 
@@ -240,56 +240,61 @@ def _export(arguments: argparse.Namespace) -> Work:
 
 
 async def _export_line(store: StateStore, order: Order, until: datetime) -> str | None:
-    """Return an order as a line; None if it was purged or is under way again by now."""
+    """Return an order as a line; None if it was purged, or does not match any more.
+
+    The order and its journal are read one after the other. If the order changed meanwhile, both are
+    read again.
+    """
     while True:
         journal = await store.journal(order.order_id)
         line = to_line(record_of(await ClaimCheck(store).fetch_all(order), journal, content=True))
-        now = await store.load(order.order_id)
-        if now is None or not _ended(now, until):
+        reloaded = await store.load(order.order_id)
+        if reloaded is None or not _has_ended(reloaded, until):
             return None
-        if now.token == order.token:
+        if reloaded.token == order.token:
             return line
-        order = now
+        order = reloaded
 
 
 async def _finished(store: StateStore, until: datetime) -> AsyncIterator[Sequence[Order]]:
-    """Yield finished orders, a few at a time, because their contents are read in parallel."""
+    """Yield finished orders, a few at a time. The caller reads their contents in parallel."""
     async for batch in finding.summaries(store, in_error=False, until=until):
         ids = [summary.order_id for summary in batch]
         for start in range(0, len(ids), finding.LOADS_AT_ONCE):
             batch_orders = await finding.load_all(store, ids[start : start + finding.LOADS_AT_ONCE])
-            yield [order for order in batch_orders if _ended(order, until)]
+            yield [order for order in batch_orders if _has_ended(order, until)]
 
 
-def _ended(order: Order, until: datetime) -> bool:
+def _has_ended(order: Order, until: datetime) -> bool:
+    """Return whether an order finished at ``until`` or before."""
     in_error = order.process_state is OrderState.ERROR
     return order.stopped_at is not None and order.stopped_at <= until and not in_error
 
 
 @contextmanager
 def _writing(name: str) -> Iterator[TextIO]:
-    """Open a file to write. It gets its name only when it is complete."""
+    """Open a file to write. The file gets its name only when it is complete."""
     if name == "-":
         with output.written():
             yield sys.stdout
             sys.stdout.flush()
         return
-    part = Path(f"{name}.{os.getpid()}.part")
+    partial_file = Path(f"{name}.{os.getpid()}.part")
     try:
-        with open(part, "w", encoding="utf-8", opener=_for_owner) as file:
+        with open(partial_file, "w", encoding="utf-8", opener=_for_owner) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        part.replace(name)
+        partial_file.replace(name)
     except OSError as error:
         raise UsageError(f"cannot write {name}: {error.strerror}") from None
     finally:
         with suppress(OSError):
-            part.unlink(missing_ok=True)
+            partial_file.unlink(missing_ok=True)
 
 
 def _for_owner(path: str, flags: int) -> int:
-    """Open a file that only its owner can read, because the content may be personal."""
+    """Open a file that only its owner can read, because the orders may hold personal data."""
     return os.open(path, flags, 0o600)
 
 

@@ -1,4 +1,4 @@
-"""``sas show``: show what became of one order."""
+"""``sas show``: show one order: its state, its steps and its journal."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def _show(arguments: argparse.Namespace) -> Work:
         journal = await store.journal(order.order_id)
         last = int(arguments.last or 0)
         if arguments.content:
-            whole = await ClaimCheck(store).fetch_all(order)
-            order = decode_order(whole, read_payload_codec(os.environ))
+            complete_order = await ClaimCheck(store).fetch_all(order)
+            order = decode_order(complete_order, read_payload_codec(os.environ))
         if arguments.json:
             rows = journal[-last:] if last else journal
             output.say(to_line(record_of(order, rows, content=arguments.content)))
@@ -83,11 +83,13 @@ def _show(arguments: argparse.Namespace) -> Work:
 
 
 async def _load(arguments: argparse.Namespace, store: StateStore) -> Order | None:
-    """Return the order. If submission rejected it, show that and return None.
+    """Return the order. If it is only on ``orders-rejected``, print that and return None.
 
     Raises:
-        UsageError, NotPossibleError: no order can have this id, or none has it.
-        ServiceUnavailableError: the queue that would tell whether it was rejected cannot be read.
+        UsageError: no order can have this id.
+        NotPossibleError: no order has this id.
+        ServiceUnavailableError: no order in the table has this id, and ``orders-rejected`` cannot
+            be read.
     """
     order_id: str = arguments.order_id
     try:
@@ -116,9 +118,9 @@ async def _load(arguments: argparse.Namespace, store: StateStore) -> Order | Non
 def page(
     order: Order, journal: Sequence[JournalEntry], now: datetime, last: int = 0
 ) -> Iterator[str]:
-    """Yield the lines of one order's page, with the ``last`` rows of its journal (0: with all).
+    """Yield the lines of one order's page, with the ``last`` rows of its journal (0: all rows).
 
-    A long run of waiting is shown as one row with the number of its rows.
+    The rows of a long wait are shown as one row with their number.
     """
     yield from _head(order)
     yield ""
@@ -134,13 +136,13 @@ def page(
         count, total = len(shown_folds), len(folds)
         yield f"(the last {count:,} of {total:,} rows; without --last all are shown)"
     for fold in shown_folds:
-        yield from _run(fold) if fold.is_run else _entry(order, fold.entries[0])
+        yield from _wait_row(fold) if fold.is_run else _entry(order, fold.entries[0])
     yield ""
     yield "next: " + one_line(advice(order, now))
 
 
 def advice(order: Order, now: datetime) -> str:
-    """Return what an operator does next, in one sentence."""
+    """Return in one sentence what an operator can do next."""
     name = order.order_id
     match order.process_state:
         case OrderState.REJECTED:
@@ -227,12 +229,12 @@ def _row(step: StepRecord) -> tuple[str, ...]:
 
 
 def _below(step: StepRecord) -> list[str]:
-    """Return the lines below a step: its error, when it is tried again, its agent, progress."""
+    """Return the lines below a step: errors, until when it rests, its agent, its progress."""
     lines = [f"{step.error.code}: {step.error.message}"] if step.error else []
-    last, ended = step.last_error, {StepState.PROCESSED, StepState.COMPENSATED}
-    if last is not None and step.process_state not in ended:
-        attempt = f"epoch {last.epoch}, attempt {last.attempt}, {time_of(last.at)}"
-        lines.append(f"last error ({attempt}): {last.kind}: {last.message}")
+    error, ended_states = step.last_error, {StepState.PROCESSED, StepState.COMPENSATED}
+    if error is not None and step.process_state not in ended_states:
+        attempt = f"epoch {error.epoch}, attempt {error.attempt}, {time_of(error.at)}"
+        lines.append(f"last error ({attempt}): {error.kind}: {error.message}")
     if step.resting:
         action = "undone" if step.direction is Direction.UNDO else "tried again"
         lines.append(f"resting {output.phrase('until', step.complete_by)}, then it is {action}")
@@ -243,7 +245,7 @@ def _below(step: StepRecord) -> list[str]:
 
 def _entry(order: Order, entry: JournalEntry) -> Iterator[str]:
     reason = f": {entry.reason}" if entry.reason else ""
-    cells = [f"{entry.seq:>4}", _exactly(entry.at), f"{entry.what:<16} by {entry.by}{reason}"]
+    cells = [f"{entry.seq:>4}", _exact_time(entry.at), f"{entry.what:<16} by {entry.by}{reason}"]
     if entry.changes:
         cells.append(", ".join(change(order, step_change) for step_change in entry.changes))
     yield output.row(cells)
@@ -251,15 +253,15 @@ def _entry(order: Order, entry: JournalEntry) -> Iterator[str]:
         yield one_line(f"        -> {_sent(order, message)}")
 
 
-def _run(fold: Fold) -> Iterator[str]:
-    """Yield the one row that stands for a long run of waiting."""
+def _wait_row(fold: Fold) -> Iterator[str]:
+    """Yield the one row that stands for all rows of a long wait."""
     first_entry, last_entry = fold.entries[0], fold.entries[-1]
     extent = f"to {last_entry.seq}, over {spelled(last_entry.at - first_entry.at)}"
     count = f"{len(fold.entries):,} rows: {fold.words}"
-    yield output.row((f"{first_entry.seq:>4}", _exactly(first_entry.at), count, extent))
+    yield output.row((f"{first_entry.seq:>4}", _exact_time(first_entry.at), count, extent))
 
 
-def _exactly(at: datetime) -> str:
+def _exact_time(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
@@ -274,7 +276,7 @@ def _sent(order: Order, message: Outgoing) -> str:
 async def rejected_part(
     bus: MessageBus | None, queues: Queues, order_id: str
 ) -> RejectedMessage | None:
-    """Return the newest rejected message of an order, if one lies on ``orders-rejected``.
+    """Return the newest rejected message of an order, if one is on ``orders-rejected``.
 
     Raises:
         ServiceUnavailableError: the queue cannot be read.
@@ -292,7 +294,7 @@ async def rejected_part(
 
 
 def rejected_record(part: RejectedMessage) -> Record:
-    """Return a rejected order as one JSON object, without its body, which may be personal."""
+    """Return the JSON object of a rejected order. Its body is left out: it may be personal."""
     return {
         "OrderID": part.order_id,
         "ProcessState": OrderState.REJECTED.value,

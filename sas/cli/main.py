@@ -1,12 +1,15 @@
-"""The ``sas`` command. Each module has the verbs of one purpose, in ``VERBS``.
+"""The ``sas`` command. Each module has the verbs of one purpose, in its ``VERBS``.
 
-``submit`` (with ``submission`` and ``reading``) sends orders, ``listing`` and ``look`` show what
-became of them, ``why`` explains one, ``act`` changes them, ``desk`` starts the page, ``watch``
-shows the system, ``doctor`` checks this machine, ``health`` shows faults of the system,
-``inboxes`` and ``dlq`` show the queues for an operator, ``queues`` any queue
-(``moving`` sends messages again), ``workflows`` checks a deploy, ``sim`` simulates, ``new``
-writes a new project. They share ``arguments`` (the namespace, the table), ``selection`` (which
-orders), ``output``.
+- Orders: ``submit`` sends them (with ``submission`` and ``reading``). ``listing`` lists and exports
+  many, ``look`` shows one, and ``why`` explains one. ``act`` changes orders.
+- The system: ``watch`` shows its state, ``health`` shows circuits and incidents, and ``doctor``
+  checks settings and rights.
+- Messages: ``inboxes`` has the alerts and the rejected messages, ``dlq`` the dead letters, and
+  ``queues`` any queue. They send messages again with ``moving``.
+- A project: ``new`` writes one. ``workflows`` checks a deploy. ``sim`` simulates workflows.
+- ``desk`` starts the page.
+
+All of them share ``arguments``, ``selection`` (which orders) and ``output``.
 """
 
 from __future__ import annotations
@@ -43,9 +46,21 @@ from sas.distribution import lacking, version
 from sas.operate.errors import UNAVAILABLE, USAGE, CommandError, UsageError
 
 VERBS: Sequence[Subcommand] = (
-    *(*submit.VERBS, *listing.VERBS, *look.VERBS, *why.VERBS, *act.VERBS),
-    *(*watch.VERBS, *doctor.VERBS, *health.VERBS, *inboxes.VERBS, *dlq.VERBS, *queues.VERBS),
-    *(*workflows.VERBS, *sim.VERBS, *desk.VERBS, *new.VERBS),
+    *submit.VERBS,
+    *listing.VERBS,
+    *look.VERBS,
+    *why.VERBS,
+    *act.VERBS,
+    *watch.VERBS,
+    *doctor.VERBS,
+    *health.VERBS,
+    *inboxes.VERBS,
+    *dlq.VERBS,
+    *queues.VERBS,
+    *workflows.VERBS,
+    *sim.VERBS,
+    *desk.VERBS,
+    *new.VERBS,
 )
 EPILOG = f"""\
 exit codes:
@@ -87,7 +102,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(verb: Subcommand, arguments: argparse.Namespace) -> int:
-    """Run a verb. A missing package is an error of usage that says which extra to install."""
+    """Run a verb, and return its exit code.
+
+    Raises:
+        UsageError: a package is missing; the text says which extra to install.
+    """
     try:
         return verb.run(arguments)
     except ImportError as error:
@@ -99,7 +118,7 @@ def _run(verb: Subcommand, arguments: argparse.Namespace) -> int:
 
 
 def _prepare_output() -> None:
-    """Make sure that there is an output, and that any text can be printed on it."""
+    """Make sure that stdout exists, and that stdout and stderr take any text."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  # stays open
     for stream in (sys.stdout, sys.stderr):
@@ -108,7 +127,7 @@ def _prepare_output() -> None:
 
 
 def _stop_output() -> None:
-    """Discard what is still in the buffer, since the interpreter's last flush would fail again."""
+    """Discard the text that is still in the buffer, because the last flush would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -138,5 +157,5 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _version() -> str:
-    copy = Path(__file__).parents[2] / "pyproject.toml"
-    return f"{version()} (a working copy)" if copy.exists() else version()
+    project_file = Path(__file__).parents[2] / "pyproject.toml"
+    return f"{version()} (a working copy)" if project_file.exists() else version()

@@ -1,4 +1,4 @@
-"""Send messages of queues again, or remove them: show the plan, ask, then act."""
+"""Send messages of queues again, or remove them: show the plan, ask, then carry it out."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from sas.operate.redriving import PlannedMove
 from sas.ports import OperatorBus, UndeliverableError
 
 ASK_ABOVE = 10
+"""The command asks before it sends more messages than this."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of a verb that sends messages again."""
+    """Add the arguments of a verb that sends messages again or removes them."""
     add = parser.add_argument
     add("--dry-run", action="store_true", help="only show what would be sent or removed")
     add("--yes", action="store_true", help=f"do not ask (it asks above {ASK_ABOVE} messages)")
@@ -35,10 +36,10 @@ async def carry_out(
     arguments: argparse.Namespace,
     heading: str,
 ) -> int:
-    """Show the plans, ask, and carry them out; return the exit code: 1 if a message stays.
+    """Show the plans, ask, and carry them out. Return the exit code: 1 if a message stays.
 
-    ``reasons`` tells for each other message why it stays. A removal always asks, because there is
-    no way back.
+    ``reasons`` says for each message without a plan why it stays. A removal asks for any number of
+    messages, because there is no way back. With ``--yes`` nothing is asked.
     """
     count, removal = len(plans), any(plan.move.message is None for plan in plans)
     if not arguments.json:
@@ -58,30 +59,30 @@ async def carry_out(
 
 
 async def _move_all(bus: OperatorBus, plans: Sequence[PlannedMove], *, as_json: bool) -> int:
-    """Send and remove; return how many were removed."""
-    count, done, removed = len(plans), 0, 0
+    """Carry out all moves; return how many moves removed their messages."""
+    count, moved, removed = len(plans), 0, 0
     removal = any(plan.move.message is None for plan in plans)
     try:
         for path in dict.fromkeys(plan.path for plan in plans):
             moves = [plan.move for plan in plans if plan.path == path]
             async with aclosing(bus.move(path, moves)) as moving:
                 async for is_removed in moving:
-                    done, removed = done + 1, removed + is_removed
+                    moved, removed = moved + 1, removed + is_removed
     except BaseException as error:
-        nothing_sent = not done and isinstance(error, UndeliverableError)
+        nothing_sent = not moved and isinstance(error, UndeliverableError)
         if not removal and not nothing_sent:
             output.complain(
-                f"sas: at least {done:,} of {count:,} were sent and nothing is lost: "
+                f"sas: at least {moved:,} of {count:,} were sent and nothing is lost: "
                 "repeat the command"
             )
         raise
     if as_json:
-        output.say(to_line({"Sent": 0 if removal else done, "Removed": removed, "Of": count}))
+        output.say(to_line({"Sent": 0 if removal else moved, "Removed": removed, "Of": count}))
     elif removal:
         output.say(f"removed {removed:,} of {count:,}")
     else:
-        output.say(f"sent {done:,} of {count:,}, removed {removed:,}")
-    if done < count or (removal and removed < count):
+        output.say(f"sent {moved:,} of {count:,}, removed {removed:,}")
+    if moved < count or (removal and removed < count):
         output.complain("sas: the others were gone, or another reader has them: look again")
     elif removed < count:
         output.complain(

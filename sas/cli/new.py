@@ -1,4 +1,4 @@
-"""``sas new``: a project of one's own."""
+"""``sas new``: write a new project."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def _new(arguments: argparse.Namespace) -> int:
     if arguments.json:
         output.say(to_line({"Project": str(directory)}))
         return 0
-    here = directory.resolve() == Path.cwd()
-    test = "make test" if here else f"cd {shlex.quote(str(directory))} && make test"
+    is_here = directory.resolve() == Path.cwd()
+    test = "make test" if is_here else f"cd {shlex.quote(str(directory))} && make test"
     output.say(f"{directory} is a project of your own. Next: {test}")
     if arguments.wheels is None:
         output.say(

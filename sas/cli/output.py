@@ -21,7 +21,7 @@ Record = dict[str, Any]
 """One JSON object of the output: its members by name."""
 INTERRUPTED = 130
 TEXT_WIDTH_MIN = 24
-"""A text begins beside the cells of its row only where it has this many columns."""
+"""A longer text begins beside the cells of its row only if it has this many columns there."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _CLEAR = "\r\x1b[K"
@@ -30,15 +30,15 @@ _live: ProgressLine | None = None
 
 
 class OutputError(UsageError):
-    """The output could not be written: the disk is full, for instance."""
+    """The output could not be written, because the disk is full for example."""
 
 
 def say(text: str) -> None:
-    """Print a result as one line, at once, because the reader of a pipe waits for it.
+    """Print a result on stdout at once, because the reader of a pipe waits for it.
 
     Raises:
-        OutputError: it could not be written.
-        BrokenPipeError: the reader of the pipe has gone.
+        OutputError: the result could not be written.
+        BrokenPipeError: the reader of the pipe has ended.
     """
     with written(), _above_live_line():
         print(text, flush=True)  # noqa: T201  # a command prints
@@ -46,7 +46,10 @@ def say(text: str) -> None:
 
 @contextmanager
 def written() -> Iterator[None]:
-    """Turn an error of writing to stdout into a sentence. Raises what ``say`` raises."""
+    """Turn an error of writing to stdout into an OutputError with a sentence.
+
+    A BrokenPipeError is raised as it is.
+    """
     try:
         yield
     except BrokenPipeError:
@@ -56,18 +59,18 @@ def written() -> Iterator[None]:
 
 
 def complain(text: str) -> None:
-    """Print an error or a remark, one line on stderr."""
+    """Print an error or a remark on stderr."""
     with _above_live_line():
         print(text, file=sys.stderr, flush=True)  # noqa: T201  # a command prints
 
 
 def one_line(text: str) -> str:
-    """Return foreign text with its control characters escaped."""
+    """Return text with its control characters escaped, so that it stays on one line."""
     return _CONTROL.sub(lambda match: repr(match.group())[1:-1], text)
 
 
 def columns(stream: TextIO) -> int | None:
-    """Return how wide the terminal of a stream is; None where it is not a terminal."""
+    """Return how wide the terminal of a stream is; None if the stream is no terminal."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or None
     except (OSError, ValueError, AttributeError):
@@ -75,7 +78,10 @@ def columns(stream: TextIO) -> int | None:
 
 
 def row(parts: Sequence[str]) -> str:
-    """Return the parts of a row on one line; on a narrower terminal, the last on several lines."""
+    """Return a row: its cells, and a text as the last part.
+
+    If the terminal is too narrow for one line, the text is on several lines.
+    """
     escaped = [one_line(part) for part in parts]
     line, width = "  ".join(escaped), columns(sys.stdout)
     if width is None or len(line) <= width:
@@ -90,7 +96,7 @@ def row(parts: Sequence[str]) -> str:
 
 
 def _beside(cells: str, cells_width: int, text: str, width: int) -> list[str]:
-    """Return the lines of a text beside the cells of its row, or below them if room is scarce."""
+    """Return the lines of a row with its text beside the cells, or below them in a narrow room."""
     room = width - cells_width - 2
     if room < min(TEXT_WIDTH_MIN, len(text)):
         return [cells.rstrip(), *_wrapped(text, width)]
@@ -101,10 +107,10 @@ def _beside(cells: str, cells_width: int, text: str, width: int) -> list[str]:
 def table(
     heading: Sequence[str], rows: Sequence[Sequence[str]], below: Sequence[Sequence[str]] = ()
 ) -> Iterator[str]:
-    """Yield the lines of a table. ``below`` has the lines that follow each row.
+    """Yield the lines of a table. ``below`` has the lines to show below each row.
 
-    On a terminal that is too narrow for the table, the first cell of a row stands alone. The other
-    cells follow below it with their headings, without the empty ones ("-").
+    On a terminal that is too narrow for the table, the first cell of a row has a line of its own.
+    The other cells follow below it with their headings. Empty cells ("-") are left out.
     """
     escaped = [[one_line(cell) for cell in row] for row in (heading, *rows)]
     widths = [max(len(cell) for cell in column) for column in zip(*escaped, strict=True)]
@@ -142,10 +148,10 @@ def _wrapped(text: str, width: int, indent: str = "    ") -> list[str]:
 
 
 class ProgressLine:
-    """Shows how far a command is.
+    """Shows on stderr how far a command is. ``describe`` returns the text.
 
-    On a terminal this is one line that changes in place. Otherwise it is a new line now and then.
-    ``describe`` returns the text.
+    On a terminal this is one line that changes in place. Otherwise a new line is printed, at most
+    every ``PLAIN_S`` seconds.
     """
 
     LIVE_S = 0.1
@@ -154,14 +160,14 @@ class ProgressLine:
     def __init__(self, describe: Callable[[], str]) -> None:
         self._describe = describe
         self._live = bool(columns(sys.stderr)) and os.environ.get("TERM") != "dumb"
-        self._every_s = self.LIVE_S if self._live else self.PLAIN_S
+        self._interval_s = self.LIVE_S if self._live else self.PLAIN_S
         self._shown_at = time.monotonic()
         self._text = ""
 
     def __call__(self) -> None:
         """Show the text if it has changed, but not too often."""
         now = time.monotonic()
-        if now - self._shown_at >= self._every_s and (text := self._describe()) != self._text:
+        if now - self._shown_at >= self._interval_s and (text := self._describe()) != self._text:
             self._shown_at, self._text = now, text
             if self._live:
                 self.draw()
@@ -196,7 +202,7 @@ class ProgressLine:
 
 @contextmanager
 def _above_live_line() -> Iterator[None]:
-    """Remove the live line, and draw it again below what was printed."""
+    """Remove the live line, and draw it again below the lines that this context prints."""
     if _live is None:
         yield
         return
@@ -210,10 +216,10 @@ def _to_terminal(text: str) -> None:
 
 
 def confirmed(action: str) -> bool:
-    """Ask at the terminal; return whether the answer is yes.
+    """Ask at the terminal, and return whether the answer is yes.
 
     Raises:
-        UsageError: there is no terminal to ask at.
+        UsageError: there is no terminal.
         KeyboardInterrupt: the answer was Ctrl-C.
     """
     if sys.stdin is None or not sys.stdin.isatty():
@@ -230,18 +236,19 @@ def confirmed(action: str) -> bool:
 
 
 def _answer() -> str:
-    """Return a line that is typed at the terminal.
+    """Return the line that the operator types at the terminal.
 
-    The event loop handles Ctrl-C, and would end the command only after the line was read. At a
-    question Ctrl-C must end the command at once, so this restores Python's own handler.
+    The event loop has its own handler for Ctrl-C, which would end the command only after the line
+    was read. Here Ctrl-C must end the command at once. So Python's own handler is set for the time
+    of the question.
     """
     if threading.current_thread() is not threading.main_thread():
         return sys.stdin.readline()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    handler_before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return sys.stdin.readline()
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, handler_before)
 
 
 def now() -> datetime:
@@ -250,7 +257,7 @@ def now() -> datetime:
 
 
 def time_of(moment: datetime | None) -> str:
-    """Return a moment for people: on a terminal how far away it is, otherwise in UTC."""
+    """Return a moment for people: on a terminal as ``5 s ago`` or ``in 5 s``, otherwise in UTC."""
     if moment is None:
         return "-"
     if columns(sys.stdout) is None:
@@ -263,7 +270,7 @@ _PHRASES = {"by": ("within {}", "due {} ago"), "until": ("for {} more", "until {
 
 
 def phrase(word: str, moment: datetime | None) -> str:
-    """Return "by" or "until" a moment: on a terminal how far away it is, otherwise in UTC."""
+    """Return "by" or "until" with a moment: on a terminal as a span, otherwise in UTC."""
     if moment is None or columns(sys.stdout) is None:
         return f"{word} {time_of(moment)}"
     ahead, past = _PHRASES[word]
@@ -272,7 +279,7 @@ def phrase(word: str, moment: datetime | None) -> str:
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Yield named facts, one below the other. A fact without text is left out."""
+    """Yield the lines of named facts. A fact without text is left out."""
     present = [(name, one_line(text)) for name, text in pairs if text]
     name_width = max((len(name) for name, _ in present), default=0)
     screen = columns(sys.stdout)
@@ -294,9 +301,9 @@ _KINDS = {
 
 
 def coloured(text: str, kind: str | None = None) -> str:
-    """Return text in the colour of its kind. Without a terminal with colours it is unchanged.
+    """Return text in the colour of its kind; unchanged if stdout shows no colours.
 
-    Without a kind, the text is a state, and its colour is that of the state. NO_COLOR is obeyed.
+    If ``kind`` is None and the text is the name of a state, the text gets the colour of the state.
     """
     code = _CODES.get(kind or _KINDS.get(text.strip(), ""))
     if code is None or not has_colour():

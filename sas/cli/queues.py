@@ -61,7 +61,7 @@ Bus Data Sender on the target. At most 1,000 messages of a queue are read.
   sas queues remove orders-rejected --id MESSAGE_ID
 """
 SHOWN_CHARACTERS_MAX = 1000
-"""The most characters of a body that are shown."""
+"""How many characters of a body are shown at most."""
 QUEUE_COLUMNS = ("Queue", "Waiting", "Scheduled", "DeadLettered", "Oldest")
 
 
@@ -140,19 +140,19 @@ async def _counts(bus: OperatorBus, name: str) -> Record:
     record: Record = dict.fromkeys((*QUEUE_COLUMNS, "Problem")) | {"Queue": name}
     try:
         waiting = await bus.peek(name, READ_MAX)
-        dead = await bus.peek(name + DEAD_LETTER_SUBQUEUE, READ_MAX)
+        dead_letters = await bus.peek(name + DEAD_LETTER_SUBQUEUE, READ_MAX)
     except BusUnavailableError as error:
         return record | {"Problem": str(error)}
     scheduled = sum(message.is_scheduled for message in waiting)
     # A message that was put back keeps its age.
     times = [
         message.properties.get(FIRST_AT) or key_time(message.enqueued_at)
-        for message in (*waiting, *dead)
+        for message in (*waiting, *dead_letters)
     ]
     counts = {
         "Waiting": len(waiting) - scheduled,
         "Scheduled": scheduled,
-        "DeadLettered": len(dead),
+        "DeadLettered": len(dead_letters),
     }
     return record | counts | {"Oldest": min(times, default=None)}
 
@@ -216,7 +216,10 @@ def _path(arguments: argparse.Namespace) -> str:
 
 
 def _alert(message: Peeked) -> Record:
-    """Return the whole text of an alert, because it tells the operator what to do."""
+    """Return the members of a record that an alert replaces.
+
+    The text of an alert is not shortened, because it says what to do.
+    """
     alert = alert_of(message)
     if alert is None:
         return {"Description": message.body.decode(errors="replace")[:SHOWN_CHARACTERS_MAX]}
@@ -254,7 +257,7 @@ async def _redrive(bus: OperatorBus, arguments: argparse.Namespace, queues: Queu
     messages = await bus.peek(path, READ_MAX)
     plans, reasons = redriving.redrive(messages, path, ids=ids, queues=queues, to=arguments.to)
     targets = Counter(plan.move.message.queue for plan in plans if plan.move.message)
-    destinations = ", ".join(f"{number:,} to {queue}" for queue, number in sorted(targets.items()))
+    destinations = ", ".join(f"{count:,} to {queue}" for queue, count in sorted(targets.items()))
     heading = f"redrive of {in_words(len(plans))} of {path}: {destinations or 'nothing'}"
     return await moving.carry_out(bus, plans, reasons=reasons, arguments=arguments, heading=heading)
 
@@ -263,7 +266,11 @@ async def _redrive(bus: OperatorBus, arguments: argparse.Namespace, queues: Queu
 
 
 def _check_removal(arguments: argparse.Namespace, queues: Queues) -> None:
-    """Refuse to remove messages that wait for their reader, or that are not named."""
+    """Check that the arguments name messages which no reader waits for.
+
+    Raises:
+        UsageError: they name no messages, or messages that wait for their reader.
+    """
     if not arguments.id or arguments.all:
         raise UsageError("give --id MESSAGE_ID (once or more): remove takes single messages")
     if not arguments.dead_letter and arguments.name not in {queues.rejected, queues.alerts}:

@@ -5,8 +5,8 @@ An item of the input has one of two forms:
 - a full order message, which has the members ``order`` and ``workflow``;
 - a bare order: it has an ``order_id``, and all other members are the order's content.
 
-The reader holds one order in memory at a time. ``Feed`` reads in a thread, so that a slow pipe
-never delays notifications.
+``read_items`` holds one order in memory at a time. ``Feed`` reads ahead in a thread, so that a slow
+pipe never delays notifications.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from sas.codec.orders import ORDER_BYTES_LIMIT, OrderMessage
 from sas.codec.strict import MalformedError, Reason, convert, parse
 
 ITEM_BYTES_MAX = 2 * ORDER_BYTES_LIMIT
-"""The longest text of one item, with its indentation. The client limits what is sent."""
+"""The longest text of one item, with its indentation. The client has its own limit for orders."""
 AHEAD_MAX = 1000
-"""The most items that are read ahead. This bounds memory, however long the input is."""
+"""How many items are read ahead at most. This limits memory, however long the input is."""
 
 
 class InputError(Exception):
@@ -50,7 +50,7 @@ class InputItem:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Values that the command gives to an item that has none of its own."""
+    """The members that an item gets if it does not have them itself."""
 
     reply_queue: str
     workflow: str = "order"
@@ -60,7 +60,7 @@ def read_items(source: BinaryIO, defaults: Defaults) -> Iterator[InputItem]:
     """Yield the orders of a source.
 
     Raises:
-        InputError: an item is not an order. The items before it were yielded.
+        InputError: an item is not an order, or there is none. The items before it were yielded.
     """
     has_orders = False
     for line, text in _values(source):
@@ -74,7 +74,7 @@ def read_items(source: BinaryIO, defaults: Defaults) -> Iterator[InputItem]:
 
 
 def to_order(text: bytes, defaults: Defaults) -> NewOrder:
-    """Return the order of one item. Its content stays as it was written, byte for byte.
+    """Return the order of one item. The content of each member stays as it was written.
 
     Raises:
         MalformedError: the item is not an order.
@@ -83,7 +83,7 @@ def to_order(text: bytes, defaults: Defaults) -> NewOrder:
         raise MalformedError(Reason.INVALID, "this is not a JSON object: give an order as {...}")
     members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     if "order" in members and "workflow" in members:
-        return _full(members, defaults)
+        return _of_message(members, defaults)
     if "order_id" not in members:
         raise MalformedError(
             Reason.INVALID, "the order has no order_id: give every order an id of its own"
@@ -95,7 +95,7 @@ def to_order(text: bytes, defaults: Defaults) -> NewOrder:
     return NewOrder(order_id=order_id, order=content, workflow=defaults.workflow)
 
 
-def _full(members: dict[str, msgspec.Raw], defaults: Defaults) -> NewOrder:
+def _of_message(members: dict[str, msgspec.Raw], defaults: Defaults) -> NewOrder:
     reply_queue = msgspec.Raw(msgspec.json.encode(defaults.reply_queue))
     message = convert(msgspec.json.encode({"reply_queue": reply_queue} | members), OrderMessage)
     if message.reply_queue != defaults.reply_queue:
@@ -115,7 +115,10 @@ def _full(members: dict[str, msgspec.Raw], defaults: Defaults) -> NewOrder:
 
 
 def _values(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield the text and the line of each value. The first line shows the form of the input."""
+    """Yield the text of each item, with the number of its first line.
+
+    If the first line is a whole JSON value, the input is JSON Lines. Otherwise it is one object.
+    """
     number, first_line = 0, b""
     while not first_line.strip():
         number, first_line = number + 1, _line(source, number + 1)
@@ -126,7 +129,7 @@ def _values(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
     if first_line.lstrip().startswith(b"["):
         hint = "give each order on a line of its own (jq -c '.[]' FILE)"
         raise InputError(number, f"this is not a JSON object but an array: {hint}")
-    if _is_whole(first_line):
+    if _is_json(first_line):
         yield number, first_line
         yield from _lines(source, number)
     else:
@@ -148,22 +151,24 @@ def _line(source: BinaryIO, number: int) -> bytes:
     return line
 
 
-def _is_whole(text: bytes) -> bool:
+def _is_json(text: bytes) -> bool:
     try:
         json.loads(text)
     except RecursionError:
-        return True  # too deep: the parser says so
+        return True  # It is nested too deeply. ``to_order`` refuses it with a clear error.
     except ValueError:
         return False
     return True
 
 
 def _object(source: BinaryIO, number: int, first_line: bytes) -> bytes:
-    """Return the one object of a source that holds it over several lines."""
-    rest = source.read(ITEM_BYTES_MAX)
-    whole = first_line + rest
-    if _is_whole(whole):
-        return whole
+    """Return the only object of a source, which has it on several lines.
+
+    If the whole text is no JSON, the error is about the first line.
+    """
+    text = first_line + source.read(ITEM_BYTES_MAX)
+    if _is_json(text):
+        return text
     try:
         parse(first_line)
     except MalformedError as error:
@@ -173,10 +178,14 @@ def _object(source: BinaryIO, number: int, first_line: bytes) -> bytes:
 
 
 class Feed:
-    """Hands the items of an iterator to the event loop. A thread of its own reads the iterator.
+    """Gives the items of an iterator to the event loop. A thread of its own reads the iterator.
 
-    The thread is a daemon, because it may wait for the next line of a terminal, and must not keep
-    the process from ending.
+    The thread is a daemon: it may wait for the next line of a terminal, and the process must be
+    able to end meanwhile.
+
+    The thread appends to ``_ahead`` and sets ``_ended`` and ``_error``. ``take`` removes items from
+    ``_ahead``, and ``close`` sets ``_closed``. ``_changed`` guards all of them except ``_error``,
+    which the thread sets before ``_ended``. ``_wake`` tells ``take`` to look again.
     """
 
     def __init__(self, items: Iterator[InputItem]) -> None:
@@ -195,7 +204,7 @@ class Feed:
         """Return the next items: from 1 to ``limit`` of them, or none at the end.
 
         Raises:
-            Exception: what the iterator raised, once all items before it were taken.
+            Exception: the error of the iterator, after all items before it were taken.
         """
         while True:
             self._wake.clear()
@@ -211,7 +220,7 @@ class Feed:
             await self._wake.wait()
 
     def close(self) -> None:
-        """Let the thread end as soon as it has read its current item."""
+        """Let the thread end as soon as it has read the next item."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -1,4 +1,4 @@
-"""The arguments that choose the orders that a verb works on."""
+"""The arguments that choose orders: ``--state``, ``--since`` and others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_arguments(
     default: str | None,
     limit: int,
 ) -> None:
-    """Add the arguments that choose among orders."""
+    """Add the arguments that choose orders. ``default`` is the default of ``--state``."""
     default_text = f" (default: {default})" if default else ""
     parser.add_argument(
         "--state", choices=states, default=default, help=f"orders in this state{default_text}"
@@ -50,7 +50,7 @@ def add_arguments(
 
 
 def read(arguments: argparse.Namespace) -> OrderQuery | None:
-    """Return which orders the arguments choose; None where they name no state.
+    """Return which orders the arguments choose; None if they name no state.
 
     Raises:
         UsageError: the arguments do not go together.
@@ -74,10 +74,12 @@ def read(arguments: argparse.Namespace) -> OrderQuery | None:
 
 
 def moment(text: str) -> datetime:
-    """Return the moment that an argument names: a span of time ago, or a time in UTC by default.
+    """Return the moment that an argument names, such as ``30m`` (30 minutes ago) or a time.
+
+    A time without a zone is in UTC.
 
     Raises:
-        UsageError: the text is not a moment.
+        UsageError: the text names no moment.
     """
     span = _SPAN.fullmatch(text)
     if span:

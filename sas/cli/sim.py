@@ -47,7 +47,7 @@ Exit code 0: every invariant held. 1: one did not. 2: the app cannot be loaded.
   sas sim --app orders --agents own
 """
 SHOWN_ITEMS_MAX = 5
-"""How many broken seeds, and how many kinds of transition never reached, are printed at the end."""
+"""How many items of a list are printed at the end: broken seeds, and transitions never reached."""
 TOLD_AT_ONCE = 20
 """How many broken seeds are printed as soon as they are found."""
 ORDERS_PER_SEED = 6
@@ -108,20 +108,20 @@ def _run(arguments: argparse.Namespace) -> int:
 def project_of(app: str, directory: Path, *, own_agents: bool = False) -> Project:
     """Return the project that ``--app`` and ``--project`` name.
 
-    With ``own_agents`` it runs the agents of the application instead of models.
+    With ``own_agents`` the simulation runs the agents of the application instead of models.
 
     Raises:
-        UsageError: the application cannot be loaded.
+        UsageError: the application cannot be loaded, or its ``sim.json`` cannot be used.
         PlatformFileError: a file of the project cannot be used.
     """
-    from sas.cli.sim_given import given_of  # noqa: PLC0415
+    from sas.cli.sim_inputs import own_application  # noqa: PLC0415
     from sas.testing.play import Project  # noqa: PLC0415
 
     if own_agents:
-        inputs = given_of(app, directory)
-        with inputs.environment():
-            workflows = inputs.make().workflows
-        return Project.of(workflows, directory, inputs)
+        application = own_application(app, directory)
+        with application.environment():
+            workflows = application.make().workflows
+        return Project.of(workflows, directory, application)
     return Project.of(_workflows_of(app), directory)
 
 
@@ -186,7 +186,7 @@ def _play_many(
 
 
 def _tell_at_once(seed: int, violation: Violation, number: int) -> None:
-    """Tell of a broken seed as soon as it is found, because a run may take hours."""
+    """Print a broken seed as soon as it is found, because a run may take hours."""
     if number <= TOLD_AT_ONCE:
         output.complain(f"seed {seed} is broken: {violation}")
     if number == TOLD_AT_ONCE:
@@ -194,7 +194,7 @@ def _tell_at_once(seed: int, violation: Violation, number: int) -> None:
 
 
 def _print(tally: Tally, arguments: argparse.Namespace) -> None:
-    command_of = functools.partial(_command_again, arguments)
+    command_of = functools.partial(_command_of_seed, arguments)
     advice = [*tally.own_faults_told(command_of), *tally.advice()]
     if arguments.json:
         for seed, violations in tally.broken:
@@ -223,19 +223,19 @@ def _print(tally: Tally, arguments: argparse.Namespace) -> None:
     count = len(tally.broken)
     verdict = "1 seed broke one" if count == 1 else f"{count:,} seeds broke one"
     verdict = verdict if count else "every invariant held"
-    if never := tally.never_processed():
-        verdict += f", and no order of {', '.join(never)} ended Processed"
+    if never_processed := tally.never_processed():
+        verdict += f", and no order of {', '.join(never_processed)} ended Processed"
     _tell(f"{tally.seeds:,} seeds, {tally.orders:,} orders: {verdict}")
 
 
 def _first_items(texts: list[str]) -> str:
     """Return the first items of a list, and how many more there are."""
-    rest = [f"{len(texts) - SHOWN_ITEMS_MAX} more"] if len(texts) > SHOWN_ITEMS_MAX else []
-    return "; ".join([*texts[:SHOWN_ITEMS_MAX], *rest])
+    ending = [f"{len(texts) - SHOWN_ITEMS_MAX} more"] if len(texts) > SHOWN_ITEMS_MAX else []
+    return "; ".join([*texts[:SHOWN_ITEMS_MAX], *ending])
 
 
-def _command_again(arguments: argparse.Namespace, seed: int) -> str:
-    """Return the command that plays a seed again, with all that changes its story."""
+def _command_of_seed(arguments: argparse.Namespace, seed: int) -> str:
+    """Return the command that plays a seed again, with all arguments that change its story."""
     words = ["sas", "sim", "--app", arguments.app]
     if arguments.project != Path():
         words += ["--project", str(arguments.project)]
@@ -247,7 +247,7 @@ def _command_again(arguments: argparse.Namespace, seed: int) -> str:
 
 
 def _shrink(project: Project, seed: int, arguments: argparse.Namespace) -> None:
-    """Tell the shortest story of a seed that still breaks an invariant."""
+    """Print a story of a seed that is as short as possible and still breaks an invariant."""
     from sas.testing.plan import drawn  # noqa: PLC0415
     from sas.testing.play import play  # noqa: PLC0415
     from sas.testing.shrink import shrunk  # noqa: PLC0415

@@ -1,6 +1,7 @@
 """Send orders and follow them to their end: the work of ``sas submit``.
 
-Memory holds only counts and the ids of orders that have not ended, so the input can be any length.
+The input can be any length. Memory holds the ids of orders that have not ended, and otherwise only
+counts and limited numbers of orders, ids and notifications.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ from sas.domain.order import OrderState
 from sas.operate.errors import ServiceUnavailableError, UsageError
 
 SEND_ORDERS_MAX = 500
-"""Orders handed to the client at once."""
+"""Orders that are given to the client in one call."""
 WAIT_REPORT_EVERY_S = 60.0
-"""The shortest time between two lines that tell that Service Bus does not answer."""
+"""The shortest time between two lines that say that Service Bus does not answer."""
 REMEMBERED_MAX = 10_000
-"""How many notifications are remembered, so that a repeated one counts once. Also how many ids of
-orders that ended.
+"""How many notifications are remembered, so that a repeated one counts once.
+
+As many ids of ended orders are remembered.
 """
 
 KeyT = TypeVar("KeyT")
@@ -60,17 +62,19 @@ class SubmitOptions:
 
 
 async def submit_and_follow(options: SubmitOptions) -> int:
-    """Submit, follow, and print the summary unless nothing was sent; return the exit code.
+    """Submit orders, follow them, print the summary, and return the exit code.
+
+    There is no summary after an error before the first order was sent.
 
     Raises:
         UsageError: the input or the connection cannot be used.
-        ServiceUnavailableError: Service Bus refused or did not answer.
+        ServiceUnavailableError: Service Bus did not answer, or refused the call.
     """
     run = _Run(options)
     try:
         async with _client(options.connection, urgent=options.urgent) as client:
-            with run.progress.shown(), _waits_reported():
-                await run.everything(client)
+            with run.progress.shown(), _reports_of_waits():
+                await run.send_and_follow(client)
     except asyncio.CancelledError:
         output.complain("interrupted: the orders that were sent are still processed")
         run.summarise()
@@ -90,12 +94,12 @@ class _Run:
     def __init__(self, options: SubmitOptions) -> None:
         self.tracker = SubmissionTracker()
         self._options = options
-        self._began = time.monotonic()
+        self._began_at = time.monotonic()
         self._quiet = False
         self.progress = output.ProgressLine(self._describe)
 
-    async def everything(self, client: OrdersClient) -> None:
-        """Send and follow at the same time; a failure of one ends both."""
+    async def send_and_follow(self, client: OrdersClient) -> None:
+        """Send orders and follow them at the same time. A failure of either task ends both."""
         feed = Feed(self._options.items)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -109,14 +113,14 @@ class _Run:
 
     async def _send(self, client: OrdersClient, feed: Feed) -> None:
         while items := await feed.take(SEND_ORDERS_MAX):
-            await self._send_some(client, items)
+            await self._send_batch(client, items)
         self.tracker.sending_ended()
 
-    async def _send_some(self, client: OrdersClient, items: list[InputItem]) -> None:
-        before = self.tracker.submitted
+    async def _send_batch(self, client: OrdersClient, items: list[InputItem]) -> None:
+        submitted_before = self.tracker.submitted
 
         def on_sent(count: int) -> None:
-            self.tracker.submitted = before + count
+            self.tracker.submitted = submitted_before + count
             self.progress()
 
         if self._options.follow:
@@ -127,18 +131,19 @@ class _Run:
         except InvalidOrderError as error:
             raise InputError(items[error.index].line, str(error)) from None
         finally:
-            for item in items[self.tracker.submitted - before :]:
+            for item in items[self.tracker.submitted - submitted_before :]:
                 self.tracker.forget(item.order.order_id)
 
     async def _follow(self, client: OrdersClient) -> None:
-        async with aclosing(client.follow(until=self._enough)) as notifications:
+        async with aclosing(client.follow(until=self._is_over)) as notifications:
             async for notification in notifications:
                 if self.tracker.note(notification):
                     line = as_json(notification) if self._options.json else as_line(notification)
                     output.say(line)
                 self.progress()
 
-    def _enough(self) -> bool:
+    def _is_over(self) -> bool:
+        """Return whether all orders have ended, or no notification came for too long."""
         self.progress()
         self._quiet = self.tracker.all_sent and self.tracker.quiet_s() >= self._options.quiet_s
         return self.tracker.finished or self._quiet
@@ -150,19 +155,19 @@ class _Run:
             parts.append(f"ended {tracker.ends.total():,}")
             if failures := tracker.not_completed:
                 parts.append(f"not completed {failures:,}")
-        parts.append(f"{time.monotonic() - self._began:.0f} s")
+        parts.append(f"{time.monotonic() - self._began_at:.0f} s")
         return ", ".join(parts)
 
     def sent_before(self) -> str:
-        """Say what was sent before the failure."""
+        """Return in a sentence what was sent before the failure."""
         count = self.tracker.submitted
         if not count:
             return "Nothing was sent."
-        were = "1 order was" if count == 1 else f"{count:,} orders were"
-        return f"{were} sent before; to send one again is safe."
+        subject = "1 order was" if count == 1 else f"{count:,} orders were"
+        return f"{subject} sent before; to send one again is safe."
 
     def sent_to_follow(self) -> str:
-        """Say what becomes of the orders that cannot be followed any longer."""
+        """Return in a sentence what happens to the orders that are not followed any longer."""
         if not self.tracker.submitted:
             return self.sent_before()
         return (
@@ -171,7 +176,7 @@ class _Run:
         )
 
     def summarise(self) -> None:
-        """Print the counts, and what to do about orders that have not ended."""
+        """Print the counts. If no notification came for too long, say what to do."""
         tracker = self.tracker
         counts = tracker.counts() if self._options.follow else {"submitted": tracker.submitted}
         if self._options.json:
@@ -191,9 +196,9 @@ class _Run:
 
 
 class _WaitReporter(logging.Handler):
-    """Print why the client waits, at most once a minute.
+    """Print the client's warnings that it waits, at most one a minute.
 
-    The client sends and receives at the same time, so both tell of the same outage.
+    The client sends and receives at the same time, so an outage causes two warnings or more.
     """
 
     def __init__(self) -> None:
@@ -208,11 +213,12 @@ class _WaitReporter(logging.Handler):
 
 
 @contextmanager
-def _waits_reported() -> Iterator[None]:
+def _reports_of_waits() -> Iterator[None]:
     """Print why the client waits, as long as this context lasts."""
     client_log = logging.getLogger("sas.client")
     reporter = _WaitReporter()
-    client_log.addHandler(logging.NullHandler())  # without a handler Python prints it
+    # This handler stays after the context. Without any handler, Python prints warnings itself.
+    client_log.addHandler(logging.NullHandler())
     client_log.addHandler(reporter)
     try:
         yield
@@ -222,16 +228,20 @@ def _waits_reported() -> Iterator[None]:
 
 @dataclass(slots=True, kw_only=True)
 class SubmissionTracker:
-    """The progress of one submission: how its orders ended, and which have not ended yet.
+    """The progress of ``sas submit``: how many orders ended, how they ended, and which have not.
 
-    An id may be submitted several times; ``waiting`` counts its submissions without an answer. The
-    answer to a repeat comes before or after the order's end. It is one of these:
+    The input may have the same order several times. The first submission waits for the order's end.
+    Each repeat waits for its answer, which may come before or after the order's end. The answer to
+    a repeat is one of these notifications:
 
     - *received* as a duplicate;
-    - *rejected*, because its content differs;
-    - the first *received* once more, because its submission_id is the same.
+    - *rejected*, because the content of the repeat differs;
+    - the first *received* once more, because the repeat has the same submission_id.
 
-    ``_ended_waiting`` holds the ids of orders that ended while repeats of them wait for an answer.
+    ``waiting`` has the number of submissions that wait, by OrderID. ``_ended`` remembers the ids of
+    the last orders that do not wait any more. ``_ended_waiting`` has the ids of orders that ended
+    while repeats still wait. ``_seen`` remembers the last notifications. ``others`` counts
+    notifications of orders that this command did not send.
     """
 
     submitted: int = 0
@@ -246,11 +256,11 @@ class SubmissionTracker:
     _seen: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict)
 
     def expect(self, order_id: str) -> None:
-        """Expect an order before it is sent: its answer may come before the send returns."""
+        """Expect notifications of an order. Call this before sending: they may come at once."""
         self.waiting[order_id] = self.waiting.get(order_id, 0) + 1
 
     def forget(self, order_id: str) -> None:
-        """Forget an order that was not sent, or one of its submissions that was answered."""
+        """Forget a submission that was not sent, or that does not wait any more."""
         count = self.waiting.pop(order_id, 0) - 1
         if count > 0:
             self.waiting[order_id] = count
@@ -259,31 +269,31 @@ class SubmissionTracker:
             _keep(self._ended, order_id)
 
     def sending_ended(self) -> None:
-        """Note that nothing more will be submitted. From now on the time without news counts."""
+        """Note that all orders are sent. The time without notifications counts from now on."""
         self.all_sent = True
         self.heard_at = time.monotonic()
 
     @property
     def finished(self) -> bool:
-        """Whether everything was sent and has ended."""
+        """Whether all orders were sent and have ended."""
         return self.all_sent and not self.waiting
 
     @property
     def not_completed(self) -> int:
-        """How many orders ended, but not completed."""
+        """How many orders ended in another way than *completed*."""
         return self.ends.total() - self.ends[Notice.COMPLETED.value]
 
     @property
     def went_well(self) -> bool:
-        """Whether every order has completed."""
+        """Whether no order waits, and none ended in another way than *completed*."""
         return not (self.not_completed or self.waiting)
 
     def quiet_s(self) -> float:
-        """Return for how many seconds no notification came."""
+        """Return how many seconds ago the last notification came, or the last order was sent."""
         return time.monotonic() - self.heard_at
 
     def note(self, notification: Notification) -> bool:
-        """Count a notification. Return False if it was counted before."""
+        """Count a notification. Return whether it is the first one with its source and id."""
         self.heard_at = time.monotonic()
         order_id = notification.data.order_id
         key = (notification.source, notification.id)
@@ -296,7 +306,8 @@ class SubmissionTracker:
             and (is_known or notification.data.duplicate)
         )
         if order_id not in self.waiting:
-            # A step that ran beside the failed one sends its notification after the order's end.
+            # The order has ended, or was not sent by this command. A notification after the end is
+            # normal: a step that ran in parallel with a failed step may complete later.
             self.others += not is_known and order_id not in self._ended
         elif is_answer_to_repeat:
             self.repeated += 1
@@ -313,7 +324,7 @@ class SubmissionTracker:
         return not is_known
 
     def counts(self) -> dict[str, int]:
-        """Return the summary; the last two counts only if they are not 0."""
+        """Return the counts of the summary. The last two are left out if they are 0."""
         extra = {"repeated": self.repeated, "of_other_orders": self.others}
         return {
             "submitted": self.submitted,
@@ -324,7 +335,7 @@ class SubmissionTracker:
 
 
 def _keep(latest: OrderedDict[KeyT, None], key: KeyT) -> None:
-    """Remember a key as the latest; forget the oldest if there are too many."""
+    """Remember a key as the latest. If there are too many keys, forget the oldest."""
     latest[key] = None
     latest.move_to_end(key)
     if len(latest) > REMEMBERED_MAX:
@@ -332,7 +343,10 @@ def _keep(latest: OrderedDict[KeyT, None], key: KeyT) -> None:
 
 
 def _end_of(notification: Notification) -> str:
-    """Return how an order ended. The answer to a repeat has the order's state instead."""
+    """Return how an order ended.
+
+    Its end may be known only from the answer to a repeat, which has the state of the order.
+    """
     if notification.type == _RECEIVED:
         return _END_OF_STATE.get(notification.data.state, Notice.FAILED.value)
     return notice_of(notification.type)

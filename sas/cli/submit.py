@@ -1,4 +1,4 @@
-"""``sas submit FILE``: the arguments of the verb; ``submission`` does the work."""
+"""``sas submit FILE``: the arguments of the verb. ``submission`` sends the orders."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ def _open_file(name: str) -> AbstractContextManager[BinaryIO]:
 def _stdin() -> BinaryIO:
     """Return stdin with a buffer of its own.
 
-    When the interpreter ends, it locks the buffer of ``sys.stdin``. A thread that still waits for a
-    line would hold that lock.
+    When the interpreter ends, it locks the buffer of ``sys.stdin``. This would fail if a thread
+    still waited for a line there, because that thread holds the lock.
     """
     try:
-        return open(sys.stdin.fileno(), "rb", closefd=False)  # an fd
-    except (OSError, ValueError, AttributeError):  # not a real file: a test's, an embedder's
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    except (OSError, ValueError, AttributeError):  # stdin is not a file, as in a test
         return sys.stdin.buffer
 
 

@@ -1,4 +1,4 @@
-"""``sas watch``: show the state of the system, again and again."""
+"""``sas watch``: show the state of the system, and show it again every few seconds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ picture is drawn in its place; else each look is one line.
   sas watch --every 10 --count 6 --json
 """
 COUNT_MAX = 10_000
-"""The most index rows of one kind that are counted."""
+"""How many index rows of one kind are counted at most."""
 SHOWN_ORDERS_MAX = 10
 ENDED_WINDOW = timedelta(hours=1)
 HOME, BELOW, LINE_END = "\x1b[H", "\x1b[J", "\x1b[K"
@@ -124,7 +124,7 @@ async def _look(store: StateStore, bus: MessageBus | None, queues: Queues) -> Wa
 
 
 async def _message_counts(bus: MessageBus, queues: Queues) -> dict[str, int | None]:
-    """Return the number of messages in each operators' queue; None if it cannot be read."""
+    """Return the number of messages by operators' queue; None for a queue that cannot be read."""
     names = (queues.alerts, queues.rejected, queues.dead_letters)
     contents = await letters.read(bus, names)
     counts = Counter(letter.path for letter in contents.letters)
@@ -161,7 +161,7 @@ def _summary(snapshot: WatchSnapshot) -> list[str]:
 
 
 def _drawn(snapshot: WatchSnapshot) -> list[str]:
-    """Return the lines of the snapshot, none wider than the terminal."""
+    """Return the lines of the snapshot, cut to the width of the terminal."""
     width = output.columns(sys.stdout) or 80
     at = snapshot.at.strftime("%H:%M:%SZ")
     lines = [f"sas watch  {at}", "", *_summary(snapshot), ""]

@@ -1,4 +1,4 @@
-"""``sas why``: show the one thing that an order waits for, and what moves it on."""
+"""``sas why``: show what an order waits for, and what moves it on."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _APP_RUNS = "nothing, or check that the function app runs if this lasts"
 
 @dataclass(frozen=True, slots=True)
 class AwaitedMessage:
-    """What is known of the message that an order waits for."""
+    """The message that an order waits for: what is known of it in words, and its place."""
 
     text: str
     place: Place | None = None
@@ -59,7 +59,7 @@ class AwaitedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Everything that ``sas why`` tells about an order."""
+    """All that ``sas why`` prints about an order."""
 
     order: Order
     journal: Sequence[JournalEntry]
@@ -119,12 +119,12 @@ async def _explanation(
         waits = _with_agent(waits, message, queues, circuits)
     elif order.process_state is OrderState.ERROR and bus is not None:
         message = await _command(bus, order, queues)
-        waits = waits if message is None else replace(waits, what=_COMMAND, then="")
+        waits = waits if message is None else replace(waits, awaited=_COMMAND, then="")
     return Explanation(order=order, journal=journal, waits=waits, message=message)
 
 
 async def _command(bus: MessageBus, order: Order, queues: Queues) -> AwaitedMessage | None:
-    """Look for a command that an operator sent, and that no scheduler has carried out yet."""
+    """Look for a command for this order that is still in the queues of the scheduler."""
     paths = [lane(queues.scheduler, urgent=urgent) for urgent in (False, True)]
     for letter in (await letters.read(bus, paths)).letters:
         with suppress(MalformedError, OtherVersionError):
@@ -163,7 +163,7 @@ async def _message(
 def _with_agent(
     waits: Waits, message: AwaitedMessage, queues: Queues, circuits: Mapping[str, Breaker]
 ) -> Waits:
-    """Return what the order waits for, with the agent in whose queue its message lies."""
+    """Return what the order waits for, with the agent in whose queue its message is, if any."""
     if waits.agent is not None or message.place is None:
         return waits
     queue = message.place.letter.source.removesuffix("-urgent")
@@ -176,9 +176,9 @@ def _with_agent(
 async def _tell_submitted(
     bus: MessageBus | None, queues: Queues, order_id: str, *, as_json: bool
 ) -> bool:
-    """Report an order that still waits in the queue to which it was sent; return whether it does.
+    """Report an order that still waits in a shared queue of orders; return whether one was found.
 
-    The operator may have no right to read these queues. Then its message is not found.
+    The operator may have no right to read these queues. Then no order is found.
     """
     paths = [lane(queues.orders, urgent=urgent) for urgent in (False, True)]
     if bus is None:
@@ -204,7 +204,7 @@ async def _tell_submitted(
 async def _tell_rejected(
     bus: MessageBus | None, queues: Queues, order_id: str, *, as_json: bool
 ) -> int:
-    """Show an order that the store does not have, if it is on ``orders-rejected``."""
+    """Report an order that the store does not have, if it is on ``orders-rejected``."""
     part = await look.rejected_part(bus, queues, order_id)
     if part is None:
         raise NotPossibleError(finding.no_such_order(order_id))
@@ -226,9 +226,9 @@ def _lines(explanation: Explanation) -> list[str]:
     order, waits, step = explanation.order, explanation.waits, explanation.waits.step
     story = why.story(order, explanation.journal)
     headline = output.row([f"{order.order_id} is {order.process_state.value}. {story}"])
-    pairs = [("waits for", waits.what)]
+    pairs = [("waits for", waits.awaited)]
     if step is not None:
-        last = step.last_error
+        error = step.last_error
         pairs += [
             ("step", f"{step.name}, attempt {step.epoch}, FailureCount {step.failure_count}"),
             ("agent", waits.agent or "not known: give --app"),
@@ -236,7 +236,7 @@ def _lines(explanation: Explanation) -> list[str]:
             ("message", explanation.message.text if explanation.message else ""),
             ("next look", f"the supervisor, {time_of(waits.at)}" if waits.at else ""),
             ("last error", _error(explanation)),
-            ("at attempt", f"{last.epoch}.{last.attempt}, {time_of(last.at)}" if last else ""),
+            ("at attempt", f"{error.epoch}.{error.attempt}, {time_of(error.at)}" if error else ""),
         ]
     return [headline, *output.facts([*pairs, ("then", waits.then), ("do", _todo(explanation))])]
 
@@ -259,7 +259,7 @@ def _circuit(circuit: Breaker | None) -> str:
 
 
 def _todo(explanation: Explanation) -> str:
-    if explanation.waits.what == _COMMAND:
+    if explanation.waits.awaited == _COMMAND:
         return _APP_RUNS
     if explanation.order.process_state is OrderState.ERROR:
         return look.advice(explanation.order, output.now())
@@ -275,7 +275,7 @@ def _record(explanation: Explanation) -> Record:
         "ProcessState": order.process_state.value,
         "Seq": order.seq,
         "Story": why.story(order, explanation.journal),
-        "WaitsFor": waits.what,
+        "WaitsFor": waits.awaited,
         "Step": step.name if step else None,
         "Attempt": step.epoch if step else None,
         "FailureCount": step.failure_count if step else None,

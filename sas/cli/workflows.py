@@ -1,4 +1,4 @@
-"""``sas workflows check``: show which orders in flight a new definition would break."""
+"""``sas workflows check``: show which orders in flight the definitions of a deploy would break."""
 
 from __future__ import annotations
 
@@ -37,16 +37,17 @@ cannot be loaded. 3: Storage does not answer.
 """
 
 SHOWN_IDS_MAX = 3
-"""How many order ids are shown for a version. ``--json`` shows all."""
+"""How many order ids are shown for a version. With ``--json`` all are shown."""
 PLAIN_ERRORS = (ImportError, AttributeError, TypeError, ValueError)
 """Errors whose text says enough without the name of their class."""
 
 
 @dataclass(slots=True, kw_only=True)
 class VersionStatus:
-    """The state of one version of a workflow: its definition, and the orders in flight with it.
+    """One version of a workflow: its definition, and the orders in flight with this version.
 
-    ``remembered`` is the hash of the definition that the table remembers.
+    ``remembered`` is the hash of the definition that the table remembers. ``other_steps`` counts
+    the orders in flight whose steps differ from those of ``definition``.
     """
 
     definition: Workflow | None = None
@@ -67,7 +68,7 @@ class VersionStatus:
 
     @property
     def changed(self) -> bool:
-        """Whether the table remembers another definition."""
+        """Whether the table remembers another definition of this version."""
         current_hash = definition_hash(self.definition) if self.definition else None
         return (
             self.remembered is not None

@@ -35,9 +35,9 @@ _ENDED = frozenset(state.value for state in (*FINISHED, OrderState.REJECTED, Ord
 
 
 class InvalidOrderError(ValueError):
-    """The system would reject an order. The orders before it were sent, none after it.
+    """The system would reject an order. Those before it were sent, those after it were not.
 
-    ``index`` is its place (from 0) among the orders of the call.
+    ``index`` is the place (from 0) of the order among the orders of the call.
     """
 
     def __init__(self, index: int, text: str) -> None:
@@ -58,8 +58,8 @@ class NewOrder:
     """One order to submit.
 
     ``order`` is the content: values that JSON can hold, or JSON text (``msgspec.Raw``).
-    ``submission_id`` identifies the submission: give the same one when you submit again. Without
-    it, a new one is made.
+    ``submission_id`` identifies the submission. Give the same id when you submit the order again.
+    Without it, the client makes a new id.
     """
 
     order_id: str
@@ -80,9 +80,10 @@ class Receipt:
 
 
 def is_end(notification: Notification) -> bool:
-    """Return whether a notification is an order's last, unless an operator acts on the order.
+    """Return whether a notification is the last one of an order.
 
-    The answer to a repeated submission is the last if the order had already ended.
+    If an operator acts on the order later, more may come. The answer to a repeated submission is
+    the last one if the order had ended before.
     """
     if notification.type in _ENDS:
         return True
@@ -180,7 +181,8 @@ class OrdersClient:
     async def close(self) -> None:
         """Close every connection; a dead one is abandoned after some seconds.
 
-        Loops that still follow end with FollowError. What was not handed out stays on the queue.
+        Loops that still follow end with FollowError. Notifications that were not handed out stay on
+        the queue.
         """
         await self._receiving.stop()
         await close_link(self._client)
@@ -203,7 +205,7 @@ class OrdersClient:
         """Submit orders in batches. ``on_sent`` gets how many have been sent so far.
 
         Raises:
-            InvalidOrderError: the system would reject one; those before it were sent.
+            InvalidOrderError: the system would reject an order; those before it were sent.
             SubmitError: Service Bus did not take all; ``on_sent`` got how many it surely took.
         """
         receipts: list[Receipt] = []
@@ -239,9 +241,9 @@ class OrdersClient:
     ) -> AsyncGenerator[Notification]:
         """Yield the notifications of these orders until every one of them has ended.
 
-        An order ends completed, undone, rejected, or failed and waiting for an operator. Without
-        ``order_ids`` this is `events`. Several loops may run at the same time; each gets every
-        notification of its orders.
+        An order has ended when it is completed, undone or rejected, or when it failed and waits for
+        an operator. Without ``order_ids`` this is `events`. Several loops may run at the same time.
+        Each gets every notification of its orders.
 
         A notification is removed from the queue within about a second after the caller asks for
         the next one. After ``break``, an exception or a crash it is handed out again. Messages that
@@ -290,8 +292,8 @@ class OrdersClient:
     ) -> AsyncGenerator[Notification]:
         """Yield every notification of the response queue, of all orders.
 
-        It goes on until the caller stops, or ``until`` returns True; see `follow`. A caller that
-        is slow holds up the other loops of this client once 50 notifications wait for it.
+        It goes on until the caller stops, or ``until`` returns True; see `follow`. If 50
+        notifications wait for a slow caller, the other loops of this client wait for it too.
 
         Raises:
             FollowError: the queue cannot be read, or the client is closed.
@@ -300,7 +302,7 @@ class OrdersClient:
         return self.follow(None, until=until, quiet_s=quiet_s)
 
     async def wait(self, order_id: str, *, quiet_s: float | None = None) -> Notification:
-        """Return the notification that ends an order; `is_end` says which one does.
+        """Return the notification that ends an order, as `is_end` says.
 
         All its notifications are removed from the queue. An end that was handed out before does
         not come again: bound the wait with ``quiet_s`` or ``asyncio.timeout``.

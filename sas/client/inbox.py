@@ -4,18 +4,21 @@ Theory of operation
 -------------------
 An application runs loops (``client.follow``), which this module calls *followers*. All of them
 share one response queue, so no loop may take a message away from another one. The queue is read
-with peek-lock: a message that this client has received is *unsettled*. It stays on the queue, but
-its lock keeps it from all other readers, until the client completes it (it is removed) or gives it
-back, or until the lock expires (in both cases it is delivered again). The inbox has one entry for
-each unsettled message. ``receiving.py`` does the I/O: it puts into the inbox what it received,
+with peek-lock: a message that this client has received is *unsettled*. It stays on the queue, and
+its lock keeps it from all other readers. If the client completes it, it is removed. If the client
+gives it back, or if the lock expires, it is delivered again. The inbox has one entry for each
+unsettled message. ``receiving.py`` does the I/O: it puts the received messages into the inbox,
 asks for the fate of each entry, and carries it out.
 
 Everything runs in one event loop and no method awaits, so a method is atomic without a lock.
 Times are seconds of one monotonic clock, passed in. Who writes what:
 
-- ``unsettled``: the receiving task alone, with ``arrived``, ``add`` and ``drop``.
-- ``followers``: the loops, with ``join`` and ``leave``, and the receiving task, with ``fail``.
-- ``Follower.unread``: an offer appends to it, and the follower's own loop takes from its left.
+- ``unsettled``: the receiving task alone, with ``arrived``, ``add`` and ``drop``. At its end it
+  clears the dictionary.
+- ``followers``: the loops, with ``join`` and ``leave``. The receiving task and the closing of the
+  client end all followers with ``fail``.
+- ``Follower.unread``: an offer appends to it, the follower's own loop takes from its left, and
+  ``drop`` removes an entry.
 - ``Unsettled.readers``: an offer adds a follower; ``done`` and ``leave`` remove it.
 
 The life of one message:
@@ -24,36 +27,38 @@ The life of one message:
    outage and Service Bus delivered it again. The entry takes the new lock, and no loop gets it
    twice.
 2. *It is offered* to each follower of its order, which becomes one of its readers. A follower that
-   joins later is offered what is here and was not handed out yet, so a loop may begin after the
+   joins later is offered all entries that were not handed out yet, so a loop may begin after the
    notification has come. The order id alone does not decide, because another application may name
    this response queue and one of our ids: see ``_follows``.
 3. *It is handed out.* A follower stays a reader while its caller works on the notification, and
    stops being one when the caller asks for the next. If the caller leaves instead (``break``, an
    exception), the notification does not count as handed out, and the next follower gets it unless
    another loop has finished it.
-4. *Its fate is decided*, again and again. With no reader left, one that was handed out is
-   completed. One that still has a reader has its lock renewed, however slow the caller is. Half of
-   the lock's time at most passes between two decisions, so a lock does not expire meanwhile.
+4. *Its fate is decided* in each round of the receiving task. A message that was handed out and has
+   no reader left is completed. While it has a reader, its lock is renewed, however slow the caller
+   is. A lock is renewed after half of its time at the latest, so it expires only in an outage.
 5. *Nobody follows its order*: it goes back to the queue, because another process that shares the
-   queue may wait for it. That takes ten seconds for an order that this client submitted (a loop
-   will probably follow it soon) and three for any other. All such messages go back together:
-   the receiving task pauses after it, and one pause for all is enough. A message that was
-   delivered twice before keeps its lock instead. Giving back should count as no delivery, but if
-   it does, the queue would dead-letter a message that goes round and round.
-6. *It is older than the end of its order*: a repeat, or news of a step that ran beside the last
-   one. Once *completed* or *undone* was handed out, no caller needs it, and unless a loop follows
-   the order again it is completed unread. Otherwise such messages would collect until they block
-   the queue (``UNFOLLOWED_MAX``).
+   queue may wait for it. It goes back after ten seconds if this client submitted the order, because
+   a loop will probably follow it soon. Otherwise it goes back after three seconds. Either time is
+   at most half of the lock's time. All such messages go back together, because the receiving task
+   pauses afterwards, and one pause for all is enough. A message that was delivered twice before
+   keeps its lock instead. Giving back should not count as a delivery. But if it does count, the
+   queue would dead-letter a message that goes back too often.
+6. *It is older than the end of its order*: it is a repeat, or it is about a step that ran at the
+   same time as the last step. Once *completed* or *undone* was handed out, no caller needs it. It
+   is completed unread, unless a loop follows the order again. Otherwise such messages would collect
+   until they block the queue (``UNFOLLOWED_MAX``).
 7. *Its lock is lost*: the entry is dropped, and the message is delivered again as in step 1.
 
 What can go wrong, and why nothing is lost: a message is completed only after its caller has asked
 for the next one (3, 4) or after the end of its order (6). If the process dies at any earlier
 point, or the completion fails, the lock expires and Service Bus delivers the message again, to
 this client or to another process. So each notification of an order that a loop follows is handed
-out at least once. It is handed out twice if the process dies between step 3 and the completion, or
-if the lock is lost while a caller works; the CloudEvent's ``id`` is the same then. What the inbox
-knows of orders dies with the process, and the oldest is forgotten above ``ORDERS_MAX``. That loses
-no message either: the order then counts as submitted by another process.
+out at least once, except those of step 6. It is handed out twice if the process dies between step
+3 and the completion, or if the lock is lost while a caller works. Both times the CloudEvent has
+the same ``id``. What the inbox knows of orders dies with the process. It also forgets the oldest
+orders above ``ORDERS_MAX``. This loses no message either, because such an order counts as submitted
+by another process.
 """
 
 from __future__ import annotations
@@ -73,13 +78,14 @@ from sas.domain.messages import Notice
 OWN_WAIT_S = 10.0
 """Longest time from a message's arrival or renewal to a decision about it, in seconds."""
 FOREIGN_WAIT_S = 3.0
-"""The same for a message of an order that this client did not submit: another process waits."""
+"""The same time for an order that this client did not submit. It is short, because another process
+may wait for the message."""
 UNFOLLOWED_MAX = 2_000
 """Most unsettled messages that no loop follows."""
 ORDERS_MAX = 10_000
 """Orders remembered: those submitted, and those followed to their end."""
 DELIVERIES_SPARED = 2
-"""A message that was delivered so often before keeps its lock: it goes back only at the end."""
+"""A message that was delivered so often before keeps its lock until the task ends."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -98,7 +104,7 @@ class Fate(Enum):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Follower(Generic[M]):
-    """One loop over notifications: of some orders, or of all (``orders`` is None)."""
+    """One loop over the notifications of some orders. ``orders`` is None for all orders."""
 
     orders: frozenset[str] | None
     unread: deque[Unsettled[M]] = field(default_factory=deque)
@@ -131,18 +137,18 @@ class Inbox(Generic[M]):
         self.unsettled: dict[int, Unsettled[M]] = {}
         self.followers: set[Follower[M]] = set()
         self._submitted: OrderedDict[str, set[str | None]] = OrderedDict()
-        """The correlation ids of each order that this client submitted."""
+        """The correlation ids that an order of this client may have, by its order id."""
         self._ended: OrderedDict[str, int] = OrderedDict()
         """The seq at which each order ended, once that end was handed out."""
 
     def submitted(self, order_id: str, correlation_id: str | None) -> None:
-        """Note an order that is about to be sent: its first notification may come very soon."""
+        """Note an order before it is sent, because its first notification may come very soon."""
         self._ended.pop(order_id, None)
         correlation_ids = self._submitted.get(order_id, set())
         _remember(self._submitted, order_id, correlation_ids | {correlation_id})
 
     def join(self, orders: Iterable[str] | None) -> Follower[M]:
-        """Return a new follower. It gets what came of its orders before."""
+        """Return a new follower. It also gets the notifications that have come before."""
         follower: Follower[M] = Follower(orders=None if orders is None else frozenset(orders))
         self.followers.add(follower)
         for entry in self.unsettled.values():
@@ -157,7 +163,7 @@ class Inbox(Generic[M]):
 
     def done(self, follower: Follower[M], entry: Unsettled[M]) -> None:
         """Note that a follower has asked for the next notification."""
-        # 3. It is handed out.
+        # 3. It was handed out.
         entry.readers.discard(follower)
         entry.handed_out = True
         data = entry.event.data
@@ -189,7 +195,7 @@ class Inbox(Generic[M]):
         wait_max_s = FOREIGN_WAIT_S if correlation_ids is None else OWN_WAIT_S
         wait_s = min(wait_max_s, max(lock_s, 0.0) / 2)
         entry = self.unsettled.get(number)
-        if entry is not None:  # its lock was lost: the new lock counts
+        if entry is not None:  # its old lock was lost, and the new lock counts
             entry.message, entry.decide_at, entry.wait_s = message, now + wait_s, wait_s
             return
         self.add(
@@ -203,8 +209,8 @@ class Inbox(Generic[M]):
             )
         )
         if correlation_ids is not None and event.data.duplicate:
-            # We submitted an order again. It was recorded under the correlation id of the first
-            # time, so notifications that were not ours a moment ago are ours now.
+            # This client submitted an order again. The order has the correlation id of the first
+            # submission. So notifications with that id are of this client's order too.
             correlation_ids.add(event.data.correlation_id)
             self._offer_all()
 
@@ -224,7 +230,7 @@ class Inbox(Generic[M]):
         return Fate.COMPLETE
 
     def to_give_back(self, now: float) -> list[Unsettled[M]]:
-        """Return the messages to give back now: once one is due, all that no loop follows."""
+        """Return the messages to give back now. If one is due, all that no loop follows go back."""
         # 5. Nobody follows their orders.
         if not any(self.fate(entry, now) is Fate.GIVE_BACK for entry in self.unsettled.values()):
             return []
@@ -235,7 +241,7 @@ class Inbox(Generic[M]):
 
     def drop(self, entry: Unsettled[M]) -> None:
         """Forget a message that is about to be settled, or whose lock is lost."""
-        # 7. Its lock is lost: it must not be handed out from the old entry.
+        # 7. After a lost lock, the old entry must not be handed out.
         self.unsettled.pop(entry.number, None)
         for follower in entry.readers:
             if entry in follower.unread:
@@ -279,8 +285,8 @@ class Inbox(Generic[M]):
         """Return whether a notification is of an order that a follower follows.
 
         Another application may name this response queue and one of these order ids. Its
-        notifications have another correlation id than the one that this client has sent. The
-        answer to a repeat tells with which correlation id the same order was recorded before.
+        notifications have another correlation id than this client has sent. If this client
+        submitted the order again, ``arrived`` adds the correlation id of the first submission.
         """
         if follower.orders is None:
             return True
@@ -295,7 +301,7 @@ class Inbox(Generic[M]):
     def _is_late(self, event: Notification) -> bool:
         """Return whether a notification is older than the end of its order, which was handed out.
 
-        It is a repeat, or is about a step that ran beside the last one: no caller needs it.
+        No caller needs it: it is a repeat, or is about a step that ran beside the last step.
         """
         # 6. It is older than the end of its order.
         end, seq = self._ended.get(event.data.order_id), event.data.seq
@@ -303,7 +309,7 @@ class Inbox(Generic[M]):
 
 
 def _remember(latest: OrderedDict[K, V], key: K, value: V) -> None:
-    """Set a value as the latest; forget the oldest if there are too many."""
+    """Set a value as the latest. Forget the oldest value if there are too many."""
     latest[key] = value
     latest.move_to_end(key)
     if len(latest) > ORDERS_MAX:

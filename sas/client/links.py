@@ -8,16 +8,16 @@ a broken link and raises an error; the next operation opens it again. The SDK wo
 itself, but with its own backoff and without a word to the user, so the client switches that off
 (``retry_total=0``) and does it here. All operations go through ``persist``:
 
-1. *Try.* Each attempt opens the link first if it is closed. Opening has the whole patience: left
-   to the SDK, ``receive_messages`` gives up when opening takes longer than its own short waiting
-   time, and a receiver whose link is closed settles nothing.
+1. *Try.* Each attempt first opens the link if it is closed. Opening may take the whole patience.
+   The SDK alone is not enough: its ``receive_messages`` gives up if opening takes longer than its
+   own short waiting time, and a receiver whose link is closed settles nothing.
 2. *A refusal ends it at once*: the queue is missing, access is denied, a message is too large, its
    lock has expired, or it is settled already. Another attempt has the same answer, and the user
    should see it now rather than after half a minute.
-3. *Any other error is an outage*: pause, and try again. After ``SILENT_S`` a warning is logged
-   once, because until then a program that waits looks like one that hangs.
-4. *The patience bounds all attempts together*, also one that never returns. Then the last error of
-   Service Bus becomes the text of a ``LinkError``: what failed, and what to check.
+3. *Any other error of Service Bus is an outage*: pause, and try again. After ``SILENT_S`` a warning
+   is logged once, because otherwise a program that waits looks like a program that hangs.
+4. *The patience bounds all attempts together*, also an attempt that never returns. Then the last
+   error of Service Bus becomes the text of a ``LinkError``: what failed, and what to check.
 
 What can go wrong, and why nothing is lost or done twice:
 
@@ -25,8 +25,8 @@ What can go wrong, and why nothing is lost or done twice:
   same message id, which is the submission id. The system recognises a repeated submission, so
   there is one order. For the same reason the caller may submit again after the patience is over.
 - *A batch was not sent.* Batches go one after another, so the orders before it were sent and those
-  after it were not; of its own orders nobody knows. ``submit_many`` tells ``on_sent`` how many
-  were surely sent, and to submit the others again is safe.
+  after it were not. It is unknown whether its own orders were sent. ``submit_many`` tells
+  ``on_sent`` how many were surely sent. It is safe to submit the others again.
 - *The lock of a message expired during an outage.* A lock belongs to the message and not to the
   link, so after a short outage it still holds. If it has expired, Service Bus delivers the message
   again. ``settle`` therefore reports no error, and ``renew`` raises ``LockLostError``, so that the
@@ -70,7 +70,7 @@ CLOSE_S = 5.0
 RETRY_PAUSE_S = 0.5
 """Pause before a failed operation is tried again, in seconds."""
 SILENT_S = 5.0
-"""An operation that takes longer is logged, in seconds, so that people know why they wait."""
+"""An operation that takes longer than this is logged, in seconds. So people know why they wait."""
 RECEIVE_WAIT_S = 0.25
 """Longest wait of one read, in seconds. It also bounds how late a message is completed."""
 _REFUSALS = (
@@ -100,7 +100,7 @@ async def persist(operation: Callable[[], Awaitable[T]], patience_s: float) -> T
     ``SILENT_S`` a warning says that it goes on trying.
 
     Raises:
-        LinkError: Service Bus refused the operation, or the patience has run out.
+        LinkError: Service Bus refused the operation, or the patience is over.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s
@@ -125,8 +125,8 @@ async def persist(operation: Callable[[], Awaitable[T]], patience_s: float) -> T
                 except ServiceBusError as error:
                     last_error = error  # 3. An outage: pause, and try again.
                 await asyncio.sleep(RETRY_PAUSE_S)
-    except (ServiceBusError, TimeoutError) as error:
-        # 4. The patience is over. The last error says more than our own timeout does.
+    except (ServiceBusError, MessageAlreadySettled, TimeoutError) as error:
+        # 2. Refused, or 4. the patience is over. The last error says more than our own timeout.
         cause = last_error if last_error and isinstance(error, TimeoutError) else error
         raise LinkError(_why(cause)) from cause
     finally:
@@ -136,7 +136,7 @@ async def persist(operation: Callable[[], Awaitable[T]], patience_s: float) -> T
 async def receive(
     receiver: ServiceBusReceiver, count_max: int, patience_s: float
 ) -> Sequence[ServiceBusReceivedMessage]:
-    """Return what has arrived: soon after the first message, or nothing after ``RECEIVE_WAIT_S``.
+    """Return the messages that have arrived. If there are none, return after ``RECEIVE_WAIT_S``.
 
     Raises:
         LinkError: the queue cannot be read.
@@ -152,7 +152,7 @@ async def receive(
 async def settle(
     receiver: ServiceBusReceiver, action: Callable[[], Awaitable[None]], patience_s: float
 ) -> None:
-    """Complete or dead-letter a message. One whose lock has expired is delivered again.
+    """Complete or dead-letter a message. If its lock has expired, it is delivered again.
 
     Raises:
         LinkError: the message was not settled.
@@ -177,10 +177,10 @@ async def _open(receiver: ServiceBusReceiver) -> None:
 async def send_batches(
     sender: ServiceBusSender, messages: Sequence[ServiceBusMessage], patience_s: float
 ) -> None:
-    """Send messages in as few batches as they fit into; each send takes at most ``patience_s``.
+    """Send messages in as few batches as possible. Each send takes at most ``patience_s``.
 
     Raises:
-        LinkError: some were not sent; those before them were.
+        LinkError: one batch was not sent. Those before it were sent.
     """
 
     async def send(payload: ServiceBusMessage | ServiceBusMessageBatch) -> None:
@@ -196,7 +196,7 @@ async def send_batches(
                 batch = await persist(sender.create_message_batch, patience_s)
             try:
                 batch.add_message(message)
-            except MessageSizeExceededError:  # it may fit without the wrapping of a batch
+            except MessageSizeExceededError:  # it may be small enough without a batch around it
                 await send(message)
     if len(batch):
         await send(batch)
@@ -232,12 +232,12 @@ async def renew(
 
 
 async def release(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> bool:
-    """Give a message back to its queue, and use up no delivery. Return whether that was possible.
+    """Give a message back to its queue without using up a delivery. Return whether that worked.
 
     ``abandon_message`` uses up a delivery, and a queue dead-letters a message after some of them.
     AMQP's outcome *released* uses up none. The SDK releases messages that come too late, but has
-    no public method for it, so this calls a private one. That is not possible for a message of an
-    earlier link, nor with a release of the SDK in which it was not tried.
+    no public method for it. So this function calls a private method. It cannot do so for a message
+    of an earlier link, or with a release of the SDK in which this was not tried.
     """
     if not servicebus.__version__.startswith(RELEASES_TRIED):
         return False

@@ -4,29 +4,29 @@ Theory of operation
 -------------------
 All loops of a client (``client.follow``) share one receiver. The SDK does not promise that two
 tasks may use a receiver at once, and two receivers of one process would take each other's messages.
-So one task owns the receiver: it alone reads, settles and closes. The loops never touch the link.
-They take notifications out of the inbox, and tell it when their caller is done with one.
+So one task owns the receiver: it alone reads, settles and closes. The loops never use the link.
+They take notifications out of the inbox, and tell the inbox when their caller is done with one.
 ``inbox.py`` says which loop gets what, and when a message is settled; ``links.py`` says how one
 operation survives an outage.
 
 1. *Start.* The first loop starts the task, and a later one finds it running. The task opens a
    receiver and repeats a round, steps 2 to 6, while loops follow.
-2. *Too many that nobody follows?* If the queue is full of messages that no loop of any process
-   wants, those that the loops wait for may never be reached. So every loop ends with an error that
+2. *Too many messages that nobody follows?* If the inbox is full of messages that no loop follows,
+   the messages that the loops wait for may never be reached. So every loop ends with an error that
    says what to do.
-3. *Enough to read?* If a loop has 50 notifications to read, the round reads nothing. So a slow
-   caller leaves the rest on the queue, unlocked, instead of keeping all of it locked in memory.
-4. *Read* what has arrived, for a quarter of a second at most, and put it into the inbox. What is no
-   notification goes to the dead-letter queue: it would come again for ever.
+3. *Enough to read?* If a loop has 50 notifications to read, the round reads nothing. So with a slow
+   caller the other messages stay on the queue, unlocked, and not in memory.
+4. *Read* what has arrived, for a quarter of a second at most, and put it into the inbox. A message
+   that is no notification goes to the dead-letter queue, because it would come again for ever.
 5. *Let the loops read*, before anything is settled, because each settlement waits for an answer
    of the service. So a notification reaches its caller within milliseconds.
-6. *Settle*: complete, renew the lock, or give back, as the inbox decides. After giving back the
-   task pauses for a random time up to 0.6 s, so that another process on this queue can take what
-   went back. With equal pauses two processes would keep taking each other's messages.
+6. *Settle*: complete, renew the lock, or give back, as the inbox decides. After it gave messages
+   back, the task pauses for a random time up to 0.6 s, so that another process on this queue can
+   take them. With equal pauses two processes would keep taking each other's messages.
 7. *Linger.* After the last loop has ended, the task reads on for five seconds. Applications often
    follow one order after another, and opening a link takes about a second.
-8. *End.* What was handed out is completed, the rest is given back, and the link is closed. If a
-   loop has begun meanwhile, the task starts again with a new receiver.
+8. *End.* Messages that were handed out are completed, all others are given back, and the link is
+   closed. If a loop has begun meanwhile, the task starts again with a new receiver.
 
 What can go wrong, and why nothing is lost:
 
@@ -34,10 +34,10 @@ What can go wrong, and why nothing is lost:
   only wait. After that, or after a refusal such as a missing queue, every loop ends with
   ``FollowError``. All messages are still on the queue, and to follow again starts a new task.
 - *The lock of a message expires meanwhile.* Service Bus delivers it again (``inbox.py``, step 1).
-- *Ending fails too.* It has five seconds. What could not be given back stays locked until its lock
-  expires, and is delivered again then.
-- *The task is cancelled in the middle of a frame.* That would break the link, so ``stop`` lets the
-  read in progress end before it cancels the task.
+- *Ending fails too.* The task settles for five seconds at most. A message that it could not give
+  back stays locked until its lock expires. Then it is delivered again.
+- *The task is cancelled in the middle of a frame.* That would break the link. So ``stop`` waits up
+  to five seconds for the read in progress before it cancels the task.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ from sas.codec.strict import MalformedError, Reason
 RECEIVE_MAX = 50
 """Messages received at once, and notifications that may wait for a slow follower."""
 LINGER_S = 5.0
-"""How long the queue is read after the last follower left, in seconds: another may come."""
+"""How long the queue is read after the last follower left, in seconds. Another may come."""
 OTHERS_FIRST_S = 0.6
-"""Longest time for which messages that were given back are left to other readers, in seconds."""
+"""Longest pause after messages were given back, in seconds. Other readers take them meanwhile."""
 FULL_PAUSE_S = 0.01
-"""Pause while a slow follower has enough to read, in seconds."""
+"""Pause of a round that reads nothing, because a slow follower has enough to read, in seconds."""
 
 
 class Receiving:
@@ -112,7 +112,7 @@ class Receiving:
         self._stopping = True
         self._inbox.fail(LinkError("the client was closed: make a new one to follow on."))
         if self._task is not None and not self._task.done():
-            # A link that is cancelled in the middle of a frame is broken: let the read end first.
+            # Cancelling in the middle of a frame breaks the link, so wait for the read to end.
             await asyncio.wait({self._task}, timeout=CLOSE_S)
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -208,7 +208,7 @@ class Receiving:
     async def _give_back(self, receiver: ServiceBusReceiver) -> None:
         """Give back what no loop follows, and wait so that other readers of the queue can take it.
 
-        The wait is random: two readers that wait equally long would take each other's messages.
+        The wait is random, because two readers with equal waits would take each other's messages.
         """
         entries = self._inbox.to_give_back(asyncio.get_running_loop().time())
         if not entries:
@@ -221,7 +221,7 @@ class Receiving:
         await asyncio.sleep(random.uniform(0.1, OTHERS_FIRST_S))  # noqa: S311
 
     async def _end(self, receiver: ServiceBusReceiver) -> None:
-        """Complete what was handed out, give the rest back, and close the link.
+        """Complete the messages that were handed out, give the others back, and close the link.
 
         If that fails, the locks expire, and the messages are delivered again.
         """

@@ -1,6 +1,7 @@
-"""The charts of the overview: counted by minute, drawn as SVG by the template.
+"""The charts of the overview. Orders are counted by minute, and the template draws SVG.
 
-The shapes stretch to the width of the page, so the words stand beside the picture, in HTML.
+The shapes stretch to the width of the page. Words must not stretch, so they are HTML beside the
+SVG.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One rectangle: what it counts, and where it is. ``title`` is shown when it is pointed at."""
+    """One rectangle: what it counts, and its place. A pointer over it shows the ``title``."""
 
     kind: str
     x: float
@@ -40,7 +41,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """What a template draws. ``label`` says it in words, for a screen reader."""
+    """The bars and lines of one chart. ``label`` says the same in words, for a screen reader."""
 
     bars: Sequence[Bar]
     lines: Sequence[tuple[str, str]]
@@ -50,7 +51,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class _Minutes:
-    """What happened in each of the minutes 0 to 59; minute 59 is the present one.
+    """What happened in each of the minutes 0 to 59. Minute 59 is the present minute.
 
     ``ended`` counts by kind. ``durations`` has the seconds of each order that completed.
     """
@@ -90,13 +91,13 @@ def _per_minute(minutes: _Minutes) -> Chart:
 
 
 def _time_to_completion(durations: Mapping[int, Sequence[float]]) -> Chart:
-    """Return how long orders took that completed in each minute: the median, and 95 of 100."""
-    hour = [seconds for minute in durations.values() for seconds in minute]
-    if not hour:
+    """Return the time to completion of the orders of each minute: median and 95 of 100."""
+    all_seconds = [seconds for minute in durations.values() for seconds in minute]
+    if not all_seconds:
         return Chart(bars=(), lines=(), top="", label="No order completed in the last hour.")
-    high = {number: _share(minute, 0.95) for number, minute in durations.items()}
+    slow = {number: _share(minute, 0.95) for number, minute in durations.items()}
     middle = {number: median(minute) for number, minute in durations.items()}
-    top = max(high.values()) or 1.0
+    top = max(slow.values()) or 1.0
     bars = [
         _bar(
             kind,
@@ -108,12 +109,13 @@ def _time_to_completion(durations: Mapping[int, Sequence[float]]) -> Chart:
                 f"{_spelled(seconds)} for {share} of 100 orders or more"
             ),
         )
-        for kind, share, values in (("slow", 95, high), ("median", 50, middle))
+        for kind, share, values in (("slow", 95, slow), ("median", 50, middle))
         for number, seconds in sorted(values.items())
     ]
     label = (
-        f"In the last hour: half of the completed orders took {_spelled(median(hour))} or less, "
-        f"95 of 100 took {_spelled(_share(hour, 0.95))} or less."
+        f"In the last hour: half of the completed orders took "
+        f"{_spelled(median(all_seconds))} or less, "
+        f"95 of 100 took {_spelled(_share(all_seconds, 0.95))} or less."
     )
     return Chart(bars=bars, lines=(), top=_spelled(top), label=label)
 
@@ -136,7 +138,7 @@ def _counted(picture: Picture) -> _Minutes:
 
 
 def _recent(picture: Picture, first: datetime) -> Iterator[Row]:
-    """Yield every order that may have started or ended since ``first``, and some older ones."""
+    """Yield every order that may have started or ended since ``first``, and some older orders."""
     yield from picture.under_way
     yield from picture.in_error
     for block in reversed(picture.blocks):  # the newest are last
@@ -154,6 +156,7 @@ def _spelled(seconds: float) -> str:
 
 
 def _share(values: Sequence[float], share: float) -> float:
+    """Return the value that this share of the values does not exceed."""
     return sorted(values)[min(int(len(values) * share), len(values) - 1)]
 
 

@@ -1,7 +1,7 @@
-"""Content of orders as an operator sees it: indented.
+"""The content of orders as indented JSON for an operator.
 
-The text is split into tokens, and is never parsed and written again, because that would change
-numbers such as 0.10000000000000000001.
+The text is only split into tokens. Parsing and writing it again would change numbers such as
+0.10000000000000000001.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def indented(text: str) -> str:
 def _indented(parts: list[str]) -> Iterator[str]:
     depth = 0
     for number, part in enumerate(parts):
-        after = parts[number + 1] if number + 1 < len(parts) else ""
+        next_part = parts[number + 1] if number + 1 < len(parts) else ""
         if part in "{[":
             depth += 1
-            yield part if after in {"}", "]"} else f"{part}\n{'  ' * depth}"
+            yield part if next_part in {"}", "]"} else f"{part}\n{'  ' * depth}"
         elif part in "}]":
             depth -= 1
             empty = number > 0 and parts[number - 1] in {"{", "["}

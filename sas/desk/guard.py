@@ -1,9 +1,9 @@
 """What keeps others out of a server on this machine: other web pages, and other users.
 
-A page of another site can send requests to this machine, and DNS rebinding can give it our address
-under its own name. So every request must name our host and carry the cookie of the login. A POST
-must also come from our origin, with the token of its form. The login link works once, and its
-secret never appears in a URL again.
+A page of another site can send requests to this machine, and DNS rebinding can give our address to
+a name of that site. So every request must name our host. It must also carry the cookie of the
+login, unless it asks for the login or for a static file. A POST must come from our origin, and have
+the token of its form. The login link works once, and its secret never appears in a URL again.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ class Guard:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """The names under which this server may be asked."""
+        """The names of this server that a request may use."""
         return frozenset({f"127.0.0.1:{self.port}", f"localhost:{self.port}"})
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie. Browsers do not keep the cookies of two ports apart."""
+        """The name of the cookie. It has the port, because browsers share cookies between ports."""
         return f"sas_desk_{self.port}"
 
     def new_link(self) -> str:
-        """Return a link that logs one browser in, once."""
+        """Return a link that logs in one browser, once."""
         secret = secrets.token_urlsafe(24)
-        self._links = {secret}  # an older link that was never used ends here
+        self._links = {secret}  # an older link is not valid any more
         return f"http://127.0.0.1:{self.port}/login?once={secret}"
 
     def log_in(self, request: web.Request) -> web.Response | None:
@@ -117,5 +117,5 @@ class Guard:
 
 
 def _same(text: str, secret: str) -> bool:
-    """Compare in constant time, so that no request can find a secret out letter by letter."""
+    """Compare in constant time, so that nobody can guess a secret letter by letter."""
     return hmac.compare_digest(text.encode("utf-8", "surrogateescape"), secret.encode())

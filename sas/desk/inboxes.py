@@ -27,7 +27,7 @@ QUEUES_AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxMessage:
-    """One message for an operator. ``worked`` says which agent had the step of an alert."""
+    """One message for an operator. ``worked`` names the agent of the step of an alert."""
 
     at: datetime
     kind: str
@@ -42,7 +42,7 @@ class InboxMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxView:
-    """The messages of one kind, the newest first. ``problems``: queues that cannot be read."""
+    """The messages of one kind, the newest first. ``problems`` names queues that cannot be read."""
 
     name: str
     title: str
@@ -57,7 +57,7 @@ class InboxView:
         return self.name != "alerts"
 
     def find(self, queue: str, message_id: str) -> InboxMessage | None:
-        """Return a message by where it lies and its id."""
+        """Return a message by its queue and its id, or None."""
         for message in self.messages:
             if (message.queue, message.message_id) == (queue, message_id):
                 return message
@@ -84,7 +84,7 @@ _EMPTY = (
 
 @dataclass(kw_only=True)
 class Inboxes:
-    """Peeks the queues, and keeps what it saw."""
+    """Peeks the queues, and keeps the messages."""
 
     bus: MessageBus
     queues: Queues
@@ -127,7 +127,7 @@ class Inboxes:
             )
 
     def forget(self, resent: InboxMessage) -> None:
-        """Leave a message out that was sent again, until the queues are read."""
+        """Hide a message that was sent again, until the queues are read the next time."""
         for name, box in self.boxes.items():
             messages = [message for message in box.messages if message != resent]
             self.boxes[name] = replace(box, messages=messages)
@@ -148,7 +148,7 @@ class Inboxes:
 
 
 def _message(queue: str, peeked: Peeked) -> InboxMessage:
-    """Return a message as an operator reads it. Its body, which may be personal, is not shown."""
+    """Return a message as an operator reads it, without its body, which may be personal."""
     base = partial(InboxMessage, at=peeked.enqueued_at, queue=queue, message_id=peeked.message_id)
     with suppress(MalformedError):
         alert = convert(peeked.body, AlertMessage)

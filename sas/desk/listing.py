@@ -1,4 +1,4 @@
-"""The list of orders: its filters and sorting, as the address of the page names them."""
+"""The list of orders. The address of the page names its filters and its sort."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SPANS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """Which orders a list shows, and how. A sort that begins with ``-`` is from last to first."""
+    """Which orders a list shows, and in which order. A sort that begins with ``-`` is reversed."""
 
     state: str = "error"
     workflow: str = ""
@@ -67,10 +67,10 @@ class Query:
 
     @property
     def sort_in_use(self) -> str:
-        """The sort, or if none is named the usual one of the state.
+        """The sort that the query names, or else the usual sort of the state.
 
-        Of orders in Error or under way the one that waits longest is first, because it may need
-        somebody. Of the others the newest is first.
+        Orders in Error or under way begin with the order that has waited longest, because it may
+        need somebody. All other lists begin with the newest order.
         """
         return self.sort or ("since" if self.state in {"error", "under-way"} else "-since")
 
@@ -82,7 +82,7 @@ class Query:
         return "/orders?" + urlencode({name: getattr(query, name) for name in names})
 
     def sorted_by(self, name: str) -> str:
-        """Return the address of the list sorted by a column, or the other way round."""
+        """Return the address of the list sorted by a column; reversed if it is sorted by it now."""
         return self.address(sort=f"-{name}" if self.sort_in_use == name else name)
 
 
@@ -98,7 +98,7 @@ class ListPage:
 def list_page(picture: Picture, query: Query, refused: Sequence[Row] = ()) -> ListPage:
     """Return the page of the list that a query asks for.
 
-    ``refused`` are orders that never began: only their messages on ``orders-rejected`` tell.
+    ``refused`` are orders that never began. Only their messages on ``orders-rejected`` show them.
     """
     sort, last_first = query.sort_in_use.removeprefix("-"), query.sort_in_use.startswith("-")
     blocks = _blocks_of(picture, query, refused)

@@ -1,4 +1,4 @@
-"""One order as its page shows it: story, timeline, what it waits for, and the verbs."""
+"""One order as its page shows it: its story, its timeline, its next event, and the verbs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sas.operate.why import Attempt, Fold, Waits
 
 TIMELINE_WIDTH = 1000.0
 BAR_WIDTH_MIN = 8.0
-"""A shorter attempt is drawn as wide as this, so that it can be seen and pointed at."""
+"""A shorter attempt is drawn with this width, so that people can see it and point at it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class StepView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerbView:
-    """A verb that is possible now. ``effect`` says what it will do; ``final``: no way back."""
+    """A verb that is possible now, and its ``effect``. A ``final`` verb cannot be taken back."""
 
     name: str
     title: str
@@ -67,7 +67,8 @@ class VerbView:
 class OrderView:
     """Everything that the page of an order shows.
 
-    ``folds`` is the journal, the newest first. Its first ``removed`` rows are not stored any more.
+    ``folds`` is the journal, the newest entry first. The first ``removed`` entries are not stored
+    any more.
     """
 
     order: Order
@@ -149,7 +150,7 @@ _TITLES = {
 
 
 def verbs_of(order: Order) -> list[VerbView]:
-    """Return the verbs that are possible now, each with what it will do."""
+    """Return the verbs that are possible now, each with its effect."""
     undoing = order.direction is Direction.UNDO
     verbs = []
     for verb, title in _TITLES.items():
@@ -167,7 +168,7 @@ def verbs_of(order: Order) -> list[VerbView]:
             )
         )
     if order.process_state is OrderState.ERROR and can_undo(order):
-        # In Error no call is out, so to cancel would do the same as to undo.
+        # In Error no call is out, so a cancel would do the same as an undo.
         verbs = [verb_view for verb_view in verbs if verb_view.name != Verb.CANCEL.value]
     return verbs
 
@@ -175,8 +176,8 @@ def verbs_of(order: Order) -> list[VerbView]:
 def editable(order: Order, step: str | None) -> str:
     """Return the input that a resubmitted step would get: what was edited last, or the order.
 
-    It is empty if it cannot be read. ``step`` is the name of the step; None means the first that
-    failed and was edited.
+    It is empty if it cannot be read. ``step`` is the name of the step. None means the first step
+    that failed and was edited.
     """
     content = order.details.payload
     for record in order.steps:
@@ -187,7 +188,7 @@ def editable(order: Order, step: str | None) -> str:
 
 
 def shown(content: Content | None) -> str:
-    """Return content for people: indented JSON, or why it cannot be shown."""
+    """Return content for people: indented JSON, or a sentence that says why it cannot be shown."""
     if content is None:
         return ""
     if isinstance(content, PayloadRef):

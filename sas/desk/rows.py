@@ -1,9 +1,9 @@
 """The rows of the lists, one for each order, in blocks.
 
-There may be 100,000 finished orders, and new ones every second. To sort all of them for each page
-would take too long. So the rows are in blocks. A block never changes, so it is sorted and counted
-once, and a page of a list merges the sorted blocks only as far as that page. An order that finishes
-makes a new block of the last one, and leaves the others as they are.
+There may be 100,000 finished orders, and new ones every second. It would take too long to sort all
+of them for each page. So the rows are in blocks. A block never changes, so it is sorted and counted
+only once. A page of a list merges the sorted blocks only up to its last row. When an order
+finishes, a new block replaces the last block, and the others stay as they are.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from sas.domain.order import OrderState
 
 BLOCK_ROWS_MAX = 1000
 START_OF_TIME = datetime.min.replace(tzinfo=UTC)
-"""Stands for a moment that is not known: such rows are sorted before all others."""
+"""The time of a row whose time is not known. Such rows are sorted before all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One order in a list. ``state`` is None while it is under way and not loaded yet.
 
-    ``since`` is when it came into this state. ``fingerprints`` (``step/code``) are those of
-    its failed steps. ``why`` tells in words why it is in this state, or what it does.
+    ``since`` is the time at which it came into this state. ``fingerprints`` has ``step/code`` of
+    each failed step. ``why`` says in words why the order is in this state, or what it does.
     """
 
     order_id: str
@@ -75,17 +75,17 @@ class Block:
 
     @property
     def oldest(self) -> datetime:
-        """Since when the first of its orders has been in its state."""
+        """The time at which the first of its orders came into its state."""
         return self.rows[0].since or START_OF_TIME
 
     @property
     def newest(self) -> datetime:
-        """Since when the last of its orders has been in its state."""
+        """The time at which the last of its orders came into its state."""
         return self.rows[-1].since or START_OF_TIME
 
     @cached_property
     def text(self) -> str:
-        """All ids in lower case: a block that does not contain the text of a search is skipped."""
+        """All ids in lower case. A search skips a block that does not contain its text."""
         return "\n".join(self._ids_by("since"))
 
     @cached_property
@@ -134,7 +134,7 @@ class Block:
 
 
 def with_rows(blocks: Sequence[Block], rows: Sequence[Row]) -> list[Block]:
-    """Return blocks with more orders. The blocks before and after their time stay as they are."""
+    """Return blocks with more orders. Older and newer blocks stay as they are."""
     if not rows:
         return list(blocks)
     moments = [row.since or START_OF_TIME for row in rows]
@@ -148,13 +148,13 @@ def with_rows(blocks: Sequence[Block], rows: Sequence[Row]) -> list[Block]:
     return [*before, *(Block(merged[start : start + BLOCK_ROWS_MAX]) for start in starts), *after]
 
 
-def without(blocks: Sequence[Block], names: set[str]) -> list[Block]:
+def without(blocks: Sequence[Block], order_ids: set[str]) -> list[Block]:
     """Return blocks without some orders."""
-    if not names:
+    if not order_ids:
         return list(blocks)
     remainder: list[Block] = []
     for block in blocks:
-        rows = [row for row in block if row.order_id not in names]
+        rows = [row for row in block if row.order_id not in order_ids]
         if rows:
             remainder.append(block if len(rows) == len(block) else Block(rows))
     return remainder

@@ -1,4 +1,4 @@
-"""The commands that this desk sent, and what became of each."""
+"""The commands that this desk sent, and their results."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from sas.ports import MessageBus, StateStore, UnavailableError
 WAIT_S = 30.0
 """Longest wait for the results of commands, in seconds."""
 GROUPS_MAX = 200
-"""Groups of commands remembered. The page of an older one is gone."""
+"""Most groups of commands that are remembered. The page of an older group is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """An order as an operator saw it. ``steps`` are those that a resubmit runs again."""
+    """An order as an operator saw it. ``steps`` has the steps that a resubmit runs again."""
 
     seq: int | None
     urgent: bool
@@ -39,10 +39,10 @@ class Snapshot:
 
 @dataclass(slots=True, kw_only=True)
 class CommandGroup:
-    """Commands that were sent together, and what became of them.
+    """Commands that were sent together, and their results.
 
-    ``results`` is empty until that is known. ``problem`` says why it cannot be known.
-    ``failed_again`` says of each order how its steps failed again; None while they run again.
+    ``results`` is empty until they are known. ``problem`` says why they cannot be known.
+    ``failed_again`` says how the steps of an order failed again. It is None while the steps run.
     """
 
     intent: Intent
@@ -55,7 +55,7 @@ class CommandGroup:
 
     @property
     def pending(self) -> bool:
-        """Whether nothing is known yet."""
+        """Whether there is no result yet."""
         return not self.results and not self.problem
 
     @property
@@ -74,7 +74,7 @@ class CommandGroup:
 
 
 class Sender:
-    """Sends commands, and waits in the background for what becomes of them."""
+    """Sends commands, and waits in the background for their results."""
 
     def __init__(self, store: StateStore, bus: MessageBus, queues: Queues, watch: Watch) -> None:
         self._store = store
@@ -85,7 +85,7 @@ class Sender:
         self._waiting: set[asyncio.Task[None]] = set()
 
     def find(self, key: str) -> CommandGroup | None:
-        """Return commands that were sent, by their key."""
+        """Return the group of commands with this key, or None."""
         return self._groups.get(key)
 
     async def send(
@@ -135,11 +135,13 @@ class Sender:
                 order_id: commands.failed_again(order, steps[order_id])
                 for order_id, order in orders.items()
             }
-            group.failed_again = {order_id: how for order_id, how in failures.items() if how}
+            group.failed_again = {
+                order_id: failure for order_id, failure in failures.items() if failure
+            }
         self._watch.forget(snapshots)
 
     async def settled(self) -> None:
-        """Return once it is known what became of every command."""
+        """Return when the result of every command is known."""
         await asyncio.gather(*self._waiting, return_exceptions=True)
 
     async def close(self) -> None:

@@ -1,10 +1,10 @@
 """The server of the desk: its pages and its forms, on 127.0.0.1 only.
 
 The overview and the lists are drawn from what ``Watch`` and ``Inboxes`` last read in the
-background; the page of one order loads that order. Only a POST changes anything. Its form names
-the seq of the order that the operator saw, so a command for an order that has changed meanwhile is
-refused and not carried out by surprise. Each page listens on ``/live``, and loads itself again when
-something that it shows has changed.
+background. The page of one order loads that order. Only a POST changes an order or a queue. Its
+form names the seq of the order that the operator saw. If the order has changed since, the command
+is refused, because the operator did not see the change. A cancel is carried out nevertheless. Each
+page listens on ``/live``, and loads itself again when something that it shows has changed.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ HERE = Path(__file__).parent
 FORM_BYTES_MAX = 256 * 1024
 LIVE_EVERY_S = 0.5
 GROUP_ORDERS_MAX = 1000
-"""Orders that one form resubmits at most."""
+"""Most orders that one form resubmits."""
 REMEMBERED_MAX = 50
-"""Groups of orders that were shown, and messages that were sent again."""
+"""Most groups of orders, and most messages that were sent again, that the desk remembers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +89,9 @@ class Form:
 class Desk:
     """The pages.
 
-    ``groups`` has the orders that were shown in groups, by the key of the form: a resubmit of a
-    group names the seqs that the operator saw. ``resends`` has what became of messages that were
-    sent again, by the key of their page.
+    ``groups`` has the orders of each group that was shown, by the key of its form, so that a
+    resubmit of the group names the seqs that the operator saw. ``resends`` has the result of each
+    message that was sent again, by the key of its page.
     """
 
     office: Office
@@ -133,7 +133,7 @@ class Desk:
     # -- Pages --------------------------------------------------------------------------------
 
     async def overview(self, _request: web.Request) -> web.Response:
-        """Show how the whole system is."""
+        """Show the state of the whole system."""
         picture = self.watch.picture
         if self._charts[0] != picture.version:
             self._charts = picture.version, *charts.of(picture)
@@ -198,7 +198,7 @@ class Desk:
         *,
         status: int = 200,
     ) -> web.Response:
-        """Show an order, with what was typed into a form and what became of a command."""
+        """Show an order, with the text of a form that was refused, and the result of a command."""
         journal = await self.office.store.journal(order.order_id)
         view = page.view(
             order,
@@ -241,7 +241,7 @@ class Desk:
         )
 
     async def failures(self, request: web.Request) -> web.Response:
-        """Show the orders that failed alike, and what it would do to resubmit them."""
+        """Show the orders that failed in the same way, and offer to resubmit them."""
         fingerprint = request.query.get("fingerprint", "")
         selection = finding.OrderQuery(
             state="error", fingerprint=fingerprint, limit=GROUP_ORDERS_MAX
@@ -277,7 +277,7 @@ class Desk:
         return box
 
     async def sent(self, request: web.Request) -> web.Response:
-        """Show what became of many commands."""
+        """Show the results of a group of commands."""
         group = self.sender.find(request.match_info["key"])
         if group is None:
             raise NotPossibleError("these commands were sent too long ago: look at the orders")
@@ -299,7 +299,7 @@ class Desk:
             intent = await self._intent(form, order)
             snapshot, seq_shown = Snapshot.of(order, intent), _seq(str(fields.get("seq", "")))
             if intent.verb is Verb.CANCEL:
-                snapshot = replace(snapshot, seq=None)  # a cancel is right even if it changed
+                snapshot = replace(snapshot, seq=None)  # valid even if the order has changed
             elif seq_shown != order.seq:
                 form.stale = True
                 change = await commands.what_changed(self.office.store, order, seq_shown)
@@ -334,7 +334,7 @@ class Desk:
         return decode_order(whole, self.office.codec)
 
     async def resubmit_many(self, request: web.Request) -> web.Response:
-        """Resubmit the orders of a group, each if it is still as it was shown."""
+        """Resubmit the orders of a group. An order that has changed since refuses its command."""
         fields = await request.post()
         reason = commands.check_reason(str(fields.get("reason", "")), "the reason")
         step = str(fields.get("step", "")) or None
@@ -346,7 +346,7 @@ class Desk:
         raise web.HTTPSeeOther(f"/sent/{group.key}")
 
     async def resend(self, request: web.Request) -> web.Response:
-        """Say what sending a message again would do (GET), or do it, if that is still so (POST)."""
+        """Say what a resend of a message would do (GET), or do it if nothing has changed (POST)."""
         fields = await request.post() if request.method == "POST" else request.query
         box = self._box(request)
         if resend := self.resends.get(str(fields.get("done", ""))):
@@ -394,7 +394,7 @@ class Desk:
     # -- Around -------------------------------------------------------------------------------
 
     async def login(self, request: web.Request) -> web.Response:
-        """Take the link of the terminal, and give this browser its cookie."""
+        """Check the link that the terminal printed, and give this browser its cookie."""
         answer = self.guard.log_in(request)
         if answer is None:
             return self._refused(
@@ -413,7 +413,7 @@ class Desk:
         return web.Response(body=body, content_type=STATIC[name], charset="utf-8")
 
     async def live(self, request: web.Request) -> web.StreamResponse:
-        """Tell a page each time that what it shows has changed (server-sent events)."""
+        """Send a page an event each time that what it shows has changed (server-sent events)."""
         answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         answer.headers.update(HEADERS)
         await answer.prepare(request)
@@ -428,7 +428,7 @@ class Desk:
         return answer
 
     async def _state(self, request: web.Request) -> object:
-        """Return something that differs once the page of a request would show something else."""
+        """Return a value that changes when the page of a request would show something else."""
         group = self.sender.find(request.query.get("sent", ""))
         progress = (group.pending, group.failed_again) if group else None
         order_id = request.query.get("order")
@@ -440,7 +440,7 @@ class Desk:
         return order, errors, progress
 
     def _page(self, template: str, *, status: int = 200, **context: Any) -> web.Response:
-        """Draw a template. Every page has the menu and who the operator is."""
+        """Draw a template. Every page shows the menu and the name of the operator."""
         base = {
             "picture": self.watch.picture,
             "boxes": self.inboxes.boxes,
@@ -482,7 +482,7 @@ class Desk:
 
 
 def _edited(text: str, original: str) -> str:
-    """Return the input that an operator typed; empty if it says the same as the original."""
+    """Return the input that an operator typed; empty if it is the same JSON as the original."""
     return "" if compact(text) == compact(original) else compact(text)
 
 
@@ -521,7 +521,7 @@ _TEMPLATES.filters |= {
 
 @asynccontextmanager
 async def serving(office: Office, port: int = 0) -> AsyncIterator[Desk]:
-    """Serve the desk on 127.0.0.1 as long as this lasts. Port 0 takes a free one."""
+    """Serve the desk on 127.0.0.1 while the block runs. Port 0 means any free port."""
     agents = sorted(office.workflows.agents()) if office.workflows else []
     watch = Watch(office.store, office.now)
     inboxes = Inboxes(bus=office.bus, queues=office.queues, now=office.now, agents=agents)

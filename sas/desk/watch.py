@@ -6,17 +6,20 @@ orders, so few of them are loaded. How each kind of order is found:
 1. *In Error*: each has an index row. It is loaded once, for its steps and their errors, and again
    when its index row changes. It is also loaded again after ``FRESH_FOR_S``, because an
    acknowledgement changes no index row.
-2. *Under way*: each has a due row. It is loaded once, and again when its due rows change. Until
-   then, and above ``LOADED_MAX`` orders a look, a row shows it without details.
-3. *Finished*: each has an index row that tells all that a list shows, so none is loaded. The
-   last hour is read first, then further parts of the past, one in each look, and after that only
-   what is new. The index row of an order may become visible some time after it finished, so each
-   look begins ``LATE`` before the last one.
-4. *Taken up again*: an operator resubmits an order that was finished. It is found in Error or under
-   way then, and leaves the finished ones.
+2. *Under way*: each has a due row. It is loaded once, and again when its due rows change. Before it
+   is loaded the first time, a row shows it without details.
+3. *Finished*: each has an index row that tells all that a list shows, so none is loaded. The first
+   look reads the last hour. Each further look reads an older part of the past too, until all is
+   read. The index row of an order may become visible some time after it finished, so each look
+   begins ``LATE`` before the look before it.
+4. *Taken up again*: an operator undoes an order that was finished. It is then found under way or in
+   Error, and leaves the finished orders.
 
-One task (``run``) writes everything here. Pages read ``picture``, which is never changed, only
-replaced.
+A look loads at most ``LOADED_MAX`` orders in Error, and as many under way. The others keep their
+old rows until the next look.
+
+One task (``run``) writes everything here. Only ``forget``, which the sender of commands calls,
+removes loaded orders too. Pages read ``picture``, which is never changed, only replaced.
 """
 
 from __future__ import annotations
@@ -43,15 +46,15 @@ from sas.telemetry.tracing import logger
 log = logger(__name__)
 LOOK_EVERY_S = 2.0
 LOADED_MAX = 1000
-"""Orders loaded in one look at most: the others follow in the next."""
+"""Most orders in Error that are loaded in one look, and most orders under way."""
 FRESH_FOR_S = 30.0
 """An order in Error is loaded again after this time, in seconds."""
 FINISHED_MAX = 200_000
-"""Finished orders kept at most: the oldest are dropped."""
+"""Most finished orders in memory. The oldest are dropped."""
 READ_SIZE = 1000
 """Index rows read at once."""
 LATE = timedelta(minutes=1)
-"""A finished order's index row may become visible so long after its moment."""
+"""The index row of an order may become visible so long after the order finished."""
 _PAST = (timedelta(hours=1), timedelta(days=1), timedelta(days=7), timedelta(days=3650))
 """How far back each part of the past goes."""
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
@@ -59,10 +62,11 @@ _END_OF_TIME = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """All orders at one moment. ``whole``: everything was read once, also the past.
+    """All orders at one moment. ``whole`` says that the whole past was read.
 
-    The finished orders lie in ``blocks``, the oldest first; ``finished`` has their ids.
-    ``failures`` counts the orders in Error by fingerprint, ``oldest`` is the longest due step.
+    The finished orders are in ``blocks``, the oldest first. ``finished`` has their ids.
+    ``failures`` counts the orders in Error by fingerprint. ``oldest`` is the step that has been due
+    for the longest time.
     """
 
     at: datetime
@@ -82,7 +86,10 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A loaded order. It is loaded again when its revision, what its other rows say, differs."""
+    """A loaded order. ``revision`` is what its index row or its due rows said when it was loaded.
+
+    If they say something else, the order is loaded again.
+    """
 
     revision: object
     at: float
@@ -90,7 +97,7 @@ class _Loaded:
 
 
 class Watch:
-    """Reads the store, and keeps the last ``Picture``. ``changed`` wakes those that wait for it."""
+    """Reads the store, and keeps the last ``Picture``."""
 
     def __init__(self, store: StateStore, now: Callable[[], datetime]) -> None:
         self._store = store
@@ -117,7 +124,7 @@ class Watch:
                 await self.look()
             except UnavailableError as error:
                 await self._show(replace(self.picture, problem=str(error)))
-            # A large or slow store is not read all the time.
+            # If a look takes long, because the store is large or slow, pause for longer.
             pause_s = max(LOOK_EVERY_S, 3 * (time.monotonic() - began))
             await asyncio.sleep(0.1 if self._past and not self.picture.problem else pause_s)
 
@@ -148,7 +155,7 @@ class Watch:
         self._drop({row.order_id for row in chain(in_error, under_way)})  # 4. Taken up again.
         for block in (in_error, under_way, *self._blocks):
             block.prepare()
-            await asyncio.sleep(0)  # a page that is asked for goes first
+            await asyncio.sleep(0)  # let the server answer a request in between
         fingerprints = Counter(name for row in in_error for name in row.fingerprints)
         await self._show(
             Picture(
@@ -186,11 +193,11 @@ class Watch:
         rows = [
             _row_in_error(loaded.get(order_id), summary) for order_id, summary in summaries.items()
         ]
-        # The index row of an order that was taken up again goes a moment later than its state.
+        # An order that was taken up again leaves Error a moment before its index row is removed.
         return [row for row in rows if row.state is OrderState.ERROR]
 
     async def _read_under_way(self, in_error: set[str]) -> tuple[list[Row], StepDue | None]:
-        """Return the orders under way, and the longest due step of all orders."""
+        """Return the orders under way, and the step of any order that has been due the longest."""
         # 2. Under way.
         due_rows: dict[str, set[object]] = {}
         oldest: StepDue | None = None
@@ -214,7 +221,7 @@ class Watch:
     async def _load(
         self, revisions: Mapping[str, object], fresh_for_s: float = float("inf")
     ) -> dict[str, Row | None]:
-        """Return the rows of these orders, as far as they are loaded. A new revision loads again.
+        """Load the orders whose revision is new, and return the rows of all that are loaded.
 
         A row is None if its order does not exist any more.
         """
@@ -241,7 +248,7 @@ class Watch:
         }
 
     async def _row(self, order_id: str) -> Row | None:
-        """Return an order as a row; None if it is gone. One that is broken hides no others."""
+        """Return an order as a row; None if it is gone. A broken order gets a row that says why."""
         async with self._gate:
             try:
                 order = await self._store.load(order_id)
@@ -336,7 +343,7 @@ def _row_of_summary(summary: Summary) -> Row:
 
 
 def _row_in_error(loaded: Row | None, summary: Summary) -> Row:
-    """Return the loaded row, or what the index row tells if the order is not or cannot be read."""
+    """Return the loaded row. Without it, return what the index row tells."""
     if loaded is None or loaded.state is None:
         return replace(_row_of_summary(summary), why=loaded.why if loaded else "")
     return loaded

@@ -1,1 +1,1 @@
-"""What operators do with orders: find, explain, change. The command and the desk share it."""
+"""What operators do with orders and messages. The command ``sas`` and the desk share it."""

@@ -1,10 +1,15 @@
 """The commands of an operator: say what a command would do, send it, and wait for its result.
 
-The scheduler carries a command out, or refuses it:
+A command is a message to the scheduler. Nobody replies to the sender, so the sender reads the
+result from the table:
 
-- The journal records the cause of a command that was carried out. So the result is found there.
-- A command that was refused leaves nothing in the journal. Then either the order has a later seq
-  than the command names, or the scheduler keeps for a while why it refused (``CommandAnswers``).
+1. The scheduler carried the command out: the journal has a row whose cause is the command. If the
+   row says ``fenced``, the command became a dead letter, and it was not carried out.
+2. The scheduler refused the command: no row has this cause. The scheduler keeps the last reasons of
+   refusals for some time (``CommandAnswers``).
+3. The order has another seq than the command names: the scheduler refuses such a command. The
+   journal tells what changed, even if the reason of the refusal is not kept any more.
+4. None of these is true yet: the command waits in its queue, or the scheduler is handling it.
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ from sas.ports import (
 OPERATOR_NAME_LENGTH_MAX = 100
 JOURNAL_POLL_S = 0.25
 SEND_COMMANDS_MAX = 100
-"""Commands handed to the bus at once."""
+"""Commands that are given to the bus in one call."""
 GONE = "the order does not exist any more (finished orders are purged in the end)"
 UNDER_WAY = frozenset({OrderState.PENDING, OrderState.PROCESSING, OrderState.ERROR})
 
@@ -59,7 +64,11 @@ class Intent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderCommand:
-    """One command for one order. ``seq`` is the seq at which the operator saw it; None: any."""
+    """One command for one order. ``seq`` is the seq of the order when the operator saw it.
+
+    If ``seq`` is None, the command is carried out at any seq. The scheduler allows this for a
+    cancel only.
+    """
 
     order_id: str
     seq: int | None
@@ -69,9 +78,9 @@ class OrderCommand:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """The result of a command: its journal row, or why the scheduler refused it.
+    """The result of a command: its journal row, or why the scheduler refused the command.
 
-    Without a row and without a refusal, the result is not known yet.
+    If there is neither a row nor a refusal, the result is not known yet.
     """
 
     command: OrderCommand
@@ -80,7 +89,7 @@ class CommandResult:
 
     @property
     def carried_out(self) -> bool:
-        """Whether the scheduler carried it out."""
+        """Whether the scheduler carried the command out."""
         return self.entry is not None and self.entry.what is not JournalWord.FENCED
 
 
@@ -88,12 +97,12 @@ class CommandResult:
 
 
 def checked_input(body: bytes, name: str, codec: PayloadCodec | None) -> str:
-    """Return the JSON text that a step gets as its input, encoded if there is a codec.
+    """Return the JSON text that an operator gives to a step, encoded if there is a codec.
 
-    ``name`` is where the operator gave the text, for the error.
+    ``name`` is the place where the operator gave the text. The error names it.
 
     Raises:
-        UsageError: it is not JSON, nests too deep, or is too large.
+        UsageError: the text is not JSON, is nested too deeply, or is too large.
     """
     try:
         parse(body)
@@ -109,10 +118,12 @@ def checked_input(body: bytes, name: str, codec: PayloadCodec | None) -> str:
 
 
 def check_name(by: str, name: str) -> str:
-    """Return an operator's name, as the journal keeps it. ``name`` is where it was given.
+    """Return an operator's name ``by`` if the journal can keep it.
+
+    ``name`` is the place where the operator gave it. The error names it.
 
     Raises:
-        UsageError: it is too long, or cannot be printed.
+        UsageError: the operator's name is too long, or cannot be printed.
     """
     if len(by) > OPERATOR_NAME_LENGTH_MAX:
         raise UsageError(
@@ -124,10 +135,12 @@ def check_name(by: str, name: str) -> str:
 
 
 def check_reason(text: str, name: str) -> str:
-    """Return an operator's reason on one line. ``name`` is where it was given.
+    """Return an operator's reason on one line.
+
+    ``name`` is the place where the operator gave it. The error names it.
 
     Raises:
-        UsageError: it is too long, or cannot be printed.
+        UsageError: the reason is too long, or cannot be printed.
     """
     reason = " ".join(text.split())
     if len(reason) > REASON_LENGTH_MAX:
@@ -167,29 +180,29 @@ def _is_possible(order: Order, intent: Intent) -> bool:
 
 
 def outlook(order: Order, intent: Intent) -> str:
-    """Return what a possible command would do."""
+    """Return what a command would do. The caller has checked that the command is possible."""
     failed_steps = _failed_steps(order, intent)
     match intent.verb:
         case Verb.RESUBMIT:
             with_input = " with the given input" if intent.input is not None else ""
-            return f"run again{with_input}: {_each(failed_steps)}"
+            return f"run again{with_input}: {_with_errors(failed_steps)}"
         case Verb.SKIP:
             if any(step.undo_failed for step in failed_steps):
-                return f"count as undone by hand: {_each(failed_steps)}"
+                return f"count as undone by hand: {_with_errors(failed_steps)}"
             result = UNREADABLE if is_encoded(intent.input or "") else intent.input
             ending = (
                 "; later steps will see null" if result is None else f", with the result {result}"
             )
-            return f"count as done{ending}: {_each(failed_steps)}"
+            return f"count as done{ending}: {_with_errors(failed_steps)}"
         case Verb.UNDO:
-            return f"undo the order (there is no way back); {_ledger(order)}"
+            return f"undo the order (there is no way back); {_steps_to_undo(order)}"
         case Verb.CANCEL:
             running_steps = [
                 step.name for step in order.steps if step.process_state is StepState.PROCESSING
             ]
             waiting = f"wait for {', '.join(running_steps)}, " if running_steps else ""
             undo = "undo the order (there is no way back)"
-            return f"start no new step, {waiting}then {undo}; {_ledger(order)}"
+            return f"start no new step, {waiting}then {undo}; {_steps_to_undo(order)}"
         case Verb.ACKNOWLEDGE:
             return "note that you have seen that it is in Error; nothing else changes"
 
@@ -198,7 +211,7 @@ def _failed_steps(order: Order, intent: Intent) -> Sequence[StepRecord]:
     return [step for step in order.steps if is_failed(step) and intent.step in {None, step.name}]
 
 
-def _each(steps: Sequence[StepRecord]) -> str:
+def _with_errors(steps: Sequence[StepRecord]) -> str:
     return "; ".join(
         ("undo of " if step.undo_failed else "")
         + step.name
@@ -207,7 +220,7 @@ def _each(steps: Sequence[StepRecord]) -> str:
     )
 
 
-def _ledger(order: Order) -> str:
+def _steps_to_undo(order: Order) -> str:
     names = [step.name for step in reversed(order.steps) if step.epoch > 0]
     if not names:
         return "no step ever began"
@@ -237,10 +250,13 @@ async def send(
     sent_before: int = 0,
     total: int = 1,
 ) -> None:
-    """Send a batch of commands. Before it, ``sent_before`` of ``total`` commands were sent.
+    """Send a batch of commands.
+
+    Before this batch, ``sent_before`` of ``total`` commands were sent. The error tells these
+    numbers.
 
     Raises:
-        ServiceUnavailableError: the bus did not take them.
+        ServiceUnavailableError: the bus did not take the batch.
     """
     try:
         await bus.send([_message(command, intent, queues) for command in batch])
@@ -252,7 +268,7 @@ async def send(
 
 
 def _message(command: OrderCommand, intent: Intent, queues: Queues) -> Message:
-    """Return a command for the scheduler's queue, in the lane of its order."""
+    """Return the message of a command for the scheduler's queue, in the lane of its order."""
     message = CommandMessage(
         id=command.command_id,
         order_id=command.order_id,
@@ -270,9 +286,10 @@ def _message(command: OrderCommand, intent: Intent, queues: Queues) -> Message:
 async def wait(
     store: StateStore, commands: Sequence[OrderCommand], queues: Queues, wait_s: float
 ) -> list[CommandResult]:
-    """Return the result of each command, as far as it is known.
+    """Wait for the result of each command, and return the results in the order of the commands.
 
-    This stops waiting when no result came for ``wait_s``.
+    When no new result came for ``wait_s`` seconds, the waiting ends. Then some results may not be
+    known yet.
     """
     gate = asyncio.Semaphore(finding.LOADS_AT_ONCE)
 
@@ -281,14 +298,14 @@ async def wait(
             return await _look_for(store, command, queues)
 
     results: dict[str, CommandResult] = {}
-    remaining, news_at = list(commands), time.monotonic()
+    remaining, last_result_at = list(commands), time.monotonic()
     while remaining:
         for result in await asyncio.gather(*(look(command) for command in remaining)):
             if result.entry is not None or result.refusal:
                 results[result.command.command_id] = result
-                news_at = time.monotonic()
+                last_result_at = time.monotonic()
         remaining = [command for command in remaining if command.command_id not in results]
-        if remaining and time.monotonic() - news_at >= wait_s:
+        if remaining and time.monotonic() - last_result_at >= wait_s:
             break
         await asyncio.sleep(JOURNAL_POLL_S if remaining else 0)
     return [results.get(command.command_id, CommandResult(command)) for command in commands]
@@ -297,17 +314,18 @@ async def wait(
 async def _look_for(store: StateStore, command: OrderCommand, queues: Queues) -> CommandResult:
     """Return the result of one command, as far as it is known now."""
     cause = cause_of(queues.scheduler, command.command_id)
-    entry = await store.recorded(command.order_id, cause)
+    entry = await store.recorded(command.order_id, cause)  # 1.
     if entry is not None:
         return CommandResult(command, entry)
     order = await store.load(command.order_id)
     if order is not None and command.seq in {order.seq, None}:
+        # 2. 4. An empty reason means that the result is not known yet.
         reason = await CommandAnswers(store).reason(command.command_id)
         return CommandResult(command, refusal=reason)
     if command.seq is None:
         return CommandResult(command, refusal=GONE)
-    # The order changed: by this command, or by something else before the command arrived. Look for
-    # the cause once more, because this command may have been carried out since the first look.
+    # 3. The order is gone, or has another seq. Perhaps this command changed the seq after the look
+    # at the journal above. So look for its cause once more.
     entry = await store.recorded(command.order_id, cause)
     if entry is not None:
         return CommandResult(command, entry)
@@ -318,7 +336,7 @@ _ENDED = frozenset({StepState.PROCESSED, StepState.ERROR, StepState.COMPENSATED}
 
 
 def resubmitted(order: Order, intent: Intent) -> frozenset[int]:
-    """Return the steps that a resubmit runs again, by number."""
+    """Return the numbers of the steps that a resubmit runs again; none for other commands."""
     failed_steps = _failed_steps(order, intent) if intent.verb is Verb.RESUBMIT else ()
     return frozenset(step.number for step in failed_steps)
 
@@ -326,7 +344,11 @@ def resubmitted(order: Order, intent: Intent) -> frozenset[int]:
 async def wait_for_steps(
     store: StateStore, steps_by_order: Mapping[str, frozenset[int]], wait_s: float
 ) -> dict[str, Order]:
-    """Return the orders whose steps run again, once those steps ended or ``wait_s`` has passed."""
+    """Wait until the steps that run again have ended, for ``wait_s`` seconds at most.
+
+    ``steps_by_order`` has the numbers of these steps by OrderID. Return the orders by OrderID,
+    without those that do not exist any more.
+    """
     orders: dict[str, Order] = {}
     remaining, until = dict(steps_by_order), time.monotonic() + wait_s
     while remaining:
@@ -349,22 +371,22 @@ def _have_ended(order: Order, steps: frozenset[int]) -> bool:
 
 
 def failed_again(order: Order, steps: frozenset[int]) -> str:
-    """Return how steps that ran again have failed; an empty text if none of them has."""
+    """Return which of these steps have failed again, and how; an empty text if none has failed."""
     failed_steps = [step for step in order.steps if step.number in steps and is_failed(step)]
-    return _each(failed_steps)
+    return _with_errors(failed_steps)
 
 
 async def what_changed(store: StateStore, order: Order | None, seq: int) -> str:
     """Return in one sentence what changed since the operator saw an order."""
     if order is None:
         return GONE
-    now = f"the order is at seq {order.seq} ({order.process_state.value})"
+    position = f"the order is at seq {order.seq} ({order.process_state.value})"
     if order.seq < seq:
-        return f"you gave seq {seq}, but {now}: check which seq you saw"
-    since = [entry for entry in await store.journal(order.order_id) if entry.seq > seq]
-    changes = ", ".join(f"{entry.seq} {entry.what} by {entry.by}" for entry in since[:5])
-    changes = (changes or "nothing") + (", ..." if len(since) > 5 else "")
-    return f"you saw seq {seq}, but {now}; since then: {changes}. Look at it again"
+        return f"you gave seq {seq}, but {position}: check which seq you saw"
+    entries = [entry for entry in await store.journal(order.order_id) if entry.seq > seq]
+    changes = ", ".join(f"{entry.seq} {entry.what} by {entry.by}" for entry in entries[:5])
+    changes = (changes or "nothing") + (", ..." if len(entries) > 5 else "")
+    return f"you saw seq {seq}, but {position}; since then: {changes}. Look at it again"
 
 
 def why_not_done(result: CommandResult, wait_s: float) -> str:

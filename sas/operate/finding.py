@@ -15,27 +15,31 @@ from sas.operate.errors import NotPossibleError, UsageError
 from sas.ports import StateStore, Summary
 
 BATCH_ORDERS = 200
-"""Orders that are read in one batch, so that memory stays bounded."""
+"""Orders that are loaded in one batch. Memory holds one batch of orders."""
 LOADS_AT_ONCE = 8
-"""Requests to the store at the same time."""
+"""Orders that are loaded at the same time."""
 UNDER_WAY_MAX = 1_000_000
-"""The most due rows that are read of one shard."""
-_LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
-_WINDOW = timedelta(minutes=10)
+"""How many due rows of one shard are read at most."""
+_EARLIEST = datetime(2020, 1, 1, tzinfo=UTC)
+_FIRST_WINDOW = timedelta(minutes=10)
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 
 QUERY_STATES = ("error", "running", "finished", "processed", "compensated", "rejected")
-_FINISHED = {
+_STATES_OF_FINISHED = {
     "processed": frozenset({OrderState.PROCESSED}),
     "compensated": frozenset({OrderState.COMPENSATED}),
     "rejected": frozenset({OrderState.REJECTED}),
 }
-_LOADED = {"error": OrderState.ERROR, "processed": OrderState.PROCESSED}
+_STATE_OF_LOADED = {"error": OrderState.ERROR, "processed": OrderState.PROCESSED}
+"""The states of orders that ``each`` finds by their index rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderQuery:
-    """Which orders to find: at most ``limit``, that came into their state at ``since`` or later."""
+    """Which orders to find, and how many at most.
+
+    ``since`` leaves out orders that came into their state before that moment.
+    """
 
     state: str
     workflow: str | None = None
@@ -50,7 +54,7 @@ def is_failed(step: StepRecord) -> bool:
 
 
 def doing(order: Order) -> str:
-    """Return which steps of an order are open, in a few words."""
+    """Return the open steps of an order in words: each rests, is out or is ready."""
     phrases = [
         f"{step.name} {'rests' if step.resting else 'is out' if step.dispatched else 'is ready'}"
         for step in order.steps
@@ -70,13 +74,13 @@ def fingerprints(order: Order) -> list[str]:
 
 
 def grouped(orders: Iterable[Order], step: str | None = None) -> str:
-    """Return how many orders have each fingerprint. ``step`` limits this to one step."""
+    """Return how often each fingerprint occurs, in words. ``step`` leaves out all other steps."""
     names = (name for order in orders for name in fingerprints(order))
     return in_words(Counter(name for name in names if step is None or name.startswith(f"{step}/")))
 
 
 def in_words(counts: Counter[str]) -> str:
-    """Return counts of fingerprints in words, the most frequent first."""
+    """Return the ten highest counts in words, the highest first."""
     return ", ".join(f"{count:,} {name}" for name, count in counts.most_common(10))
 
 
@@ -98,7 +102,7 @@ async def load(store: StateStore, order_id: str) -> Order:
 
 
 def no_such_order(order_id: str) -> str:
-    """Say that there is no such order, and what to check."""
+    """Return the sentence that there is no such order, and what to check."""
     return (
         f"there is no order {order_id!r} here: check the id, and that this is the app's "
         "table; a finished order may have been purged"
@@ -106,7 +110,7 @@ def no_such_order(order_id: str) -> str:
 
 
 async def load_all(store: StateStore, ids: Sequence[str]) -> list[Order]:
-    """Return the orders with these ids, as far as they exist. A few are loaded at a time."""
+    """Return the orders with these ids, without those that do not exist."""
     gate = asyncio.Semaphore(LOADS_AT_ONCE)
 
     async def fetch(order_id: str) -> Order | None:
@@ -118,7 +122,11 @@ async def load_all(store: StateStore, ids: Sequence[str]) -> list[Order]:
 
 
 async def each(store: StateStore, query: OrderQuery) -> AsyncIterator[Order]:
-    """Yield orders in Error, under way or Processed, the oldest first. Memory holds one batch."""
+    """Yield orders in Error, under way or Processed. Memory holds one batch of orders.
+
+    Orders in Error or Processed come in the order in which they came into this state. Of the orders
+    under way, those come first that the supervisor looks at first.
+    """
     remaining = query.limit
     async for ids in _candidates(store, query):
         for order in await load_all(store, ids):
@@ -132,13 +140,13 @@ async def each(store: StateStore, query: OrderQuery) -> AsyncIterator[Order]:
 async def newest_finished(store: StateStore, query: OrderQuery, now: datetime) -> list[Summary]:
     """Return the index rows of finished orders, the newest first. No order is loaded.
 
-    The table sorts these rows with the oldest first. So this reads windows of time backwards from
-    now, each twice as long as the one before.
+    The table sorts these rows with the oldest first. So this function reads windows of time,
+    backwards from now. Each window is twice as long as the one before.
     """
-    earliest = query.since or _LONG_AGO
+    earliest = query.since or _EARLIEST
     newest: dict[tuple[datetime, str], Summary] = {}
     until: datetime | None = None
-    window = _WINDOW
+    window = _FIRST_WINDOW
     while len(newest) < query.limit and (until is None or until > earliest):
         since = max(earliest, (until or now) - window)
         rows: list[Summary] = []
@@ -150,16 +158,17 @@ async def newest_finished(store: StateStore, query: OrderQuery, now: datetime) -
 
 
 def _summary_matches(summary: Summary, query: OrderQuery) -> bool:
-    states = _FINISHED.get(query.state)
+    states = _STATES_OF_FINISHED.get(query.state)
     return (states is None or summary.process_state in states) and (
         query.workflow in {None, summary.workflow}
     )
 
 
 async def under_way(store: StateStore) -> list[str]:
-    """Return the ids of all orders with an open step, the longest due first.
+    """Return the ids of all orders that have a due row, sorted by the time of that row.
 
-    Every such order has a due row, so the due rows name all of them.
+    Every order with an open step has a due row. A few others have one too: of a deadline, or of
+    messages that may be unsent.
     """
     rows: list[Due] = []
     for shard in store.shards:
@@ -176,10 +185,10 @@ async def summaries(
     until: datetime | None = None,
     size: int | None = None,
 ) -> AsyncIterator[list[Summary]]:
-    """Yield all summaries in batches.
+    """Yield the summaries of orders in Error, or of finished orders, in batches.
 
-    Each batch begins at the last moment of the one before, because several orders can have the same
-    moment. Those that were in the batch before are left out.
+    Each read begins at the moment of the last summary of the batch before, because several orders
+    can have the same moment. The summaries that were in the batch before are left out.
     """
     last_keys: set[tuple[datetime, str]] = set()
     while True:
@@ -199,12 +208,15 @@ async def summaries(
 
 
 def since(order: Order) -> datetime:
-    """Return the moment since which an order has been in its state."""
+    """Return since when an order is in its state.
+
+    For an order under way, this is when one of its steps last changed.
+    """
     return order.stopped_at or max(step.since for step in order.steps)
 
 
 def _matches(order: Order, query: OrderQuery) -> bool:
-    state = _LOADED.get(query.state)
+    state = _STATE_OF_LOADED.get(query.state)
     settled = order.rejected or order.stopped_at is not None
     return (
         (order.process_state is state if state else not settled)
@@ -220,7 +232,7 @@ async def _candidates(store: StateStore, query: OrderQuery) -> AsyncIterator[lis
         for start in range(0, len(ids), BATCH_ORDERS):
             yield ids[start : start + BATCH_ORDERS]
         return
-    state = _LOADED[query.state]
+    state = _STATE_OF_LOADED[query.state]
     in_error = state is OrderState.ERROR
     async for batch in summaries(store, in_error=in_error, since=query.since):
         matches = [summary for summary in batch if summary.process_state is state]

@@ -1,4 +1,4 @@
-"""Read messages in queues for operators: of which order each one is, and what became of its work.
+"""Read messages in queues for operators, and judge dead letters by the state of their orders.
 
 This module only peeks at queues. It locks and removes nothing.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,10 +43,10 @@ from sas.ports import (
 )
 
 READ_MAX = 1000
-"""The most messages that are read of one queue."""
+"""How many messages of a queue are read at most."""
 PEEKS_AT_ONCE = 8
 """Queues that are read at the same time."""
-# msgspec decodes into a union. Its own signature has no type for that.
+# msgspec can decode into a union, but the type hint of ``internal.decode`` names one class only.
 _INTERNAL_MESSAGE: type[Envelope] = (
     WakeMessage | CommandMessage | ReplyMessage | ProgressMessage | CallbackMessage  # type: ignore[assignment]
 )
@@ -56,8 +57,8 @@ DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION = "DeadLetterReason", "DeadLetterErr
 class Letter:
     """One message in a queue. ``path`` names the queue or its dead-letter subqueue.
 
-    ``source`` is the queue that gave a dead letter up. ``order_id`` is what the body says; a
-    sender can forge it.
+    ``source`` is the queue that gave a dead letter up; for other messages it is the queue itself.
+    ``order_id`` comes from the body, and a sender can forge it.
     """
 
     path: str
@@ -67,7 +68,7 @@ class Letter:
 
     @property
     def since(self) -> datetime:
-        """Since when the message is in the queue. A message that was put back keeps its age."""
+        """Since when the message waits. A message that was put back keeps its age."""
         first_at = self.peeked.properties.get(FIRST_AT)
         with suppress(ValueError):
             return parse_key_time(first_at) if first_at else self.peeked.enqueued_at
@@ -76,14 +77,14 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class PeekResult:
-    """The messages of several queues. ``problems`` tells for a queue why it cannot be read."""
+    """The messages of several queues. ``problems`` says, by queue, why a queue cannot be read."""
 
     letters: Sequence[Letter]
     problems: dict[str, str]
 
 
 async def read(bus: MessageBus, paths: Iterable[str], limit: int = READ_MAX) -> PeekResult:
-    """Return the messages of these queues, each queue in its own order."""
+    """Return at most ``limit`` messages of each of these queues, one queue after the other."""
     gate = asyncio.Semaphore(PEEKS_AT_ONCE)
     names = list(dict.fromkeys(paths))
 
@@ -106,14 +107,14 @@ async def read(bus: MessageBus, paths: Iterable[str], limit: int = READ_MAX) -> 
 
 
 def letter_of(path: str, message: Peeked) -> Letter:
-    """Return a message together with its queue and its order."""
+    """Return a peeked message together with its queue, its source and its OrderID."""
     queue = path.removesuffix(DEAD_LETTER_SUBQUEUE)
     source = message.source or message.properties.get(SOURCE) or queue
     return Letter(path=path, peeked=message, source=source, order_id=order_of(message.body))
 
 
 def order_of(body: bytes) -> str | None:
-    """Return the order id that the body of any message names."""
+    """Return the OrderID in the body of a message of any kind; None if the body has none."""
     order_id = salvage(body).order_id
     if order_id is None:
         with suppress(ValueError, TypeError, KeyError):
@@ -122,35 +123,35 @@ def order_of(body: bytes) -> str | None:
 
 
 def alert_of(message: Peeked) -> AlertMessage | None:
-    """Return the alert that a message holds, if it is one."""
+    """Return the alert in a message; None if the message is no alert."""
     with suppress(MalformedError):
         return convert(message.body, AlertMessage)
     return None
 
 
 def who_worked(alert: AlertMessage) -> str:
-    """Return the agent of an alert, and how often its step was dispatched, as far as is known."""
+    """Return the agent of an alert, and how often its step was dispatched, if these are known."""
     agent = f"agent {alert.agent}" if alert.agent else ""
-    times = alert.attempts
-    attempts = "" if times is None else "1 attempt" if times == 1 else f"{times} attempts"
+    count = alert.attempts
+    attempts = "" if count is None else "1 attempt" if count == 1 else f"{count} attempts"
     return ", ".join(filter(None, (agent, attempts)))
 
 
 def rejected_of(message: Peeked) -> RejectedMessage | None:
-    """Return the rejected message that a message holds, if it is one."""
+    """Return the decoded body of a message of ``orders-rejected``; None for any other body."""
     with suppress(MalformedError):
         return convert(message.body, RejectedMessage)
     return None
 
 
 def dead_letter_paths(queues: Queues, agents: Iterable[str], others: Iterable[str]) -> list[str]:
-    """Return the paths of dead letters: ``dead-letters``, and the subqueue of every queue."""
+    """Return the path of ``dead-letters``, and of the dead-letter subqueue of every queue."""
     names = dict.fromkeys((*queues.own(agents), *others))
     return [queues.dead_letters, *(name + DEAD_LETTER_SUBQUEUE for name in names)]
 
 
 def agents_here(queues: Queues, folder: Path = Path()) -> set[str]:
-    """Return the agents whose queues ``infra/queues.json`` of a project names, if it is there."""
+    """Return the agents whose queues ``infra/queues.json`` names, if that file can be read."""
     prefix, agents = queues.agent_prefix, set()
     # The reply queues have the prefix of agents' queues too.
     reply_queues = {queues.replies, lane(queues.replies, urgent=True)}
@@ -162,7 +163,7 @@ def agents_here(queues: Queues, folder: Path = Path()) -> set[str]:
 
 
 def expected_queues(folder: Path = Path()) -> dict[str, dict[str, Any]]:
-    """Return the properties of each queue in ``infra/queues.json``; nothing if it is not there."""
+    """Return the properties of each queue in ``infra/queues.json``, if that file can be read."""
     try:
         content = json.loads((folder / "infra" / "queues.json").read_text(encoding="utf-8"))
         kinds = content["kinds"]
@@ -176,14 +177,17 @@ def expected_queues(folder: Path = Path()) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of the message that an order waits for, with ``before`` messages in front of it."""
+    """The place of the message that an order waits for.
+
+    ``before`` is how many messages are in front of it. Scheduled messages do not count.
+    """
 
     letter: Letter
     before: int
 
 
 def waiting_paths(order: Order, step: StepRecord, queues: Queues, agents: set[str]) -> list[str]:
-    """Return the queues that may hold the next message of a step, the likeliest first."""
+    """Return the queues that may hold the next message of a step, the most likely ones first."""
     urgent = order.details.urgent
     if step.dispatched:
         names = [queues.agent(name, urgent=urgent) for name in sorted(agents)]
@@ -195,11 +199,11 @@ def waiting_paths(order: Order, step: StepRecord, queues: Queues, agents: set[st
 
 def place_of(order: Order, step: StepRecord, letters: Sequence[Letter]) -> Place | None:
     """Return the place of a step's message; None if none of these letters is that message."""
-    before: dict[str, int] = {}
+    counts = Counter[str]()
     for letter in letters:
         if letter.order_id == order.order_id and _is_for(letter, step):
-            return Place(letter, before.get(letter.path, 0))
-        before[letter.path] = before.get(letter.path, 0) + (not letter.peeked.is_scheduled)
+            return Place(letter, counts[letter.path])
+        counts[letter.path] += not letter.peeked.is_scheduled
     return None
 
 
@@ -222,7 +226,7 @@ def _members(body: bytes) -> dict[str, Any]:
     return {}
 
 
-# -- What became of the work that a dead letter asks for --------------------------------------
+# -- The fate of a dead letter ----------------------------------------------------------------
 
 
 class DeadLetterFate(Enum):
@@ -279,11 +283,11 @@ async def _of_submission(
 
 
 def _of_recorded(entry: JournalEntry, order: Order) -> Verdict:
-    """Return the fate of a message that led to the journal row ``entry``.
+    """Return the fate of a message whose cause the journal row ``entry`` records.
 
-    The function may have died after the commit, before it sent the messages of that transition.
-    When the same message arrives again, the recorded messages are sent under the same ids, so none
-    of them counts twice.
+    If the row has messages, the process may have died after the commit and before it sent them. So
+    it is safe to send the dead letter again: the recorded messages are then sent under the same
+    ids, and none of them counts twice.
     """
     position, state = f"(seq {entry.seq})", order.process_state.value
     if not entry.what.acts:

@@ -1,7 +1,7 @@
 """Plan to send messages of queues again, or to remove them, and say why other messages stay.
 
 This module sends nothing. ``sas rejected``, ``sas dlq``, ``sas queues`` and the desk carry out its
-plans, so that all of them follow the same rules.
+plans, so all of them follow the same rules.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sas.operate.letters import (
 from sas.ports import Message, MessageBus, MessageMove, Peeked, StateStore
 
 ParsedMessage = tuple[Peeked, RejectedMessage | None]
-"""A message, with its body decoded if it is a rejected message."""
+"""A message, and its decoded body if it is a rejected message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,9 @@ class PlannedMove:
     move: MessageMove
 
     def resubmits(self, queues: Queues) -> bool:
-        """Return whether it is an order that was given up. Such an order gets a new submission id,
-        because the old one would be ignored as a duplicate.
+        """Return whether this move submits an order that was given up once more.
+
+        Such an order gets a new submission_id. With the old one it would be ignored as a duplicate.
         """
         rejected, message = rejected_of(self.peeked), self.move.message
         return bool(rejected and message and _is_given_up(rejected, message.queue, queues))
@@ -57,23 +58,24 @@ def redrive(
     queues: Queues,
     to: str | None = None,
 ) -> tuple[list[PlannedMove], list[str]]:
-    """Plan to send these messages of a queue again (``ids`` None: all of them).
+    """Plan to send the messages with these ids again; with ``ids`` None, all of these messages.
 
-    Return the moves, and a reason for each message that stays.
+    ``to`` names another target than the queue from which each message came. Return the moves, and a
+    reason for each message that stays.
     """
     return _plan(
         messages,
         path,
         ids=ids,
         queues=queues,
-        message_of=lambda group: _message_again(group, path, queues, to),
+        message_of=lambda group: _new_message(group, path, queues, to),
     )
 
 
 def redrive_safe(
     verdicts: Iterable[tuple[Letter, Verdict]], queues: Queues
 ) -> tuple[list[PlannedMove], list[str]]:
-    """Plan to send those dead letters again that are safe to send.
+    """Plan to send the dead letters again that are safe to send.
 
     Return the moves, and a reason for each dead letter that stays.
     """
@@ -86,16 +88,16 @@ def redrive_safe(
             safe.setdefault(letter.path, []).append(letter.peeked)
     moves: list[PlannedMove] = []
     for path, messages in safe.items():
-        more_moves, more_reasons = redrive(messages, path, ids=None, queues=queues)
-        moves += more_moves
-        reasons += more_reasons
+        moves_of_queue, reasons_of_queue = redrive(messages, path, ids=None, queues=queues)
+        moves += moves_of_queue
+        reasons += reasons_of_queue
     return moves, reasons
 
 
 def removal(
     messages: Sequence[Peeked], path: str, ids: Collection[str], queues: Queues
 ) -> tuple[list[PlannedMove], list[str]]:
-    """Plan to remove these messages of a queue.
+    """Plan to remove the messages with these ids from a queue.
 
     Return the moves, and a reason for each message that stays.
     """
@@ -103,7 +105,7 @@ def removal(
 
 
 def why_it_stays(letter: Letter, verdict: Verdict, queues: Queues) -> str:
-    """Return why a dead letter is not sent again; empty if that is safe."""
+    """Return why a dead letter is not sent again; an empty text if it may be sent again."""
     if letter.path == queues.dead_letters:
         return f"the function of {queues.dead_letters} takes it"
     return "" if verdict.fate is DeadLetterFate.SAFE else f"{verdict.fate.value}: {verdict.why}"
@@ -115,7 +117,8 @@ async def plan_one(
     """Plan to send one rejected message or dead letter again, by the rules of the verbs.
 
     Raises:
-        NotPossibleError: the message is gone, or it must stay; the text says why.
+        NotPossibleError: the message is not in the queue any more, or it must stay; the text says
+            why.
         UnavailableError: the queue or the order cannot be read.
     """
     messages = await bus.peek(path, READ_MAX)
@@ -144,7 +147,8 @@ def _plan(
 ) -> tuple[list[PlannedMove], list[str]]:
     """Return the moves, and a reason for each message that stays.
 
-    A large rejected message lies on its queue in several parts. One move takes all of them.
+    A large rejected message is in its queue as several messages, one for each part. One move takes
+    all parts. ``message_of`` returns the message to send in their place; None to remove them only.
     """
     groups: dict[str, list[ParsedMessage]] = {}
     for message in messages:
@@ -170,13 +174,17 @@ def _plan(
     ]
 
 
-def _message_again(
+def _new_message(
     group: Sequence[ParsedMessage], path: str, queues: Queues, to: str | None
 ) -> Message:
-    """Return the message to send in place of the messages of one group.
+    """Return the message that replaces the messages of one group.
 
-    It gets a new id, because duplicate detection would drop the old one. The new id is a digest of
-    the old place, so it is the same when an operator repeats the command after a crash.
+    It gets a new id, because duplicate detection would drop a message with the old id. The new id
+    is a digest of the queue, the sequence number and the time of the first message. So the id is
+    the same when an operator repeats the command after a crash.
+
+    Raises:
+        NotPossibleError: the messages must stay; the text says why.
     """
     message = group[0][0]
     new_id = f"redrive/{digest_id(path, str(message.sequence), key_time(message.enqueued_at))}"
@@ -199,16 +207,16 @@ def _message_again(
 
 
 def _is_given_up(rejected: RejectedMessage, target: str, queues: Queues) -> bool:
-    return rejected.reason == Reason.DEAD_LETTERED and target in _lanes(queues.orders)
+    return rejected.reason == Reason.DEAD_LETTERED and queues.takes_orders(target)
 
 
 def _copy(message: Peeked, new_id: str, target: str, queues: Queues) -> Message:
     """Return a copy of a dead letter.
 
-    The copy keeps the first id of the message, because that id may be the recorded cause of a
-    transition. It also keeps the count of how often the message was put back. If that count began
-    at 0 again, the next copy would have the id of an earlier one, and duplicate detection would
-    drop it.
+    The copy keeps the first id of the message as a property, because that id may be the recorded
+    cause of a transition. The copy also keeps the count of how often the message was put back. The
+    ids of messages that are put back depend on this count. If the count began at 0 again, a later
+    copy would get an id that was used before, and duplicate detection would drop that copy.
     """
     source = None
     dropped = {FIRST_AT, SOURCE, DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION}
@@ -230,10 +238,14 @@ def _copy(message: Peeked, new_id: str, target: str, queues: Queues) -> Message:
 
 
 def _origin(rejected: RejectedMessage, queues: Queues) -> str:
-    """Return the queue that refused a message, if applications may send to that queue themselves.
+    """Return the queue that refused a message, if it is a queue of orders or a response queue.
 
-    A sender can write any source into a body. So the source alone must not turn a message from
-    outside into an internal message: then the operator has to name the queue with ``--to``.
+    A sender can write any source into a body. So a source in a body must not turn a message from
+    outside into an internal message.
+
+    Raises:
+        NotPossibleError: the source is another queue: the operator must name the target with
+            ``--to``.
     """
     source = rejected.source_queue
     if source in _lanes(queues.orders) or source.startswith(queues.response_prefix):

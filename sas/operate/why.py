@@ -1,7 +1,7 @@
-"""Explain why an order is where it is: its story, what it waits for, what each step went through.
+"""Explain an order: its story so far, what it waits for, and the attempts of each step.
 
-These functions are pure: they derive the answer from an order, its journal, the circuits and the
-time. ``sas why`` prints the answer, and ``sas desk`` shows it.
+These functions are pure. They derive the answers from an order, its journal, the circuits and the
+time. ``sas why`` and ``sas show`` print the answers, and ``sas desk`` shows them on a page.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import groupby
 
 from sas.domain.messages import (
     Alert,
@@ -37,14 +38,29 @@ _WAITING = frozenset(
         JournalWord.PROGRESS,
     }
 )
+_ENDS_NO_ATTEMPT = frozenset(
+    {
+        JournalWord.PROGRESS,
+        JournalWord.WAITS_IN_QUEUE,
+        JournalWord.QUEUE_AWAY,
+        JournalWord.POSTPONED,
+        JournalWord.RELEASED,
+        JournalWord.WOKEN_AGAIN,
+        JournalWord.OVERDUE,
+    }
+)
+"""After these transitions all requests that were out are still out."""
 _BETWEEN_WAITS = frozenset({JournalWord.RELEASED, JournalWord.CLAIMED, JournalWord.STEP_RESET})
 FOLDED_MIN = 4
-"""Fewer rows of waiting than this are shown one by one."""
+"""The journal rows of a shorter wait are shown one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One dispatch of a step. ``outcome`` says how it ended; ``ended_at`` None: it is still out."""
+    """One dispatch of a step. ``outcome`` says how it ended.
+
+    ``ended_at`` is None while the request is out.
+    """
 
     step: int
     epoch: int
@@ -57,12 +73,13 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """What an order waits for. ``at`` is when the wait ends by itself.
+    """What an order waits for. ``then`` says what happens next, or that the wait is too long.
 
-    ``todo`` is what the operator must do; it is empty where nobody has to act.
+    ``at`` is when the supervisor looks at the step. ``todo`` is what the operator must do; it is
+    empty if nobody has to act.
     """
 
-    what: str
+    awaited: str
     then: str = ""
     at: datetime | None = None
     todo: str = ""
@@ -78,18 +95,18 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Journal rows that are shown as one row: a single entry, or a run of waiting."""
+    """Journal rows that are shown as one row: a single row, or all rows of a long wait."""
 
     entries: tuple[JournalEntry, ...]
 
     @property
     def is_run(self) -> bool:
-        """Whether it stands for several rows."""
+        """Whether the fold stands for several rows."""
         return len(self.entries) > 1
 
     @property
     def words(self) -> str:
-        """The words of its rows, each once."""
+        """The journal words of the rows, each word once."""
         return ", ".join(dict.fromkeys(str(entry.what) for entry in self.entries))
 
 
@@ -97,7 +114,7 @@ class Fold:
 
 
 def story(order: Order, journal: Sequence[JournalEntry]) -> str:
-    """Return what became of an order so far, in one sentence."""
+    """Return in one sentence what has happened to an order so far."""
     match order.process_state:
         case OrderState.REJECTED:
             return f"It was rejected before any step began: {_rejected_because(journal)}."
@@ -145,7 +162,7 @@ def _rejected_because(journal: Sequence[JournalEntry]) -> str:
 
 
 def _undone_because(journal: Sequence[JournalEntry]) -> str:
-    """Return why the undo was decided, as the end of a sentence; empty if that is not known."""
+    """Return why the undo was decided, as the end of a sentence; empty if it is not known."""
     for entry in reversed(journal):
         faults = [
             message.fault
@@ -174,17 +191,17 @@ def waits_for(
     agents: Mapping[int, str] | None = None,
     circuits: Mapping[str, Breaker] | None = None,
 ) -> Waits:
-    """Return what an order waits for. ``agents`` names the agent of each step, where known."""
+    """Return what an order waits for. ``agents`` has the agents that are known, by step number."""
     match order.process_state:
         case OrderState.REJECTED:
-            return Waits(what="Nothing: the application corrects it and submits it again.")
+            return Waits(awaited="Nothing: the application corrects it and submits it again.")
         case OrderState.PROCESSED | OrderState.COMPENSATED:
-            return Waits(what="Nothing: it is finished.")
+            return Waits(awaited="Nothing: it is finished.")
         case OrderState.ERROR:
             return _waits_for_you(order, agents or {}, circuits or {})
     open_steps = [step for step in order.steps if step.complete_by is not None]
     if not open_steps:
-        return Waits(what="No step is open.", todo="Report this as a bug, with this page.")
+        return Waits(awaited="No step is open.", todo="Report this as a bug, with this page.")
     step = min(open_steps, key=lambda step: step.complete_by or now)
     waits = _waits_for_step(step, now)
     agent = (agents or {}).get(step.number)
@@ -206,7 +223,7 @@ def _waits_for_you(
             "which later steps read; or undo."
         )
     return Waits(
-        what="You.",
+        awaited="You.",
         then="It goes on only after a command.",
         at=None,
         todo=todo,
@@ -220,20 +237,21 @@ def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
     operation = "undo" if step.direction is Direction.UNDO else "call"
     if step.complete_by is not None and step.complete_by + _LATE_AFTER < now:
         return Waits(
-            what=f"The supervisor, to look at {step.name}.",
+            awaited=f"The supervisor, to look at {step.name}.",
             then="It is late.",
             todo="Check that the function app runs: the supervisor looks within seconds.",
         )
     if step.resting:
         action = "undone" if step.direction is Direction.UNDO else "tried again"
-        return Waits(what=f"{step.name} rests.", then=f"Then it is {action}.")
+        return Waits(awaited=f"{step.name} rests.", then=f"Then it is {action}.")
     if step.dispatched:
         return Waits(
-            what=f"The agent of {step.name}: the {operation} is out, request {step.epoch}.",
+            awaited=f"The agent of {step.name}: the {operation} is out, request {step.epoch}.",
             then="Without a reply until then, the supervisor resets the step.",
         )
     return Waits(
-        what=f"A scheduler, to claim {step.name}.", then="If none does, the supervisor wakes one."
+        awaited=f"A scheduler, to claim {step.name}.",
+        then="If none does, the supervisor wakes one.",
     )
 
 
@@ -242,12 +260,13 @@ def agents_of(
 ) -> dict[int, str]:
     """Return the name of each step's agent, by the number of the step.
 
-    The name comes from the workflow where that is known, otherwise from the replies in the journal.
+    The name comes from the workflow if that is known, otherwise from the replies in the journal.
     """
     agents: dict[int, str] = {}
     for entry in journal:
-        number = _replied_step(entry)
-        if number is not None and entry.by.startswith("agent "):
+        request = _answered_request(entry)
+        if request is not None and entry.by.startswith("agent "):
+            number, _ = request
             agents[number] = entry.by.removeprefix("agent ")
     try:
         details = order.details
@@ -261,24 +280,30 @@ def agents_of(
 
 
 def is_open(circuit: Breaker | None) -> bool:
-    """Return whether a circuit keeps calls back."""
+    """Return whether a circuit is open or half-open, so that calls wait."""
     return circuit is not None and circuit.state is not BreakerState.CLOSED
 
 
-# -- What each step went through --------------------------------------------------------------
+# -- The attempts of each step ----------------------------------------------------------------
 
 
 def attempts(order: Order, journal: Sequence[JournalEntry]) -> list[Attempt]:
     """Return every dispatch of every step, in the order in which they began.
 
-    The cause of a reply names its step. A transition of the supervisor has no cause; it ends the
-    requests whose CompleteBy had passed.
+    Each request in a journal row begins an attempt. Two kinds of row end attempts:
+
+    - The cause of the row is a reply, whose id names the step and the epoch of the request.
+    - The row has no cause, because the supervisor wrote it. Such a row names no request. It ends
+      every attempt whose first CompleteBy had passed.
+
+    A callback or a command may end an attempt too, and its row names no request. For such an
+    attempt see ``_with_current_state``.
     """
     attempts_so_far: list[Attempt] = []
     for entry in journal:
-        for number in _ended(entry, attempts_so_far):
-            attempts_so_far[number] = replace(
-                attempts_so_far[number], ended_at=entry.at, outcome=_outcome(entry.what)
+        for index in _ended(entry, attempts_so_far):
+            attempts_so_far[index] = replace(
+                attempts_so_far[index], ended_at=entry.at, outcome=_outcome(entry.what)
             )
         for message in entry.messages:
             if isinstance(message, Request):
@@ -290,28 +315,33 @@ def attempts(order: Order, journal: Sequence[JournalEntry]) -> list[Attempt]:
                     complete_by=message.complete_by,
                 )
                 attempts_so_far.append(attempt)
-    return [_as_it_stands(attempt, order) for attempt in attempts_so_far]
+    return [_with_current_state(attempt, order) for attempt in attempts_so_far]
 
 
 def _ended(entry: JournalEntry, attempts: Sequence[Attempt]) -> Iterator[int]:
-    if entry.what is JournalWord.PROGRESS:
+    """Yield the index of each attempt that a transition ended."""
+    if entry.what in _ENDS_NO_ATTEMPT:
         return
-    replied = _replied_step(entry)
-    for number, attempt in enumerate(attempts):
+    request = _answered_request(entry)
+    for index, attempt in enumerate(attempts):
         if attempt.ended_at is None and (
-            attempt.step == replied
-            or (replied is None and entry.cause is None and attempt.complete_by <= entry.at)
+            (attempt.step, attempt.epoch) == request
+            or (entry.cause is None and attempt.complete_by <= entry.at)
         ):
-            yield number
+            yield index
 
 
-def _replied_step(entry: JournalEntry) -> int | None:
-    """Return the step whose reply led to a transition. ``reply_id`` gives such a cause its form."""
+def _answered_request(entry: JournalEntry) -> tuple[int, int] | None:
+    """Return the step and the epoch of the request whose reply led to a transition.
+
+    ``reply_id`` of `sas/domain/ids.py` gives such a cause its form.
+    """
     parts = (entry.cause or "").rsplit("/", 3)
     directions = {direction.value for direction in Direction}
-    if len(parts) != 4 or parts[2] not in directions or not parts[1].isdecimal():
+    if len(parts) != 4 or parts[2] not in directions:
         return None
-    return int(parts[1])
+    step, epoch = parts[1], parts[3]
+    return (int(step), int(epoch)) if step.isdecimal() and epoch.isdecimal() else None
 
 
 def _outcome(word: JournalWord) -> str:
@@ -327,11 +357,11 @@ def _outcome(word: JournalWord) -> str:
     return str(word)
 
 
-def _as_it_stands(attempt: Attempt, order: Order) -> Attempt:
-    """Return the attempt as the step's own row shows it, where no journal row ended it.
+def _with_current_state(attempt: Attempt, order: Order) -> Attempt:
+    """If no journal row ended an attempt, complete it from the current state of its step.
 
-    The step may be out with the same epoch: then its row has the current CompleteBy. Otherwise the
-    attempt has ended, and how it ended is not known.
+    If the step is out with the same epoch, the attempt is still out. The step then has the current
+    CompleteBy of the attempt. Otherwise the attempt has ended, and how it ended is not known.
     """
     step = order.steps[attempt.step] if attempt.step < len(order.steps) else None
     if attempt.ended_at is not None or step is None:
@@ -344,24 +374,20 @@ def _as_it_stands(attempt: Attempt, order: Order) -> Attempt:
 
 
 def name_of(order: Order, step: int) -> str:
-    """Return the name of a step, or its number where the order has no such step."""
+    """Return the name of a step, or its number if the order has no such step."""
     return order.steps[step].name if 0 <= step < len(order.steps) else f"step {step}"
 
 
 def change(order: Order, step_change: StepChange) -> str:
     """Return how a step changed, in a few words."""
     edited = " with its input edited" if step_change.edited else ""
-    same = step_change.before is step_change.after
-    states = (
-        step_change.after.value
-        if same
-        else f"{step_change.before.value} -> {step_change.after.value}"
-    )
+    before, after = step_change.before.value, step_change.after.value
+    states = after if before == after else f"{before} -> {after}"
     return f"{name_of(order, step_change.step)}: {states}{edited}"
 
 
 def sent(order: Order, message: Outgoing, *, when: str = "") -> str:
-    """Return in a few words which message a journal row sent. ``when`` is text for its time."""
+    """Return a message of a journal row in a few words. ``when`` is the CompleteBy of a request."""
     match message:
         case Wake():
             return "wake a scheduler"
@@ -377,25 +403,24 @@ def sent(order: Order, message: Outgoing, *, when: str = "") -> str:
 
 
 def folded(journal: Sequence[JournalEntry]) -> list[Fold]:
-    """Return the journal with each long run of waiting folded into one row."""
+    """Return the journal with the rows of each long wait folded into one row.
+
+    A long wait has at least ``FOLDED_MIN`` rows one after another, and at least two of these rows
+    tell of waiting. The other rows are those that a step writes between two waits.
+    """
     folds: list[Fold] = []
-    run: list[JournalEntry] = []
-    for entry in (*journal, None):
-        if entry is not None and entry.what in _WAITING | _BETWEEN_WAITS:
-            run.append(entry)
-            continue
-        if len(run) >= FOLDED_MIN and sum(entry.what in _WAITING for entry in run) > 1:
-            folds.append(Fold(tuple(run)))
+    for is_wait, group in groupby(journal, lambda entry: entry.what in _WAITING | _BETWEEN_WAITS):
+        entries = tuple(group)
+        waits = sum(entry.what in _WAITING for entry in entries)
+        if is_wait and len(entries) >= FOLDED_MIN and waits > 1:
+            folds.append(Fold(entries))
         else:
-            folds += [Fold((entry,)) for entry in run]
-        run = []
-        if entry is not None:
-            folds.append(Fold((entry,)))
+            folds += [Fold((entry,)) for entry in entries]
     return folds
 
 
 def spelled(span: timedelta) -> str:
-    """Return a span of time for people, with one unit or two: ``4 min 10 s``."""
+    """Return a span of time for people, with one or two units: ``4 min 10 s``."""
     seconds = max(span.total_seconds(), 0.0)
     if seconds < 10:
         return f"{seconds:.1f} s".replace(".0 s", " s")
@@ -406,6 +431,6 @@ def spelled(span: timedelta) -> str:
         (60, "min", 1, "s"),
     ):
         if whole >= size:
-            rest = whole % size // next_size
-            return f"{whole // size} {unit}" + (f" {rest} {next_unit}" if rest else "")
+            remainder = whole % size // next_size
+            return f"{whole // size} {unit}" + (f" {remainder} {next_unit}" if remainder else "")
     return f"{whole} s"

@@ -7,20 +7,23 @@ The contract tests run against this bus and against the real ones. The rules tha
    ``UndeliverableError``, because the same message would fail again. All else raises
    ``BusUnavailableError``, and the sender may try again.
 2. **Duplicate detection.** Within its window a queue drops a message whose MessageId it has seen,
-   also if the first was completed long ago. The sender is not told: to send again is safe.
+   also if the first was completed long ago. The sender is not told, so sending again is
+   safe. Dead letters are never dropped as duplicates.
 3. **Order and schedule.** A queue delivers by the time at which a message becomes visible. That is
    the time when it came, or the later time for which it is scheduled.
 4. **Locks.** A receiver locks a message and renews the lock while it works. Only the holder of the
-   lock can complete or abandon the message. Whoever settles it later changes nothing: the message
-   was given back, or another receiver has it.
+   lock can complete or abandon the message. A receiver that lost the lock changes nothing, because
+   the message is back in its queue, has another receiver, or is a dead letter.
 5. **Deliveries.** Each receive counts. A message that comes back after its last delivery becomes a
    dead letter: in the queue's own subqueue, or in the queue to which dead letters are forwarded.
-   There its deliveries count from zero, and it does not expire any more.
+   There its deliveries count from zero, and its own time to live counts no more.
 6. **Expiry.** A message expires at the earlier of its own time to live and that of its queue, and
-   becomes a dead letter or is dropped. As in Service Bus, the queue notices it when somebody looks.
+   becomes a dead letter or is dropped. As in Service Bus, this happens when somebody reads from
+   the queue.
 7. **Outages.** A queue that is away takes and gives nothing, and no lock is renewed. Each lock ends
-   at a moment that is drawn within the lock time. So a handler that went on through the outage
-   finds its message delivered to another.
+   at a moment that is drawn within the lock time. If the outage ends before that moment, the
+   receiver renews its lock again. Otherwise the message goes back, and another receiver may get it
+   while the first handler still works.
 
 It has no sessions and no transactions, because no actor uses them.
 """
@@ -50,11 +53,11 @@ from sas.telemetry.usage import Usage
 
 MESSAGE_BYTES_MAX = 256 * 1024
 OVERHEAD_BYTES = 512
-"""Room for headers and annotations, without the application's properties."""
+"""Bytes of headers and annotations of a message, without the application's properties."""
 PEEK_PAGE = 100
 """Most messages that are read at once."""
 DEAD_LETTERS = "/$DeadLetterQueue"
-"""What follows a queue's name in the name of its own dead-letter queue."""
+"""The name of a queue's own dead-letter queue is the queue's name and this suffix."""
 
 
 class BusFault(Enum):
@@ -84,9 +87,9 @@ class Queued:
     """One message in a queue. ``sequence`` increases over all queues.
 
     It can be received from ``visible_at`` on: later than ``enqueued_at``, if it is scheduled.
-    ``deliveries`` counts how often it was received. While it is locked, it either ``has_holder``,
-    a receiver that renews the lock, or ``lock_ends_at`` says when the lock ends. ``source`` is the
-    queue that a dead letter comes from.
+    ``deliveries`` counts how often it was received. ``has_holder`` says that a receiver holds its
+    lock, and may settle it. ``lock_ends_at`` says when the lock ends by itself; it is None while
+    the lock is renewed. ``source`` is the queue that a dead letter comes from.
     """
 
     sequence: int
@@ -104,9 +107,9 @@ class Queued:
 class Queue:
     """One queue: its rules, and its messages that wait, are locked, or expired.
 
-    A queue that ``is_away`` is disabled, so it takes no send, receive, peek or settlement. One that
-    ``refuses`` takes no send, because it is full, disabled for sending or throttled. One that
-    ``forbids`` gives the app no right to send.
+    A queue that ``is_away`` is disabled, so it takes no send, receive, peek or settlement. A queue
+    that ``refuses`` takes no send, because it is full, disabled for sending or throttled. A queue
+    that ``forbids`` gives the app no right to send.
     """
 
     name: str
@@ -125,13 +128,15 @@ class MemoryBus:
     """Queues in memory. A message to a queue that was not declared is undeliverable.
 
     A function host uses ``receive`` and then ``complete`` or ``abandon``. ``take`` receives and
-    completes at once. ``meter`` counts what the system asks for; receiving is the host's part.
+    completes at once. ``meter`` counts sends and peeks, but no receives, because the host receives.
 
-    Faults: ``fail_next`` sets the faults of the next messages. ``plan`` decides in simulations with
-    a seed: it is called with each message. ``cut`` takes the whole namespace or some queues away.
+    Faults: ``fail_next`` sets the faults of the next messages. For all other messages ``plan``
+    returns the fault; a simulation with a seed sets it. ``cut`` takes the whole namespace or some
+    queues away.
 
-    ``on_sent`` is called for each message that a queue took, ``on_given_up`` for each message that
-    becomes a dead letter, ``on_completed`` for each message that its receiver completed.
+    ``on_sent`` is called for each message that a queue accepts, also for a duplicate that it drops.
+    ``on_given_up`` is called for each message that becomes a dead letter, ``on_completed`` for each
+    message that its receiver completed.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -157,10 +162,10 @@ class MemoryBus:
         time_to_live: timedelta | None = None,
         length_max: int | None = None,
     ) -> None:
-        """Create queues with these rules, or with the two rules that are given alone.
+        """Create queues with ``rules``. Without them the queues have only the two other rules.
 
         ``duplicate_window`` turns duplicate detection on. ``time_to_live`` is the default of the
-        queue, and the maximum of a message.
+        messages of the queue, and their maximum.
         """
         rules = rules or QueueRules(duplicate_window=duplicate_window, time_to_live=time_to_live)
         for name in names:
@@ -179,7 +184,7 @@ class MemoryBus:
             if message.queue in self.queues and self.queues[message.queue].forbids:
                 raise UndeliverableError(f"no right to send to {message.queue}", message)
             size = _size_of(message)
-            if size > room.get(message.queue, 0):  # the next batch
+            if size > room.get(message.queue, 0):  # it needs a new batch
                 self.meter.sends += 1
                 room[message.queue] = MESSAGE_BYTES_MAX
             room[message.queue] -= size
@@ -199,14 +204,19 @@ class MemoryBus:
         if not self.reachable(source):
             raise BusUnavailableError(f"queue {queue} is away")
         self._expire(source)
-        everything = [*source.waiting, *source.locked]
-        ordered = sorted(everything, key=lambda queued: queued.sequence)[:limit]
-        before = itertools.accumulate((len(queued.message.body) for queued in ordered), initial=0)
+        all_messages = [*source.waiting, *source.locked]
+        ordered = sorted(all_messages, key=lambda queued: queued.sequence)[:limit]
+        bytes_before = itertools.accumulate(
+            (len(queued.message.body) for queued in ordered), initial=0
+        )
         peeked = [
-            queued for queued, size in zip(ordered, before, strict=False) if size < PEEK_BYTES_MAX
+            queued
+            for queued, size in zip(ordered, bytes_before, strict=False)
+            if size < PEEK_BYTES_MAX
         ]
-        pages, is_end = -(-len(peeked) // PEEK_PAGE), len(peeked) == len(ordered) < limit
-        self.meter.peeks += pages + is_end  # an empty page says that it was the last
+        pages = -(-len(peeked) // PEEK_PAGE)
+        is_end = len(peeked) == len(ordered) < limit
+        self.meter.peeks += pages + is_end  # one more page, which is empty, marks the end
         return [
             Peeked(
                 message_id=queued.message.message_id,
@@ -247,7 +257,7 @@ class MemoryBus:
         return None
 
     def lock(self, queue: str, sequences: Collection[int]) -> list[Queued]:
-        """Lock these visible messages, for the queue's lock time; none if one is gone."""
+        """Lock these visible messages for the queue's lock time. If one is gone, lock none."""
         source, now = self.queues[queue], self._clock.now()
         candidates = [queued for queued in source.waiting if queued.sequence in sequences]
         visible = [queued for queued in candidates if queued.visible_at <= now]
@@ -280,7 +290,7 @@ class MemoryBus:
     def give_up(self, queued: Queued) -> None:
         """Dead-letter a locked message, as if its lock was lost in its last delivery.
 
-        Its receiver knows nothing of it, and goes on.
+        Its receiver does not notice this, and goes on.
         """
         source = self._held(queued)
         if source is not None and source.rules.deliveries_max is not None:
@@ -301,8 +311,8 @@ class MemoryBus:
             queued.has_holder = False
             self._lock_ends_soon(source, queued)
 
-    def again(self, queued: Queued) -> None:
-        """Deliver a locked message once more, while its first receiver goes on and completes."""
+    def deliver_again(self, queued: Queued) -> None:
+        """Deliver a message once more, although its first receiver goes on or has completed it."""
         source = self.queues[queued.message.queue]
         insort(source.waiting, self._released(queued), key=_place)
 
@@ -316,7 +326,7 @@ class MemoryBus:
 
     @property
     def next_lock_end(self) -> datetime | None:
-        """When the next lock ends by itself; None if each is renewed."""
+        """When the next lock ends by itself; None if all locks are renewed."""
         return self._ends[0][0] if self._ends else None
 
     def take(self, queue: str) -> Message | None:
@@ -391,8 +401,8 @@ class MemoryBus:
         return None
 
     def _lock_ends_soon(self, queue: Queue, queued: Queued) -> None:
-        rest = queue.rules.lock_time * self.rng.random()
-        self._lock_ends(queue, queued, self._clock.now() + rest)
+        time_left = queue.rules.lock_time * self.rng.random()
+        self._lock_ends(queue, queued, self._clock.now() + time_left)
 
     def _lock_ends(self, queue: Queue, queued: Queued, at: datetime) -> None:
         queued.lock_ends_at = at

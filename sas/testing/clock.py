@@ -13,14 +13,14 @@ T = TypeVar("T")
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SETTLE_ROUNDS_MAX = 10_000
-"""Most turns of the event loop before the clock moves on, in case a task never waits."""
+"""Most turns of the event loop before the clock moves on. They end if a task never waits."""
 
 
 class VirtualClock:
     """Time that a test controls: every run is the same, and an hour takes a millisecond.
 
-    Sleepers wake in the order of their times, and at the same time in the order in which they
-    began to sleep. For each of them ``now()`` is exactly its time::
+    Sleepers wake in the order of their times. Sleepers of the same time wake in the order in which
+    they began to sleep. When a sleeper wakes, ``now()`` is exactly its time::
 
         clock = VirtualClock()
         sleeper = asyncio.create_task(clock.sleep(3600))
@@ -37,7 +37,7 @@ class VirtualClock:
         return self._now
 
     def set(self, moment: datetime) -> None:
-        """Set the time, forward or back, without waking sleepers: a skewed clock."""
+        """Set the time, forward or back, without waking sleepers. This makes a wrong clock."""
         self._now = moment
 
     @property
@@ -85,10 +85,10 @@ class VirtualClock:
 
     async def settle(self) -> None:
         """Let tasks run until each of them waits for the time, or for something outside."""
-        others = _ready()
+        ready = _ready()
         for _ in range(SETTLE_ROUNDS_MAX):
             await asyncio.sleep(0)
-            if not others:
+            if not ready:
                 return
 
     async def advance(self, seconds: float) -> None:
@@ -141,9 +141,9 @@ class VirtualClock:
 
 
 async def others_run(turns: int) -> None:
-    """Let other tasks run for so many turns. If no other task is ready, return at once."""
-    others = _ready()
-    while turns and others:
+    """Let other tasks run for up to ``turns`` turns. Return as soon as no other task is ready."""
+    ready = _ready()
+    while turns and ready:
         await asyncio.sleep(0)
         turns -= 1
 

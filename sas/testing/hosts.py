@@ -30,7 +30,7 @@ BREAKER = BreakerPolicy(
     open_for_max=timedelta(seconds=20),
     probe_for=timedelta(seconds=8),
 )
-"""Short times, so that many circuits open and close within a step's time."""
+"""Short times, so that circuits open and close often within the time of a step."""
 
 
 @dataclass
@@ -55,10 +55,10 @@ class ClockApart:
 
 
 class Host:
-    """The functions of one instance. What they remember ends with the instance.
+    """The functions of one instance. ``start`` makes new ones, which remember nothing.
 
-    One instance of four keeps no orders in memory, and reads each order again (docs/adr/0026), so
-    that both ways are simulated.
+    About one instance in four keeps no orders in memory, and reads each order from the store every
+    time (docs/adr/0026). So both cases are simulated.
     """
 
     def __init__(

@@ -1,34 +1,38 @@
 """The invariants: what must hold after every transition, message and call, and at the end.
 
-This is the one list. docs/reliability.md says what each number means, and the numbers are those of
-the design. Nothing here calls the code that it checks: it sees transitions, messages, calls and
-sweeps from outside, and has its own words for them. Otherwise one mistake could hide itself. Each
-check reports what is wrong as a sentence, so that a simulation can report all of it.
+docs/reliability.md says what the number of each invariant means. No check calls the decision that
+it checks. It sees transitions, messages, calls and sweeps from outside, and computes by itself what
+is right, because otherwise a mistake could hide itself. Only the ids, the codec and the rules of
+workflows are those of the product. Each check reports what is wrong as a sentence, so that a
+simulation can report all problems.
 
-What is checked when, and what only this check can see:
+When each check runs, and what only this check can see:
 
 a. **A transition, as it is committed** (``of_change``, ``Invariants.written``): no gap in the
    journal, no cause twice, a new epoch for each dispatch, the order of the steps, a wake for a
    step that is ready. Later transitions may repair such a mistake, so nobody would see it at the
    end.
 b. **A message, as it is sent or completed** (``_was_sent``, ``_was_completed``): a message may
-   leave its queue only if all that it caused was sent, or if it was put back. The journal says what
-   was caused. The end alone would miss it, because the supervisor often repairs what was lost, only
-   later than it should be.
-c. **A message that was given up** (``_was_given_up``, ``_was_put_aside``): it counts no more. A
-   transition alone cannot show that its cause was put aside before.
-d. **A reply, as an agent sends it** (``_answers``): not after CompleteBy. The clock of the agent's
-   own instance decides, and nobody else knows it. The scheduler ignores a late reply, so neither
-   the journal nor the end shows it.
-e. **A call, just before it is made** (``_is_called``): the right key, the right agent, an undo only
-   when no earlier call can arrive any more. A service that keeps its rules hides a wrong key.
-f. **A sweep, as it ends** (``_hear_sweeps``): whatever was due before a whole sweep began must have
-   happened when it is over. This tells "late" from "never", which is not possible at the end.
-g. **An error of a function** (``_failed``): only a crash or an outage may raise. Any other error
-   would be raised again at each delivery (a poison message), and redelivery would hide the first.
+   leave its queue only if each wake and request that it caused was sent or deferred, or if the
+   message was put back. The journal says what it caused. At the end the loss would not show,
+   because the supervisor often repairs it later.
+c. **A message that was given up** (``_was_given_up``, ``_was_put_aside``): once its dead letter was
+   put aside, it has no effect. A transition alone cannot show that its cause was put aside before.
+d. **A reply, as an agent sends it** (``_reply_is_sent``): not after CompleteBy, by the clock of the
+   agent's own instance. The scheduler ignores a late reply, so neither the journal nor the end
+   shows it.
+e. **A call, just before it is made** (``_is_called``): the right key and the right agent. Older
+   inputs of the step are undone before. Where a step has a drain time, an undo comes only when no
+   earlier call can arrive any more. A service that keeps its rules hides such a mistake.
+f. **A sweep, as it ends** (``_observe_sweeps``): it notes when the last whole sweep began. A
+   deadline that had passed by then must have had its effect (``_has_missed_deadline``). This is
+   checked at the next transition of the order, and at the end. So a late effect is found too.
+g. **An error of a function** (``_function_failed``): only a crash or an outage may raise. Any other
+   error may come at each delivery (a poison message). If it comes only once, redelivery hides it.
 h. **The end** (``at_end``, ``left_over``): each order ended, its effects at the services match its
-   state, and each message of its journal arrived once. Each transition may be right and the order
-   still be stuck, or done twice: only the end and the ledger of the services show this.
+   state, each notification and alert of its journal arrived, and no other notification did. Each
+   transition may be right while the order is stuck, or while an effect happened twice. Only the end
+   and the ledger of the services show this.
 """
 
 from __future__ import annotations
@@ -83,15 +87,15 @@ from sas.testing.world import CrashError
 
 READ_BY_PEOPLE = frozenset({REPLIES_TO, QUEUES.alerts, QUEUES.rejected})
 RESTS = timedelta(minutes=6)
-"""How long the supervisor may leave an order alone after a sweep that failed for it."""
+"""Longest time for which the supervisor may leave an order alone after a sweep failed for it."""
 SWEEP_TIME = timedelta(seconds=20)
-"""A sweep that takes longer may have left rows to the next one."""
+"""A sweep that takes longer may have left rows to the next sweep."""
 _BASES = {
     lane(name, urgent=urgent): name
     for name in (QUEUES.orders, QUEUES.scheduler, QUEUES.replies, QUEUES.callbacks)
     for urgent in (False, True)
 }
-"""The ordinary lane of each queue whose messages are causes."""
+"""The queues whose messages are causes. The value is the ordinary lane of the queue."""
 _REPLY = f'"kind":"{Kind.REPLY}"'.encode()
 _ENDS = frozenset({StepState.PROCESSED, StepState.ERROR})
 
@@ -102,9 +106,9 @@ _ENDS = frozenset({StepState.PROCESSED, StepState.ERROR})
 def of_change(change: Change, rows: int, rules: Rules) -> Iterator[Violation]:
     """Yield what a new transition breaks. ``rows`` is the number of journal rows after it."""
     order, entry = change.after, change.entry
-    where = f"order {order.order_id} seq {entry.seq} ({entry.what.value})"
+    place = f"order {order.order_id} seq {entry.seq} ({entry.what.value})"
     if not rows == entry.seq == order.seq:
-        yield Violation(1, f"{where}: the journal has a gap")
+        yield Violation(1, f"{place}: the journal has a gap")
     old_turns = [step.turn for step in change.before.steps] if change.before else []
     begins = [
         step.name
@@ -112,50 +116,50 @@ def of_change(change: Change, rows: int, rules: Rules) -> Iterator[Violation]:
         if isinstance(step.turn, Ready) and not isinstance(old, Ready)
     ]
     if begins and Wake() not in entry.messages:
-        yield Violation(11, f"{where}: {begins[0]} is ready, and no scheduler is woken")
+        yield Violation(11, f"{place}: {begins[0]} is ready, and no scheduler is woken")
     if change.before is None:
         return
     for old, new in zip(change.before.steps, order.steps, strict=False):
-        yield from _of_step(old, new, where)
-        yield from _of_turn(change, old, new, rules=rules, where=where)
+        yield from _of_step(old, new, place)
+        yield from _of_turn(change, old, new, rules=rules, place=place)
     if entry.cause is None and entry.messages and change.out_at is None:
-        yield Violation(4, f"{where}: a timer's messages have no out row")
+        yield Violation(4, f"{place}: a timer's messages have no out row")
     if change.before.direction is Direction.UNDO and order.direction is Direction.DO:
-        yield Violation(10, f"{where}: the order went back from undo to do")
+        yield Violation(10, f"{place}: the order went back from undo to do")
     for message in entry.messages:
         if isinstance(message, Request) and message.epoch != order.steps[message.step].epoch:
-            yield Violation(6, f"{where}: a request has another epoch than its step")
+            yield Violation(6, f"{place}: a request has another epoch than its step")
 
 
-def _of_step(old: StepRecord, new: StepRecord, where: str) -> Iterator[Violation]:
+def _of_step(old: StepRecord, new: StepRecord, place: str) -> Iterator[Violation]:
     if old.process_state is StepState.COMPENSATED and new != old:
-        yield Violation(10, f"{where}: {new.name} changed after its undo was confirmed")
+        yield Violation(10, f"{place}: {new.name} changed after its undo was confirmed")
 
 
 def _of_turn(
-    change: Change, old: StepRecord, new: StepRecord, *, rules: Rules, where: str
+    change: Change, old: StepRecord, new: StepRecord, *, rules: Rules, place: str
 ) -> Iterator[Violation]:
     """Yield what is wrong with a step that was dispatched, reset or edited just now."""
     states = [step.process_state for step in change.after.steps]
     doing = new.process_state is StepState.PROCESSING
     if new.dispatched and not old.dispatched:
         if new.epoch != old.epoch + 1:
-            yield Violation(6, f"{where}: {new.name} was dispatched without a new epoch")
+            yield Violation(6, f"{place}: {new.name} was dispatched without a new epoch")
         before = rules.steps[new.number].after if doing else rules.dependents(new.number)
         needed_state = StepState.PROCESSED if doing else StepState.COMPENSATED
         in_line = doing or new.process_state is StepState.COMPENSATING
         if in_line and any(states[number] is not needed_state for number in before):
-            yield Violation(10, f"{where}: {new.name} was dispatched too early")
+            yield Violation(10, f"{place}: {new.name} was dispatched too early")
     resets = {JournalWord.STEP_RESET, JournalWord.UNDO_RESET}
     freed = old.dispatched and not new.dispatched
     if change.entry.what in resets and freed and new.failure_count != old.failure_count + 1:
-        yield Violation(11, f"{where}: the timeout of {new.name} was not counted")
+        yield Violation(11, f"{place}: the timeout of {new.name} was not counted")
     step_rules = rules.steps[new.number]
     waits = step_rules.extended_wait.times if step_rules.extended_wait else 0
     if new.failures.extended_waits > waits:
-        yield Violation(11, f"{where}: {new.name} rests once more than its workflow says")
+        yield Violation(11, f"{place}: {new.name} rests once more than its workflow says")
     if new.call.edited != old.call.edited and new.call.generation != old.call.generation + 1:
-        yield Violation(7, f"{where}: the edited input of {new.name} keeps its key")
+        yield Violation(7, f"{place}: the edited input of {new.name} keeps its key")
 
 
 # --- a running system ---
@@ -169,9 +173,9 @@ class Invariants:
         self._sent_ids: set[str] = set()
         self._causes: set[tuple[str, str]] = set()
         self._given_up: set[str] = set()
-        self._aside: set[str] = set()
-        self._aside_bodies: set[str] = set()
-        self._until: dict[tuple[str, int, Direction, int], datetime] = {}
+        self._put_aside_causes: set[str] = set()
+        self._put_aside_bodies: set[str] = set()
+        self._complete_by: dict[tuple[str, int, Direction, int], datetime] = {}
         self._called: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         self._agents: dict[tuple[str, str], str] = {}
         self._ended: set[tuple[str, int, StepState]] = set()
@@ -179,7 +183,7 @@ class Invariants:
         self._deadlines: dict[str, datetime] = {}
         self._swept_at = self._rests_until = system.world.clock.now()
         self._incidents: set[tuple[str, str]] = set()
-        self._aside_ids: dict[str, str] = {}
+        self._put_aside_ids: dict[str, str] = {}
         self._alerts: set[str] = set()
         self._alerted: set[tuple[str, str]] = set()
         self._arrives_until: dict[str, datetime] = {}
@@ -187,21 +191,21 @@ class Invariants:
         self._not_needed = {QUEUES.alerts, QUEUES.rejected} | {
             QUEUES.agent(agent, urgent=urgent) for agent in agents for urgent in (False, True)
         }
-        """Queues whose messages may be put aside without an alert. Nobody waits for a request whose
-        step no longer waits for it. After a crash between the two sends no alert follows."""
+        """Queues whose messages may be put aside without an alert. After a crash between the two
+        sends, the alert is missing if the step no longer waits for its request."""
         system.bus.on_sent = self._was_sent
         system.bus.on_given_up = self._was_given_up
         system.bus.on_completed = self._was_completed
         system.store.on_removed = self._was_removed
-        system.world.on_failed = self._failed
-        system.world.on_sends = self._answers
+        system.world.on_failed = self._function_failed
+        system.world.on_sends = self._reply_is_sent
         system.on_answered = self._was_answered
         for name, agent in system.agents.items():
             for direction in Direction:
-                self._hear(name, agent, direction)
+                self._observe_calls(name, agent, direction)
 
         for host in system.hosts:
-            self._hear_sweeps(host)
+            self._observe_sweeps(host)
 
     def _say(self, number: int, text: str) -> None:
         self._broken(Violation(number, text))
@@ -211,7 +215,7 @@ class Invariants:
     def written(self, change: Change) -> None:
         """Check a transition that was just committed."""
         order, entry = change.after, change.entry
-        where = f"order {order.order_id} seq {entry.seq} ({entry.what.value})"
+        place = f"order {order.order_id} seq {entry.seq} ({entry.what.value})"
         stored = self._system.store.orders[order.order_id]
         if not order.rejected:  # its workflow may be unknown
             rules = self._system.rules_of(order)
@@ -221,44 +225,44 @@ class Invariants:
             if isinstance(step.turn, Dispatched):
                 undoes = step.process_state is not StepState.PROCESSING
                 direction = Direction.UNDO if undoes else Direction.DO
-                which = (order.order_id, step.number, direction, step.epoch)
-                latest = self._until.get(which)
-                if latest is None or latest < step.turn.complete_by:
-                    self._until[which] = step.turn.complete_by
+                dispatch = (order.order_id, step.number, direction, step.epoch)
+                known_until = self._complete_by.get(dispatch)
+                if known_until is None or known_until < step.turn.complete_by:
+                    self._complete_by[dispatch] = step.turn.complete_by
         for old, new in zip(
             change.before.steps if change.before else (), order.steps, strict=False
         ):
             if new.failure_count > old.failure_count and self._untried(order.order_id, old):
-                self._say(15, f"{where}: {old.name} is counted, and its request waits in its queue")
+                self._say(15, f"{place}: {old.name} is counted, and its request waits in its queue")
         if entry.cause is not None:
-            self._of_cause(change, entry.cause, where)
-        self._owed(change, where)
+            self._of_cause(change, entry.cause, place)
+        self._owed(change, place)
 
-    def _of_cause(self, change: Change, cause: str, where: str) -> None:
+    def _of_cause(self, change: Change, cause: str, place: str) -> None:
         entry, order_id = change.entry, change.after.order_id
         if (order_id, cause) in self._causes:
-            self._say(1, f"{where}: cause {cause} is recorded twice")
+            self._say(1, f"{place}: cause {cause} is recorded twice")
         self._causes.add((order_id, cause))
         if entry.what.acts:
             if entry.by.startswith("dead letters"):
-                self._say(3, f"{where}: a dead letter led to it")
-            if cause in self._aside:
-                self._say(3, f"{where}: its cause {cause} was put aside before")
+                self._say(3, f"{place}: a dead letter led to it")
+            if cause in self._put_aside_causes:
+                self._say(3, f"{place}: its cause {cause} was put aside before")
         elif cause not in self._given_up and not cause.startswith(f"{QUEUES.callbacks}:"):
-            self._say(17, f"{where}: cause {cause} is fenced, and its queue never gave it up")
+            self._say(17, f"{place}: cause {cause} is fenced, and its queue never gave it up")
         queue, _, own_id = cause.partition(":")
         parts = own_id.split("/")
         if queue == QUEUES.replies and entry.what.acts and change.before and len(parts) > 3:
             number, direction, epoch = int(parts[1]), Direction(parts[2]), int(parts[3])
             if not _is_out(change.before, number, direction, epoch):
-                self._say(6, f"{where}: reply {own_id} counts, and no such request is out")
+                self._say(6, f"{place}: reply {own_id} counts, and no such request is out")
 
     def _untried(self, order_id: str, step: StepRecord) -> bool:
-        """Return whether a dispatched step never had its chance.
+        """Return whether a timeout of a dispatched step must not count as its failure.
 
-        That is so if no call went out, and its request still waits in a queue, or could not be sent
-        because the queue is away. After some excuses a request in a queue that does not move is
-        counted nevertheless.
+        That is so if no call went out, because its request still waits in a queue, or could not be
+        sent while the queue is away. A step that was excused before is not checked: a timeout may
+        count although its request waits in a queue that does not move.
         """
         if step.epoch in self._called[order_id, step.name] or step.complete_by is None:
             return False
@@ -302,18 +306,18 @@ class Invariants:
             self._alerts.add(alert.id)
             self._alerted.add((alert.kind, alert.scope or ""))
         elif message.queue.startswith(QUEUES.callbacks):
-            self._accepted.add(_key(msgspec.json.decode(message.body)))
+            self._accepted.add(_callback_key(msgspec.json.decode(message.body)))
 
     def _was_put_aside(self, message: Message) -> None:
         rejection = convert(message.body, external.RejectedMessage)
-        self._aside_bodies.add(rejection.body)
+        self._put_aside_bodies.add(rejection.body)
         if rejection.source_queue not in self._not_needed:
-            self._aside_ids[rejection.id.rpartition("/")[0]] = rejection.source_queue
+            self._put_aside_ids[rejection.id.rpartition("/")[0]] = rejection.source_queue
         base = _BASES.get(rejection.source_queue)
         if base is not None and rejection.reason == Reason.DEAD_LETTERED:
             cause = _cause(base, rejection.body.encode(), rejection.message_id or "")
             if cause is not None and cause in self._given_up:
-                self._aside.add(cause)
+                self._put_aside_causes.add(cause)
 
     def _was_given_up(self, queued: Queued) -> None:
         base = _BASES.get(queued.source or queued.message.queue)
@@ -328,7 +332,7 @@ class Invariants:
         is_letter = message.queue.removesuffix(DEAD_LETTERS) == QUEUES.dead_letters
         base = _BASES.get((queued.source or "") if is_letter else message.queue)
         if base == QUEUES.callbacks:
-            is_aside = message.body.decode() in self._aside_bodies
+            is_aside = message.body.decode() in self._put_aside_bodies
             is_kept = is_aside or self._is_back(message, *CALLBACKS)  # in the lane of its order
             self._callback_completed(message, is_kept=is_kept)
         if base is None or base == QUEUES.callbacks:
@@ -340,7 +344,7 @@ class Invariants:
         if stored is not None and seq is not None and stored.journal[seq - 1].what.acts:
             lost = self._unsent(stored.order, seq)
         elif is_letter:
-            lost = [] if message.body.decode() in self._aside_bodies else ["it"]
+            lost = [] if message.body.decode() in self._put_aside_bodies else ["it"]
         elif base == QUEUES.replies and stored is not None and seq is None:
             is_awaited = _REPLY in message.body and _is_out(stored.order, *_dispatch(message.body))
             lost = ["it"] if is_awaited else []
@@ -366,7 +370,7 @@ class Invariants:
                 losses.append(f"{type(item).__name__.lower()} {own_id}")
         return losses
 
-    def _failed(self, queued: Queued, error: BaseException) -> None:
+    def _function_failed(self, queued: Queued, error: BaseException) -> None:
         """Check that no message is poison: a function fails only by a crash or an outage."""
         if not isinstance(error, UnavailableError | CrashError):
             reason = f"{type(error).__name__}: {error}"
@@ -375,8 +379,8 @@ class Invariants:
     def _is_back(self, message: Message, *others: str) -> bool:
         """Return whether a copy of a message is on its queue, on one of ``others``, or deferred.
 
-        A copy that was given up counts too, wherever its queue leaves it: the function of dead
-        letters reads it, or an operator redrives it (see ``left_over``).
+        A dead letter counts as a copy too, because the function of dead letters reads it, or an
+        operator redrives it.
         """
         name = message.queue.removesuffix(DEAD_LETTERS)
         letters = {QUEUES.dead_letters, QUEUES.dead_letters + DEAD_LETTERS}
@@ -398,29 +402,29 @@ class Invariants:
         """Yield what should have happened and did not."""
         yield from (Violation(12, text) for text in self._owed_still())
 
-    def _answers(self, message: Message, now: datetime) -> None:
-        """Check a reply at the moment at which its agent sends it, by the clock of its instance."""
+    def _reply_is_sent(self, message: Message, now: datetime) -> None:
+        """Check a reply when its agent sends it, by the clock of the agent's instance."""
         if _BASES.get(message.queue) != QUEUES.replies:
             return
         if message.message_id.startswith("again/") or _REPLY not in message.body:
             return  # a scheduler puts it back
         number, direction, epoch = _dispatch(message.body)
         order_id = msgspec.json.decode(message.body)["order_id"]
-        until = self._until.get((order_id, number, direction, epoch))
+        until = self._complete_by.get((order_id, number, direction, epoch))
         if until is not None and until < now:
             late = (now - until).total_seconds()
             self._say(8, f"reply {message.message_id} is sent {late:.1f} s after CompleteBy")
 
     # --- e. calls ---
 
-    def _hear(self, name: str, agent: Any, direction: Direction) -> None:
+    def _observe_calls(self, name: str, agent: Any, direction: Direction) -> None:
         act = getattr(agent, direction.value)
 
-        async def heard(call: Call) -> Any:
+        async def observed(call: Call) -> Any:
             self._is_called(call, name, direction)
             return await act(call)
 
-        setattr(agent, direction.value, heard)
+        setattr(agent, direction.value, observed)
 
     def _is_called(self, call: Call, agent: str, direction: Direction) -> None:
         """Check a call of an agent, just before it is made."""
@@ -467,7 +471,11 @@ class Invariants:
         """Check a callback that leaves its queue: it ended its step, or it ``is_kept``."""
         claims = msgspec.json.decode(message.body)
         ends = StepState.PROCESSED if claims["outcome"] == "done" else StepState.ERROR
-        if not is_kept and claims["direction"] == Direction.DO.value and not self._is(claims, ends):
+        if (
+            not is_kept
+            and claims["direction"] == Direction.DO.value
+            and not self._has_ended(claims, ends)
+        ):
             self._say(
                 12,
                 f"order {claims['order_id']}: a callback is completed, and it neither ended step "
@@ -477,44 +485,50 @@ class Invariants:
     def _was_answered(self, callback: Callback, status: int) -> None:
         """Check the answer to a callback by HTTP."""
         claims = _claims(callback.token)
-        where = f"order {claims['order_id']}: a callback for step {claims['step']}"
-        if status == 202 and _key(claims) not in self._accepted and not self._holds(claims):
-            self._say(2, f"{where} is answered 202, and is neither sent nor held")
-        done = any(self._is(claims, end) for end in _ENDS)
+        place = f"order {claims['order_id']}: a callback for step {claims['step']}"
+        if (
+            status == 202
+            and _callback_key(claims) not in self._accepted
+            and not self._holds(claims)
+        ):
+            self._say(2, f"{place} is answered 202, and is neither sent nor held")
+        done = any(self._has_ended(claims, end) for end in _ENDS)
         if status == 200 and claims["direction"] == Direction.DO.value and not done:
-            self._say(12, f"{where} is answered 200, and its step has not ended")
+            self._say(12, f"{place} is answered 200, and its step has not ended")
 
     def _holds(self, claims: dict[str, Any]) -> bool:
         messages = self._system.store._deferred.values()  # noqa: SLF001  the twin of a table
         callbacks = [
             message.body for message in messages if message.queue.startswith(QUEUES.callbacks)
         ]
-        return any(_key(msgspec.json.decode(body)) == _key(claims) for body in callbacks)
+        return any(
+            _callback_key(msgspec.json.decode(body)) == _callback_key(claims) for body in callbacks
+        )
 
-    def _is(self, claims: dict[str, Any], ends: StepState) -> bool:
-        """Return whether the step of a callback ever ended so."""
+    def _has_ended(self, claims: dict[str, Any], ends: StepState) -> bool:
+        """Return whether the step of a callback has ended in this state."""
         return (claims["order_id"], claims["step"], ends) in self._ended
 
     # --- a, f. what is owed ---
 
-    def _owed(self, change: Change, where: str) -> None:
+    def _owed(self, change: Change, place: str) -> None:
         """Check what a transition owes: an alert, an incident, the effect of a deadline."""
         order, entry = change.after, change.entry
         if order.rejected:
             return
-        self._of_deadline(change, where)
+        self._of_deadline(change, place)
         alerts = [message for message in entry.messages if isinstance(message, Alert)]
-        olds = change.before.steps if change.before else ()
-        for old, new in zip(olds, order.steps, strict=False):
+        steps_before = change.before.steps if change.before else ()
+        for old, new in zip(steps_before, order.steps, strict=False):
             of_callback = (entry.cause or "").startswith(f"{QUEUES.callbacks}:")
             is_over = old.process_state is StepState.PROCESSING is not new.process_state
             ends = _ENDS if of_callback and is_over else _ENDS & {new.process_state}
             self._ended |= {(order.order_id, new.number, end) for end in ends}
             fails = new.process_state is StepState.ERROR is not old.process_state
             if fails and not any(alert.step == new.number for alert in alerts):
-                self._say(12, f"{where}: {new.name} failed, and no alert is sent")
+                self._say(12, f"{place}: {new.name} failed, and no alert is sent")
         if self._is_incident(change) and change.incident is None:
-            self._say(12, f"{where}: no incident is reported")
+            self._say(12, f"{place}: no incident is reported")
         if change.incident is not None:
             self._incidents.add((change.incident.kind.value, change.incident.scope))
 
@@ -522,13 +536,13 @@ class Invariants:
         """Return whether operators must be told why an order waits."""
         if change.entry.what is JournalWord.WOKEN_AGAIN and change.before is not None:
             rules = self._system.rules_of(change.after)
-            waited = _woken(change.before, change.after)
+            waited = _lengthened(change.before, change.after)
             return waited is not None and change.entry.at - waited.since >= rules.alert_after
         return change.entry.what is JournalWord.EXTENDED_WAIT
 
     # --- deadlines ---
 
-    def _of_deadline(self, change: Change, where: str) -> None:
+    def _of_deadline(self, change: Change, place: str) -> None:
         order, entry = change.after, change.entry
         rules = self._system.rules_of(order)
         if entry.what is JournalWord.SUBMITTED and rules.deadline is not None:
@@ -536,25 +550,25 @@ class Invariants:
         ends_at = self._deadlines.get(order.order_id)
         overdue = entry.what in {JournalWord.OVERDUE, JournalWord.OVERDUE_UNDO}
         if overdue and (ends_at is None or entry.at < ends_at):
-            self._say(12, f"{where}: it has no deadline, or it is not past it")
+            self._say(12, f"{place}: it has no deadline, or it is not past it")
         if overdue:
             undoes = rules.on_failure is OnFailure.UNDO
             alerts = [message for message in entry.messages if isinstance(message, Alert)]
             is_reported = any(alert.alert is AlertKind.OVERDUE for alert in alerts)
             if not (order.direction is Direction.UNDO if undoes else is_reported):
-                self._say(12, f"{where}: that is not what its workflow says")
-        elif self._is_missed(order.order_id):
-            self._say(12, f"{where}: it was past its deadline before, and nothing followed")
+                self._say(12, f"{place}: that is not what its workflow says")
+        elif self._has_missed_deadline(order.order_id):
+            self._say(12, f"{place}: it was past its deadline before, and nothing followed")
         elif order.direction is Direction.DO and order.process_state not in FINISHED:
             return
         self._deadlines.pop(order.order_id, None)
 
-    def _is_missed(self, order_id: str) -> bool:
-        """Return whether a whole sweep has begun since the deadline of an order."""
+    def _has_missed_deadline(self, order_id: str) -> bool:
+        """Return whether a whole sweep began after the deadline of an order, and it still waits."""
         ends_at = self._deadlines.get(order_id)
         return ends_at is not None and ends_at + 2 * CLOCK_SKEW < self._swept_at
 
-    def _hear_sweeps(self, host: Any) -> None:
+    def _observe_sweeps(self, host: Any) -> None:
         sweep, clock = host.sweep, self._system.world.clock
 
         async def swept() -> Any:
@@ -572,11 +586,11 @@ class Invariants:
 
     def _owed_still(self) -> Iterator[str]:
         for order_id in self._deadlines:
-            if self._is_missed(order_id):
+            if self._has_missed_deadline(order_id):
                 yield f"order {order_id} is past its deadline, and nothing followed"
         for kind, scope in sorted(self._incidents - self._alerted):
             yield f"no alert of the incident {kind} ({scope}) was sent"
-        for base, queue in self._aside_ids.items():
+        for base, queue in self._put_aside_ids.items():
             if f"{base}/alert" not in self._alerts:
                 yield f"a message of {queue} is put aside as {base}, and no alert was sent"
         for shard, rows in self._system.store._due.items():  # noqa: SLF001  the twin of a table
@@ -610,10 +624,7 @@ def _is_request(body: bytes, order_id: str, step: StepRecord) -> bool:
 
 
 def _is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:
-    """Return whether an agent has this request now.
-
-    The code under test has its own words for it.
-    """
+    """Return whether an agent has this request now. The code under test decides this by itself."""
     step = order.steps[number] if not order.rejected and number < len(order.steps) else None
     if step is None or not step.dispatched or step.epoch != epoch:
         return False
@@ -625,14 +636,14 @@ def _claims(token: str) -> dict[str, Any]:
     return dict(msgspec.json.decode(payload))
 
 
-def _key(claims: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what a callback ends: a token and its message on the queue have the same."""
+def _callback_key(claims: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what a callback ends. A token and its message on the queue have the same key."""
     names = ("order_id", "submission", "step", "direction", "generation")
     return tuple(claims.get(name) for name in names)
 
 
-def _woken(before: Order, after: Order) -> StepRecord | None:
-    """Return the step, as it was, whose ready turn was made longer."""
+def _lengthened(before: Order, after: Order) -> StepRecord | None:
+    """Return the step whose ready turn was made longer, as it was before; None if there is none."""
     for old, new in zip(before.steps, after.steps, strict=True):
         if isinstance(old.turn, Ready) and isinstance(new.turn, Ready) and old.turn != new.turn:
             return old
@@ -652,7 +663,7 @@ def at_end(system: System) -> Iterator[Violation]:
 def of_orders(system: System) -> Iterator[Violation]:
     """Yield the invariants that the submitted orders break."""
     notified, alerted = _notified(system), _alerted(system)
-    aside = _aside(system)
+    aside = _bodies_put_aside(system)
     for order_id in system.unknown:
         if Notice.REJECTED not in notified[order_id].values() or order_id not in aside:
             yield Violation(
@@ -682,12 +693,12 @@ def _unread(system: System) -> Iterator[Violation]:
             yield Violation(12, f"{count} messages lie in queue {queue.name}")
 
 
-def _aside(system: System) -> str:
-    """Return what was put aside, also what an operator sent again."""
-    return "".join((*_lying_aside(system), *(body.decode() for body in system.redriven)))
+def _bodies_put_aside(system: System) -> str:
+    """Return the text of all messages that were put aside, also of those that were sent again."""
+    return "".join((*_rejected_bodies(system), *(body.decode() for body in system.redriven)))
 
 
-def _lying_aside(system: System) -> list[str]:
+def _rejected_bodies(system: System) -> list[str]:
     return [message.body.decode() for message in system.bus.messages(QUEUES.rejected)]
 
 
@@ -716,18 +727,18 @@ def _of_order(
 ) -> Iterator[Violation]:
     state = order.process_state
     notified = Counter(notified_ids.values())
-    where = f"order {order.order_id} ({state.value})"
+    place = f"order {order.order_id} ({state.value})"
     if state is OrderState.REJECTED:
         is_resent = any(order.order_id in body.decode() for body in system.redriven)
         if not notified[Notice.REJECTED] or (notified[Notice.REJECTED] > 1 and not is_resent):
-            yield Violation(12, f"{where} got {notified[Notice.REJECTED]} notifications 'rejected'")
-        if not any(order.order_id in body for body in _lying_aside(system)):
-            yield Violation(2, f"{where} lies on no queue: nobody can send it again")
+            yield Violation(12, f"{place} got {notified[Notice.REJECTED]} notifications 'rejected'")
+        if not any(order.order_id in body for body in _rejected_bodies(system)):
+            yield Violation(2, f"{place} lies on no queue: nobody can send it again")
         return
     for step in order.steps:
-        yield from _effects(system, order, step, journal=journal, where=where)
-    yield from _messages(order, journal, notified_ids=notified_ids, alerted=alerted, where=where)
-    yield from _of_state(state, notified, where)
+        yield from _effects(system, order, step, journal=journal, place=place)
+    yield from _messages(order, journal, notified_ids=notified_ids, alerted=alerted, place=place)
+    yield from _of_state(state, notified, place)
 
 
 def _messages(
@@ -736,23 +747,23 @@ def _messages(
     *,
     notified_ids: dict[str, Notice],
     alerted: dict[str, str],
-    where: str,
+    place: str,
 ) -> Iterator[Violation]:
     """Yield a violation unless exactly the messages of the journal were sent."""
     due: Counter[Notice] = Counter()
     submitted = False
     for entry in journal:
         submitted = submitted or entry.what is JournalWord.SUBMITTED
-        # Each time that an operator sent the order again, its queue may have given it up again.
+        # An operator may send the order again, and each time its queue may give it up again.
         due[Notice.REJECTED] += not submitted and not entry.what.acts
         for index, message in enumerate(entry.messages):
             own_id = message_id(order.order_id, entry.seq, index)
             if isinstance(message, Notify):
                 due[message.notice] += 1
                 if own_id not in notified_ids:
-                    yield Violation(2, f"{where} got no notification {message.notice.value!r}")
+                    yield Violation(2, f"{place} got no notification {message.notice.value!r}")
             elif isinstance(message, Alert) and own_id not in alerted:
-                yield Violation(2, f"{where}: no alert {message.alert.value} was sent")
+                yield Violation(2, f"{place}: no alert {message.alert.value} was sent")
     notified = Counter(notified_ids.values())
     excess = {
         notice.value: count - due[notice]
@@ -760,17 +771,17 @@ def _messages(
         if count > due[notice]
     }
     if excess:
-        yield Violation(1, f"{where} got notifications that its journal does not have: {excess}")
+        yield Violation(1, f"{place} got notifications that its journal does not have: {excess}")
 
 
-def _of_state(state: OrderState, notified: Counter[Notice], where: str) -> Iterator[Violation]:
+def _of_state(state: OrderState, notified: Counter[Notice], place: str) -> Iterator[Violation]:
     """Yield a violation if the notifications of an order contradict its end."""
     if bool(notified[Notice.UNDONE]) != (state is OrderState.COMPENSATED):
-        yield Violation(4, f"{where} got {notified[Notice.UNDONE]} notifications 'undone'")
+        yield Violation(4, f"{place} got {notified[Notice.UNDONE]} notifications 'undone'")
     if state is OrderState.PROCESSED and notified[Notice.COMPLETED] != 1:
-        yield Violation(4, f"{where} got {notified[Notice.COMPLETED]} notifications 'completed'")
+        yield Violation(4, f"{place} got {notified[Notice.COMPLETED]} notifications 'completed'")
     if state is OrderState.ERROR and not notified[Notice.FAILED]:
-        yield Violation(4, f"{where} got no notification 'failed'")
+        yield Violation(4, f"{place} got no notification 'failed'")
 
 
 def keys_of(order: Order, step: StepRecord) -> list[str]:
@@ -800,47 +811,47 @@ def _effects(
     step: StepRecord,
     *,
     journal: Sequence[JournalEntry],
-    where: str,
+    place: str,
 ) -> Iterator[Violation]:
     """Yield what is wrong with the effects of a step at its service.
 
     Processed means that its effect exists once; Compensated means that no effect exists. Steps that
     an operator skipped or undid by hand, and steps without an undo, are left out.
     """
-    where = f"{where}: {step.name}"
+    place = f"{place}: {step.name}"
     rules = system.rules_of(order).steps[step.number]
     limited = rules.drain_time is not None
     keys = keys_of(order, step)
     all_effects = [system.ledger.by_key[key] for key in keys if key in system.ledger.by_key]
     count = in_force(system, order, step)
     if not limited and any(effects.done > 1 for effects in all_effects):
-        yield Violation(7, f"{where} had its effect twice: a repeated call did not find the first")
+        yield Violation(7, f"{place} had its effect twice: a repeated call did not find the first")
     if not limited and count > 1:
-        yield Violation(7, f"{where} has {count} effects in force under several keys")
+        yield Violation(7, f"{place} has {count} effects in force under several keys")
     if order.process_state is OrderState.PROCESSED and not skipped(step, journal):
         if not count and system.owes_effect(keys):
             about = (
                 f"{order.details.workflow}: step {step.name} is Processed, and its service failed "
                 "or refused it: its agent must raise that error"
             )
-            yield Violation(10, f"{where} has no effect", about)
+            yield Violation(10, f"{place} has no effect", about)
         contents = [effects.content for effects in all_effects if effects.in_force]
         if count and step.call.edited and contents != [json.loads(step.call.edited)]:
-            yield Violation(7, f"{where} was done with an older input")
-    if order.process_state is OrderState.COMPENSATED and count and not _left(step, rules):
+            yield Violation(7, f"{place} was done with an older input")
+    if order.process_state is OrderState.COMPENSATED and count and not _may_stay(step, rules):
         about = f"{order.details.workflow}: the undo of step {step.name} leaves its effect in force"
-        yield Violation(10, f"{where} is still in force", about)
+        yield Violation(10, f"{place} is still in force", about)
 
 
-def _left(step: StepRecord, rules: StepRules) -> bool:
-    """Return whether the effect of a step may stay: it has no undo, or it was undone by hand."""
+def _may_stay(step: StepRecord, rules: StepRules) -> bool:
+    """Return whether the effect of a step may stay, because it has no undo or one by hand."""
     return rules.undo_time_allowed is None or step.undo is UndoStatus.BY_HAND
 
 
 def of_commands(system: System) -> Iterator[Violation]:
     """Yield a violation for each command that is not carried out once, refused or put aside."""
     alerted = _alerted(system)
-    aside = _aside(system)
+    aside = _bodies_put_aside(system)
     for command_id, (_, seq_shown) in system.commands.items():
         entries = recorded(system, command_id)
         executions = [entry for entry in entries if entry.what is not JournalWord.FENCED]

@@ -1,7 +1,7 @@
 """The agents of an adopter in a simulation, and the model HTTP service that they call.
 
-The service keeps the two rules of remote services: a repeated key has no second effect, and a key
-is refused after its undo. So if an effect happens twice, the agent is at fault.
+The service keeps the two rules of remote services. A repeated key has no second effect, and a key
+is refused after its undo. So if an effect happens twice, the agent made a mistake.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sas.ports import (
     UnavailableError,
 )
 from sas.testing.plan import Faults
-from sas.testing.remote import Effects, ModelService, RemoteLedger, Tell
+from sas.testing.remote import Effects, ModelService, RemoteLedger, SendCallback
 from sas.testing.violation import Violation
 from sas.testing.wire import (
     HttpAnswer,
@@ -51,16 +51,18 @@ _BY_PATH = frozenset({"PUT", "DELETE"})
 """Methods that have one effect for each path, as HTTP says."""
 _FAILS = (None, 500, 502, 503, 429)
 _LOSES = (None, 500, 504)
-"""How a call fails before its effect, and how its answer is lost. None: the connection is cut."""
+"""The statuses of a call that fails before its effect, and of a lost answer. None means that the
+connection is cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnApplication:
-    """The application of an adopter: how to make the business, orders by workflow, answers by call.
+    """The application of an adopter: its business, orders by workflow, and answers by call.
 
-    ``answers`` are those of the model service. A call is a method and a pattern of paths, such as
-    ``POST /charges``. Each effect gets the next answer, and later ones get the last answer again.
-    ``settings`` are environment variables of the business; those of the machine come first.
+    ``make`` makes the business. ``answers`` are the answers of the model service. Their key is a
+    method and a pattern of paths, such as ``POST /charges``. The first request of an effect gets
+    the first answer, its repetition the next one, and later repetitions the last one. ``settings``
+    are environment variables of the business, unless the machine has them already.
     """
 
     make: Callable[[], Business]
@@ -89,7 +91,7 @@ class OwnApplication:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Attempt:
-    """One call of an agent: how many effects it asked for, and its callback."""
+    """One call of an agent, with the number of effects that it asked for, and its callback."""
 
     agent: OwnAgent
     call: Call
@@ -117,7 +119,7 @@ class _Effect:
     position: int
     place: str
     key: str
-    own_id: str
+    effect_id: str
     in_force: bool = True
     requests: int = 0
 
@@ -132,7 +134,7 @@ class _Effect:
 
 
 class OwnAgent(ModelService):
-    """The agent of one name. Each life of an instance has an agent of its own behind it."""
+    """The agent of one name. It calls the adopter's agent of the instance that runs now."""
 
     def __init__(
         self,
@@ -147,11 +149,11 @@ class OwnAgent(ModelService):
         self.name, self._agents = name, agents
 
     async def do(self, call: Call) -> Any:
-        """Let the adopter's agent do it."""
+        """Let the adopter's agent carry out a call."""
         return await self._attempted(call, doing=True)
 
     async def undo(self, call: Call) -> Any:
-        """Let the adopter's agent undo it."""
+        """Let the adopter's agent undo a call."""
         return await self._attempted(call, doing=False)
 
     @property
@@ -174,7 +176,7 @@ class OwnAgent(ModelService):
 
         attempt.call = replace(call, callbacks=callback)
         agent = self._agents.business().agents[self.name]
-        before = _attempt.set(attempt)
+        outer_attempt = _attempt.set(attempt)
         try:
             result = await (agent.do if doing else agent.undo)(attempt.call)
         except (RefusedError, TransientError, UnavailableError):
@@ -183,19 +185,23 @@ class OwnAgent(ModelService):
             self._agents.tell_bug(attempt, error)
             raise
         finally:
-            _attempt.reset(before)
+            _attempt.reset(outer_attempt)
         if isinstance(result, AwaitCallback) and attempt.callback is not None:
-            self._goes_on(self._told_outside(attempt.callback, call, result.within))
+            self._goes_on(self._call_back_from_outside(attempt.callback, call, result.within))
         return result
 
-    async def _told_outside(self, callback: Callback, call: Call, within: timedelta) -> None:
-        """Call back, as a party outside of the system does that has the address."""
+    async def _call_back_from_outside(
+        self, callback: Callback, call: Call, within: timedelta
+    ) -> None:
+        """Call back after some time, as somebody outside of the system does."""
         of_no_host()
         await self._clock.sleep(within.total_seconds() * self._rng.uniform(0, 1.1))
         answer = self._agents.application.answer(f"CALLBACK {call.step}", 0)
         result = answer or {"done_by": call.key}
         body = json.dumps({"outcome": "done", "result": result}).encode()
-        while not (self._ledger.of(call.key).tombstone or await self._agents.tell(callback, body)):
+        while not (
+            self._ledger.of(call.key).tombstone or await self._agents.send_callback(callback, body)
+        ):
             await self._clock.sleep(self._rng.uniform(1, 5))
 
 
@@ -211,9 +217,9 @@ class OwnAgents:
     ledger: RemoteLedger
     faults: Faults
     rng: random.Random
-    limits: Mapping[str, Mapping[str, timedelta]]
+    drain_times: Mapping[str, Mapping[str, timedelta]]
     workflow_of: Mapping[str, str]
-    tell: Tell
+    send_callback: SendCallback
     broken: Callable[[Violation], None] = lambda _violation: None
     story: Callable[[str], None] = lambda _text: None
     _businesses: dict[object, Business] = field(default_factory=dict)
@@ -252,11 +258,11 @@ class OwnAgents:
     # --- the service ---
 
     async def serve(self, request: HttpRequest) -> HttpAnswer | None:
-        """Answer a request, in its time and with its faults. None cuts the connection."""
+        """Answer a request, after some time and with faults by chance. None cuts the connection."""
         attempt = _attempt.get()
         of_no_host()
         method = request.method
-        assert attempt is not None  # noqa: S101  its session began in it
+        assert attempt is not None  # noqa: S101  a session exists only during a call
         asks = attempt.doing and method not in _READS
         attempt.requests += asks
         position = attempt.requests
@@ -296,7 +302,7 @@ class OwnAgents:
         effects = self.ledger.of(call.key)
         if effects.refused is None:
             effects.refused = self._happens("refused")
-        limit = self.limits.get(agent, {}).get(call.step)
+        limit = self.drain_times.get(agent, {}).get(call.step)
         if limit is not None and self.clock.now() > call.complete_by + limit:
             return None
         if effects.tombstone:
@@ -312,7 +318,11 @@ class OwnAgents:
                 return self._answered(request, effect)
         number = sum(map(len, self._effects.values())) + 1
         new_effect = _Effect(
-            attempt=attempt, position=position, place=place, key=key, own_id=f"effect-{number:05}"
+            attempt=attempt,
+            position=position,
+            place=place,
+            key=key,
+            effect_id=f"effect-{number:05}",
         )
         if not key:
             self._say(attempt, f"sends no Idempotency-Key with {place}", effects)
@@ -335,25 +345,27 @@ class OwnAgents:
             return problem(request.method, 409, "undo-refused", "it cannot be taken back")
         text = f"{request.path} {request.body}"
         targets = [
-            effect for effect in self._effects[agent] if effect.key == key or effect.own_id in text
+            effect
+            for effect in self._effects[agent]
+            if effect.key == key or effect.effect_id in text
         ]
         for effect in targets:
             effect.in_force = False
         call_effects = [effect for effect in self._effects[agent] if effect.call.key == call.key]
         effects = self.ledger.of(call.key)
         effects.in_force = any(effect.in_force for effect in call_effects)
-        effects.tombstone = call.step not in self.limits.get(agent, {})
+        effects.tombstone = call.step not in self.drain_times.get(agent, {})
         if not (targets or request.key):
             return problem(request.method, 404, "none", "there is nothing of this name")
         return self._answer(request, "", 0)
 
     def _answered(self, request: HttpRequest, effect: _Effect) -> HttpAnswer:
         effect.requests += 1
-        return self._answer(request, effect.own_id, effect.requests - 1)
+        return self._answer(request, effect.effect_id, effect.requests - 1)
 
-    def _answer(self, request: HttpRequest, own_id: str, number: int) -> HttpAnswer:
+    def _answer(self, request: HttpRequest, effect_id: str, number: int) -> HttpAnswer:
         content = self.application.answer(f"{request.method} {request.path}", number)
-        text = json.dumps({"id": "{id}"} if content is None else content).replace("{id}", own_id)
+        text = json.dumps({"id": "{id}"} if content is None else content).replace("{id}", effect_id)
         return HttpAnswer(method=request.method, status=200, body=text.encode())
 
 
@@ -362,8 +374,8 @@ def _failure(method: str, status: int | None) -> HttpAnswer | None:
 
 
 @contextmanager
-def alone(seed: int) -> Iterator[None]:
-    """Keep agents from the real world, and let their random numbers repeat themselves.
+def isolated(seed: int) -> Iterator[None]:
+    """Keep agents from the real world, and make their random numbers the same for each seed.
 
     ``HttpService`` reaches the model service, and signs in nowhere. No socket connects. The ids of
     ``uuid4`` come from the seed.

@@ -1,7 +1,7 @@
 """What happens in one simulation: orders, commands of operators, and faults.
 
-A test writes its plan, or a seed draws one. A plan is a list of items. Any part of it is a plan
-too, so a plan that fails can be made shorter until nothing can be left out: see
+A test writes its plan, or a seed draws a plan. A plan is a list of items. A part of the list is a
+plan too, so a plan that fails can be made shorter until nothing can be left out: see
 ``sas.testing.shrink``.
 """
 
@@ -17,25 +17,26 @@ from sas.testing.platform import QUEUES, REPLIES_TO
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 VERBS = (Verb.RESUBMIT, *Verb)
-_LASTS = (
+_OUTAGES_S = (
     (1.0, 20.0),
     (20.0, 3 * MINUTE),
     (3 * MINUTE, 40 * MINUTE),
     (HOUR, 8 * HOUR),
     (DAY, 3 * DAY),
 )
-_HOW_OFTEN = (60, 80, 50, 4, 1)
+_OUTAGE_WEIGHTS = (60, 80, 50, 4, 1)
 COPIES_S = 60.0
 _COPYING = frozenset({"crash", "duplicate", "late", "given_up", "lock_lost", "bus_lost_answer"})
-"""Faults by which a message that is put back leaves a copy on ``orders``, a queue without duplicate
-detection. Every copy is put back too. At the shares of a simulation the copies would multiply
-without end in an outage longer than ``COPIES_S``; at the shares of Azure they do not
-(docs/adr/0024).
+"""Faults after which a message that is put back may leave a copy on ``orders``. This queue has no
+duplicate detection, and every copy is put back too. The faults of a simulation are so frequent that
+in an outage longer than ``COPIES_S`` the copies would multiply without end. In Azure they are rare,
+and the copies do not multiply (docs/adr/0024).
 """
 NO_WORKFLOW = "of-nobody"
 """The workflow of an order that must be rejected."""
 _STAGE_SECONDS = 180.0
-"""Orders arrive, and faults begin, within this time."""
+"""Orders arrive, and outages and kills begin, within this time. Operators act within four times as
+long."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,10 +44,10 @@ class Faults:
     """What happens by chance: shares of operations, deliveries or calls, from 0 to 1.
 
     Faults of the platform: a handler that ``stalls`` waits for up to ``stall_seconds_max``, and
-    then goes on. The store asks a ``store_throttled`` operation to come again within twelve
-    seconds. A message is ``given_up`` while its handler goes on. A message that comes again
-    ``late`` does so within ``late_seconds_max``, although its handler completed it, because the
-    queue lost the completion.
+    then goes on. A ``store_throttled`` operation waits for up to twelve seconds, and fails if the
+    real adapter would have given up by then. A message is ``given_up`` while its handler goes on.
+    A message that comes ``late`` comes again within ``late_seconds_max``, although its handler may
+    have completed it, because the queue lost the completion.
 
     Faults of remote services: a call with a ``lost_answer`` has had its effect. A call that ends
     ``later`` returns ``StillRunning``, and a later call has the effect, after ``look_seconds_max``
@@ -84,7 +85,8 @@ class Faults:
     def stop(self) -> None:
         """End every fault that could keep an order from its end.
 
-        Refusals stay: what a service refuses, it refuses for ever.
+        Refusals stay, because a service that refused a call refuses it for ever. Work that ends
+        ``later`` stays too, because it ends.
         """
         for name in _SHARES:
             if name not in {"refused", "undo_refused", "later"}:
@@ -122,8 +124,9 @@ class Kill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Press:
-    """An operator gives a command. If it is ``stale``, the operator saw the order before its last
-    change.
+    """An operator gives a command, two times if ``twice`` is set.
+
+    A ``stale`` command is based on the order before its last change.
     """
 
     at_s: float
@@ -147,8 +150,8 @@ class Redrive:
     """An operator resends the rejected messages, as soon as there are any.
 
     ``back``: the operator uses ``--to``, so messages that only the system itself sends go back too,
-    each to the queue that gave it up. ``twice``: the command dies before it removes what it sent,
-    and the operator gives it again.
+    each to the queue that gave it up. ``twice``: the command dies after its send and before its
+    removal, and the operator gives it again.
     """
 
     at_s: float
@@ -162,8 +165,8 @@ class Unforwarded:
 
     ``queue`` names a queue, which then means its urgent lane too; None means every queue.
     ``at_once``: the queue gives a message up after its first delivery. ``twice``: two operators
-    give the command at the same time. ``die`` is the number of commands, the first ones, that die
-    before they remove what they sent.
+    give the command at the same time. In the first ``die`` minutes with dead letters the commands
+    die after their send and before their removal.
     """
 
     from_s: float
@@ -222,8 +225,8 @@ class Plan:
 
 
 OTHERS = ("table throttled", "every instance", "clock ahead", "clock behind")
-"""What only a test takes away: the speed of the table (it throttles), every instance (they die and
-cannot start), and the right time of one instance. No seed draws them.
+"""What only a test takes away. The table is throttled; every instance dies and cannot start; the
+clock of one instance is wrong. ``drawn`` never draws them.
 """
 
 
@@ -242,7 +245,7 @@ def dependencies(agents: Sequence[str]) -> list[str]:
 
 
 def drawn(seed: int, workflows: Workflows, orders: int = 6) -> Plan:
-    """Return the plan of a seed: up to ``orders`` orders, and some of all that can happen.
+    """Return the plan of a seed: up to ``orders`` orders, and some of the things that can happen.
 
     The order of the draws is part of each seed's story: see "Why a seed repeats itself" in
     ``sas.testing.world``. A new kind of item therefore draws from a generator of its own, as
@@ -310,7 +313,7 @@ def _redrives(rng: random.Random) -> list[Item]:
 def _unforwarded(rng: random.Random, agents: Sequence[str]) -> list[Item]:
     """Draw queues that keep their dead letters, from a generator of their own too.
 
-    Functions die more often in such a simulation, so that there is something to redrive.
+    Functions usually die more often in such a simulation, so that there is something to redrive.
     """
     if rng.random() < 0.7:
         return []
@@ -336,7 +339,7 @@ def _moment(rng: random.Random, times: float = 1.0) -> float:
 
 
 def _away(rng: random.Random, agents: Sequence[str]) -> Away:
-    ((shortest, longest),) = rng.choices(_LASTS, _HOW_OFTEN)
+    ((shortest, longest),) = rng.choices(_OUTAGES_S, _OUTAGE_WEIGHTS)
     at_s, lasts_s = _moment(rng), round(rng.uniform(shortest, longest), 1)
     return Away(at_s, lasts_s, what=rng.choice(dependencies(agents)))
 
@@ -368,7 +371,7 @@ _MOODS: dict[str, dict[str, float]] = {
     "operator": {"refused": 0.8, "lost_answer": 1.0, "undo_refused": 0.5},
     "letters": {"given_up": 0.2, "late": 0.3, "stalls": 0.05, "store_throttled": 0.3},
 }
-"""Shares that are larger in some simulations, so that rare faults happen together."""
+"""In each mood some faults have a larger share, so that rare faults happen together."""
 
 
 def _chances(rng: random.Random, mood: str) -> list[Item]:

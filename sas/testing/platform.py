@@ -37,10 +37,11 @@ class PlatformFileError(ValueError):
 def queue_rules(project: Path, agents: Iterable[str]) -> dict[str, QueueRules]:
     """Return the rules of every queue, from ``infra/queues.json`` of a project.
 
-    A project without this file has what ``infra/queues.json`` of the template says.
+    A project without this file gets the same rules for every queue: a lock of one minute, five
+    deliveries, 14 days to live, and no duplicate detection.
 
     Raises:
-        PlatformFileError: the file is not such a list.
+        PlatformFileError: the file is not a list of queues.
     """
     names = {
         QUEUES.alerts: "kept",

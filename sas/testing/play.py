@@ -15,7 +15,7 @@ from sas.domain.workflow import Workflow
 from sas.ports import Call
 from sas.testing.clock import START
 from sas.testing.invariants import Invariants, at_end, in_force, keys_of, skipped
-from sas.testing.own_agents import alone
+from sas.testing.own_agents import isolated
 from sas.testing.plan import DAY, HOUR, Away, Plan
 from sas.testing.system import Project, System, with_newer
 from sas.testing.violation import Violation
@@ -24,11 +24,11 @@ from sas.testing.wire import SimulatedLoop
 __all__ = ["Played", "Project", "play"]
 
 QUIET_S = 12 * HOUR
-"""How long orders may take after the last outage, beside the time that their steps are allowed. It
-is long because a message that was given up may wait for an hour, and that more than once."""
+"""How long orders may take after the last outage, in addition to the time that their steps are
+allowed. It is long because a message that was given up may wait for an hour, more than once."""
 VIOLATIONS_MAX = 20
-AT_ONCE_MAX = 2000
-"""Most transitions within a second."""
+TRANSITIONS_A_SECOND_MAX = 2000
+"""Most transitions within one second of virtual time."""
 
 
 @dataclass(slots=True)
@@ -36,11 +36,11 @@ class StepTally:
     """What happened to one step over all orders."""
 
     processed: int = 0
-    """Orders that ended Processed, and in which no operator skipped the step."""
+    """Processed orders in which no operator skipped the step."""
     without_effect: int = 0
-    """Those in which it had no effect at a service, and no call for one failed."""
+    """Those of them in which the step had no effect at a service and needed none."""
     left_in_force: int = 0
-    """Effects in force in an order that was undone: the step has no undo."""
+    """Undone orders in which its effect is in force, because the step has no undo."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def play(project: Project, plan: Plan, *, tell: bool = False) -> Played:
             return asyncio.run(game.run())
         with (
             project.application.environment(),
-            alone(plan.seed),
+            isolated(plan.seed),
             asyncio.Runner(loop_factory=SimulatedLoop) as runner,
         ):
             return runner.run(game.run())
@@ -102,7 +102,7 @@ def _longest_s(workflow: Workflow) -> float:
 
 
 class _Play:
-    """A system, and what watches it."""
+    """One play: a system, its invariants, and the result so far."""
 
     def __init__(self, project: Project, plan: Plan, *, tell: bool) -> None:
         self._project, self._plan = project, plan
@@ -110,7 +110,7 @@ class _Play:
         self._telling = tell
         self._system: System | None = None
         self._running: asyncio.Future[None] | None = None
-        self._moment, self._at_once = START, 0
+        self._moment, self._transitions_now = START, 0
 
     async def run(self) -> Played:
         self._say(f"seed {self._plan.seed}, {self._plan.instances} instances")
@@ -127,7 +127,7 @@ class _Play:
         except TimeoutError:
             self._say("not everything comes to an end")
         except asyncio.CancelledError:
-            if self._at_once <= AT_ONCE_MAX:  # Ctrl-C
+            if self._transitions_now <= TRANSITIONS_A_SECOND_MAX:  # Ctrl-C
                 raise
             self._say("it goes on without end")
         finally:
@@ -143,9 +143,9 @@ class _Play:
 
     def _time(self) -> str:
         now = self._system.world.clock.now() if self._system else START
-        days, rest = divmod((now - START).total_seconds(), DAY)
-        hours, rest = divmod(rest, HOUR)
-        minutes, seconds = divmod(rest, 60)
+        days, seconds = divmod((now - START).total_seconds(), DAY)
+        hours, seconds = divmod(seconds, HOUR)
+        minutes, seconds = divmod(seconds, 60)
         prefix = f"{int(days)}d " if days else ""
         return f"{prefix}{int(hours):02}:{int(minutes):02}:{seconds:06.3f}"
 
@@ -158,21 +158,21 @@ class _Play:
 
     def _watch(self, system: System) -> Invariants:
         self._invariants = Invariants(system, self._broken)
-        system.store.on_written = self._saw
-        if system.own is not None:
-            system.own.broken = self._broken
+        system.store.on_written = self._on_written
+        if system.own_agents is not None:
+            system.own_agents.broken = self._broken
         if self._telling:
             system.world.tell = self._say
-            if system.own is not None:
-                system.own.story = self._say
+            if system.own_agents is not None:
+                system.own_agents.story = self._say
             for name, agent in system.agents.items():
                 for direction in Direction:
                     verb = direction.value
-                    setattr(agent, verb, self._told(name, verb, getattr(agent, verb)))
+                    setattr(agent, verb, self._narrated(name, verb, getattr(agent, verb)))
         return self._invariants
 
-    def _told(self, name: str, verb: str, call_of: Any) -> Any:
-        async def told(call: Call) -> Any:
+    def _narrated(self, name: str, verb: str, call_of: Any) -> Any:
+        async def narrated(call: Call) -> Any:
             sentence = f"service {name} is asked to {verb} {call.key}"
             self._say(sentence)
             try:
@@ -183,9 +183,9 @@ class _Play:
             self._say(f"{sentence}: {result!r}")
             return result
 
-        return told
+        return narrated
 
-    def _saw(self, change: Change) -> None:
+    def _on_written(self, change: Change) -> None:
         """Check and count one transition."""
         order, entry = change.after, change.entry
         self._invariants.written(change)
@@ -200,11 +200,13 @@ class _Play:
             )
 
     def _check_time(self, at: datetime) -> None:
-        """End a simulation in which transitions go on and on while time stands still."""
-        self._at_once = self._at_once + 1 if at - self._moment < timedelta(seconds=1) else 0
-        if not self._at_once:
+        """End a simulation in which transitions never stop while time stands still."""
+        self._transitions_now = (
+            self._transitions_now + 1 if at - self._moment < timedelta(seconds=1) else 0
+        )
+        if not self._transitions_now:
             self._moment = at
-        if self._at_once > AT_ONCE_MAX and self._running is not None:
+        if self._transitions_now > TRANSITIONS_A_SECOND_MAX and self._running is not None:
             self._running.cancel()
 
     def _tally(self, system: System) -> None:

@@ -26,7 +26,7 @@ JUDGE_TRIES = 4
 
 
 class Redriver:
-    """Runs ``sas rejected resend`` and ``sas dlq redrive``. Both may die at any moment."""
+    """Runs ``sas rejected resend`` and ``sas dlq redrive``. A command may die before it ends."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Redriver:
     ) -> None:
         """Add each message that leaves the queue of rejected messages to ``redriven``."""
         self._world, self._agents, self._redriven, self._tell = world, agents, redriven, tell
-        self._stays: set[int] = set()
+        self._left_in_place: set[int] = set()
 
     async def resend(self, *, back: bool, dies: bool) -> None:
         """Resend the rejected messages. If the command dies, the operator gives it again.
@@ -45,23 +45,23 @@ class Redriver:
         ``back``: with ``--to``, so that messages that only the system itself sends go back too.
         """
         of_no_host()
-        while not await self._gives("sas rejected resend", self._resend(back=back, dies=dies)):
+        while not await self._completes("sas rejected resend", self._resend(back=back, dies=dies)):
             dies = False
             await self._world.clock.sleep(AGAIN_S)
 
     async def redrive(self, *, dies: bool) -> None:
         """Redrive the dead letters that are safe to send again."""
         of_no_host()
-        await self._gives("sas dlq redrive", self._redrive(dies=dies))
+        await self._completes("sas dlq redrive", self._redrive(dies=dies))
 
     def waiting(self, paths: Iterable[str]) -> Iterator[Queued]:
-        """Yield the dead letters that no command has judged yet, or that it did not remove."""
+        """Yield the dead letters, except those that a command judged and decided to leave."""
         queues = self._world.memory_bus.queues
         for path in paths:
             letters = (*queues[path].waiting, *queues[path].locked)
-            yield from (queued for queued in letters if queued.sequence not in self._stays)
+            yield from (queued for queued in letters if queued.sequence not in self._left_in_place)
 
-    async def _gives(self, verb: str, work: Awaitable[None]) -> bool:
+    async def _completes(self, verb: str, work: Awaitable[None]) -> bool:
         """Run a command. Return whether it came to its end."""
         try:
             await work
@@ -81,7 +81,7 @@ class Redriver:
         await self._move(moves, dies=dies)
 
     def _source_of(self, message: Peeked) -> str | None:
-        """Return the queue that gave a rejected message up; None if it is not the system's own."""
+        """Return the queue that gave up a rejected message; None if no function reads it."""
         record, handled = rejected_of(message), self._world.instances[0].functions.handlers
         return record.source_queue if record and record.source_queue in handled else None
 
@@ -92,12 +92,12 @@ class Redriver:
         verdicts = [(letter, await self._judged(letter)) for letter in listing.letters]
         moves, _ = redrive_safe(verdicts, QUEUES)
         sequences = {number for plan in moves for number in plan.move.sequences}
-        self._stays |= {letter.peeked.sequence for letter, _ in verdicts} - sequences
+        self._left_in_place |= {letter.peeked.sequence for letter, _ in verdicts} - sequences
         self._tell(f"sas dlq redrive: {len(moves)} of {len(verdicts)} dead letters")
         await self._move(moves, dies=dies)
 
     async def _judged(self, letter: Letter) -> Verdict:
-        """Judge a letter, and try a read again that fails, else no long list would come to its end.
+        """Judge a letter, and repeat a read that fails. Otherwise no long list could be judged.
 
         Raises:
             StoreUnavailableError: the table is away.
@@ -113,7 +113,7 @@ class Redriver:
         for plan in moves:
             letters = bus.lock(plan.path, plan.move.sequences)
             if not letters:
-                continue  # it is gone, or another reader has it
+                continue  # they are gone, or another reader has them
             try:
                 assert plan.move.message is not None  # noqa: S101  a redrive sends
                 await world.bus.send([plan.move.message])

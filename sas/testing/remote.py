@@ -23,8 +23,8 @@ from sas.ports import (
 from sas.testing.plan import Faults
 from sas.testing.world import of_no_host
 
-Tell = Callable[[Callback, bytes], Awaitable[bool]]
-"""Hands the result of a callback over; False if it was not taken."""
+SendCallback = Callable[[Callback, bytes], Awaitable[bool]]
+"""Sends the body of a callback to the endpoint; returns False if the endpoint did not accept it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class RemoteLedger:
 
     by_key: dict[str, Effects] = field(default_factory=dict)
     unmet: set[str] = field(default_factory=set)
-    """The keys of calls that asked a service for an effect which it did not have."""
+    """The keys of calls that asked a service for an effect and got an error or no answer."""
 
     def of(self, key: str) -> Effects:
         """Return the effects of a key."""
@@ -59,10 +59,10 @@ class ModelService:
     """An agent and its service, which respects idempotency keys and refuses a key after its undo.
 
     A call goes on without its caller, so it may arrive at any later time. While ``down`` is set,
-    every call that arrives fails. ``drain_times`` are those of the steps that have one. For these
-    steps the service keeps no tombstones; instead it cuts off each call that arrives later than the
-    drain time after CompleteBy. If ``outside`` is set, the work happens outside of the service, and
-    ends with a callback, which ``tell`` hands over.
+    every call that arrives fails. ``drain_times`` has the drain time of each step that has one. For
+    these steps the service keeps no tombstones. Instead it refuses each call that arrives after
+    CompleteBy and the drain time. If ``outside`` is set, the work happens outside of the service,
+    and ends with a callback, which ``send_callback`` sends.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class ModelService:
         rng: random.Random,
         *,
         drain_times: Mapping[str, timedelta] = MappingProxyType({}),
-        tell: Tell | None = None,
+        send_callback: SendCallback | None = None,
     ) -> None:
         self._clock, self._ledger, self._faults, self._rng = clock, ledger, faults, rng
-        self._drain_times, self._tell = drain_times, tell
+        self._drain_times, self._send_callback = drain_times, send_callback
         self.down = self.outside = False
         self.calls: set[asyncio.Task[Any]] = set()
 
@@ -101,7 +101,7 @@ class ModelService:
     def _call_ended(self, task: asyncio.Task[Any]) -> None:
         self.calls.discard(task)
         if not task.cancelled():
-            task.exception()  # its caller may be gone, so nobody else looks at it
+            task.exception()  # otherwise asyncio warns of it, if its caller is gone
 
     async def _do(self, call: Call) -> Any:
         await self._travel()
@@ -113,8 +113,8 @@ class ModelService:
             return await self._done(call, effects)
         if effects.tombstone:
             raise RefusedError("undone", "this key was undone")
-        if self.outside and self._tell is not None:
-            return await self._outside(call, effects, self._tell)
+        if self.outside and self._send_callback is not None:
+            return await self._outside(call, effects, self._send_callback)
         if effects.refused is None:
             effects.refused = self._faults.happens("refused", self._rng)
         if effects.refused:
@@ -146,20 +146,32 @@ class ModelService:
         seconds = self._rng.uniform(0.1, self._faults.look_seconds_max)
         return StillRunning(timedelta(seconds=seconds), "going on")
 
-    async def _outside(self, call: Call, effects: Effects, tell: Tell) -> Any:
+    async def _outside(self, call: Call, effects: Effects, send_callback: SendCallback) -> Any:
         if effects.in_force:
             return {"done_by": call.key}
         seconds_left = (call.complete_by - self._clock.now()).total_seconds()
         within = timedelta(seconds=max(seconds_left, 1.0) * self._rng.uniform(2, 10))
         effects.content = call.order
         self._goes_on(
-            self._happens(effects, call, callback=call.callback(within), within=within, tell=tell)
+            self._happens(
+                effects,
+                call,
+                callback=call.callback(within),
+                within=within,
+                send_callback=send_callback,
+            )
         )
         await self._answer()
         return AwaitCallback(within, "for somebody outside")
 
     async def _happens(
-        self, effects: Effects, call: Call, *, callback: Callback, within: timedelta, tell: Tell
+        self,
+        effects: Effects,
+        call: Call,
+        *,
+        callback: Callback,
+        within: timedelta,
+        send_callback: SendCallback,
     ) -> None:
         of_no_host()
         await self._clock.sleep(within.total_seconds() * self._rng.uniform(0, 1.1))
@@ -168,7 +180,7 @@ class ModelService:
         effects.done += not effects.in_force
         effects.in_force = True
         body = json.dumps({"outcome": "done", "result": {"done_by": call.key}}).encode()
-        while not await tell(callback, body):
+        while not await send_callback(callback, body):
             await self._clock.sleep(self._rng.uniform(1, 5))
 
     async def _travel(self) -> None:

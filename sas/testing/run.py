@@ -27,7 +27,7 @@ def played(load: Load, seeds: Iterable[int], orders: int, jobs: int) -> Iterator
     seeds_left = iter(seeds)
     with ProcessPoolExecutor(jobs, initializer=_begin, initargs=(load, orders)) as pool:
         under_way: set[Future[Played]] = {
-            pool.submit(_play, s) for s in islice(seeds_left, jobs * 2)
+            pool.submit(_play, seed) for seed in islice(seeds_left, jobs * 2)
         }
         try:
             while under_way:
@@ -54,5 +54,5 @@ def _begin(load: Load, orders: int) -> None:
 
 
 def _play(seed: int) -> Played:
-    assert _project is not None  # noqa: S101  the pool began with it
+    assert _project is not None  # noqa: S101  _begin has set it
     return play(_project, drawn(seed, _project.workflows, _orders))

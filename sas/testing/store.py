@@ -2,24 +2,26 @@
 
 The contract tests run against this store and against the real one. The rules that it has:
 
-1. **A transaction is whole.** Everything between two ``await`` happens at once, so a commit writes
-   the order, its journal row, its cause and its due rows together, or nothing.
+1. **A transaction is whole.** No other task runs between two ``await``. So a commit writes the
+   order, its journal row, its cause and its due rows together, or it writes nothing.
 2. **The ETag guards a commit.** Each write gives the order a new token. A commit that was decided
    on an older token raises ``ConflictError``, so of two instances only the first one writes.
 3. **A cause is recorded once.** A commit whose cause has a row already raises ``ConflictError``,
    also if its token is right.
-4. **Our own write is recognised.** If the answer of a commit was lost, the actor tries again, and
-   the journal row with the same ``commit_id`` says that it was written. The commit succeeds. If
-   another instance has changed the order since, the returned order has the token ``OVERTAKEN``,
-   which matches nothing: the caller must load again before it writes more.
+4. **Our own write is recognised.** The answer of a commit may be lost. If the same change is then
+   committed again, the journal row with the same ``commit_id`` shows that it was written, and the
+   commit succeeds. If another instance has changed the order since, the returned order has the
+   token ``OVERTAKEN``. This token matches nothing, so the caller must load the order again before
+   it writes more.
 5. **Due rows are read in the order of their keys**, which begin with the time. Lists of settled
    orders are sorted by time too, as the index rows of the table are.
 6. **Limits.** Rows, pages and transactions have the bounds of Table Storage. ``meter`` counts the
    requests that the real store would make, so that tests of costs run in memory.
 7. **Formats.** A store refuses an order that a newer version has written, and leaves it out of
    lists.
-8. **Faults** come before an operation (``pause``, ``UNAVAILABLE``) or after it (``LOST_ANSWER``):
-   the caller cannot tell which, and what was written stays.
+8. **Faults** come before an operation (``pause``, ``UNAVAILABLE``, ``CONFLICT``) or after a write
+   (``LOST_ANSWER``). The caller gets the same error for ``UNAVAILABLE`` and ``LOST_ANSWER``, so it
+   cannot know whether its write happened. What was written stays.
 """
 
 from __future__ import annotations
@@ -99,24 +101,24 @@ class Stored:
 
     @property
     def aggregate(self) -> int:
-        """How many rows the last transaction of a purge removes, and the index row."""
+        """How many rows the last transaction of a purge removes, the index row among them."""
         steps = self.order.steps
         return 3 + len(steps) + sum(has_own_row(step.result) for step in steps)
 
 
 class MemoryStore:
-    """Orders in memory. One iteration of the event loop is one transaction.
+    """Orders in memory. The code between two ``await`` is one transaction.
 
-    Faults: ``fail_next`` sets those of the next operations of a name (``"commit"``, ``"load"``,
-    ...). ``plan`` is called before each operation with its name and the order id (or shard, or
-    lease) and decides, for seeded simulations. ``pause`` runs before every operation with the same
-    two, so that other instances can act in between; if it raises, the operation fails. The
-    partitions in ``partitions_away`` do not answer: see ``World``. ``on_written`` is called for
-    each committed change, ``on_removed`` for each out row and deferred message before it is
-    removed.
+    Faults: ``fail_next`` sets the faults of the next operations of a name (``"commit"``,
+    ``"load"``, ...). For all other operations ``plan`` returns the fault. It gets the name of the
+    operation and the order id (or the shard, or the lease). ``pause`` gets the same two arguments,
+    and runs before every operation, so that other instances can act in between. If it raises, the
+    operation fails. The partitions in ``partitions_away`` do not answer: see ``World``.
 
-    ``meter`` counts the requests that Table Storage would see. ``formats`` has the format
-    number of each order and shared value. A subclass may have a newer ``format``.
+    ``on_written`` is called for each committed change. ``on_removed`` is called for each out row
+    and each deferred message before it is removed. ``meter`` counts the requests that Table Storage
+    would see. ``formats`` has the format number of each order and shared value. A subclass may have
+    a newer ``format``.
     """
 
     format = FORMAT
@@ -170,15 +172,15 @@ class MemoryStore:
         return name in self.partitions_away
 
     def next_due(self) -> datetime | None:
-        """Return the time of the first due row of all; no actor asks for it."""
+        """Return the time of the first due row of all shards. Only the simulation asks for it."""
         if self._first_due is None:
-            ats = [due.at for rows in self._due.values() if rows for due in rows.values()]
-            self._first_due = (min(ats, default=None),)
+            times = (due.at for rows in self._due.values() for due in rows.values())
+            self._first_due = (min(times, default=None),)
         return self._first_due[0]
 
     @property
     def due_rows(self) -> int:
-        """How many due rows there are; no actor asks for it."""
+        """How many due rows there are. Only the simulation asks for it."""
         return sum(map(len, self._due.values()))
 
     def fail_next(self, operation: str, *faults: StoreFault) -> None:
@@ -269,6 +271,7 @@ class MemoryStore:
     async def due(self, shard: str, until: datetime, limit: int) -> list[Due]:
         """See ``StateStore.due``."""
         await self._begin("due", shard)
+        # 5. In the order of their keys.
         rows = [due for _, due in sorted(self._due[shard].items()) if due.at <= until]
         return self._page(rows[:limit])
 
@@ -387,6 +390,7 @@ class MemoryStore:
         return self.formats.get(key, self.format) <= self.format
 
     def _check_format(self, key: str) -> None:
+        # 7. A newer version has written it.
         check_format(self.formats.get(key, self.format), key, self.format)
 
     def _asked(self, operation: str, key: str) -> None:
@@ -404,14 +408,15 @@ class MemoryStore:
             self.meter.queries += len(self._shards) if is_of_all else 1
 
     def _page(self, rows: list[T]) -> list[T]:
-        """Count the pages after the first of the rows of one shard or order; return the rows."""
+        """Count the pages after the first one, and return the rows of all pages."""
+        # 6. A query returns at most ``PAGE_MAX`` rows.
         self.meter.queries += max(len(rows) - 1, 0) // PAGE_MAX
         return rows
 
     def _rows_to_purge(self, order: Order) -> int:
-        """Return how many rows the last transaction removes; 0 if the order changed or went.
+        """Return how many rows the last transaction removes; 0 if the order changed or is gone.
 
-        Counts the requests before that transaction.
+        Count the requests before that transaction.
         """
         stored = self.orders.get(order.order_id)
         if stored is None:
@@ -423,7 +428,7 @@ class MemoryStore:
         last = stored.aggregate
         if past + last <= TRANSACTION_MAX:
             return past + last
-        # The past goes first, and the state row guards each part.
+        # The past is removed first, in parts. The state row guards each part.
         self.meter.reads += 1
         if stored.order.token != order.token:
             return 0
@@ -484,7 +489,7 @@ class MemoryStore:
             rows[_due_key(out)] = out
 
     def _due_of(self, order_id: str) -> dict[str, Due]:
-        """Return the due rows of the shard of an order, to be changed."""
+        """Return the due rows of the shard of an order. The caller changes them."""
         self._first_due = None
         return self._due[shard_of(order_id, len(self._shards))]
 
@@ -546,12 +551,12 @@ def _summary(order: Order, at: datetime) -> Summary:
 
 
 def _shared_key(name: str) -> str:
-    """Return the key of a shared value in ``MemoryStore.formats``; no order id has its sign."""
+    """Return the key of a shared value in ``MemoryStore.formats``. No order id has a ``|``."""
     return f"shared|{name}"
 
 
 def _is_ours(stored: Stored, entry: JournalEntry) -> bool:
-    """Return whether this change was written before: its answer was lost and it is tried again."""
+    """Return whether this change was written before, and only its answer was lost."""
     rows = stored.journal[entry.seq - 1 :][:1]
     return any(row.commit_id == entry.commit_id for row in rows)
 

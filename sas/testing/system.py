@@ -1,7 +1,7 @@
 """One simulated system: instances of the application, model services, and what happens to them.
 
-There is one way to build a world, ``System``, and one way to make it fail, its plan. ``sas sim``,
-our tests and the tests of an adopter use both.
+``System`` builds a world, and a plan makes it fail. ``sas sim``, our tests and the tests of an
+adopter use both.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ from sas.testing.wire import SimulatedLoop
 from sas.testing.world import CrashError, Instance, World, of_no_host
 
 SEND_AGAIN_S = 30.0
-"""How long an application waits before it sends again to a queue that takes nothing."""
+"""How long an application waits before it sends again to a queue that takes no message."""
 TIMER_IDLE = timedelta(minutes=2)
 WATCH_S = 10.0
 WATCHES_MAX = 60
-"""How often, and how long, an operator looks whether an order is in Error."""
+"""An operator looks for a reason to act each ``WATCH_S`` seconds, and acts after the last look."""
 MORE_TIME = 1.5
-"""How much more time a new version allows its steps."""
+"""A new version allows its steps so many times the time."""
 CHANCE_S = 7200.0
-"""Faults happen by chance until so long after the last outage, in seconds."""
+"""Faults by chance end so many seconds after the last outage."""
 THROTTLED = 0.7
-"""The share of operations that a throttled table refuses."""
+"""The share of operations that wait at a throttled table."""
 CALLBACKS = {lane(QUEUES.callbacks, urgent=urgent) for urgent in (False, True)}
 AT_REST = frozenset(
     {OrderState.PROCESSED, OrderState.COMPENSATED, OrderState.ERROR, OrderState.REJECTED}
@@ -152,16 +152,16 @@ class System:
         self.commands: dict[str, tuple[str, int | None]] = {}
         """The order of each command, and the seq that the operator saw."""
         self.redriven: list[bytes] = []
-        """What lay on the queue of rejected messages until an operator sent it again."""
+        """The rejected messages that an operator sent again."""
         self.subqueues: set[str] = set()
         """The subqueues of queues that do not forward their dead letters."""
         self.on_answered: Callable[[Callback, int], None] = lambda _callback, _status: None
         """Called with each callback and the status of its answer."""
         self._deployed, self._items_left = project.workflows, 0
         self._senders: set[asyncio.Task[None]] = set()
-        agents_here = sorted(project.workflows.agents())
-        self._redriver = Redriver(self.world, agents_here, self.redriven, tell)
-        self.own = self._own_agents(project.application) if project.application else None
+        agent_names = sorted(project.workflows.agents())
+        self._redriver = Redriver(self.world, agent_names, self.redriven, tell)
+        self.own_agents = self._own_agents(project.application) if project.application else None
         self.agents = self._services(project, service)
         actual_agents: dict[str, Agent] = {**self.agents, **agents}
         business = Business(
@@ -188,25 +188,25 @@ class System:
                     world.faults,
                     world.rng,
                     drain_times=drained.get(name, {}),
-                    tell=self.call_back,
+                    send_callback=self.call_back,
                 )
-                if self.own is None
-                else self.own.agent(name)
+                if self.own_agents is None
+                else self.own_agents.agent(name)
             )
         return services
 
     def _own_agents(self, application: OwnApplication) -> OwnAgents:
         """Return the adopter's agents, and let the event loop follow the virtual clock for them."""
-        world, limits = self.world, drain_times(self.workflows)
+        world = self.world
         agents = OwnAgents(
             application=application,
             clock=world.clock,
             ledger=self.ledger,
             faults=world.faults,
             rng=world.rng,
-            limits=limits,
+            drain_times=drain_times(self.workflows),
             workflow_of=self.submitted,
-            tell=self.call_back,
+            send_callback=self.call_back,
         )
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)  # noqa: S101  play made it
@@ -240,9 +240,9 @@ class System:
         )
 
     def _waits_for_operator(self, queued: Queued) -> bool:
-        """Return whether a message is a callback of an order in Error that has waited for long.
+        """Return whether a message is a callback that waits for an order in Error.
 
-        Such a callback waits for the operator, up to a week, as the order does.
+        It was put back for ``AGAIN_MAX``. It waits for the operator, as its order does.
         """
         if queued.message.queue not in CALLBACKS:
             return False
@@ -261,22 +261,22 @@ class System:
         A model service always owes it. An agent of the adopter owes it only if a request for it
         failed, because a step of an adopter may need no effect.
         """
-        if self.own is None:
+        if self.own_agents is None:
             return True
         return not self.ledger.unmet.isdisjoint(keys)
 
     async def close(self) -> None:
         """Stop everything that still runs, even calls that never end."""
-        if self.own is not None:
+        if self.own_agents is not None:
             with suppress(RuntimeError):  # a client that never closes
-                await self.world.clock.run(self.own.close())
+                await self.world.clock.run(self.own_agents.close())
         await self.world.close()
         calls = [call for agent in self.agents.values() for call in agent.calls]
         for task in (*calls, *self._senders):
             task.cancel()
         await asyncio.gather(*calls, *self._senders, return_exceptions=True)
 
-    # --- people and applications; no fault hits what they send ---
+    # --- people and applications; no fault by chance hits what they send ---
 
     def put_order(
         self,
@@ -389,7 +389,7 @@ class System:
         self.world.clock.call_later(at_s, happen)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start the work of somebody who is outside of every instance."""
+        """Start work that is done outside of every instance."""
         task = asyncio.ensure_future(work)
         self._senders.add(task)
         task.add_done_callback(self._senders.discard)
@@ -412,14 +412,16 @@ class System:
 
     def _content(self, order_id: str, workflow: str, *, edited: bool = False) -> Any:
         """Return the content of an order: one of the adopter's examples if its agents read it."""
-        if self.own is None or workflow == NO_WORKFLOW:
+        if self.own_agents is None or workflow == NO_WORKFLOW:
             return {"edited": True} if edited else {"id": order_id}
-        return self.own.application.order_of(workflow, f"{self.world.seed}/{order_id}/{edited}")
+        return self.own_agents.application.order_of(
+            workflow, f"{self.world.seed}/{order_id}/{edited}"
+        )
 
     def turn(self, dependency: str, *, is_away: bool) -> None:  # noqa: C901  a case for each
         """Take a dependency away, or bring it back. See ``Away``."""
-        kind, _, rest = dependency.partition(" ")
-        match kind, rest:
+        kind, _, name = dependency.partition(" ")
+        match kind, name:
             case "table", "":
                 self.store.partitions_away = self.store.partitions if is_away else frozenset()
             case "table", _:
@@ -431,21 +433,21 @@ class System:
             case "namespace", _:
                 self.bus.cut() if is_away else self.bus.mend()
             case "service", _:
-                self.agents[rest].down = is_away
+                self.agents[name].down = is_away
             case "every", _:
                 if is_away:
                     self.world.restart()
                 for instance in self.world.instances:
                     instance.up = not is_away
             case "clock", _:
-                jump = CLOCK_SKEW.total_seconds() * (1 if rest == "ahead" else -1)
+                jump = CLOCK_SKEW.total_seconds() * (1 if name == "ahead" else -1)
                 self.hosts[0].clock.seconds = jump if is_away else 0.0
             case _:
-                name, _, how = rest.partition(" ")
-                if how == "disabled":
-                    self.bus.cut(name) if is_away else self.bus.mend(name)
+                queue, _, fault = name.partition(" ")
+                if fault == "disabled":
+                    self.bus.cut(queue) if is_away else self.bus.mend(queue)
                 else:
-                    self.bus.queues[name].refuses = is_away
+                    self.bus.queues[queue].refuses = is_away
 
     def _kill(self, item: Kill) -> None:
         instances = self.world.instances
@@ -512,7 +514,7 @@ class System:
         members: dict[str, Any] = {}
         if failed_steps and item.verb in {Verb.RESUBMIT, Verb.SKIP}:
             members["step"] = failed_steps[0]
-            if item.verb is Verb.SKIP and self.own is not None:
+            if item.verb is Verb.SKIP and self.own_agents is not None:
                 result = self._result(order.details.workflow, failed_steps[0])
                 if result is not None:
                     members["input"] = msgspec.Raw(result.encode())

@@ -22,7 +22,7 @@ class Tally:
     orders: int = 0
     broken: list[tuple[int, list[Violation]]] = field(default_factory=list)
     own_faults: dict[str, int] = field(default_factory=dict)
-    """What a step of the adopter does wrong, and the first seed that shows it."""
+    """The first seed that shows each mistake of a step of the adopter."""
     ends: Counter[tuple[str, str]] = field(default_factory=Counter)
     words: Counter[str] = field(default_factory=Counter)
     steps: defaultdict[tuple[str, str], StepTally] = field(
@@ -45,17 +45,17 @@ class Tally:
             for count in fields(StepTally):
                 setattr(total, count.name, getattr(total, count.name) + getattr(tally, count.name))
 
-    def own_faults_told(self, again: Callable[[int], str]) -> list[str]:
-        """Return what each step does wrong, with the command that shows it."""
+    def own_faults_told(self, command_of: Callable[[int], str]) -> list[str]:
+        """Return each mistake of a step, with the command that shows it."""
         faults = sorted(self.own_faults.items())
-        return [f"{about}: seed {seed}, {again(seed)}" for about, seed in faults]
+        return [f"{about}: seed {seed}, {command_of(seed)}" for about, seed in faults]
 
     def never_reached(self) -> list[str]:
         """Return the kinds of transition that no simulation led to."""
         return sorted({word.value for word in JournalWord} - set(self.words))
 
     def never_processed(self) -> dict[str, int]:
-        """Return the workflows of which no order ended Processed, and their orders."""
+        """Return how many orders ended, for each workflow without a Processed order."""
         orders = Counter[str]()
         for (name, _), count in self.ends.items():
             orders[name] += count
@@ -72,14 +72,14 @@ class Tally:
 
 
 def _of_step(workflow: str, step: Step, tally: StepTally) -> Iterator[str]:
-    where = f"{workflow}: step {step.name}"
+    place = f"{workflow}: step {step.name}"
     if tally.left_in_force:
         yield (
-            f"{where} has no undo: its effect stayed in {tally.left_in_force} orders that were "
+            f"{place} has no undo: its effect stayed in {tally.left_in_force} orders that were "
             "undone. Give it an undo, or put it last."
         )
     if tally.without_effect:
         yield (
-            f"{where} had no effect at any service in {tally.without_effect} of {tally.processed} "
+            f"{place} had no effect at any service in {tally.without_effect} of {tally.processed} "
             "processed orders. If it should have one, its agent does not call its service."
         )

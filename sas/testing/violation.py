@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An invariant that did not hold: its number, and what was seen.
+    """An invariant that did not hold: its number, and what happened.
 
     ``about`` says what a step of the adopter does wrong, in the same words for every order. The
-    number is 0 where no invariant is concerned.
+    number is 0 if no invariant is broken, but an agent raised an error that it must not raise.
     """
 
     number: int

@@ -6,11 +6,11 @@ around them, and lets faults strike. How it works:
 1. **Time is virtual.** Nobody asks the machine for the time. ``World.run`` lets every task run
    until each of them waits. Only then it moves the clock, to the next thing that can happen: a
    sleeper wakes, a message becomes visible, a lock ends, a function reaches its time limit, the
-   timer is due. No event is jumped over, and a day of waiting costs nothing.
+   timer is due. No event is jumped over, and a day of waiting passes within seconds.
 2. **An instance is one worker process, and has lives.** ``kill`` ends a life: it counts ``life``
    up, cancels what runs, and lets ``Functions.start`` make new functions with an empty memory.
    Each function runs in a context that says in which life it began. asyncio hands this context
-   on to the tasks that the function starts, so these end with their life as well.
+   on to the tasks that the function starts, so these tasks end with the life as well.
 3. **The host hands messages out.** It draws a queue that has a visible message, and an instance
    that has room for one more call. It locks the message and renews the lock, but no longer than
    host.json says. A handler that returns completes the message. A handler that raises gives it
@@ -20,23 +20,27 @@ around them, and lets faults strike. How it works:
    another instance may change the same order first. Then the function may stall, or die: it
    raises ``CrashError``, which is a ``BaseException``, so no ``except Exception`` of an actor
    hides a death. What was committed or sent before stays; what comes after never happens. This is
-   a crash between any two steps, such as between commit and send. The message was not completed.
-   It is delivered again, and the recorded transition sends what is missing.
+   a crash between any two steps, such as between commit and send. The message was not completed, so
+   it is delivered again. Its handler finds the recorded transition, and sends what is missing.
 5. **A port may refuse, or do its work and lose the answer.** The caller sees the same error for
-   both, and cannot know which it was. The store may also report a conflict. Attempts take as long
-   as those of the real adapters, so that an outage fills functions and locks as in Azure.
-6. **A delivery may go wrong while its handler goes on.** The message comes twice, or once more
-   after its completion, or its lock is lost, or the queue gives it up. Then two functions work on
-   one message, and only what the table has recorded keeps them from acting twice.
+   both, and cannot know which it was. The store may also report a conflict. In an outage the
+   attempts take as long as those of the real adapters. So an outage keeps functions busy and
+   messages locked as long as it does in Azure.
+6. **A delivery may go wrong while its handler goes on.** The message comes twice at once, or again
+   some time later, or its lock is lost, or the queue gives it up. Then two functions work on one
+   message, and only what the table has recorded keeps them from acting twice.
 7. **An instance may die whole**: by its plan, or because a function ran past its time limit. Its
    messages come back at once, because the host lives and sees that its worker died. ``with_host``
    means that the host dies too: then nobody gives the messages back, and each lock ends by itself.
    A task may catch its cancellation, or be shielded from it. It meets ``CrashError`` at its next
-   port, because its life is over. So an instance that is dead writes and sends nothing.
-8. **The timer** lets every instance sweep. A sweep that fails is not retried, as on the host; the
-   next tick comes. Ticks that could find no due row are left out, which only saves time.
+   port, because its life is over. So a dead instance begins no write and no send. A shielded write
+   that waits for a slow store may still happen, as a request on its way does.
+8. **The timer** lets every instance sweep. As on the host, a sweep that fails is not retried,
+   because the next tick comes. Ticks that could find no due row are left out. This only saves time.
+   It also leaves out ticks while a queue is away and the sweeps send nothing.
 9. **The world is done** when the caller says so, no function runs, and no queue with a function
-   holds a message, except those that wait for a person. What has not ended by then is an error.
+   holds a message. Messages that wait for a person do not count. If the world is not done when the
+   time is over, that is an error.
 
 **Why a seed repeats itself to the letter.** All chance of the world comes from one generator with
 the seed, and the jitter of the actors from that of ``random``, which ``System`` seeds. All tasks
@@ -79,8 +83,7 @@ ABANDON_S = 0.02
 STORE_WAITS_S = (0.5, 2.5, 7.0)
 """Pauses between attempts while the store is away: ten seconds, as in the real adapter."""
 BUSY_S = (0.2, 2.4)
-"""How long a send takes that the bus refuses: between these seconds, as measured with the real
-adapter."""
+"""A send that the bus refuses takes between these seconds, as measured with the real adapter."""
 BUS_WAIT_S = 10.0
 """How long a send takes if the namespace cannot be reached."""
 TIMER_EVERY = timedelta(seconds=10)
@@ -133,24 +136,24 @@ class Instance:
 
 
 _life: ContextVar[tuple[Instance, int] | None] = ContextVar("life", default=None)
-"""The life of an instance (step 2) that a function runs in. None: outside of all, no crash ends it.
-"""
+"""The instance and the life (step 2) in which the current task runs. None: the task is outside of
+every instance, and no crash ends it."""
 
 
 @dataclass(slots=True, kw_only=True)
 class World:
     """Instances, queues, a timer, and faults.
 
-    At most ``at_once`` functions run at once over all, and ``rules.calls_max`` of each queue in
-    each instance. The partitions of the store in ``store.partitions_away`` do not answer, and
-    neither do the queues that are away (see ``MemoryBus.cut``). While no due row can be read, or
-    the sweeps can send nothing because a queue is away, the timer may pause for ``timer_idle``:
-    that only saves time.
+    At most ``at_once`` functions run at the same time over all instances, and at most
+    ``rules.calls_max`` of each queue in each instance. The partitions of the store in
+    ``store.partitions_away`` do not answer, and neither do the queues that are away (see
+    ``MemoryBus.cut``). The timer may pause for up to ``timer_idle`` while no due row can be read,
+    or while a queue is away and the sweeps send nothing. This only saves time.
 
-    Who listens: ``tell`` gets a sentence for each fault, ``on_failed`` gets each error of a
-    function, and ``on_sends`` gets each message that an instance is about to send, with the time of
-    its clock. ``resting`` says whether a message waits for something outside of the simulation:
-    the world is done without it.
+    ``tell`` gets a sentence for each fault, ``on_failed`` gets each error of a function, and
+    ``on_sends`` gets each message that an instance is about to send, with the time of its clock.
+    ``resting`` says whether a message waits for something outside of the simulation. The world is
+    done without such a message.
     """
 
     seed: int
@@ -173,13 +176,13 @@ class World:
     timed_out: int = 0
     """How often a function or instance died, and how often of its time limit. Tests read them."""
     _running: int = 0
-    """How many functions run, over all instances. ``_start`` counts them up and down."""
+    """How many functions of queues run, over all instances. Only ``_start`` changes it."""
     _timer_task: asyncio.Task[None] | None = None
     """The sweep that runs, or the last one. Only ``_start_timer`` writes it."""
     _tick: datetime = field(init=False)
     """When the last sweep began. ``_next_tick`` reads it."""
     _pause: timedelta = TIMER_EVERY
-    """Doubles with each sweep that sends nothing and leaves every due row."""
+    """Pause between sweeps while a queue is away. Doubles with each sweep that changes nothing."""
 
     def __post_init__(self) -> None:
         """Install the faults in the ports."""
@@ -194,7 +197,7 @@ class World:
 
     @property
     def bus(self) -> MessageBus:
-        """The bus for people. Other tasks and crashes come between its sends."""
+        """The bus of people. Before each of its sends other tasks run, and a crash may happen."""
         return PausingBus(self)
 
     def bus_of(self, clock: Clock) -> MessageBus:
@@ -205,7 +208,7 @@ class World:
 
     async def pause(self) -> None:
         """Let other tasks run; sometimes stall or crash. A task of a killed instance stops here."""
-        # 4. Others act now: what this function has read may be out of date when it goes on.
+        # 4. Other tasks act now. What this function has read may be out of date when it goes on.
         await others_run(self.rng.randint(0, 3))
         if self._happens("stalls"):
             await self.clock.sleep(self.rng.uniform(0, self.faults.stall_seconds_max))
@@ -244,9 +247,11 @@ class World:
         instance.life += 1  # 2. from here on, ``is_killed`` is true for what runs
         for task, work in instance.running.items():
             if work.queued is not None:
-                # 7. A host that lives gives the message back; else its lock ends by itself.
-                give = self.memory_bus.let_go if with_host else self.memory_bus.abandon
-                give(work.queued)
+                # 7. A host that lives gives the message back. Otherwise its lock ends by itself.
+                if with_host:
+                    self.memory_bus.let_go(work.queued)
+                else:
+                    self.memory_bus.abandon(work.queued)
             task.cancel()
         instance.functions.start()  # 2. with an empty memory
 
@@ -269,7 +274,7 @@ class World:
             self._end_overdue()
             self.memory_bus.end_locks()
             self._hand_out()
-            if not done:  # else the last sweep ends: a slow store may keep the timer busy
+            if not done:  # else wait only for the last sweep to end
                 self._start_timer()
             await self.clock.settle()  # 1. every task runs until it waits
             done = self._empty() and finished()
@@ -350,9 +355,9 @@ class World:
 
     @property
     def _renewed_for(self) -> timedelta | None:
-        """How long locks are renewed, if a function may run for longer."""
-        longest = self.rules.lock_renewal_max
-        return longest if longest < self.rules.function_timeout else None
+        """How long locks are renewed; None if a function cannot run for longer."""
+        renewal_max = self.rules.lock_renewal_max
+        return renewal_max if renewal_max < self.rules.function_timeout else None
 
     def _start(self, instance: Instance, queue: str, queued: Queued) -> None:
         work = Work(self.clock.now(), queued)
@@ -372,7 +377,7 @@ class World:
         _life.set((instance, instance.life))  # 2. what this function starts inherits it
         if self._happens("duplicate"):  # 6. from here on, the handler is not alone
             self.tell(f"message {queued.message.message_id} of {queue} comes twice")
-            self.memory_bus.again(queued)
+            self.memory_bus.deliver_again(queued)
         if self._happens("late"):
             self._comes_late(queue, queued)
         if self._happens("given_up"):
@@ -393,12 +398,12 @@ class World:
     def _comes_late(self, queue: str, queued: Queued) -> None:
         def redeliver() -> None:
             self.tell(f"message {queued.message.message_id} of {queue} comes again, late")
-            self.memory_bus.again(queued)
+            self.memory_bus.deliver_again(queued)
 
         self.clock.call_later(self.rng.uniform(0, self.faults.late_seconds_max), redeliver)
 
     def _end_overdue(self) -> None:
-        """Kill every instance with a function that runs for too long."""
+        """Kill every instance with a function that runs past its time limit."""
         # 7. The host ends the whole worker process, not only the function.
         now = self.clock.now()
         for instance in self.instances:
@@ -409,8 +414,8 @@ class World:
                 self.kill(instance)
 
     def _next_event(self, visible: Visible) -> datetime:
-        """Return when there is something to do that no task waits for."""
-        # 1. The clock stops at each of these. The sleepers are its own business.
+        """Return the time of the next event that no sleeping task waits for."""
+        # 1. The clock stops at each of these times. It wakes the sleepers by itself.
         now = self.clock.now()
         times = [self._next_tick(), self.memory_bus.next_lock_end]
         times += [at for _, at in visible]
@@ -429,7 +434,7 @@ class World:
 
     async def _sweep(self, instance: Instance) -> object:
         """Run the timer function of an instance."""
-        # 8. It is not retried if it fails: the next tick comes.
+        # 8. If it fails, it is not retried, because the next tick comes.
         _life.set((instance, instance.life))
         task = asyncio.ensure_future(instance.functions.sweep())
         instance.running[task] = Work(self.clock.now(), None)
@@ -458,8 +463,8 @@ class World:
         return self._timer_task is not None and not self._timer_task.done()
 
     def _next_tick(self) -> datetime:
-        """Return the next tick that finds a due row, or the latest."""
-        # 8. A tick is left out if it could find nothing, or nothing that could be sent.
+        """Return the time of the next tick that can find a due row, at most ``timer_idle`` away."""
+        # 8. A tick is left out if it could find no due row, or could send nothing.
         pause = self._pause if self.memory_bus.refuses_any else TIMER_EVERY
         first, latest = self._tick + pause, self._tick + self.timer_idle
         if latest <= max(first, self.clock.now()) or self.store.partitions_away:
@@ -482,8 +487,8 @@ class World:
     def _bus_fault(self, _message: Message) -> BusFault | None:
         if self._happens("bus_down"):
             return BusFault.UNAVAILABLE
-        lost = self._happens("bus_lost_answer")
-        return BusFault.LOST_ANSWER if lost else None
+        is_lost = self._happens("bus_lost_answer")
+        return BusFault.LOST_ANSWER if is_lost else None
 
     def _happens(self, fault: str) -> bool:
         return self.faults.happens(fault, self.rng)
@@ -502,19 +507,19 @@ def of_no_host() -> None:
 
 
 def life_here() -> tuple[int, int] | None:
-    """Return which life of which instance the current task runs in; None outside of all."""
-    inside = _life.get()
-    return None if inside is None else (id(inside[0]), inside[1])
+    """Return the instance and the life of the current task; None outside of every instance."""
+    life = _life.get()
+    return None if life is None else (id(life[0]), life[1])
 
 
 def is_killed() -> bool:
     """Return whether the instance of the current task was killed since the task began."""
-    inside = _life.get()
-    return inside is not None and inside[0].life != inside[1]
+    life = _life.get()
+    return life is not None and life[0].life != life[1]
 
 
 class PausingBus:
-    """A bus that lets other tasks run before each message. A refusal takes its time."""
+    """A bus that lets other tasks run before each message, and takes time for each refusal."""
 
     def __init__(self, world: World, clock: Clock | None = None) -> None:
         self._world, self._clock = world, clock
@@ -542,7 +547,7 @@ class PausingBus:
 
     async def _refused(self) -> None:
         is_away = self._world.memory_bus.is_away
-        # 5. A refusal takes as long as with the real adapter.
+        # 5. A refusal takes as long as it does with the real adapter.
         await self._world.clock.sleep(BUS_WAIT_S if is_away else self._world.busy_s)
 
     async def close(self) -> None:

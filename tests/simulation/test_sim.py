@@ -255,14 +255,14 @@ async def test_a_reply_after_complete_by_and_an_edit_without_an_undo_are_found()
     built = System(Project.of(two_steps(), ROOT), Plan(1, 1, ()))
     broken: list[Violation] = []
     invariants = Invariants(built, broken.append)
-    invariants._until["O-0", 0, Direction.DO, 1] = START
+    invariants._complete_by["O-0", 0, Direction.DO, 1] = START
     body = {"kind": "reply", "order_id": "O-0", "step": 0, "direction": "do", "epoch": 1}
     reply = Message(
         "agent-replies", "O-0/00/do/1", json.dumps(body, separators=(",", ":")).encode()
     )
-    invariants._answers(reply, START)
+    invariants._reply_is_sent(reply, START)
     assert broken == []
-    invariants._answers(reply, START + timedelta(seconds=1))
+    invariants._reply_is_sent(reply, START + timedelta(seconds=1))
     invariants._older_are_undone(
         Call(order_id="O-0", step="pay", key="O-0/pay/1", complete_by=START, order={}, results={})
     )

@@ -10,6 +10,7 @@ import pytest
 
 from sas.domain.queues import Queues
 from sas.engine.delivery import Delivery
+from sas.operate import redriving
 from tests import indexed_functions
 from tests.unit.actors_kit import Kit, kit, letter, order
 
@@ -55,6 +56,22 @@ async def test_an_order_of_the_shared_queue_is_worked_on_as_before() -> None:
     system = bound_system()
     await come(system, order("O-1", reply_queue=OTHER), "orders")
     assert notices_of(system) == {OTHER: ["received"]}
+
+
+async def test_an_order_that_its_own_queue_gave_up_is_resent_as_another_submission() -> None:
+    system = bound_system()
+    body = order("web-1", reply_queue=WEB, submission_id="s-1")
+    await come(system, body, "orders-web", dead=True)
+    given_up = await system.bus.peek(BOUND.rejected, 10)
+    moves, reasons = redriving.redrive(
+        given_up, BOUND.rejected, ids=None, queues=BOUND, to="orders-web"
+    )
+    assert (reasons, len(moves)) == ([], 1)
+    message = moves[0].move.message
+    assert message is not None
+    assert json.loads(message.body)["submission_id"] == message.message_id
+    await come(system, message.body, "orders-web")
+    assert system.state("web-1") == "Pending"
 
 
 @pytest.mark.parametrize("dead", [False, True])

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from azure.servicebus.aio import ServiceBusReceiver
 from azure.servicebus.exceptions import (
+    MessageAlreadySettled,
     MessagingEntityDisabledError,
     MessagingEntityNotFoundError,
     ServiceBusError,
@@ -43,6 +44,16 @@ async def test_a_queue_that_is_disabled_for_a_while_is_tried_again() -> None:
 async def test_a_missing_queue_is_reported_at_once() -> None:
     with pytest.raises(LinkError, match="there is no such queue"):
         await tried(MessagingEntityNotFoundError, 1)
+
+
+async def test_a_message_that_is_settled_already_is_reported_at_once() -> None:
+    """The SDK raises a ValueError for it, and no error of Service Bus."""
+
+    async def settle() -> None:
+        raise MessageAlreadySettled(action="complete")
+
+    with pytest.raises(LinkError):
+        await persist(settle, 5.0)
 
 
 async def test_without_the_private_method_of_the_sdk_a_message_is_not_given_back() -> None:

@@ -43,13 +43,13 @@ async def test_the_story_of_an_order_that_waits_for_you() -> None:
     system = await night()
     assert story_of(system, "10248") == f"It stopped at pay: {DECLINED}."
     waits = waits_of(system, "10248")
-    assert (waits.what, waits.agent, waits.needs_you) == ("You.", "payment", True)
+    assert (waits.awaited, waits.agent, waits.needs_you) == ("You.", "payment", True)
 
 
 async def test_the_story_of_an_order_that_went_well() -> None:
     system = await night()
     assert story_of(system, "10251").startswith("It is complete: every step is done, ")
-    assert waits_of(system, "10251").what == "Nothing: it is finished."
+    assert waits_of(system, "10251").awaited == "Nothing: it is finished."
 
 
 async def test_the_story_of_an_order_that_a_refusal_undid_names_it() -> None:
@@ -76,19 +76,19 @@ async def test_the_story_of_a_rejected_order_says_why() -> None:
     await system.run(system.dead_letters.handle(dead))
     assert system.state() == "Rejected"
     assert story_of(system).startswith("It was rejected before any step began: ")
-    assert waits_of(system).what == "Nothing: the application corrects it and submits it again."
+    assert waits_of(system).awaited == "Nothing: the application corrects it and submits it again."
 
 
 async def test_an_order_waits_for_a_scheduler_then_for_an_agent_then_for_the_supervisor() -> None:
     system = kit(CHAIN)
     await system.submit()
-    assert waits_of(system).what == "A scheduler, to claim reserve."
+    assert waits_of(system).awaited == "A scheduler, to claim reserve."
     await system.step(QUEUES.scheduler)
     waits = waits_of(system)
-    assert waits.what == "The agent of reserve: the call is out, request 1."
+    assert waits.awaited == "The agent of reserve: the call is out, request 1."
     assert (waits.agent, waits.at) == ("stock", system.order().complete_by)
     await system.later(actors_kit.ALLOWED.total_seconds() + 61)
-    assert waits_of(system).what == "The supervisor, to look at reserve."
+    assert waits_of(system).awaited == "The supervisor, to look at reserve."
     assert "Check that the function app runs" in waits_of(system).todo
 
 
@@ -98,7 +98,7 @@ async def test_a_step_that_rests_is_shown_as_resting() -> None:
     before = system.order()
     resting_step = replace(before.steps[0], turn=Resting(system.clock.now() + timedelta(seconds=5)))
     system.store.orders["O-1"].order = replace(before, steps=(resting_step, *before.steps[1:]))
-    assert waits_of(system).what == "reserve rests."
+    assert waits_of(system).awaited == "reserve rests."
     assert waits_of(system).then == "Then it is tried again."
 
 
@@ -149,6 +149,31 @@ async def test_an_undo_is_an_attempt_too_and_one_that_is_out_has_no_end() -> Non
     undos = [attempt for attempt in attempts if attempt.direction.value == "undo"]
     assert [(undo.outcome, undo.ended_at) for undo in undos] == [("is out", None)] * len(undos)
     assert undos
+
+
+async def test_a_reply_ends_only_the_attempt_of_its_own_epoch() -> None:
+    system = kit(CHAIN)
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    await system.hand(command("undo", system.order().seq))
+    await system.drain()
+    attempts = why.attempts(system.order(), system.journal())
+    assert [(attempt.direction.value, attempt.epoch, attempt.outcome) for attempt in attempts] == [
+        ("do", 1, "?"),
+        ("undo", 2, "done"),
+    ]
+
+
+@pytest.mark.parametrize("word", [JournalWord.WAITS_IN_QUEUE, JournalWord.RELEASED])
+async def test_an_attempt_that_is_excused_or_beside_a_rest_is_still_out(word: JournalWord) -> None:
+    system = kit(CHAIN)
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    dispatched, complete_by = system.journal()[-1], system.order().complete_by
+    assert complete_by is not None
+    later = replace(dispatched, what=word, at=complete_by, cause=None, messages=())
+    attempts = why.attempts(system.order(), [*system.journal(), later])
+    assert [(attempt.outcome, attempt.ended_at) for attempt in attempts] == [("is out", None)]
 
 
 def rows(*words: JournalWord) -> list[JournalEntry]:

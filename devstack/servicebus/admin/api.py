@@ -126,9 +126,12 @@ class AdminServer:
         kind, queue = fault.pop("kind", ""), fault.pop("queue", "")
         if not isinstance(kind, str) or not isinstance(queue, str):
             raise ValueError("'kind' and 'queue' are text")  # noqa: TRY004 (one kind of error)
-        if kind not in (kinds := ("drop-connections", "expire-locks", *KINDS)):
+        kinds = ("drop-connections", "expire-locks", *KINDS)
+        if kind not in kinds:
             raise ValueError(f"'{kind[:50]}' is not a fault; use one of {', '.join(kinds)}")
-        if unknown := fault.keys() - ({"count", "seconds", "operation"} if kind in KINDS else ()):
+        allowed = {"count", "seconds", "operation"} if kind in KINDS else set()
+        unknown = fault.keys() - allowed
+        if unknown:
             text = f"'{unknown.pop()[:50]}' is not a part of this fault; leave it out"
             raise ValueError(text)
         if kind == "drop-connections":

@@ -1,7 +1,7 @@
 """The Atom/XML of the management API: writes queues as entries, reads entries as properties.
 
-Namespaces and names are those of the service. QueueDescription has the namespace itself, because
-the SDK's deserializer expects it there.
+Namespaces and names are those of the service. The element QueueDescription declares its namespace
+itself, because the SDK's deserializer expects that.
 """
 
 import re

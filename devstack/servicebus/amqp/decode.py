@@ -1,12 +1,13 @@
 """Decodes AMQP 1.0 values into plain Python values, with every length checked.
 
 Symbols and strings become ``str``, every integer ``int``, timestamps milliseconds since 1970,
-arrays and lists ``list``. The wire type of a value is lost by that. So where the broker must send
-a value back with its type, it sends the raw bytes between two positions.
+arrays and lists ``list``. The wire type of a value is lost by that. So where the broker must send a
+value back with its type, it sends the raw bytes between two positions.
 
 Limits: values nest at most ``MAX_DEPTH`` deep, and a compound cannot claim more items than its
-bytes can hold. So a frame cannot make the broker allocate more than a small multiple of the
-frame's size. Rules: AMQP 1.0, part 1 (types).
+bytes can hold. Items without bytes (nulls, for example) are the exception: one array may claim
+``_MAX_ZERO_WIDTH_ITEMS`` of them. So a frame of 64 KiB full of such arrays takes about 200 MB.
+Rules: AMQP 1.0, part 1 (types).
 """
 
 import struct
@@ -166,7 +167,7 @@ def _value(buffer: bytes, code: int, position: int, depth: int) -> tuple[Any, in
             return convert(buffer[start:end]), end
         except UnicodeDecodeError:
             raise DecodeError(f"the text at byte {position - 1} is not UTF-8") from None
-    if code in _CONSTANTS:  # of an array
+    if code in _CONSTANTS:  # an item of an array
         return _CONSTANTS[code], position
     if code not in (*_LISTS, *_MAPS, *_ARRAYS):
         raise DecodeError(f"0x{code:02x} is not an AMQP constructor")

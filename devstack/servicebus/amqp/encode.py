@@ -134,7 +134,7 @@ def described(code: int, value: bytes) -> bytes:
 
 
 def composite(code: int, fields: Sequence[bytes]) -> bytes:
-    """Encode a described list. The standard allows to leave out nulls at the end."""
+    """Encode a described list. The standard lets a sender leave out nulls at the end."""
     count = len(fields)
     while count and fields[count - 1] == NULL:
         count -= 1

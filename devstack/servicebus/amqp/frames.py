@@ -75,14 +75,15 @@ def padded(values: list[object], count: int) -> list[object]:
 
 
 class Outcome(NamedTuple):
-    """A delivery state: its code (None for no state), its encoded fields, and named values.
+    """A delivery state: its code (None for no state), its encoded fields, and ``changes``.
 
-    The names are those of properties to change. Their values stay encoded and keep their types.
+    ``changes`` are application properties to change, by their names. Their values stay encoded, to
+    keep their types.
     """
 
     code: int | None
     fields: list[bytes]
-    named: dict[str, bytes]
+    changes: dict[str, bytes]
 
 
 def read_outcome(state: object, body: bytes, position: int) -> Outcome:
@@ -95,15 +96,15 @@ def read_outcome(state: object, body: bytes, position: int) -> Outcome:
     if code not in {REJECTED, MODIFIED}:
         return Outcome(code, [], {})
     fields = _described_fields(decode.spans(body, position)[4])
-    named = fields[2] if code == MODIFIED else _described_fields(fields[0])[2]
-    return Outcome(code, fields, named_values(named))
+    encoded_map = fields[2] if code == MODIFIED else _described_fields(fields[0])[2]
+    return Outcome(code, fields, values_by_name(encoded_map))
 
 
 def _described_fields(raw: bytes) -> list[bytes]:
     return [raw] * 3 if raw == encode.NULL else decode.spans(raw, decode.skip(raw, 1), 3)
 
 
-def named_values(raw: bytes) -> dict[str, bytes]:
+def values_by_name(raw: bytes) -> dict[str, bytes]:
     """Return the values of an encoded map, still encoded, by their names."""
     entries = pairs(raw, 0) if raw != encode.NULL else ()
     return {key: value for key, _, value in entries if isinstance(key, str)}

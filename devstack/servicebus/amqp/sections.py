@@ -37,8 +37,8 @@ def sections(payload: bytes) -> Iterator[Section]:
             raise DecodeError(f"a message section is expected at byte {position}")
         code, value_at = decode.decode(payload, position + 1)
         code = code if isinstance(code, int) else 0
-        keeps_order = last >= PROPERTIES and code != DELIVERY_ANNOTATIONS
-        if not HEADER <= code <= FOOTER or (code < last and keeps_order):
+        order_matters = last >= PROPERTIES and code != DELIVERY_ANNOTATIONS
+        if not HEADER <= code <= FOOTER or (code < last and order_matters):
             raise DecodeError(f"section {code} at byte {position} is unknown or out of order")
         if code <= APPLICATION_PROPERTIES:
             end = decode.compound(payload, value_at)[2]

@@ -1,8 +1,8 @@
 """Decides which receiver gets the next message of a queue.
 
 `PlainDispatch` serves queues without sessions: the receivers with credit take turns.
-`SessionDispatch` serves queues with sessions: a message goes to the owner of its session. Both have
-the same methods.
+`SessionDispatch` serves queues with sessions: a message goes to the owner of its session. A queue
+calls both by the same methods: `offer`, `add_credit` and `detach`.
 
 Rules of sessions (Microsoft, "Message sessions"):
 
@@ -22,7 +22,8 @@ from typing import Protocol
 from devstack.servicebus.core.errors import SessionCannotBeLockedError, SessionLockLostError
 from devstack.servicebus.core.message import Message
 
-#: A receiver in receive-and-delete mode keeps its session for so long after the lock's end.
+#: A receiver in receive-and-delete mode keeps its session so long after the lock's end, unless
+#: another receiver asks for that session.
 GRACE_S = 1.0
 
 
@@ -44,8 +45,8 @@ class Session:
         """When to take the session away from its owner.
 
         A receiver in receive-and-delete mode holds no message lock. For such a receiver the broker
-        waits a moment longer, like the service, so that one that waits for a whole lock duration
-        can close the session first.
+        waits `GRACE_S` longer, like the service. So a receiver that waits for a whole lock duration
+        can still close the session itself.
         """
         presettled = self.owner is not None and self.owner.presettled
         return self.locked_until + (GRACE_S if presettled else 0)
@@ -141,8 +142,9 @@ class PlainDispatch:
 class SessionDispatch:
     """The sessions of one queue, their owners, and the receivers that wait for a session.
 
-    ``_owned`` has the sessions with an owner. ``_free`` has the sessions with ready messages and
-    without an owner; the one that waits longest is first (it is a dict used as an ordered set).
+    ``_owned`` has the sessions with an owner. ``_free`` has the sessions without an owner that
+    were offered messages; the one that waits longest is first (the dict serves as an ordered set).
+    A session stays there until it is empty, even if its ready messages have expired meanwhile.
     ``_waiters`` has the receivers that wait for a free session, each with its deadline.
     """
 

@@ -37,7 +37,7 @@ class UnauthorizedError(BrokerError, condition="amqp:unauthorized-access", statu
 
 
 class TokenRefusedError(UnauthorizedError, condition="com.microsoft:auth-failed", status=401):
-    """A token itself is wrong or has expired: what ``$cbs`` answers."""
+    """A token itself is wrong or has expired: ``$cbs`` and the management port answer with it."""
 
 
 class NotAllowedError(BrokerError, condition="amqp:not-allowed", status=400):
@@ -67,7 +67,7 @@ class OperationTimeoutError(BrokerError, condition="com.microsoft:timeout", stat
 
 
 class ServerBusyError(BrokerError, condition="com.microsoft:server-busy", status=503):
-    """The broker is throttling, here on demand only: wait a moment and retry."""
+    """The broker is throttling, which happens only as an armed fault: wait a moment and retry."""
 
 
 class EntityDisabledError(BrokerError, condition="com.microsoft:entity-disabled", status=400):

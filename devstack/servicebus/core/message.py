@@ -1,9 +1,10 @@
 """One message on a queue: the sender's bytes, and the few facts that a queue needs.
 
 The broker keeps the bare message (properties, application properties, body) as the sender encoded
-it. It rewrites only the header, the annotations and, for dead letters, the application
-properties, because these hold what the broker itself has to say: for instance the delivery count,
-the sequence number and the reason of a dead letter.
+it. It rewrites the header and the annotations, because these hold the broker's own facts, for
+instance the delivery count and the sequence number. It changes the bare message in two cases only:
+it adds a message-id if there is none, and it adds application properties (the reason of a dead
+letter, or what a receiver changes when it abandons, defers or dead-letters the message).
 """
 
 from collections.abc import Mapping

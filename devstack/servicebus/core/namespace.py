@@ -139,8 +139,9 @@ class Namespace:
     def forward(self, source: Queue, message: Message, now: float, hops: int) -> None:
         """Move a message to the queue that ``source`` forwards to.
 
-        If that fails (no such queue, disabled, full, too many hops), the message goes to the
-        source's transfer dead letters with the reason, as in the service.
+        If the target cannot take the message (for example because it is missing, disabled or full,
+        or after too many hops), the message goes to the source's transfer dead letters with the
+        reason, as in the service.
         """
         reason, problem = _TOO_MANY_HOPS
         if hops < MAX_FORWARD_HOPS:
@@ -153,7 +154,9 @@ class Namespace:
         source.parts[1].accept(message, now)
 
     def forward_dead(self, source: Queue, message: Message, now: float) -> bool:
-        """Move a dead letter to where ``source`` forwards them. Return False if it cannot."""
+        """Move a dead letter to the queue for the dead letters of ``source``.
+
+        Return False if there is no such queue, or if it cannot take the message."""
         target = source.properties.forward_dead_letters_to
         if not target:
             return False

@@ -1,8 +1,9 @@
 """What clients may do with single messages: settle, renew, peek, cancel, receive by number.
 
 The operations on a lock token raise MessageLockLostError, or SessionLockLostError on a queue with
-sessions, if no unexpired lock has that token. They change nothing then. So of two receivers that
-believe they hold the same message, only the one whose lock is valid can settle it.
+sessions, if no valid lock has that token. They change nothing then. A lock is valid until its end;
+in a session it is valid until the sweep takes the session from its receiver. So of two receivers
+that believe they hold the same message, only the one whose lock is valid can settle it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -63,7 +64,8 @@ def dead_letter(
 
 def locked_message(queue: Queue, token: bytes, now: float) -> Message:
     """Return the message that the token locks. Raises as the module says."""
-    # Step 6 of queue.py. The time is tested too, because the sweep may come a moment late.
+    # Step 6 of queue.py. The sweep may come a moment late, so the time is tested too. Sessions are
+    # an exception: their owner keeps its locks until the sweep.
     message = queue.locked.get(token)
     if message is None or (message.locked_until <= now and queue.sessions is None):
         error_class = (
@@ -130,6 +132,8 @@ def peek(
     queue: Queue, first_sequence: int, *, count: int, session_id: str | None, now: float
 ) -> list[Message]:
     """Return up to ``count`` messages from sequence number ``first_sequence`` on, in any state.
+
+    Messages that have expired and wait for the sweep are left out.
 
     The answer is cut at `PEEK_MAX_BYTES`, but has at least one message if there is one.
     """

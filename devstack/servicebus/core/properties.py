@@ -14,8 +14,6 @@ _DURATION = re.compile(
     r"(?:T(?:(?P<hours>\d+(?:\.\d+)?)H)?(?:(?P<minutes>\d+(?:\.\d+)?)M)?"
     r"(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
 )
-
-
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,258}[A-Za-z0-9_])?")
 
 
@@ -45,10 +43,11 @@ def _property(official: str, default: Any, limits: tuple[float, float] | None = 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueProperties:
-    """The properties of a queue. Durations are seconds; ``FOREVER_S`` means none.
+    """The properties of a queue. Durations are seconds; ``FOREVER_S`` means no limit.
 
-    Defaults and limits are those of the service's Standard tier, except that durations may be
-    as short as a test needs. Raises ValueError with a sentence for an invalid value.
+    Defaults are those of the service's Standard tier. Limits are the widest of the service, and
+    durations may be as short as a test needs. Raises ValueError with a sentence for an invalid
+    value.
     """
 
     lock_duration_s: float = _property("LockDuration", 60.0, (0.05, 300))
@@ -190,4 +189,4 @@ def format_duration(seconds: float) -> str:
     )
     if not days and not time:
         return "PT0S"
-    return "P" + (f"{days:g}D" if days else "") + (f"T{time}" if time else "")
+    return "P" + (f"{days:.0f}D" if days else "") + (f"T{time}" if time else "")

@@ -7,46 +7,50 @@ The life of a message, and the events that move it:
                                 +-- abandoned, released, lock expired
                                                +-> deferred (received by its number)
                                                +-> dead-lettered, or delivered too often
-    time to live is over, and no lock is held: dead-lettered or removed
+    ready, and its time to live is over: dead-lettered or removed
 
 Theory of operation. The numbers stand again at the steps in the code, step 6 in operations.py.
 
 1. *Admit.* A send brings one message or a batch. The queue checks every message before it changes
    anything, so it takes the whole batch or none of it. The sender is told of a refusal and still
-   has its messages.
+   has its messages. (A sender that settles its messages itself asks for no answer, and gets none.)
 2. *Number.* An accepted message gets the next sequence number. A sender that lost our
    acknowledgement sends the message again. With duplicate detection the message-id is in the
-   history, so the queue drops the copy and acknowledges it like the first. Without it there are two
-   messages: Service Bus promises "at least once", and so do we.
+   history until its window ends, so the queue drops the copy and acknowledges it like the first.
+   Without duplicate detection there are two messages: Service Bus promises "at least once", and so
+   do we.
 3. *Add.* `index` makes the message part of the queue, and the journal records it, before a receiver
    can get it. A message with a time in the future waits as SCHEDULED, and gets a new number at that
    time. A queue that forwards passes the message on. If the target cannot take it, the message goes
    to the transfer dead letters with the reason.
-4. *Offer.* The dispatch keeps a heap of the numbers of the ready messages. A number in the heap
-   says only that a message may be ready: `take_ready` skips the numbers of removed messages, and
-   leaves expired messages to the sweep. Whatever makes a message ready offers it, so that none
-   stays behind.
+4. *Offer.* The dispatch keeps a heap of the numbers of the ready messages, or one for each session.
+   A number in the heap says only that a message may be ready: `take_ready` skips the numbers of
+   removed messages, and leaves expired messages to the sweep. Whatever makes a message ready offers
+   it, so that none stays behind.
 5. *Deliver.* The queue locks the message under a new token, or removes it for a receiver in
-   receive-and-delete mode, and only then hands it to the receiver. The message stays in the queue
-   until it is settled. If the receiver crashes, its lock ends by itself (8). In receive-and-delete
-   mode a crash can lose the message; the receiver chose that.
-6. *Settle.* A receiver settles a message by its token (operations.py), while the lock lasts. A
-   receiver that is too late gets an error, because another one may have the message already.
+   receive-and-delete mode, and only then hands it to the receiver. A locked message stays in the
+   queue until it is settled. If the receiver crashes, the lock ends by itself (8). A session gives
+   up the locks of its messages as soon as its receiver is gone. In receive-and-delete mode a crash
+   can lose the message; the receiver chose that.
+6. *Settle.* A receiver settles a message by its token (operations.py), while the lock lasts. The
+   locks of a session last until the sweep takes the session from its receiver. A receiver that is
+   too late gets an error, because another one may have the message already.
 7. *Unlock.* A message that was abandoned, or whose lock ended, is offered again (4), and `unlock`
-   counts the delivery. At the maximum the message goes to the dead letters, so that a poison
-   message does not come back for ever. A message that never reached its receiver is released
-   without a count.
+   counts the delivery. A deferred message stays deferred instead. At the maximum the message goes
+   to the dead letters, so that a poison message does not come back for ever. A message that did not
+   reach its receiver whole, or that the receiver releases, comes back without a count.
 8. *Sweep.* Locks end, messages expire and scheduled messages become ready by time. `_due` is a heap
    of (time, number): a reminder to look at a message, and not a fact. The sweep reads the message
    itself. A renewed lock leaves an old reminder behind, at which nothing is due. So the rule is:
    whoever sets a time on a message plans a reminder for it. The locks of a session are the
    exception: the session's dispatch knows when they end.
-9. *Record.* Each change is recorded in the journal by the method that makes it, and is durable at
-   the next commit. No byte that tells a client of the change leaves before (see storage.py).
+9. *Record.* The method that makes a change records it in the journal. The change is durable at the
+   next commit. No byte that tells a client of it leaves before (see storage.py). The fault
+   `expire_locks` is an exception: the sweep that follows records the end of each lock.
 
 Who writes and who reads: everything runs on one event loop, and no method awaits. So a method sees
 no half-done change of another one. The callers are the links and requests of all connections, the
-timer that sweeps, and the management port.
+timer that sweeps, the management port, and the program that owns the broker.
 
 - ``messages``, ``bytes``, ``scheduled_count``: only `index` and `remove` write them. All read them.
 - ``locked`` and a message's ``token``: written together by `lock`, `restore_lock` and `_drop_lock`;
@@ -56,9 +60,11 @@ timer that sweeps, and the management port.
 - a message's ``state``: written by the queue, by `operations.defer`, and by the recovery.
 - ``history``: written by `accept` and by the recovery.
 - ``_due``: written by `_plan` and `sweep`.
-- ``wake_at``: the namespace writes it, in answer to `wake`; `wake` reads it.
+- ``wake_at``: the namespace writes it, when `wake` asks for a sweep and when the sweep begins. The
+  namespace and `wake` read it.
 
-Every method takes ``now`` in seconds since 1970. A lock outlives the link that took it.
+Each ``now`` is in seconds since 1970. The lock of a message outlives the link that took it, except
+in a session.
 """
 
 import heapq
@@ -340,17 +346,18 @@ class Queue:
     def _plan(self, at: float, message: Message) -> None:
         """Remind the sweep of a message at ``at``.
 
-        Reminders of what is over are dropped when they are most of the heap. So a queue with a time
-        to live of an hour does not remember an hour's traffic.
+        A reminder is outdated if its message is gone or has another time now. Outdated reminders
+        are dropped when they are more than half of the heap. So a queue with a time to live of an
+        hour does not keep reminders of all messages of that hour.
         """
         # 8. Each time that is set on a message passes here, except the lock of a session.
         heapq.heappush(self._due, (at, message.sequence))
         if len(self._due) > _DUE_MAX + 4 * len(self.messages):
-            self._due = [entry for entry in self._due if self._is_due(*entry)]
+            self._due = [entry for entry in self._due if self._is_current(*entry)]
             heapq.heapify(self._due)
         self.wake(at)
 
-    def _is_due(self, at: float, sequence: int) -> bool:
+    def _is_current(self, at: float, sequence: int) -> bool:
         message = self.messages.get(sequence)
         if message is None:
             return False
@@ -367,7 +374,7 @@ class Queue:
         if self.sessions is not None:
             self.sessions.sweep(now)
         # 8. A reminder may be outdated: the message itself says what is due.
-        while self._due and (self._due[0][0] <= now or not self._is_due(*self._due[0])):
+        while self._due and (self._due[0][0] <= now or not self._is_current(*self._due[0])):
             message = self.messages.get(heapq.heappop(self._due)[1])
             if message is not None:
                 self._do_due(message, now)

@@ -2,10 +2,10 @@
 
 Theory of operation. The numbers stand again at the steps in the code.
 
-1. *Open.* A client sends a protocol header, negotiates SASL, sends the header again and opens. The
-   broker accepts any SASL mechanism; rights come later, with tokens. A client that speaks something
-   else is answered and closed. A connection above the limit is refused only after its open, because
-   before that there is no frame that could carry the reason.
+1. *Open.* A client sends the SASL header, negotiates, sends the AMQP header and opens. It may also
+   begin with the AMQP header. The broker accepts any SASL mechanism; rights come later, with
+   tokens. A client of another protocol is answered and closed. A connection above the limit is
+   refused only after its open, because before that there is no frame that could carry the reason.
 2. *Read.* asyncio calls `data_received` with the bytes of one read. Each whole frame is carried out
    at once and to its end, without an await. The answers collect in the `Output` of the connection.
    Messages that other connections get because of this read collect in theirs. At the end of the
@@ -16,18 +16,19 @@ Theory of operation. The numbers stand again at the steps in the code.
    close.
 4. *Slow peer.* A peer that does not read would make the broker collect bytes without end. When the
    write buffer is full, the output is ``blocked``: the sessions keep messages back, and the broker
-   reads no more requests of this peer. When the peer has read, both continue.
+   reads nothing more from this peer. When the peer has read, both continue.
 5. *Silent peer.* The broker sends an empty frame twice in the peer's idle timeout. It ends a
    connection that was idle too long, that stalled, or that did not open in time.
 6. *End.* However a connection ends, first all of its links lose their credit, and then they end. In
    another order a message that one link gives back could go to the next link, which is about to end
    too. Messages that were not sent whole are ready again at once (session.py, step 4). So are the
-   Service Bus sessions that the peer owned. The lock of a delivered message goes on until its end.
+   Service Bus sessions that the peer owned. The lock of a delivered message goes on until its end,
+   except in a Service Bus session: its locks end with the session.
 
 What a client knows if the connection breaks: a sender without an acknowledgement does not know
-whether its message arrived. It sends again, and may send twice. A receiver without the echo of its
-settlement does not know either. If the settlement was committed, the message does not come again;
-if not, it comes again when its lock ends.
+whether its message arrived. It sends again, and may send twice. A receiver without the echo does
+not know whether its message was completed. If the completion was carried out, the message does not
+come again. If not, it comes again when its lock ends (in a session, at once).
 
 Who writes and who reads: asyncio calls everything here on one event loop (bytes, timers, lost
 connections), so no two functions run at the same time. The fields of `Output`, which the whole
@@ -35,9 +36,11 @@ connection shares:
 
 - ``transport``: set when the connection is made, None when it is lost. `Output` writes to it.
 - ``max_frame_bytes``: set by the open, read by each new session.
-- ``blocked``, ``blocked_at``: set by `Output.send_raw` and `pause_writing`, cleared by
-  `Output.unblock`. Sessions read the first, `check_deadlines` the second.
-- ``closing``: set by whatever ends the connection. No frame is carried out after it.
+- ``blocked``: set by `Output.send_raw` and `pause_writing`, cleared by `Output.unblock`. Sessions
+  read it.
+- ``blocked_at``: set by `pause_writing`, cleared by `Output.unblock`. `check_deadlines` reads it.
+- ``closing``: set when the broker ends the connection. It carries out no frame after that.
+- ``on_unblocked``: set by the connection, called by `Output.unblock`.
 - ``claims``: written by the requests on ``$cbs``, read when a link is attached.
 - ``reply_links``: reply links add and remove themselves, request links read it.
 """
@@ -79,7 +82,7 @@ class AmqpConnection(asyncio.Protocol):
         self._refusal = refusal
         self._on_lost = on_lost
         self._reader = frames.FrameReader(expects_header=True)
-        self._last_heard = self._began = context.clock()
+        self._heard_at = self._began_at = context.clock()
         self._closing_at: float | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
 
@@ -94,7 +97,7 @@ class AmqpConnection(asyncio.Protocol):
         """Release what the peer held: sessions at once; message locks end by themselves."""
         # 6.
         self.output.transport = None
-        self.output.on_unblocked = lambda: None  # it refers to this connection: break the cycle
+        self.output.on_unblocked = lambda: None  # the callback referred to this connection: a cycle
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         now = self.context.clock()
@@ -126,7 +129,7 @@ class AmqpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Carry out what the peer sent. Its errors close only this connection."""
         # 2. Each output collects from here to the flush, which commits first.
-        now = self._last_heard = self.context.clock()
+        now = self._heard_at = self.context.clock()
         self.context.begin_read()
         self._reader.feed(data)
         try:
@@ -147,6 +150,7 @@ class AmqpConnection(asyncio.Protocol):
         self.context.flush()
 
     def _on_header(self, header: bytes) -> None:
+        # 1.
         if header == frames.SASL_HEADER:
             self.output.send_raw(header + performatives.SASL_OFFER)
         elif header == frames.AMQP_HEADER:
@@ -170,7 +174,7 @@ class AmqpConnection(asyncio.Protocol):
             raise AmqpError("amqp:not-allowed", "the first frame must be an open")
         if frames.ATTACH <= code <= frames.DETACH:
             session = self.sessions.get(channel)
-            if session is not None:  # pyamqp detaches after an end
+            if session is not None:  # pyamqp sends a detach after its end: ignore it
                 self._on_session_frame(session, code, body=body, position=position, now=now)
             return
         fields, _ = decode.fields(body, position)
@@ -285,9 +289,9 @@ class AmqpConnection(asyncio.Protocol):
         elif blocked_at is not None and now - blocked_at > limits.stalled_s:
             _log.warning("a peer has read nothing for %g s; it is dropped", limits.stalled_s)
             self.output.drop()
-        elif not self.opened and now - self._began > limits.handshake_s:
+        elif not self.opened and now - self._began_at > limits.handshake_s:
             self.output.drop()
-        elif self.opened and now - self._last_heard > limits.idle_s:
+        elif self.opened and now - self._heard_at > limits.idle_s:
             self.fail(
                 "amqp:connection:forced",
                 f"The connection was inactive for more than the allowed {limits.idle_s:g} seconds",

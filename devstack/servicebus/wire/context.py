@@ -19,7 +19,7 @@ from devstack.servicebus.tokens import Claim, TokenValidator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds on what one peer may cost the broker. An error explains each refusal.
+    """Bounds on what peers may cost the broker. An error explains each refusal.
 
     Times are seconds. The idle timeout and the wait for the next free session are those of the
     service.
@@ -121,7 +121,7 @@ class Context:
 
 
 class ReplyLink(NamedTuple):
-    """A link that sends the answers to requests on ``node``. A request calls it by a name."""
+    """Sends the answers to requests on ``node``. A request names the link by one of ``names``."""
 
     node: str
     names: tuple[str | None, ...]
@@ -131,8 +131,8 @@ class ReplyLink(NamedTuple):
 class Output:
     """The sending side of one connection, and what its sessions and links share.
 
-    ``blocked`` means that the peer reads too slowly. Then the sessions keep messages back until
-    ``on_unblocked`` is called. There are two reasons for it: asyncio's write buffer is full
+    While ``blocked`` is set, the sessions keep messages back. ``on_unblocked`` is called when it
+    is cleared. There are two reasons for it: asyncio's write buffer is full
     (``blocked_at`` says since when), or more bytes wait for the next commit than the buffer takes
     (``_room`` is negative). wire/connection.py says who writes and who reads the fields.
     """
@@ -205,7 +205,9 @@ class Output:
             self.transport.write(b"".join(frames_out))
         if self.closing:
             self.transport.close()
-        elif self.blocked and self.blocked_at is None:  # only the bytes of this commit were many
+        elif (
+            self.blocked and self.blocked_at is None
+        ):  # the write buffer took all bytes of this commit
             self.unblock()
 
     def unblock(self) -> None:

@@ -115,7 +115,7 @@ class ReceiverLink(Link):
         self.delivery_count = attach.initial_delivery_count
         self._pieces: list[bytes] = []
         self._size = 0
-        self._first: Transfer | None = None
+        self._first_transfer: Transfer | None = None
 
     def grant(self) -> None:
         """Let the peer send `CREDIT` more messages."""
@@ -125,13 +125,13 @@ class ReceiverLink(Link):
     def on_transfer(self, transfer: Transfer, payload: bytes, now: float) -> None:
         """Take a piece; take the message once it is whole.
 
-        The pieces of a message above the limit are counted and dropped. Its last piece is refused.
+        Pieces above the limit are counted and dropped. The message is refused at its last piece.
         """
-        if self._first is None:
+        if self._first_transfer is None:
             if self.credit <= 0:
                 self.detach("amqp:link:transfer-limit-exceeded", "more messages than credit")
                 return
-            self._first = transfer
+            self._first_transfer = transfer
         if transfer.aborted:
             self._clear()
             return
@@ -140,7 +140,7 @@ class ReceiverLink(Link):
             self._pieces.append(payload)
         if transfer.more:
             return
-        first, payload, size = self._first, b"".join(self._pieces), self._size
+        first, payload, size = self._first_transfer, b"".join(self._pieces), self._size
         self._clear()
         if not isinstance(first.delivery_id, int):
             raise AmqpError("amqp:invalid-field", "the first transfer of a message needs its id")
@@ -153,7 +153,7 @@ class ReceiverLink(Link):
             self.grant()
 
     def _clear(self) -> None:
-        self._pieces, self._size, self._first = [], 0, None
+        self._pieces, self._size, self._first_transfer = [], 0, None
 
     def take(self, message: InboundMessage, now: float) -> None:
         """Take a whole message."""
@@ -196,7 +196,9 @@ class QueueReceiverLink(ReceiverLink):
                 f"that queue '{self._queue.name}' takes; send less"
                 + (" or raise MaxMessageSizeInKilobytes" if limit == self.limit_bytes else "")
             )
-            if message.delivery_id is None:  # settled by its sender: only the link can tell
+            if (
+                message.delivery_id is None
+            ):  # the sender waits for no outcome: only a detach tells it
                 self.detach(error.condition, error.description)
             refusal = frames.rejected(error.condition, error.description)
             self.acknowledge(message.delivery_id, refusal)
@@ -376,7 +378,8 @@ class QueueSenderLink(SenderLink):
 
     def on_ended(self, now: float) -> None:
         """Leave the queue, and give back what was not sent whole."""
-        # Step 4 of session.py. The link leaves the queue first, so that nothing comes back to it.
+        # Step 4 of session.py. The link leaves the queue before it gives messages back, so that
+        # none of them comes to this link again.
         partly_sent = self.amqp_session.take_partly_sent(self)
         unsent = self.amqp_session.take_unsent(self)
         self._queue.dispatch.detach(self, now)
@@ -423,10 +426,10 @@ class QueueSenderLink(SenderLink):
             case frames.MODIFIED:
                 undeliverable_here = decode.decode(outcome.fields[1])[0]
                 operation = operations.defer if undeliverable_here else operations.abandon
-                operation(queue, token, now, outcome.named)
+                operation(queue, token, now, outcome.changes)
                 return encode.composite(frames.MODIFIED, outcome.fields[:2])
             case frames.REJECTED:
-                changes = {name: raw for name, raw in outcome.named.items() if raw != encode.NULL}
+                changes = {name: raw for name, raw in outcome.changes.items() if raw != encode.NULL}
                 operations.dead_letter(queue, token, now, changes=changes)
                 return frames.REJECTED_STATE
             case other:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from devstack.servicebus.amqp import decode, encode
 from devstack.servicebus.amqp.errors import AmqpError
-from devstack.servicebus.amqp.frames import named_values
+from devstack.servicebus.amqp.frames import values_by_name
 from devstack.servicebus.amqp.sections import APPLICATION_PROPERTIES, PROPERTIES, VALUE, sections
 from devstack.servicebus.core import errors, operations
 from devstack.servicebus.core.dispatch import Session, SessionDispatch
@@ -22,8 +22,8 @@ from devstack.servicebus.wire.context import Output
 
 _PEEK_MAX = 1000
 _CHANGES = "properties-to-modify"
-#: The year 9999 in seconds since 1970: a client that asks get-message-sessions for the sessions
-#: with messages sends it as the time of the last update.
+#: The end of the year 9999 in seconds since 1970. A client that wants the sessions with messages
+#: sends it to get-message-sessions as the time of the last update.
 _YEAR_9999_S = 253402300799
 
 
@@ -54,8 +54,8 @@ class Request:
             elif section.code == VALUE:
                 body = request.body = decode.decode(payload, section.value_at)[0]
                 if isinstance(body, dict) and body.get(_CHANGES):
-                    raw = named_values(payload[section.value_at : section.end])
-                    body[_CHANGES] = named_values(raw[_CHANGES])
+                    raw = values_by_name(payload[section.value_at : section.end])
+                    body[_CHANGES] = values_by_name(raw[_CHANGES])
         return request
 
     def text(self, name: str) -> str:
@@ -133,7 +133,7 @@ def _put_token(request: Request, output: Output, now: float) -> Reply:
     if path:  # an empty path is the whole namespace
         output.context.namespace.find(path)
     output.claims[:] = [
-        old for old in output.claims if old.path != claim.path and old.expires_at > now
+        other for other in output.claims if other.path != claim.path and other.expires_at > now
     ]
     output.claims.append(claim)
     return Reply(202, encode.NULL, "Accepted")

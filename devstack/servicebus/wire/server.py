@@ -142,6 +142,7 @@ class AmqpServer:
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue with its messages and end its links. Raises EntityNotFoundError."""
+        self.context.touch()
         queue = self.namespace.delete(name)
         for link in self._links_of((queue, *queue.parts)):
             link.detach(EntityNotFoundError.condition, f"queue '{queue.name}' was deleted")

@@ -11,34 +11,37 @@ at the steps in the code, and step 4 also in links.py.
    message waits in ``_unsent``. It also waits if others wait already, so that the order stays.
 2. *Sent.* A waiting message may have lost its lock meanwhile. Then it is not sent, because the
    queue offers it again by itself, and the link gets its credit back. Otherwise the delivery gets
-   its id and enters ``_unsettled``. A large message is cut into several frames. Frames beyond the
-   window wait in ``_pieces``.
+   its id, and enters ``_unsettled`` unless the link is presettled. A large message is cut into
+   several frames. Frames beyond the window wait in ``_pieces``.
 3. *Unsettled.* ``_unsettled`` leads from a delivery id to the link and the lock token. The message
    itself stays in the queue. A disposition of the peer takes the entry out and settles the message
    by its token. The ids of deliveries that are settled already are ignored.
 4. *Over.* The link, the session or the connection ends. The link gives back each message that was
-   not sent whole, at once and without counting a delivery (`take_unsent`, `take_partly_sent`).
-   A message that was sent whole keeps its lock, because the receiver may have processed it, and may
-   still settle it over another link. If it does not, the queue offers the message again when the
-   lock ends. So nothing is lost at any of the four places: a session only has references to
-   messages, and the queue has the messages. The exception is a presettled link. Its unsent messages
-   are in memory only, and a crash of the broker loses them, as receive-and-delete allows.
+   not sent whole, at once and without counting a delivery (`take_unsent`, `take_partly_sent`). A
+   message that was sent whole keeps its lock, because the receiver may have processed it, and may
+   still settle it by a request on ``$management``. If it does not, the queue offers the message
+   again when the lock ends. In a Service Bus session the locks end with the link, so those messages
+   are ready again at once. So nothing is lost at any of the four places: a session only has
+   references to messages, and the queue has the messages. The exception is a presettled link. Its
+   unsent messages are in memory only, and a crash of the broker loses them, as receive-and-delete
+   allows.
 
 The window counts frames, and a delivery id counts messages. Each delivery has at least one frame.
-So the number of the next frame is the number of the next delivery plus ``_more_frames``, the frames
-that were sent on top of one for each delivery. Both numbers wrap at 2**32.
+So the number of the next frame is the number of the next delivery plus ``_extra_frames``: the
+frames that were sent, less one for each delivery. Both numbers wrap at 2**32.
 
 Who writes and who reads (all on one event loop, see connection.py):
 
 - ``links``: the connection adds a link when it is attached. `on_detach` and `close` remove it. A
   link that the broker ended stays, with ``ended`` set, until the peer's detach.
 - a link's ``credit`` and ``delivery_count``: the link writes them, for flows and messages. The
-  session sets the credit to 0 before it closes, and gives credit back for a message that it does
+  session sets the credit to 0 before it closes, and changes both back for a message that it does
   not send (2). The dispatch of the queue reads the credit.
-- ``_window``: each flow of the peer sets it; each transfer frame lowers it.
+- ``_window``: the peer's begin and each of its flows set it; each frame that is sent lowers it.
 - ``_unsettled``: `_transmit` adds; `on_disposition`, `on_detach` and `close` remove.
 - ``_unsent`` and ``_pieces``: `transmit` and `_transmit` add. `send_unsent` takes from them when
-  the window or the socket opens, and a link that ends takes its messages back.
+  the window or the socket opens. A link takes its messages back when it ends, or when the peer
+  drains it (the unsent ones).
 """
 
 from collections import deque
@@ -138,9 +141,8 @@ class Link:
 
         If the link is ``refused``, the broker's own terminus is null, because with an echoed
         terminus the SDKs believe that the link has opened. ``limit`` is the largest message that
-        the broker takes. A link on which the broker sends announces no limit, because the
-        broker's annotations make a message of the full size larger than it, and .NET then refuses
-        the message.
+        the broker takes. A link on which the broker sends announces no limit. With a limit, .NET
+        would refuse a message of the full size, because the broker's annotations make it larger.
         """
         self.answered = True
         peer = self.attach
@@ -192,7 +194,7 @@ class AmqpSession:
         self._window = begin[2] if isinstance(begin[2], int) else 2048
         self._payload_max = output.max_frame_bytes - 8 - _TRANSFER_HEAD_ROOM
         self._next_delivery = 1
-        self._more_frames = 0
+        self._extra_frames = 0
         self._next_handle = 0
         self._unsettled: dict[int, tuple[Link, bytes]] = {}
         self._unsent: deque[tuple[Link, Message, bytes]] = deque()
@@ -201,7 +203,7 @@ class AmqpSession:
     @property
     def next_outgoing(self) -> int:
         """The number of the next transfer frame; deliveries have numbers of their own."""
-        return (self._next_delivery + self._more_frames) & U32
+        return (self._next_delivery + self._extra_frames) & U32
 
     def send(self, performative: bytes) -> None:
         """Send a frame on this session's channel."""
@@ -337,7 +339,7 @@ class AmqpSession:
     def _transfer_head(self, link: Link, tag: bytes, *, settled: bool) -> list[bytes]:
         number = self._next_delivery
         self._next_delivery = (number + 1) & U32
-        self._more_frames -= 1  # each piece counts when it is sent
+        self._extra_frames -= 1  # each piece counts when it is sent
         message_format = encode.uint(0)
         handle, delivery_id = encode.uint(link.handle), encode.uint(number)
         return [handle, delivery_id, encode.binary(tag), message_format, encode.boolean(settled)]
@@ -352,7 +354,7 @@ class AmqpSession:
 
     def _send_piece(self, performative: bytes, piece: bytes) -> None:
         self._window -= 1
-        self._more_frames += 1
+        self._extra_frames += 1
         self.output.send(self.channel, performative, piece)
 
     def _send_pieces(self) -> None:

@@ -215,6 +215,21 @@ def test_queues_made_while_running_come_back_and_deleted_ones_do_not(
     assert owner.broker.counts("unmade").total == 0
 
 
+async def test_a_queue_that_was_deleted_in_process_does_not_come_back_after_a_kill(
+    tmp_path: Path,
+) -> None:
+    async with Broker(data=tmp_path / "live") as broker:
+        broker.create_queue("unmade")
+        await asyncio.sleep(0.05)
+        broker.delete_queue("unmade")
+        await asyncio.sleep(0.05)
+        shutil.copytree(tmp_path / "live", tmp_path / "copy")
+    copy = Broker(data=tmp_path / "copy")
+    copy.open_data()
+    assert len(copy.namespace) == 0
+    copy.close_data()
+
+
 def test_what_a_link_held_of_a_deleted_queue_is_written_nowhere(owner: Owner) -> None:
     queue = owner.broker.create_queue("doomed", lock_duration_s=1.0)
     owner.send("doomed", b"1", b"2")

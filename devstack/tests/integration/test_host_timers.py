@@ -54,7 +54,7 @@ async def run(
         function=function,
         trigger=function.trigger,
         invoker=invoker,
-        finish=finish,
+        send_outputs=finish,
         status_dir=status_dir,
         clock=clock,
         pace=clock.rate,

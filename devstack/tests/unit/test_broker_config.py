@@ -153,6 +153,10 @@ def test_durations_are_read_and_written(text: str, seconds: float) -> None:
     assert parse_duration(format_duration(seconds)) == seconds
 
 
+def test_a_duration_of_a_million_days_is_written_without_an_exponent() -> None:
+    assert format_duration(1_234_567 * 86400.0) == "P1234567D"
+
+
 @pytest.mark.parametrize("text", ["", "P", "PT", "1M", "P1Y", "P1M", "PT-1S", "PT1", "pt1s", 60])
 def test_a_text_that_is_no_duration_is_refused(text: Any) -> None:
     with pytest.raises(ValueError, match="ISO 8601"):

@@ -31,7 +31,8 @@ SECONDS = {1: 3.0, 10: 4.0, 100: 6.0}
 """How long each number of orders is kept in flight."""
 WARM_ORDERS = 12
 STEP_S, RECOVERY_STEP_S = 60.0, 10.0
-"""Time allowed for a step. The first is so long that no peer gives up a step for load alone."""
+"""Time allowed for a step, in the speed run and in the recovery run. The first is so long that no
+peer gives up a step only because of the load."""
 RECOVERY_IN_FLIGHT, RECOVERY_ORDERS, RECOVERY_LOAD_S = 20, (40, 400), 6.0
 REFUSED = 0.05
 """The share of calls that the services refuse in the recovery run, so that undos happen."""
@@ -153,7 +154,7 @@ async def speed(kind: type[Rig], seconds: dict[int, float]) -> str:
 
 
 async def recovery(kind: type[Rig]) -> str:
-    """Kill the workers when half of the orders have ended; return a row that says how all ended."""
+    """Kill the workers when half of the orders have ended. Return a row of what became of all."""
     async with running(kind, RECOVERY_STEP_S, Faults(permanent=REFUSED)) as (rig, driver, remote):
         trial = await driven(driver, prefix="t", in_flight=RECOVERY_IN_FLIGHT, seconds=3.0)
         orders_min, orders_max = RECOVERY_ORDERS

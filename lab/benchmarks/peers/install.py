@@ -55,7 +55,7 @@ def python_of(name: str) -> str:
 
 
 def command_of(name: str, command: str) -> str:
-    """Return a command that a peer's packages brought."""
+    """Return the path of a command from the packages of a peer."""
     home = FOLDER / name
     places = [home / "venv" / "bin", home / "npm" / "node_modules" / ".bin"]
     places += [home / "debian" / "usr" / "bin"]
@@ -96,7 +96,7 @@ def install(name: str) -> None:
 
 
 def _unpack(home: Path, packages: Sequence[str]) -> None:
-    """Download packages with those of their dependencies that this machine lacks, and unpack."""
+    """Download and unpack packages, and the dependencies that this machine lacks."""
     cache = home / "archives"
     (cache / "partial").mkdir(parents=True, exist_ok=True)
     options = [f"Dir::Cache::archives={cache}", "Debug::NoLocking=true", "APT::Sandbox::User=root"]

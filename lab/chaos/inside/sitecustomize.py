@@ -1,10 +1,10 @@
-"""What a Python process of a chaos run does beside its work: shift its clock, report its memory.
+"""Shifts the clock of a Python process of a chaos run, and reports its memory.
 
 Python imports this module at the start of every process that has this folder in PYTHONPATH.
 
-- CHAOS_CLOCK names a file that holds the shift of the wall clock in seconds as one double; it may
-  change at any time, so that the clocks of host processes differ. The monotonic clock stays as it
-  is, and with it the timeouts of asyncio: a wrong wall clock does not change them either.
+- CHAOS_CLOCK names a file that holds the shift of the wall clock in seconds as one double. The
+  shift may change at any time, so that the clocks of host processes differ. The monotonic clock
+  and the timeouts of asyncio stay, because a wrong wall clock does not change them either.
 - CHAOS_MEMORY names a file. At SIGUSR1 the process writes into it how many bytes of memory it uses.
 """
 
@@ -78,8 +78,8 @@ class _MallInfo(ctypes.Structure):
 def _bytes_in_use() -> int:
     """Return what is allocated and not freed: Python's small objects, and all of the C library.
 
-    The resident memory holds the free memory of both allocators too. It grows with the highest
-    load that there was, and by fragmentation.
+    The resident memory also includes the free memory of both allocators. It grows with the highest
+    load so far, and by fragmentation.
     """
     ask = ctypes.CDLL(None).mallinfo2
     ask.restype = _MallInfo

@@ -1,4 +1,4 @@
-// Live parts and keys. Every page works without this: the server draws it whole.
+// Live parts and keys. Every page works without this file, because the server draws whole pages.
 "use strict";
 
 const busy = (part) =>
@@ -7,16 +7,16 @@ const busy = (part) =>
 
 // Load this page again, and put each part that differs in the place of the old one.
 let loading = false;
-let again = false;
+let changedMeanwhile = false;
 async function refresh() {
-  if (loading) { again = true; return; }
+  if (loading) { changedMeanwhile = true; return; }
   loading = true;
   try {
     const answer = await fetch(location.href.split("#")[0], { headers: { "X-Live": "1" } });
     if (answer.status === 403) { location.reload(); return; }
-    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const newPage = new DOMParser().parseFromString(await answer.text(), "text/html");
     for (const old of document.querySelectorAll("[data-live]")) {
-      const part = fresh.getElementById(old.id);
+      const part = newPage.getElementById(old.id);
       if (part) replace(old, part);
     }
     ages();
@@ -24,11 +24,11 @@ async function refresh() {
     // The server is away. The event stream connects again, and then the page is loaded again.
   } finally {
     loading = false;
-    if (again) { again = false; refresh(); }
+    if (changedMeanwhile) { changedMeanwhile = false; refresh(); }
   }
 }
 
-const drawn = new WeakMap();  // what the server last drew of a part: ages change it on the page
+const drawn = new WeakMap();  // the last HTML of each part from the server: the page itself changes the ages
 function replace(old, part) {
   const now = part.innerHTML;
   if (drawn.get(old) === now) return;
@@ -53,7 +53,7 @@ function replace(old, part) {
   }
 }
 
-// Ages count on between two changes.
+// Update the ages each second, also without a change on the server.
 function ages() {
   for (const time of document.querySelectorAll("time[data-ago], time[data-ahead]")) {
     const ahead = "ahead" in time.dataset, span = (Date.now() - Date.parse(time.dateTime)) / 1000;

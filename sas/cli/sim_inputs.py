@@ -1,4 +1,4 @@
-"""Read what ``sas sim --agents own`` needs of a project: settings, example orders, answers."""
+"""Read the files of a project for ``sas sim --agents own``: settings, example orders, answers."""
 
 from __future__ import annotations
 
@@ -22,39 +22,40 @@ if TYPE_CHECKING:
 
 FILE = "sim.json"
 EXAMPLE_ORDERS_MAX = 200
-"""The most example orders that are read."""
+"""How many example orders are read at most."""
 _MEMBERS = {"orders", "answers"}
-_HOW = f"docs/your-own-workflow.md, section 10, says what {FILE} holds"
+_SEE = f"docs/your-own-workflow.md, section 10, says what {FILE} holds"
 
 
-def given_of(app: str, directory: Path) -> OwnApplication:
-    """Return the business of an application, and what ``sim.json`` of its project gives.
+def own_application(app: str, directory: Path) -> OwnApplication:
+    """Return an application with the example orders and the answers of its ``sim.json``.
 
-    Settings that the environment lacks come from ``local.settings.json``.
+    Settings that the environment does not have come from ``local.settings.json``.
 
     Raises:
-        UsageError: something is missing or cannot be used.
+        UsageError: the application or a file is missing, or cannot be used.
     """
     from sas.testing.own_agents import OwnApplication  # noqa: PLC0415  # slow to import
 
     make = functools.partial(_business, app if ":" in app else f"{app}:business")
-    content = _given(directory / FILE)
+    content = _sim_file(directory / FILE)
     path, answers = content.get("orders"), content.get("answers", {})
     if not isinstance(path, str) or not isinstance(answers, dict):
-        raise UsageError(f'{FILE}: give {{"orders": "FILE", "answers": {{...}}}}; {_HOW}')
+        raise UsageError(f'{FILE}: give {{"orders": "FILE", "answers": {{...}}}}; {_SEE}')
     answer_lists = {
         call: answer if isinstance(answer, list) and answer else [answer]
         for call, answer in answers.items()
     }
-    inputs = OwnApplication(
+    application = OwnApplication(
         make=make,
         orders={},
         answers=answer_lists,
         settings=_settings(directory / "local.settings.json"),
     )
-    with inputs.environment():
+    with application.environment():
         business = make()
-    return replace(inputs, orders=_fitting(business, _orders(directory / path), path))
+    orders = _accepted_orders(business, _orders(directory / path), path)
+    return replace(application, orders=orders)
 
 
 def _business(app: str) -> Business:
@@ -73,18 +74,18 @@ def _business(app: str) -> Business:
 
 
 def _settings(path: Path) -> dict[str, str]:
-    """Return the settings that the Functions host would set on this machine."""
+    """Return the settings that the Functions host on this machine would take from this file."""
     values = _read(path).get("Values") if path.exists() else None
     return {name: str(text) for name, text in values.items()} if isinstance(values, dict) else {}
 
 
-def _given(path: Path) -> dict[str, Any]:
+def _sim_file(path: Path) -> dict[str, Any]:
     content = _read(path)
     unknown_names = sorted(set(content) - _MEMBERS)
     if unknown_names:
         members = ", ".join(sorted(_MEMBERS))
         raise UsageError(
-            f"{FILE} has the unknown member {unknown_names[0]!r}: give {members}; {_HOW}"
+            f"{FILE} has the unknown member {unknown_names[0]!r}: give {members}; {_SEE}"
         )
     return content
 
@@ -93,28 +94,28 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(f"{path} is missing: {_HOW}") from None
+        raise UsageError(f"{path} is missing: {_SEE}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from None
     if not isinstance(content, dict):
-        raise UsageError(f"{path} is not a JSON object: {_HOW}")
+        raise UsageError(f"{path} is not a JSON object: {_SEE}")
     return content
 
 
 def _orders(path: Path) -> list[bytes]:
-    """Return the contents of the first orders of a file that ``sas submit`` can read."""
+    """Return the contents of the first orders of a file. Its form is that of ``sas submit``."""
     try:
         with path.open("rb") as source:
             items = islice(read_items(source, Defaults("responses-of-nobody")), EXAMPLE_ORDERS_MAX)
             return [msgspec.json.encode(item.order.order) for item in items]
-    except (OSError, ValueError, InputError) as error:  # a NUL in a path is a ValueError
+    except (OSError, ValueError, InputError) as error:  # ValueError: the path has a NUL
         raise UsageError(f"{str(path)!r}, which {FILE} names, cannot be read: {error}") from None
 
 
-def _fitting(
+def _accepted_orders(
     business: Business, contents: Sequence[bytes], path: str
 ) -> Mapping[str, Sequence[Any]]:
-    """Return the orders that pass the check of each workflow."""
+    """Return for each workflow, by name, the orders that pass its check."""
     orders: dict[str, list[Any]] = {}
     for name in sorted({workflow.name for workflow in business.workflows}):
         check = business.checks.get(name)
