@@ -17,8 +17,8 @@ HEAD = """# States and moves
 A commit that makes any other move is refused.
 
 """
-CALLS = f"""This machine answers two questions about one request: did a call go out, and what may its
-agent say? If time is over and a call went out, the end is *cut-off*, and the agent is silent,
+CALLS = f"""This machine answers two questions about one request: did a call go out, and what may
+its agent say? If time is over and a call went out, the end is *cut-off*, and the agent is silent,
 because nobody knows whether the call had its effect. If no call went out, the end is *not-begun*.
 
 A message carries the state from one delivery to the next
