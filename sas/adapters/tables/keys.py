@@ -100,7 +100,7 @@ def payload_chunks(order_id: str, sha256: str) -> tuple[str, str]:
 
 
 def due(row: Due) -> str:
-    """Row of a due step, of an order's deadline, of unsent messages, or of a held message."""
+    """Row of a due step, of an order's deadline, of unsent messages, or of a deferred message."""
     prefix = f"due|{key_time(row.at)}|{escape(row.order_id)}"
     if isinstance(row, OutDue):
         return f"{prefix}|out|{row.seq:010d}"

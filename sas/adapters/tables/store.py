@@ -54,7 +54,7 @@ may be our own repeat of step 8. So the store looks before it says anything.
 
 10. The rows ``due``, ``attention`` and ``done`` lie in the order's partition and change in its
     transactions, so they always agree with it. Their keys begin with a time, so a range query
-    returns the oldest first. There are two exceptions: the row of a held message is written and
+    returns the oldest first. There are two exceptions: the row of a deferred message is written and
     removed alone (``defer``, ``remove_due``), and an out row is removed alone. After a crash before
     the removal a message is sent twice. That is harmless, because the message keeps its id.
 11. Leases and shared values lie in the partition ``meta``. A lease names its holder and its end.
