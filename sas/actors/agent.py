@@ -1,4 +1,4 @@
-"""Agent: calls one remote service, retries transient errors, and is silent past CompleteBy.
+"""Agent: calls one remote service, retries transient errors, and is silent when time is over.
 
 "The Agent encapsulates calls to remote services, handles errors, retries." How one request goes:
 
@@ -11,21 +11,22 @@
 3. **Content.** The order and the results of earlier steps are fetched and decoded.
 4. **Admit.** Every guard (circuit breaker, call limit) must admit the call. If one of them does
    not, the request is put back: a copy of its message comes again at the time that the guard gave.
-   That uses up no delivery, and nothing counts as a failure.
+   That uses up no delivery, and nothing counts as a failure. If that time is too close to
+   CompleteBy, time is over (7).
 5. **Call.** The call goes out with the idempotency key of the step. The key is the same in every
    attempt, delivery and dispatch, so the service has one effect at most. The call races three
    moments: CompleteBy, the end of the function, and for a probe the last moment for a reply.
 6. **Retry.** A transient error is retried after a growing pause, until CompleteBy. A pause that
    would outlast the function becomes a put-back.
-7. **Answer or be silent.** A reply (done or refused) goes to the scheduler. Once CompleteBy has
-   passed, nothing is sent, whatever the service answered: the supervisor recovers the step then,
-   and a reply would arrive beside that recovery. There are three ends, and the state tells which:
+7. **Answer or be silent.** A reply (done or refused) goes to the scheduler while there is time.
+   Time is over when CompleteBy has passed, whatever the service answered meanwhile, because the
+   supervisor recovers the step then. Time is over, too, when no further call may begin before
+   CompleteBy. The state tells what follows:
 
-   * a call went out, and its outcome may be unknown: CUT_OFF, and the agent is silent;
-   * no call could begin, and there is time for a reply: NOT_BEGUN, and the agent says that the step
-     waited. No failure is counted;
-   * no call could begin, and it is too late for that: the message is put back, and asks for more
-     time at 2 when it comes again.
+   * CUT_OFF, a call went out: its outcome may be unknown, and the agent is silent;
+   * NOT_BEGUN, no call counts: the agent says that the step waited, and no failure is counted. If
+     CompleteBy has passed already, the message is put back, and asks for more time at 2 when it
+     comes again.
 
 What can go wrong, and why nothing is lost: this actor stores nothing of the order, so a crash at
 any point leaves the message in its queue. It is redelivered, and the service recognises the key. If
@@ -158,6 +159,7 @@ class AgentActor:
             try:
                 return await self._handle(call, delivery)
             except UnavailableError as error:
+                call.move(CallEvent.INTERRUPTED)
                 error.put_back_with |= call.properties
                 raise
 
@@ -183,6 +185,7 @@ class AgentActor:
             if call.state is CallState.CUT_OFF:
                 return None
             if call.is_over():
+                call.move(CallEvent.PUT_BACK)
                 raise UnavailableError(
                     f"order {request.order_id}: no call could begin before CompleteBy"
                 )
@@ -202,8 +205,7 @@ class AgentActor:
             await self._context.bus.send([Message(queue, message.id, internal.encode(message))])
         except UndeliverableError as error:  # a right may be missing for a while: put back
             raise QueueRefusesError(error) from error
-        if call.state is not CallState.NOT_BEGUN:
-            call.move(CallEvent.REPLIED)
+        call.move(CallEvent.REPLIED)
         return answer
 
     async def _work(self, call: InFlightRequest) -> Reply | Later:

@@ -173,7 +173,8 @@ class DeadLetters:
         tracing.about(order_id=submission.order_id)
         cause = cause_of(self._context.queues.orders, submission.submission_id)
         if await self._finished(submission.order_id, cause):
-            return
+            return  # 2. Finish.
+        # 3. Fence, or write a Rejected order.
         large = self._context.content.is_large(details)
         result = await self._runner.run(
             details.order_id,
@@ -183,6 +184,7 @@ class DeadLetters:
         )
         if result is ApplyResult.REPEATED and not await self._is_fenced(details.order_id, cause):
             return
+        # 4. Put aside.
         order = await self._context.load(submission.order_id)
         same = order and order.details.content_hash == details.content_hash
         if order and not order.rejected and same:

@@ -6,8 +6,12 @@ be decided, and both depend only on what happened to this request before:
 
 * **May its end be counted as a failure?** A request of which no call could begin has not failed.
   Its agent replies that it waited, the step rests, and FailureCount stays as it is.
-* **May its agent reply at all?** If a call went out and CompleteBy has passed, nobody knows whether
-  the call had its effect. Then the agent is silent, and the supervisor recovers the step.
+* **May its agent reply at all?** If a call went out and time is over, nobody knows whether the call
+  had its effect. Then the agent is silent, and the supervisor recovers the step.
+
+*Time is over* when CompleteBy has passed, or when no further call may begin before it: the next one
+would have to wait for a moment after CompleteBy, or so close to it that the wait is of no use
+(``InFlightRequest.is_close``: five seconds, or a sixth of the time allowed if that is less).
 
 The states, and what is known in each of them:
 
@@ -17,9 +21,10 @@ WAITING        It was put back, and no call went out. A probe that failed counts
 OUT            A call is at the remote service.
 PROBING        The first call is at a service whose circuit is open: it tests that service.
 TRIED          A call went out, or a crash hides whether one did. It may have had its effect.
-GOES_ON        The service may be at work. A later message checks whether the work has ended.
+GOES_ON        The service may be at work, or an outage came. A later message checks.
 ANSWERED       The end: a reply was sent.
-NOT_BEGUN      The end: time is over, and no call counts. The agent replies that the step waited.
+NOT_BEGUN      Time is over, and no call counts. The agent replies that the step waited, or puts
+               the request back if CompleteBy has passed: it asks for more time when it comes again.
 CUT_OFF        The end: time is over, and a call may have gone out. The agent is silent.
 SUPERSEDED     The end: the step no longer waits for this request. It is dropped.
 =============  ====================================================================================
@@ -67,6 +72,8 @@ class CallEvent(Enum):
     """It returned, failed, or was cut off: it may have had its effect."""
     SERVICE_AWAY = "the service is away"
     """The call failed because of the service alone. If it was a probe, its step has not failed."""
+    INTERRUPTED = "interrupted"
+    """The store or a queue does not answer, so the receiver puts the message back."""
     PUT_BACK = "put back"
     TIME_OVER = "time is over"
     """CompleteBy has passed, or comes before the next call may begin."""
@@ -96,6 +103,7 @@ CALL_MOVES: tuple[CallMove, ...] = (
     CallMove(_S.QUEUED, _E.SUPERSEDED, _S.SUPERSEDED),
     CallMove(_S.QUEUED, _E.CALLED, _S.OUT),
     CallMove(_S.QUEUED, _E.PROBED, _S.PROBING),
+    CallMove(_S.QUEUED, _E.INTERRUPTED, _S.QUEUED),
     CallMove(_S.QUEUED, _E.PUT_BACK, _S.WAITING),
     CallMove(_S.QUEUED, _E.TIME_OVER, _S.NOT_BEGUN),
     CallMove(_S.QUEUED, _E.REPLIED, _S.ANSWERED, why="refused without a call: its order is gone"),
@@ -104,6 +112,7 @@ CALL_MOVES: tuple[CallMove, ...] = (
     CallMove(_S.WAITING, _E.SUPERSEDED, _S.SUPERSEDED),
     CallMove(_S.WAITING, _E.CALLED, _S.OUT),
     CallMove(_S.WAITING, _E.PROBED, _S.PROBING),
+    CallMove(_S.WAITING, _E.INTERRUPTED, _S.WAITING),
     CallMove(_S.WAITING, _E.PUT_BACK, _S.WAITING),
     CallMove(_S.WAITING, _E.TIME_OVER, _S.NOT_BEGUN),
     CallMove(_S.WAITING, _E.REPLIED, _S.ANSWERED),
@@ -118,16 +127,22 @@ CALL_MOVES: tuple[CallMove, ...] = (
     CallMove(_S.TRIED, _E.SUPERSEDED, _S.SUPERSEDED),
     CallMove(_S.TRIED, _E.CALLED, _S.OUT, why="a retry, with the same idempotency key"),
     CallMove(_S.TRIED, _E.PROBED, _S.OUT, why="an earlier call counts already"),
+    CallMove(_S.TRIED, _E.INTERRUPTED, _S.GOES_ON, why="the outage is not its fault: new time"),
     CallMove(_S.TRIED, _E.PUT_BACK, _S.TRIED),
     CallMove(_S.TRIED, _E.TIME_OVER, _S.CUT_OFF),
     CallMove(_S.TRIED, _E.REPLIED, _S.ANSWERED),
     CallMove(_S.TRIED, _E.CONTINUED, _S.GOES_ON),
+    # Time is over, and no call counts
+    CallMove(_S.NOT_BEGUN, _E.REPLIED, _S.ANSWERED, why="the agent replies that the step waited"),
+    CallMove(_S.NOT_BEGUN, _E.INTERRUPTED, _S.QUEUED),
+    CallMove(_S.NOT_BEGUN, _E.PUT_BACK, _S.QUEUED, why="too late for a reply: it asks for time"),
     # A check of work that goes on
     CallMove(_S.GOES_ON, _E.REDELIVERED, _S.GOES_ON),
     CallMove(_S.GOES_ON, _E.NEEDS_TIME, _S.GOES_ON),
     CallMove(_S.GOES_ON, _E.SUPERSEDED, _S.SUPERSEDED),
     CallMove(_S.GOES_ON, _E.CALLED, _S.OUT),
     CallMove(_S.GOES_ON, _E.PROBED, _S.OUT),
+    CallMove(_S.GOES_ON, _E.INTERRUPTED, _S.GOES_ON),
     CallMove(_S.GOES_ON, _E.PUT_BACK, _S.TRIED, why="it gets no new time for this check"),
     CallMove(_S.GOES_ON, _E.TIME_OVER, _S.CUT_OFF),
     CallMove(_S.GOES_ON, _E.REPLIED, _S.ANSWERED),

@@ -16,9 +16,10 @@ journal row (``sas.engine.transition``). The outbox is what happens next.
    ``orders-rejected``, and the operator is alerted. Either way it counts as sent. The external
    messages are sent even if 2 failed: their readers need not wait for an internal queue. They are
    not sent if an earlier delivery sent them (``external`` is False).
-4. **Remove the out row**, if the transition has one. From then on nothing is left to send.
-5. **Raise the error of 2.** The trigger message is put back, with the property ``EXTERNAL_SENT``,
-   so that the next delivery does not repeat 3.
+4. **Raise the error of 2.** The trigger message is put back, with the property ``EXTERNAL_SENT``,
+   so that the next delivery does not repeat 3. A transition with an out row raises before 3,
+   because the next sweep sends all of its messages again.
+5. **Remove the out row**, if the transition has one. From then on nothing is left to send.
 
 Who sends, and who repeats it if the sender dies:
 
@@ -118,15 +119,15 @@ class Outbox:
         except BusUnavailableError as error:
             outage = error
         if outage is not None and out is not None:
-            raise outage
+            raise outage  # 4, before 3: the out row stays.
         # 3. Send the external messages.
         if external:
             await self.send_external(externals, order)
-        # 5. Raise the error of 2.
+        # 4. Raise the error of 2.
         if outage is not None:
             outage.put_back_with[EXTERNAL_SENT] = "yes"
             raise outage
-        # 4. Remove the out row.
+        # 5. Remove the out row.
         if out is not None:
             await self._store.remove_due(out)
 

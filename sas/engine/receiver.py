@@ -155,7 +155,7 @@ class Receiver:
             # 5. Wait here.
             delay = min(delay, DELAY_MAX_S)
             if self.clock.now() + timedelta(seconds=delay) >= ends_at:
-                await self._defer(copy, outage)  # 6 and 7. Defer, or give back.
+                await self._defer(copy, outage)  # 6. Defer.
                 return None
             await self.clock.sleep(delay)
 
@@ -226,7 +226,7 @@ class Receiver:
             await self.external.defer([copy], copy.message_id, self.clock.now())
         except UnavailableError as error:
             log.warning("a message of queue %s is given back: %s", copy.queue, error)
-            raise outage from error
+            raise outage from error  # 7. Give back.
         log.warning("a message of queue %s is deferred until it takes it: %s", copy.queue, outage)
 
 

@@ -182,7 +182,7 @@ class TransitionRunner:
         if order is None:
             return False
         try:
-            change = self._change(order, trigger, decide)
+            change = self._change(order, trigger, decide)  # 3.
         except UnknownWorkflowError:
             return False
         if change is None or change.incident is not None:  # an old order must report nothing
@@ -226,11 +226,13 @@ class TransitionRunner:
     async def _committed(self, change: Change) -> bool:
         """Commit and send; False if a rival committed first."""
         entry = change.entry
+        # 4. Commit.
         try:
             order = await self._context.commit(await self._offloaded(change))
         except ConflictError:
             log.info("order %s: another instance won seq %s", change.after.order_id, entry.seq)
             return False
+        # 5. Send.
         if entry.messages:
             workflow = None if self._workflow_of is None else self._workflow_of(order)
             out = OutDue(change.out_at, order.order_id, entry.seq) if change.out_at else None

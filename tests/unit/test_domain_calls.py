@@ -10,7 +10,7 @@ from sas.domain.calls import CALL_MOVES, CARRIED, CallEvent, CallState, after
 from sas.domain.moves import IllegalMoveError
 
 LEGAL = {(move.before, move.event): move.after for move in CALL_MOVES}
-ENDS = {CallState.ANSWERED, CallState.NOT_BEGUN, CallState.CUT_OFF, CallState.SUPERSEDED}
+ENDS = {CallState.ANSWERED, CallState.CUT_OFF, CallState.SUPERSEDED}
 CALLS_OUT = {CallEvent.CALLED, CallEvent.PROBED}
 
 
@@ -40,6 +40,28 @@ def test_each_state_meets_each_event_as_the_table_says_or_refuses_it(
             after(state, event)
 
 
+# The same machine once more, written by hand: a column for each event, "." where it is illegal.
+EXPECTED = """
+             redel.   needs-t.  supers.     called  probed   ended  away     interr.  put-b.   over       replied   cont.
+queued       tried    queued    superseded  out     probing  .      .        queued   waiting  not-begun  answered  .
+waiting      tried    queued    superseded  out     probing  .      .        waiting  waiting  not-begun  answered  .
+out          .        .         .           .       .        tried  tried    .        .        .          .         .
+probing      .        .         .           .       .        tried  waiting  .        .        .          .         .
+tried        tried    goes-on   superseded  out     out      .      .        goes-on  tried    cut-off    answered  goes-on
+goes-on      goes-on  goes-on   superseded  out     out      .      .        goes-on  tried    cut-off    answered  .
+not-begun    .        .         .           .       .        .      .        queued   queued   .          answered  .
+"""  # noqa: E501
+
+
+def test_the_machine_is_the_one_that_is_expected() -> None:
+    lines = [line.split() for line in EXPECTED.strip().splitlines()]
+    for state, *cells in lines[1:]:
+        for event, cell in zip(CallEvent, cells, strict=True):
+            following = LEGAL.get((CallState(state), event))
+            assert (following.value if following else ".") == cell, (state, event)
+    assert {CallState(line[0]) for line in lines[1:]} == set(CallState) - ENDS
+
+
 def test_the_table_has_each_state_and_event_once() -> None:
     assert len(LEGAL) == len(CALL_MOVES)
     assert {state for _, state in walks(4)} == set(CallState)
@@ -57,6 +79,7 @@ def test_a_carried_state_meets_all_that_may_happen_to_a_message(state: CallState
         CallEvent.REDELIVERED,
         CallEvent.NEEDS_TIME,
         CallEvent.SUPERSEDED,
+        CallEvent.INTERRUPTED,
         CallEvent.PUT_BACK,
         CallEvent.TIME_OVER,
         *CALLS_OUT,

@@ -163,7 +163,7 @@ async def test_a_request_whose_reply_cannot_be_sent_is_called_again_with_the_sam
     break_queues(system, QUEUES.replies)
     assert await receive(system, message) is None
     copy = await again(system, STOCK, 2)
-    assert copy.properties["sas_call_state"] == "tried"
+    assert copy.properties["sas_call_state"] == "goes-on"
     break_queues(system)
     await receive(system, copy)
     keys = [call.key for _, call in system.agents["stock"].calls]

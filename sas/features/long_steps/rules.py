@@ -38,7 +38,7 @@ class Received:
         """The time that must be left for a call.
 
         A first call gets most of the time allowed, because the time in the queue is not the fault
-        of the remote service. A request that was put back keeps only the time that is left.
+        of the remote service. A request that its agent put back keeps only the time that is left.
         Otherwise its time would never end: each return from a wait would add some.
         """
         match self.state:

@@ -15,7 +15,7 @@ import msgspec
 
 from sas.codec import internal
 from sas.codec.internal import RequestMessage
-from sas.domain.calls import CallEvent, CallState
+from sas.domain.calls import CallEvent, CallState, after
 from sas.domain.claim import is_out
 from sas.domain.ids import digest_id, progress_id
 from sas.domain.messages import Progress
@@ -96,7 +96,9 @@ class ContinuedSteps:
                 )
                 if check.asks:
                     messages.append(self._progress(request, check.until, note))
-                messages.append(self._again(request, check, CallState.GOES_ON))
+                messages.append(
+                    self._again(request, check, after(CallState.TRIED, CallEvent.CONTINUED))
+                )
         await self._context.bus.send(messages)
         log.info(
             "goes on: order %s step %s %s epoch %d, check %d",
