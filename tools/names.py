@@ -2,7 +2,7 @@
 
 1. A name is a noun. A pronoun or a participle (``one``, ``found``) says nothing about the value.
 2. A call passes at most four positional arguments. The reader of the fifth has to count.
-3. A record with more than three fields takes them by keyword.
+3. A record (a dataclass or a struct) with more than three fields takes them by keyword.
 4. In one house a public class has a name of its own, so that one search finds one thing.
 """
 
@@ -118,7 +118,7 @@ def main(chosen: list[str]) -> int:
     for folders in HOUSES.values():
         product = sources(folders, tests=False)
         lines += [*problems(product), *shared_names(product)]
-    lines += problems(sources(TESTS, tests=True))
+    lines += [*problems(sources(TESTS, tests=True)), *problems(sources(("template",), tests=False))]
     lines = sorted({line for line in lines if not chosen or any(name in line for name in chosen)})
     print(*lines, sep="\n", end="\n" if lines else "")
     return 1 if lines else 0

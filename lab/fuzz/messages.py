@@ -20,11 +20,9 @@ from sas.codec.external import RejectedMessage, rejected_body
 from sas.codec.internal import (
     CallbackMessage,
     CommandMessage,
-    ProgressMessage,
     ReplyMessage,
     RequestMessage,
 )
-from sas.codec.internal import WakeMessage as Wake
 from sas.codec.orders import parse_order
 from sas.codec.strict import MalformedError, convert
 from sas.domain.queues import lane
@@ -274,8 +272,8 @@ def _request(body: bytes) -> None:
 
 READERS: dict[str, Callable[[bytes], object]] = {
     QUEUES.orders: lambda body: parse_order(body, FUZZED),
-    QUEUES.scheduler: lambda body: _command(internal.decode(body, Wake | CommandMessage)),  # type: ignore[arg-type]
-    QUEUES.replies: lambda body: _reply(internal.decode(body, ReplyMessage | ProgressMessage)),  # type: ignore[arg-type]
+    QUEUES.scheduler: lambda body: _command(internal.decode_for_scheduler(body)),
+    QUEUES.replies: lambda body: _reply(internal.decode_from_agent(body)),
     **{QUEUES.agent(name): _request for name in AGENTS},
     QUEUES.callbacks: lambda body: internal.decode(body, CallbackMessage),
 }

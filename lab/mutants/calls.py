@@ -61,7 +61,7 @@ CALLS = (
     Mutant(
         name="a request that the receiver puts back loses its state",
         path=_AGENT,
-        old="error.put_back_with |= call.properties",
+        old="error.put_back_with |= call.interrupt()",
         new="pass",
         tests=_TESTS,
     ),

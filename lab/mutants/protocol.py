@@ -260,7 +260,7 @@ MUTANTS = (
     Mutant(
         name="an agent answers after CompleteBy",
         path=_AGENT,
-        old="if answer is None or call.is_over():",
+        old="if answer is None or call.is_late():",
         new="if answer is None:",
     ),
     Mutant(

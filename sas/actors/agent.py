@@ -62,7 +62,7 @@ from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.hooks import Admission, CallbackIssuer, CallEnd, CallGuard, LongSteps
-from sas.engine.in_flight import InFlightRequest, MustWaitError
+from sas.engine.in_flight import InFlightRequest, MustWaitError, carrying
 from sas.engine.request_content import RequestContent
 from sas.ports import (
     Agent,
@@ -159,8 +159,7 @@ class AgentActor:
             try:
                 return await self._handle(call, delivery)
             except UnavailableError as error:
-                call.move(CallEvent.INTERRUPTED)
-                error.put_back_with |= call.properties
+                error.put_back_with |= call.interrupt()
                 raise
 
     async def _handle(self, call: InFlightRequest, delivery: Delivery) -> Reply | None:
@@ -179,13 +178,12 @@ class AgentActor:
                 await self._put_back(call, delivery, wait.until)
                 return None
         # 7. Answer or be silent.
-        if answer is None or call.is_over():
+        if answer is None or call.is_late():
             call.move(CallEvent.TIME_OVER)
             self._log_end(call)
             if call.state is CallState.CUT_OFF:
                 return None
-            if call.is_over():
-                call.move(CallEvent.PUT_BACK)
+            if call.is_late():
                 raise UnavailableError(
                     f"order {request.order_id}: no call could begin before CompleteBy"
                 )
@@ -215,7 +213,7 @@ class AgentActor:
             MustWaitError: no call may go out before a time, perhaps because CompleteBy has passed.
         """
         request = call.request
-        if call.is_over():
+        if call.is_late():
             raise MustWaitError(request.complete_by)
         try:  # without the workflow, its steps are not known here
             self._workflows.find(request.workflow)
@@ -284,7 +282,7 @@ class AgentActor:
             f"put-back/{digest_id(request.id, delivery.message_id, key_time(until))}",
             delivery.body,
             scheduled_at=delivery.on_bus(until, self._context.clock.now()),
-            properties=call.properties,
+            properties=carrying(call.state),
         )
         await self._context.bus.send([again])
 
@@ -397,22 +395,24 @@ class Attempts:
         call may refuse it after the wait of another one.
         """
         # 4. Admit.
-        answers: list[Admission | datetime] = []
+        admissions: set[Admission] = set()
+        until: datetime | None = None
         try:
             for guard in (*self._guards, *self._guards):
-                answers.append(await guard.admit(call))
-                if isinstance(answers[-1], datetime):
+                answer = await guard.admit(call)
+                if isinstance(answer, datetime):
+                    until = answer
                     break
+                admissions.add(answer)
         except BaseException:
             await self._tell_guards(call, CallEnd.UNKNOWN)
             raise
-        until = next((answer for answer in answers if isinstance(answer, datetime)), None)
-        if until is None and call.is_over():
+        if until is None and call.is_late():
             until = call.request.complete_by
         if until is not None:
             await self._tell_guards(call, CallEnd.UNKNOWN)
             raise MustWaitError(until)
-        call.move(CallEvent.PROBED if Admission.PROBE in answers else CallEvent.CALLED)
+        call.move(CallEvent.PROBED if Admission.PROBE in admissions else CallEvent.CALLED)
 
     async def _traced(
         self, work: Callable[[], Awaitable[Any]], call: InFlightRequest, number: int
@@ -486,11 +486,9 @@ class Attempts:
             event = CallEvent.SERVICE_AWAY if probed else CallEvent.ENDED
             # A call that was cut off early says nothing about the service.
             fair = now - began >= call.fair_share
-            ending = Ending(
-                event,
-                CallEnd.FAILED if fair else CallEnd.UNKNOWN,
-                "no answer until CompleteBy" if fair else "",
-            )
+            ending = Ending(event, CallEnd.UNKNOWN)
+            if fair:
+                ending = Ending(event, CallEnd.FAILED, "no answer until CompleteBy")
             raise _CutOffError(complete_by, ending=ending, fault="complete-by")
         finally:
             for task in tasks:

@@ -73,7 +73,9 @@ class CallEvent(Enum):
     SERVICE_AWAY = "the service is away"
     """The call failed because of the service alone. If it was a probe, its step has not failed."""
     INTERRUPTED = "interrupted"
-    """The store or a queue does not answer, so the receiver puts the message back."""
+    """The receiver puts the message back. The store or a queue does not answer, or CompleteBy has
+    passed before the agent could reply that the step waited.
+    """
     PUT_BACK = "put back"
     TIME_OVER = "time is over"
     """CompleteBy has passed, or comes before the next call may begin."""
@@ -134,8 +136,7 @@ CALL_MOVES: tuple[CallMove, ...] = (
     CallMove(_S.TRIED, _E.CONTINUED, _S.GOES_ON),
     # Time is over, and no call counts
     CallMove(_S.NOT_BEGUN, _E.REPLIED, _S.ANSWERED, why="the agent replies that the step waited"),
-    CallMove(_S.NOT_BEGUN, _E.INTERRUPTED, _S.QUEUED),
-    CallMove(_S.NOT_BEGUN, _E.PUT_BACK, _S.QUEUED, why="too late for a reply: it asks for time"),
+    CallMove(_S.NOT_BEGUN, _E.INTERRUPTED, _S.QUEUED, why="no reply in time: it asks for more"),
     # A check of work that goes on
     CallMove(_S.GOES_ON, _E.REDELIVERED, _S.GOES_ON),
     CallMove(_S.GOES_ON, _E.NEEDS_TIME, _S.GOES_ON),

@@ -47,10 +47,14 @@ class InFlightRequest:
         """Move to the state that follows an event; raises IllegalMoveError."""
         self.state = after(self.state, event)
 
-    @property
-    def properties(self) -> dict[str, str]:
-        """The properties that a copy of the message carries, so that its state is not lost."""
-        return carrying(self.state)
+    def interrupt(self) -> dict[str, str]:
+        """Return the properties with which the receiver puts the message back.
+
+        Its copy keeps the properties that the message brought. So a state is named only if it is
+        another one, and then even if it is QUEUED.
+        """
+        self.move(CallEvent.INTERRUPTED)
+        return {} if self.state is self.carried else {CALL_STATE: self.state.value}
 
     @property
     def time_allowed(self) -> timedelta:
@@ -71,7 +75,7 @@ class InFlightRequest:
         """Return the seconds until CompleteBy; less than 0 if it has passed."""
         return (self.request.complete_by - self._clock.now()).total_seconds()
 
-    def is_over(self) -> bool:
+    def is_late(self) -> bool:
         """Return whether CompleteBy has passed."""
         return self.seconds_to_complete_by() <= 0
 

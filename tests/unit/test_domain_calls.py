@@ -49,7 +49,7 @@ out          .        .         .           .       .        tried  tried    .  
 probing      .        .         .           .       .        tried  waiting  .        .        .          .         .
 tried        tried    goes-on   superseded  out     out      .      .        goes-on  tried    cut-off    answered  goes-on
 goes-on      goes-on  goes-on   superseded  out     out      .      .        goes-on  tried    cut-off    answered  .
-not-begun    .        .         .           .       .        .      .        queued   queued   .          answered  .
+not-begun    .        .         .           .       .        .      .        queued   .        .          answered  .
 """  # noqa: E501
 
 
