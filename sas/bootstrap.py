@@ -19,7 +19,7 @@ from sas.adapters import telemetry
 from sas.adapters.clock import SystemClock
 from sas.adapters.servicebus import ServiceBus, tls
 from sas.config import Config, SettingError, read_config
-from sas.domain.queues import Queues
+from sas.domain.queues import Queues, lane
 from sas.domain.workflow import WorkflowError
 from sas.engine.context import Context
 from sas.engine.external import ExternalSender
@@ -29,6 +29,8 @@ from sas.engine.messages import Addresses
 from sas.engine.outbox import Outbox
 from sas.engine.receiver import Receiver
 from sas.engine.rejections import Rejections
+from sas.engine.run_on import Handler, RunOn
+from sas.engine.transition import TransitionRunner
 from sas.features.call_limit import CallLimit
 from sas.features.callbacks.endpoint import Callbacks
 from sas.features.circuit_breaker.guard import CircuitBreaker, OpenCircuits
@@ -194,6 +196,7 @@ def assemble(
     incidents = IncidentBoard(
         store, external, clock=clock, to=addresses, checks=(circuits.incidents,)
     )
+    run_on = RunOn(bus=bus, clock=clock, inline=_inline(business, settings.queues))
     context = Context(
         store=store,
         bus=bus,
@@ -202,7 +205,7 @@ def assemble(
         instance=settings.instance,
         external=external,
         outbox=Outbox(
-            store, bus, to=addresses, external=external, rejections=rejections, content=content
+            store, run_on, to=addresses, external=external, rejections=rejections, content=content
         ),
         rejections=rejections,
         content=content,
@@ -212,8 +215,9 @@ def assemble(
         rules=Routing(business.workflows, circuits),
         sweep_tasks=(incidents.check_health,),
         kept_orders=kept_orders or KeptOrders(),
+        run_on=run_on,
     )
-    return Application(
+    app = Application(
         context=context,
         receiver=Receiver(
             bus=bus,
@@ -221,6 +225,7 @@ def assemble(
             function_time=settings.function_time,
             external=external,
             report_mismatch=context.report_mismatch,
+            run_on=run_on,
         ),
         business=business,
         submitter=Submitter(context, business, settings.order_bytes_max, settings.deploy_wait),
@@ -236,6 +241,28 @@ def assemble(
         purger=Purger(context, settings.retention, settings.function_time),
         callbacks=Callbacks(context, business, settings.callback_keys),
     )
+    run_on.handlers = _own_handlers(app, business)
+    return app
+
+
+def _inline(business: Business, queues: Queues) -> frozenset[str]:
+    """Return the queues of the agents that are called inline."""
+    lanes = (False, True)
+    return frozenset(
+        queues.agent(name, urgent=urgent) for name in business.inline for urgent in lanes
+    )
+
+
+def _own_handlers(app: Application, business: Business) -> Mapping[str, Handler]:
+    """Return the handlers to which this process hands messages over, by queue."""
+    queues = app.context.queues
+    handlers: dict[str, Handler] = {}
+    for urgent in (False, True):
+        handlers[lane(queues.scheduler, urgent=urgent)] = app.scheduler.handle
+        handlers[lane(queues.replies, urgent=urgent)] = app.scheduler.handle_reply
+        for name in business.inline:
+            handlers[queues.agent(name, urgent=urgent)] = app.agents[name].handle
+    return handlers
 
 
 def _agent(context: Context, business: Business, name: str, settings: Config) -> AgentActor:
@@ -251,6 +278,7 @@ def _agent(context: Context, business: Business, name: str, settings: Config) ->
         long_steps=ContinuedSteps(context, name),
         callbacks=settings.callback_keys.issuer(context.clock),
         workflows=business.workflows,
+        runner=TransitionRunner(context, business.workflow_of),
     )
 
 

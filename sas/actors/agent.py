@@ -64,6 +64,7 @@ from sas.engine.delivery import Delivery
 from sas.engine.hooks import Admission, CallbackIssuer, CallEnd, CallGuard, LongSteps
 from sas.engine.in_flight import InFlightRequest, MustWaitError, carrying
 from sas.engine.request_content import RequestContent
+from sas.engine.transition import TransitionRunner
 from sas.ports import (
     Agent,
     AwaitCallback,
@@ -122,8 +123,10 @@ class AgentActor:
         long_steps: LongSteps,
         callbacks: CallbackIssuer,
         workflows: Workflows,
+        runner: TransitionRunner,
     ) -> None:
         self._context = context
+        self._runner = runner
         self._name = name
         self._agent = agent
         self._attempts = Attempts(name, context, policy, guards)
@@ -157,12 +160,17 @@ class AgentActor:
             )
             call = InFlightRequest(request, delivery, self._context.clock)
             try:
-                return await self._handle(call, delivery)
+                reply = await self._handle(call, delivery)
             except UnavailableError as error:
                 error.put_back_with |= call.interrupt()
                 raise
+            if call.state is CallState.SUPERSEDED:  # perhaps by its own reply
+                await self._replied(request)
+            return reply
 
     async def _handle(self, call: InFlightRequest, delivery: Delivery) -> Reply | None:
+        if not delivery.is_first and await self._replied(call.request):
+            return None
         # 2. Time.
         request = await self._long_steps.granted(call, delivery)
         if request is None:
@@ -190,6 +198,16 @@ class AgentActor:
             answer = _reply(request, Outcome.WAITED)
         return await self._answer(answer, call)
 
+    async def _replied(self, request: RequestMessage) -> bool:
+        """Return whether an earlier delivery replied. Then what follows from the reply is sent.
+
+        That delivery may have run on from its reply, and died before it completed its request.
+        """
+        cause = self._context.reply_cause(
+            request.order_id, request.step, request.direction, request.epoch
+        )
+        return await self._runner.repeat(request.order_id, cause)
+
     async def _answer(self, answer: Reply | Later, call: InFlightRequest) -> Reply | None:
         """Send the answer to a request; return the reply, None if its step goes on."""
         request = call.request
@@ -200,7 +218,7 @@ class AgentActor:
         message = internal.from_reply(answer, request.seq)
         queue = lane(self._context.queues.replies, urgent=request.urgent)
         try:
-            await self._context.bus.send([Message(queue, message.id, internal.encode(message))])
+            await self._context.run_on.send([Message(queue, message.id, internal.encode(message))])
         except UndeliverableError as error:  # a right may be missing for a while: put back
             raise QueueRefusesError(error) from error
         call.move(CallEvent.REPLIED)

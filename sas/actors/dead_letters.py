@@ -19,9 +19,10 @@ that expired. A dead letter goes like this:
    is alerted. The application of a rejected order is notified.
 
 Some letters need less. An agent commits nothing, so a request needs no fence: it is put aside if
-its step still waits for it, and otherwise dropped. The supervisor recovers the step at CompleteBy.
-A message of ``orders-rejected`` that expired unread goes back there. An expired alert
-is put aside without a new alert, because an alert about an alert could repeat without end.
+its step still waits for it, and otherwise dropped. If its reply is recorded, what follows from that
+is sent, as in 2. The supervisor recovers the step at CompleteBy. A message of ``orders-rejected``
+that expired unread goes back there. An expired alert is put aside without a new alert, because an
+alert about an alert could repeat without end.
 
 What can go wrong, and why nothing is lost: the letter is completed last. After a crash at any point
 it is redelivered. It finds the cause recorded: a transition is finished again with the same ids,
@@ -139,7 +140,8 @@ class DeadLetters:
     async def _request(self, delivery: Delivery) -> None:
         """Put a request aside, unless its step no longer waits for it: then no work is left.
 
-        An agent commits nothing: at CompleteBy the supervisor recovers the step.
+        Its slow handler may still run on from its reply. So the reply is fenced first. At
+        CompleteBy the supervisor recovers the step.
         """
         try:
             request = internal.decode(delivery.body, RequestMessage)
@@ -147,11 +149,16 @@ class DeadLetters:
             await self._put_aside(delivery, salvage(delivery.body).order_id)
             return
         tracing.about(order_id=request.order_id)
+        replied = self._context.reply_cause(
+            request.order_id, request.step, request.direction, request.epoch
+        )
         order = await self._context.load(request.order_id)
         direction = Direction(request.direction)
-        if order is None or is_out(order, request.step, direction, request.epoch):
+        if order is None:
             await self._put_aside(delivery, request.order_id)
-        else:
+        elif is_out(order, request.step, direction, request.epoch):
+            await self._finish(request.order_id, replied, delivery)
+        elif not await self._finished(request.order_id, replied):
             step = f"{request.step_name} {request.direction}"
             log.warning(
                 "dropped a dead letter of order %s: step %s no longer waits for epoch %d",
@@ -207,13 +214,11 @@ class DeadLetters:
 
     async def _finished(self, order_id: str, cause: str) -> bool:
         """Send the messages of a cause, if it is recorded and not fenced."""
-        order = await self._context.load(order_id)
         entry = await self._context.store.recorded(order_id, cause)
-        if order is None or entry is None or _is_fence(entry):
+        if entry is None or _is_fence(entry):
             return False
         log.info("dead letter of order %s: finishing %s", order_id, entry.what)
-        await self._runner.repeat(order, cause)
-        return True
+        return await self._runner.repeat(order_id, cause)
 
     async def _is_fenced(self, order_id: str, cause: str) -> bool:
         entry = await self._context.store.recorded(order_id, cause)

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from sas.codec.external import AlertMessage
 from sas.domain.change import Change, Incident
-from sas.domain.ids import digest_id, key_time
+from sas.domain.ids import cause_of, digest_id, key_time, reply_id
 from sas.domain.messages import AlertKind
 from sas.domain.order import Order
 from sas.domain.queues import Queues
@@ -23,6 +23,7 @@ from sas.engine.kept_orders import KeptOrders
 from sas.engine.messages import Addresses, alert
 from sas.engine.outbox import Outbox
 from sas.engine.rejections import Rejections
+from sas.engine.run_on import RunOn
 from sas.ports import (
     Clock,
     ConflictError,
@@ -62,11 +63,16 @@ class Context:
     rules: RuntimeRules
     sweep_tasks: tuple[SweepTask, ...]
     kept_orders: KeptOrders
+    run_on: RunOn
 
     @property
     def queues(self) -> Queues:
         """The names of the queues."""
         return self.to.queues
+
+    def reply_cause(self, order_id: str, step: int, direction: str, epoch: int) -> str:
+        """Return the cause that the journal records for the reply to one dispatch of a step."""
+        return cause_of(self.queues.replies, reply_id(order_id, step, direction, epoch))
 
     async def load(self, order_id: str) -> Order | None:
         """Return an order whose workflow version was checked; None if it does not exist.

@@ -17,6 +17,8 @@ LEFT_SINCE = "sas_left_since"
 DEPLOY_WAIT = timedelta(minutes=1)
 """How long an order or a command whose workflow this instance lacks is left to other instances."""
 
+FIRST_ID = "sas_first_id"
+"""Property: the MessageId that its sender gave a message that was put back."""
 EXTERNAL_SENT = "sas_external_sent"
 """Property of a message that was put back after its alerts and notifications were sent."""
 
@@ -50,6 +52,11 @@ class Delivery:
         at = self.enqueued_at
         if at is not None and at.tzinfo is None:
             object.__setattr__(self, "enqueued_at", at.replace(tzinfo=UTC))
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the first delivery of the message, as far as its host tells."""
+        return (self.count or 1) == 1 and FIRST_ID not in self.properties
 
     @property
     def external_sent(self) -> bool:

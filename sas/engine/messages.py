@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from sas.codec import external, internal
+from sas.domain.claim import is_out
 from sas.domain.content import Content, PayloadRef, size_of
 from sas.domain.ids import idempotency_key, key_time, message_id
 from sas.domain.messages import Alert, AlertKind, JournalEntry, Notice, Notify, Request, Wake
@@ -89,8 +90,8 @@ def compose(
             case Wake():
                 internals.append(wake(order, own_id, to, entry.seq))
             case Request():
-                # A reply to an older epoch would not count, and the input may be edited since.
-                if workflow is not None and order.steps[item.step].epoch == item.epoch:
+                # No reply would count any more, and the input may be edited since.
+                if workflow is not None and is_out(order, item.step, item.direction, item.epoch):
                     internals.append(
                         _request(order, item, own_id=own_id, entry=entry, workflow=workflow, to=to)
                     )

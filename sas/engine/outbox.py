@@ -40,7 +40,7 @@ a while, and after that a reader recognises the ``id`` in the body.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sas.domain.change import DeferredDue, OutDue
 from sas.domain.content import PayloadRef
@@ -53,11 +53,11 @@ from sas.engine.hooks import ContentStore
 from sas.engine.messages import Addresses, compose, results_fit, results_to_notify
 from sas.engine.receiver import is_copy
 from sas.engine.rejections import Rejections
+from sas.engine.run_on import RunOn
 from sas.ports import (
     BusUnavailableError,
     LostContentError,
     Message,
-    MessageBus,
     QueueRefusesError,
     StateStore,
     UndeliverableError,
@@ -74,14 +74,14 @@ class Outbox:
     def __init__(
         self,
         store: StateStore,
-        bus: MessageBus,
+        run_on: RunOn,
         to: Addresses,
         external: ExternalSender,
         rejections: Rejections,
         content: ContentStore,
     ) -> None:
         self._store = store
-        self._bus = bus
+        self._run_on = run_on
         self._to = to
         self._external = external
         self._rejections = rejections
@@ -95,10 +95,12 @@ class Outbox:
         out: OutDue | None = None,
         *,
         external: bool = True,
+        handled: Collection[str] = (),
     ) -> None:
         """Send the messages of a journal row. Its out row, if it has one, is removed afterwards.
 
-        ``external`` is False if the alerts and notifications were sent before.
+        ``external`` is False if the alerts and notifications were sent before. ``handled`` are the
+        ids of the internal messages that were handled before.
 
         Raises:
             BusUnavailableError, StoreUnavailableError: an internal message could not be sent, or
@@ -109,11 +111,12 @@ class Outbox:
         internals, externals = compose(
             order, entry, workflow=workflow, to=self._to, fetched=fetched
         )
+        internals = [message for message in internals if message.message_id not in handled]
         # 2. Send the internal messages.
         outage: BusUnavailableError | None = None
         try:
             if internals:
-                await self._bus.send(internals)
+                await self._run_on.send(internals)
         except UndeliverableError as error:
             outage = QueueRefusesError(error)
         except BusUnavailableError as error:

@@ -49,12 +49,13 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
 
 from sas.domain.expire import DEPLOY_TIME
 from sas.domain.ids import digest_id, key_time
-from sas.engine.delivery import Delivery
+from sas.engine.delivery import FIRST_ID, Delivery
 from sas.engine.external import ExternalSender
+from sas.engine.run_on import Handler, RunOn, collecting
 from sas.ports import (
     Clock,
     Message,
@@ -71,8 +72,6 @@ from sas.telemetry.tracing import logger
 log = logger(__name__)
 TIMES = "sas_put_back"
 """Property: how often a message was put back."""
-FIRST_ID = "sas_first_id"
-"""Property: the MessageId that its sender gave a message that was put back."""
 FIRST_AT = "sas_first_at"
 """Property: when a message that was put back was first enqueued."""
 SOURCE = "sas_dead_letter_source"
@@ -90,8 +89,8 @@ DELAY_MAX_S = UnavailableError.delay_max_s
 CUT_AFTER = timedelta(seconds=20)
 """A handler that still runs this long after its ``ends_at`` is cancelled."""
 
-Handler = Callable[[Delivery], Awaitable[object]]
 Mismatch = StoreMismatchError | QueueRefusesError
+T = TypeVar("T")
 
 
 class GivenUpError(UnavailableError):
@@ -116,18 +115,52 @@ class Receiver:
     function_time: timedelta
     external: ExternalSender
     report_mismatch: Callable[[Mismatch], Awaitable[None]]
+    run_on: RunOn
 
     async def receive(self, handler: Handler, delivery: Delivery) -> object:
-        """Return what the handler returns; None if the message was put back.
+        """Handle a message, and all that follows from it in this process.
+
+        Returns what the handler returns; None if the message was put back.
 
         Raises:
             UnavailableError: the function must end, and the message could be neither put back nor
                 deferred. The host redelivers it.
             Exception: the handler has a bug, or the message is poison. The host redelivers it.
         """
+        is_first = delivery.is_first and not delivery.source_queue
         delivery = _as_first_sent(delivery)  # 1. Restore.
         ends_at = self.clock.now() + self.function_time
         delivery = replace(delivery, ends_at=ends_at)
+        if not is_first:
+            return await self._received(handler, delivery)
+
+        async def handle_and_follow(delivery: Delivery) -> object:
+            with collecting() as following:
+                result = await handler(delivery)
+            await self.run_on.follow(following, delivery, self._handed_over)
+            return result
+
+        return await self._received(handle_and_follow, delivery)
+
+    async def _handed_over(self, handler: Handler, delivery: Delivery) -> list[Message]:
+        """Handle a message that was handed over; return what it recorded.
+
+        What an attempt recorded before it failed is not returned: the copy that was put back sends
+        it.
+        """
+
+        async def handle(delivery: Delivery) -> list[Message]:
+            with collecting() as following:
+                await handler(delivery)
+            return following
+
+        return await self._received(handle, delivery) or []
+
+    async def _received(
+        self, handler: Callable[[Delivery], Awaitable[T]], delivery: Delivery
+    ) -> T | None:
+        """Handle a message, or put it back; raises as ``receive``."""
+        ends_at = delivery.ends_at or self.clock.now() + self.function_time
         times = _times(delivery)
         while True:
             try:
@@ -159,7 +192,7 @@ class Receiver:
                 return None
             await self.clock.sleep(delay)
 
-    async def within_time(self, work: Awaitable[object], ends_at: datetime | None = None) -> object:
+    async def within_time(self, work: Awaitable[T], ends_at: datetime | None = None) -> T:
         """Return the result of ``work``, which must end with its function.
 
         ``ends_at`` is when it must end; None: after the time of one function.

@@ -66,6 +66,7 @@ acted on the same message, that row exists, and the commit is refused.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -74,9 +75,12 @@ from enum import Enum
 from uuid import uuid4
 
 from sas.domain.change import Change, Decision, OutDue, Trigger, change_of
+from sas.domain.ids import cause_of, message_id
+from sas.domain.messages import JournalEntry, Outgoing, Request, Wake
 from sas.domain.order import Order
 from sas.domain.workflow import UnknownWorkflowError, Workflow
 from sas.engine.context import Context
+from sas.engine.run_on import sending
 from sas.ports import ConflictError, OtherVersionError, UnavailableError
 from sas.telemetry.tracing import logger
 
@@ -160,19 +164,50 @@ class TransitionRunner:
             f"order {order_id}: other instances won {CONFLICTS_MAX} attempts; put its message back"
         )
 
-    async def repeat(self, order: Order, cause: str, *, external: bool = True) -> bool:
-        """Send the messages of a recorded cause again; False if the cause is not recorded.
+    async def repeat(self, order_id: str, cause: str, *, external: bool = True) -> bool:
+        """Send what follows from a recorded cause; False if the cause is not recorded.
 
-        ``external``: alerts and notifications too.
+        The handler that recorded it may have run on, and died anywhere after that. So all journal
+        rows that follow are visited, each after the row that recorded its cause. What was handled
+        is not sent again. The alerts and notifications of each row are; ``external`` is False if
+        those of the first row were sent.
         """
-        entry = await self._context.store.recorded(order.order_id, cause)
-        if entry is None:
+        entry = await self._context.store.recorded(order_id, cause)
+        order = await self._context.load(order_id) if entry is not None else None
+        if entry is None or order is None:
             return False
-        if entry.messages:
-            newest = await self._context.load(order.order_id) or order
-            workflow = self._known_workflow(newest)
-            await self._context.outbox.send(newest, entry, workflow, external=external)
+        workflow = self._known_workflow(order)
+        entries = deque([entry])
+        while entries:
+            entry = entries.popleft()
+            handled: set[str] = set()
+            for index, item in enumerate(entry.messages):
+                following = await self._following(order, item, entry.seq, index)
+                if following is not None:
+                    handled.add(message_id(order_id, entry.seq, index))
+                    entries.append(following)
+            if entry.messages:
+                with sending():
+                    await self._context.outbox.send(
+                        order, entry, workflow, external=external, handled=handled
+                    )
+            external = True
         return True
+
+    async def _following(
+        self, order: Order, item: Outgoing, seq: int, index: int
+    ) -> JournalEntry | None:
+        """Return the journal row that a message led to; None if it was not handled."""
+        order_id = order.order_id
+        match item:
+            case Wake():
+                cause = cause_of(self._context.queues.scheduler, message_id(order_id, seq, index))
+            case Request():
+                direction = item.direction.value
+                cause = self._context.reply_cause(order_id, item.step, direction, item.epoch)
+            case _:
+                return None
+        return await self._context.store.recorded(order_id, cause)
 
     async def _decided_by_kept(self, order_id: str, trigger: Trigger, decide: Decide) -> bool:
         """Decide about the order that this process kept; False if it must be loaded."""
@@ -200,7 +235,7 @@ class TransitionRunner:
     async def _repeated(self, order: Order, trigger: Trigger) -> bool:
         if trigger.cause is None:
             return False
-        return await self.repeat(order, trigger.cause, external=not trigger.external_sent)
+        return await self.repeat(order.order_id, trigger.cause, external=not trigger.external_sent)
 
     def _known_workflow(self, order: Order) -> Workflow | None:
         """Return an order's workflow; None if this deployment no longer has it.

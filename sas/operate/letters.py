@@ -25,15 +25,17 @@ from sas.codec.internal import (
     Kind,
     ProgressMessage,
     ReplyMessage,
+    RequestMessage,
     WakeMessage,
 )
 from sas.codec.orders import salvage
 from sas.codec.strict import MalformedError, convert
-from sas.domain.ids import URGENT_SUFFIX, cause_of, check_agent, parse_key_time
+from sas.domain.ids import URGENT_SUFFIX, cause_of, check_agent, parse_key_time, reply_id
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Order, StepRecord
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
-from sas.engine.receiver import FIRST_AT, FIRST_ID, SOURCE
+from sas.engine.delivery import FIRST_ID
+from sas.engine.receiver import FIRST_AT, SOURCE
 from sas.ports import (
     BusUnavailableError,
     MessageBus,
@@ -305,7 +307,7 @@ async def _of_internal(
 ) -> Verdict:
     if queue not in {queues.scheduler, queues.replies, queues.callbacks}:
         if queue.startswith(queues.agent_prefix):
-            return _of_request(letter, order)
+            return await _of_agents_request(store, letter, order, queues)
         return Verdict(
             DeadLetterFate.UNKNOWN, f"the order is {order.process_state.value}: look at it", order
         )
@@ -320,6 +322,19 @@ async def _of_internal(
         return _of_request(letter, order)
     state = order.process_state.value
     return Verdict(DeadLetterFate.SAFE, f"nothing was recorded of it; the order is {state}", order)
+
+
+async def _of_agents_request(
+    store: StateStore, letter: Letter, order: Order, queues: Queues
+) -> Verdict:
+    """Return the fate of a request. If its agent replied, it may have died while it ran on."""
+    try:
+        request = internal.decode(letter.peeked.body, RequestMessage)
+    except (MalformedError, OtherVersionError) as error:
+        return Verdict(DeadLetterFate.UNKNOWN, f"its body cannot be read: {error}", order)
+    reply = reply_id(order.order_id, request.step, request.direction, request.epoch)
+    entry = await store.recorded(order.order_id, cause_of(queues.replies, reply))
+    return _of_request(letter, order) if entry is None else _of_recorded(entry, order)
 
 
 def _of_request(letter: Letter, order: Order) -> Verdict:

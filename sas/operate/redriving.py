@@ -14,7 +14,8 @@ from sas.codec.orders import with_submission_id
 from sas.codec.strict import Reason
 from sas.domain.ids import digest_id, key_time
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
-from sas.engine.receiver import FIRST_AT, FIRST_ID, SOURCE
+from sas.engine.delivery import FIRST_ID
+from sas.engine.receiver import FIRST_AT, SOURCE
 from sas.operate.errors import NotPossibleError
 from sas.operate.letters import (
     DEAD_LETTER_DESCRIPTION,

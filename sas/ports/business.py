@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -246,6 +246,10 @@ class Business:
     by workflow, and raise ValueError with a sentence. ``limits`` set how many calls of an agent's
     remote service may be in flight, over all instances.
 
+    ``inline`` names the agents whose service answers within milliseconds. Their calls are made at
+    once, in the function that asks for them (``sas.engine.run_on``). The requests to other agents
+    wait in queues of their own, so that a slow service holds up nothing else.
+
     ``codec`` encodes the content of orders and results, in place of the one that SAS_PAYLOAD_KEYS
     makes.
 
@@ -258,6 +262,7 @@ class Business:
     agents: Mapping[str, Agent]
     checks: Mapping[str, Callable[[bytes], object]] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
+    inline: Collection[str] = ()
     codec: PayloadCodec | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -272,6 +277,7 @@ class Business:
         names = sorted({workflow.name for workflow in self.workflows})
         _check_names("checks", self.checks, "workflow", names)
         _check_names("limits", self.limits, "agent", sorted(self.agents))
+        _check_names("inline", self.inline, "agent", sorted(self.agents))
         if self.codec is not None and not {"encode", "decode"} <= set(dir(self.codec)):
             raise WorkflowError(
                 f"codec is {self.codec!r}: it has the methods encode and decode (class "

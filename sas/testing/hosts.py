@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sas.bootstrap import Application, assemble
@@ -57,8 +57,8 @@ class ClockApart:
 class Host:
     """The functions of one instance. ``start`` makes new ones, which remember nothing.
 
-    About one instance in four keeps no orders in memory, and reads each order from the store every
-    time (docs/adr/0026). So both cases are simulated.
+    About one agent in three is called inline. About one instance in four keeps no orders in memory,
+    and reads each order from the store every time (docs/adr/0026). So all cases are simulated.
     """
 
     def __init__(
@@ -71,7 +71,10 @@ class Host:
         store: StateStore | None = None,
         bus: MessageBus | None = None,
     ) -> None:
-        self.business, self.clock = business, ClockApart(world.clock)
+        inline = [
+            name for name in business.agents if int(digest_id(str(world.seed), name), 16) % 3 == 0
+        ]
+        self.business, self.clock = replace(business, inline=inline), ClockApart(world.clock)
         self._store, self._bus = store or world.store, bus or world.bus_of(self.clock)
         self._breaker, self._name, self._starts = breaker, name, 0
         self._reads_all = int(digest_id(str(world.seed), name), 16) % 4 == 0

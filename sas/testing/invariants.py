@@ -52,7 +52,8 @@ from sas.codec.external import AlertMessage
 from sas.codec.internal import Kind
 from sas.codec.strict import Reason, convert
 from sas.domain.change import Change, DeferredDue, OutDue
-from sas.domain.ids import cause_of, digest_id, idempotency_key, message_id
+from sas.domain.claim import is_out
+from sas.domain.ids import cause_of, digest_id, idempotency_key, message_id, reply_id
 from sas.domain.messages import (
     Alert,
     AlertKind,
@@ -60,6 +61,7 @@ from sas.domain.messages import (
     JournalWord,
     Notice,
     Notify,
+    Outgoing,
     Request,
     Wake,
 )
@@ -77,7 +79,7 @@ from sas.domain.order import (
 )
 from sas.domain.queues import lane
 from sas.domain.workflow import OnFailure, Rules, StepRules
-from sas.engine.receiver import FIRST_ID
+from sas.engine.delivery import FIRST_ID
 from sas.ports import Call, Callback, Message, UnavailableError
 from sas.testing.bus import DEAD_LETTERS, Queued
 from sas.testing.platform import QUEUES, REPLIES_TO
@@ -320,7 +322,10 @@ class Invariants:
                 self._put_aside_causes.add(cause)
 
     def _was_given_up(self, queued: Queued) -> None:
-        base = _BASES.get(queued.source or queued.message.queue)
+        source = queued.source or queued.message.queue
+        if source.startswith(QUEUES.agent_prefix):  # its reply is fenced
+            self._given_up.add(_reply_cause(queued.message.body))
+        base = _BASES.get(source)
         if base is not None:
             cause = _cause(base, queued.message.body, _first_id(queued.message))
             if cause is not None:
@@ -366,9 +371,38 @@ class Invariants:
                 continue
             if own_id in self._sent_ids or own_id in deferred_ids:
                 continue
+            if self._was_handled(order, item, own_id):
+                continue
             if outside or isinstance(item, Wake | Request):
                 losses.append(f"{type(item).__name__.lower()} {own_id}")
         return losses
+
+    def _was_handled(self, order: Order, item: Outgoing, own_id: str) -> bool:
+        """Return whether a message was handed over, and its actor acted on it or had no need to.
+
+        Or its actor put it back, and a copy of it waits.
+        """
+        queues = self._system.bus.queues.values()
+        copies = [queued.message for queue in queues for queued in (*queue.waiting, *queue.locked)]
+        copies += self._system.store._deferred.values()  # noqa: SLF001
+        if any(f'"id":"{own_id}"'.encode() in copy.body for copy in copies):
+            return True
+        match item:
+            case Wake():
+                if not any(isinstance(step.turn, Ready) for step in order.steps):
+                    return True
+                cause = cause_of(QUEUES.scheduler, own_id)
+            case Request():
+                direction = item.direction
+                if not is_out(order, item.step, direction, item.epoch):
+                    return True
+                reply = reply_id(order.order_id, item.step, direction.value, item.epoch)
+                cause = cause_of(QUEUES.replies, reply)
+                if any(f"{reply}/{check}" in self._sent_ids for check in (0, 1)):
+                    return True  # it goes on, and its agent asked for time
+            case _:
+                return False
+        return digest_id(cause) in self._system.store.orders[order.order_id].causes
 
     def _function_failed(self, queued: Queued, error: BaseException) -> None:
         """Check that no message is poison: a function fails only by a crash or an outage."""
@@ -605,6 +639,14 @@ def _cause(base: str, body: bytes, own_id: str) -> str | None:
         return cause_of(base, message.get("submission_id") or own_id)
     body_id = message.get("id")
     return cause_of(base, body_id) if isinstance(body_id, str) else None
+
+
+def _reply_cause(body: bytes) -> str:
+    """Return the cause of the reply to a request."""
+    request = msgspec.json.decode(body)
+    direction = request["direction"]
+    reply = reply_id(request["order_id"], request["step"], direction, request["epoch"])
+    return cause_of(QUEUES.replies, reply)
 
 
 def _first_id(message: Message) -> str:
