@@ -39,12 +39,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from sas.domain.ids import URGENT_SUFFIX
-from sas.engine.delivery import Delivery
+from sas.engine.delivery import AGAIN, Delivery
 from sas.ports import Clock, Message, MessageBus
 from sas.telemetry.tracing import carried, logger
 
@@ -75,16 +75,6 @@ def collecting() -> Iterator[list[Message]]:
     token = _collected.set(messages)
     try:
         yield messages
-    finally:
-        _collected.reset(token)
-
-
-@contextmanager
-def sending() -> Iterator[None]:
-    """Send all messages by their queues: they may have been handed over before."""
-    token = _collected.set(None)
-    try:
-        yield
     finally:
         _collected.reset(token)
 
@@ -121,6 +111,15 @@ class RunOn:
         if others:
             await self.bus.send(others)
         collected += [message for message in messages if message.queue in self.handlers]
+
+    async def send_again(self, messages: Sequence[Message]) -> None:
+        """Send messages that somebody may have handled, or may still hold; raises as ``send``."""
+        await self.bus.send(
+            [
+                replace(message, properties={**message.properties, AGAIN: "yes"})
+                for message in messages
+            ]
+        )
 
     async def follow(
         self,

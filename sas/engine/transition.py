@@ -80,7 +80,6 @@ from sas.domain.messages import JournalEntry, Outgoing, Request, Wake
 from sas.domain.order import Order
 from sas.domain.workflow import UnknownWorkflowError, Workflow
 from sas.engine.context import Context
-from sas.engine.run_on import sending
 from sas.ports import ConflictError, OtherVersionError, UnavailableError
 from sas.telemetry.tracing import logger
 
@@ -187,10 +186,9 @@ class TransitionRunner:
                     handled.add(message_id(order_id, entry.seq, index))
                     entries.append(following)
             if entry.messages:
-                with sending():
-                    await self._context.outbox.send(
-                        order, entry, workflow, external=external, handled=handled
-                    )
+                await self._context.outbox.send(
+                    order, entry, workflow, external=external, handled=handled
+                )
             external = True
         return True
 
