@@ -128,11 +128,12 @@ class Receiver:
             Exception: the handler has a bug, or the message is poison. The host redelivers it.
         """
         delivery = _as_first_sent(delivery)  # 1. Restore.
-        delivery = replace(delivery, ends_at=self.clock.now() + self.function_time)
+        ends_at = self.clock.now() + self.function_time
+        delivery = replace(delivery, ends_at=ends_at)
 
         async def handle_and_follow(delivery: Delivery) -> object:
             result, messages = await _handled(handler, delivery)
-            await self.run_on.follow(messages, delivery, self._handed_over)
+            await self.run_on.follow(messages, ends_at, self._handed_over)
             return result
 
         return await self._received(handle_and_follow, delivery)
