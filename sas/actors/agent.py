@@ -28,12 +28,18 @@
      CompleteBy has passed already, the message is put back, and asks for more time at 2 when it
      comes again.
 
-What can go wrong, and why nothing is lost: this actor stores nothing of the order, so a crash at
-any point leaves the message in its queue. It is redelivered, and the service recognises the key. If
-the crash came after the reply was sent, the second reply has the same id and changes nothing. If no
-delivery ever ends well, CompleteBy passes, and the supervisor finds the step by its due row.
-While the store or a queue does not answer, ``sas.engine.receiver`` puts the message back, with the
-state that the request has reached by then.
+What can go wrong, and why nothing is lost: a crash at any point leaves the message in its queue.
+It is redelivered, and the service recognises the key. If the crash came after the reply was sent,
+the second reply has the same id and changes nothing. If no delivery ever ends well, CompleteBy
+passes, and the supervisor finds the step by its due row. While the store or a queue does not
+answer, ``sas.engine.receiver`` puts the message back, with the state that the request has reached
+by then.
+
+The reply is handed to the scheduler, and the order runs on in this function
+(``sas.engine.run_on``). So a handler may not be alone with a request: another one may have replied
+and died, or may be about to reply. A redelivery first looks whether the reply is recorded. One that
+ends without a reply fences the reply (``_let_go``). In both cases what follows from a reply that is
+recorded is sent.
 """
 
 from __future__ import annotations
