@@ -28,8 +28,10 @@ STEPS = 3
 DELIVERED_EVERY = 16
 """One order of the web shop in this many is followed until its delivery."""
 
-INLINE_AGENT = "inventory"
-"""The stock is reserved in the function that submits an order. All other requests travel."""
+INLINE_AGENTS = "inventory,shipping"
+"""The function that submits an order reserves its stock, and the one that takes the payment ships.
+Other requests travel.
+"""
 
 RESTART_AFTER_S = 6.0
 
@@ -106,6 +108,6 @@ def settings(urls: Mapping[str, str]) -> dict[str, str]:
         "ORDERS_CARRIER_URL": urls["carrier"],
         "ORDERS_TIME_ALLOWED_SECONDS": str(TIME_ALLOWED_S),
         "ORDERS_ATTEMPT_SECONDS": "30",
-        "ORDERS_INLINE_AGENTS": INLINE_AGENT,
+        "ORDERS_INLINE_AGENTS": INLINE_AGENTS,
         "SAS_SUPERVISOR_SCHEDULE": "*/2 * * * * *",
     }
