@@ -59,7 +59,7 @@ class Host:
     """The functions of one instance. ``start`` makes new ones, which remember nothing.
 
     About one agent in three is called inline. About one instance in four keeps no orders in memory,
-    and reads each order from the store every time (docs/adr/0026). So all cases are simulated.
+    and reads each order from the store every time. So all cases are simulated.
     """
 
     def __init__(
