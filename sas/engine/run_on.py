@@ -51,8 +51,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from sas.domain.calls import CallState
 from sas.domain.ids import URGENT_SUFFIX
 from sas.engine.delivery import AGAIN, Delivery
+from sas.engine.in_flight import carrying
 from sas.ports import Clock, Message, MessageBus
 from sas.telemetry.tracing import carried, logger
 
@@ -126,10 +128,13 @@ class RunOn:
             collected += [message for message in messages if message.queue in own]
 
     async def send_again(self, messages: Sequence[Message]) -> None:
-        """Send messages that another handler may still have (c); raises as ``MessageBus.send``."""
+        """Send messages that another handler may still have (c); raises as ``MessageBus.send``.
+
+        Of a request a call may have gone out, as before any redelivery.
+        """
+        before = {AGAIN: "yes", **carrying(CallState.TRIED)}
         marked = [
-            replace(message, properties={**message.properties, AGAIN: "yes"})
-            for message in messages
+            replace(message, properties={**message.properties, **before}) for message in messages
         ]
         await self.bus.send(marked)
 
@@ -177,7 +182,7 @@ class RunOn:
             return await chain.receive(self.handlers[message.queue], delivery)
         except Exception as error:  # noqa: BLE001  its queue delivers it, and counts
             log.warning("a message of queue %s travels: %r", message.queue, error)
-            await self.bus.send([message])
+            await self.send_again([message])
             return []
         finally:
             self.calls -= is_call
