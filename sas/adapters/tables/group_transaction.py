@@ -50,8 +50,8 @@ TOKEN_REST_S = 300
 INT_MAX = 2**31 - 1
 """Largest number that a column holds."""
 _BOUNDARY = re.compile(r'multipart/mixed; *boundary="?([^";]+)"?', re.IGNORECASE)
-_STATUS = re.compile(r"HTTP/1\.[01] (\d{3})(?: .*)?")
-_ETAG = re.compile(r"etag: *(.+)", re.IGNORECASE)
+_STATUS = re.compile(r"HTTP/1\.[01] (\d{3})(?![^ \r])")
+_ETAG = re.compile(r"\r\netag: *([^\r]+)", re.IGNORECASE)
 
 
 class GroupTransactions:
@@ -187,10 +187,10 @@ def typed(partition: str, row: Entity) -> dict[str, Any]:
             case None:
                 pass
             case str():
-                members |= {name: value, f"{name}@odata.type": "Edm.String"}
+                members[name], members[f"{name}@odata.type"] = value, "Edm.String"
             case bytes():
-                text = b64encode(value).decode("ascii")
-                members |= {name: text, f"{name}@odata.type": "Edm.Binary"}
+                members[name] = b64encode(value).decode("ascii")
+                members[f"{name}@odata.type"] = "Edm.Binary"
             case bool():
                 members[name] = value
             case int() if -INT_MAX <= value <= INT_MAX:
@@ -240,12 +240,10 @@ def _answer(part: str) -> tuple[int, str | None, str]:
     """Return the status, the ETag and the content of the answer to one operation."""
     _, answer = _headers_and_content(part)
     head, content = _headers_and_content(answer)
-    first, *headers = head.split("\r\n")
-    status = _STATUS.fullmatch(first)
+    status, etag = _STATUS.match(head), _ETAG.search(head)
     if status is None:
         raise ValueError("no status")
-    etags = [match[1] for header in headers if (match := _ETAG.fullmatch(header))]
-    return int(status[1]), etags[0] if etags else None, content
+    return int(status[1]), etag and etag[1], content
 
 
 def _headers_and_content(text: str) -> tuple[str, str]:
