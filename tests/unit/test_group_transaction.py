@@ -5,26 +5,28 @@ from __future__ import annotations
 import base64
 import hmac
 import json
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, Self
 
+import aiohttp
 import pytest
 from azure.core import MatchConditions
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
-from azure.core.exceptions import DecodeError, ServiceRequestError
+from azure.core.exceptions import DecodeError, HttpResponseError
 from azure.core.pipeline.transport import AioHttpTransport
 from azure.data.tables import TableTransactionError, UpdateMode
 from azure.data.tables._serialize import _add_entity_properties
 from azure.data.tables.aio import TableClient
-from opentelemetry import trace
 
 from sas.adapters.tables import group_transaction
 from sas.adapters.tables.group_transaction import GroupTransactions, read_answer, typed, write_body
 from sas.adapters.tables.operations import Operation, deletion
 from sas.adapters.tables.rows import stored
+from sas.adapters.tables.table import LOST
 
 ACCOUNT = "https://mine.table.core.windows.net"
 KEY = base64.b64encode(b"a key of an account").decode()
@@ -222,36 +224,37 @@ def test_an_answer_to_another_request_is_refused(kind: str, content: bytes) -> N
         read_answer(kind, content, 3)
 
 
-def test_an_answer_above_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_transaction, "TRANSACTION_ANSWER_BYTES_MAX", 100)
-    with pytest.raises(DecodeError, match="too large"):
-        read_answer(MIXED, answer(done(1)), 1)
-
-
-class Recording(AioHttpTransport):  # type: ignore[misc]  # azure-core names it lazily: Any
-    """Notes requests, answers the first ones, and is cut off at the one after them."""
+class Recording:
+    """The session of a transport: notes requests, answers the first ones, cuts off all others."""
 
     def __init__(self, *answers: SimpleNamespace) -> None:
-        super().__init__()
         self.answers = list(answers)
         self.requests: list[tuple[str, dict[str, str]]] = []
 
-    async def send(self, request: Any, **_: Any) -> Any:
-        self.requests.append((request.url, dict(request.headers)))
+    async def request(self, _: str, url: str, *, headers: Any, **_options: Any) -> SimpleNamespace:
+        self.requests.append((url, dict(headers)))
         if not self.answers:
-            raise ServiceRequestError("cut off")
+            raise aiohttp.ServerDisconnectedError
         return self.answers.pop(0)
+
+    @asynccontextmanager
+    async def post(self, url: str, **options: Any) -> AsyncIterator[SimpleNamespace]:
+        yield await self.request("POST", url, **options)
+
+    async def __aenter__(self) -> Self:
+        return self
 
 
 class Tokens:
     """A credential that notes what it was asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, end: int = 2**33) -> None:
+        self.end = end
         self.requests: list[tuple[tuple[str, ...], dict[str, Any]]] = []
 
     async def get_token(self, *scopes: str, **options: Any) -> AccessToken:
         self.requests.append((scopes, options))
-        return AccessToken(f"token-{len(self.requests)}", 2**33)
+        return AccessToken(f"token-{len(self.requests)}", self.end)
 
     async def close(self) -> None: ...
 
@@ -265,20 +268,21 @@ class Tokens:
 async def both_ways(
     credential: Any, *answers: SimpleNamespace
 ) -> AsyncIterator[tuple[Recording, GroupTransactions, TableClient]]:
-    transport = Recording(*answers)
+    session: Any = Recording(*answers)
+    transport = AioHttpTransport(session=session, session_owner=False)
     client = TableClient(ACCOUNT, "t", credential=credential, transport=transport, retry_total=0)
     async with client:
-        yield transport, GroupTransactions(client, transport, lambda _: None), client
+        yield session, GroupTransactions(client, transport, lambda _kind, _size: None), client
 
 
 async def sent_both_ways(credential: Any) -> list[tuple[str, dict[str, str]]]:
     """The request that we make and the request that the SDK makes."""
-    async with both_ways(credential) as (transport, direct, client):
-        with pytest.raises(ServiceRequestError):
+    async with both_ways(credential) as (session, direct, client):
+        with pytest.raises(LOST):
             await direct.submit("p", OPERATIONS)
-        with pytest.raises(ServiceRequestError):
+        with pytest.raises(LOST):
             await client.submit_transaction([for_sdk(operation, "p") for operation in OPERATIONS])
-        return transport.requests
+        return session.requests
 
 
 async def test_an_account_key_signs_what_the_sdk_signs() -> None:
@@ -292,7 +296,7 @@ async def test_an_account_key_signs_what_the_sdk_signs() -> None:
     ours, theirs = (headers for _, headers in requests)
     same = ("x-ms-version", "DataServiceVersion", "MaxDataServiceVersion", "Accept")
     assert [ours[name] for name in same] == [theirs[name] for name in same]
-    assert theirs.keys() - ours.keys() == {"x-ms-client-request-id", "User-Agent"}
+    assert theirs.keys() - ours.keys() == {"x-ms-client-request-id", "User-Agent", "Content-Length"}
 
 
 async def test_a_shared_access_signature_is_in_the_address_as_the_sdk_puts_it() -> None:
@@ -310,34 +314,39 @@ async def test_an_identity_signs_with_the_scope_that_the_sdk_asks_for() -> None:
     assert tokens.requests[0][0] == ("https://storage.azure.com/.default",)
 
 
-async def test_a_token_is_asked_for_once() -> None:
-    tokens = Tokens()
-    content = answer(*map(done, range(4)))
-    response = SimpleNamespace(status_code=202, headers={"Content-Type": MIXED}, content=content)
-    async with both_ways(tokens, response, response) as (transport, direct, _):
-        etags = [f'W/"{number}"' for number in range(4)]
-        assert await direct.submit("p", OPERATIONS) == etags
-        assert await direct.submit("p", OPERATIONS) == etags
-    bearers = [headers["Authorization"] for _, headers in transport.requests]
-    assert bearers == ["Bearer token-1", "Bearer token-1"]
+def response(status: int) -> SimpleNamespace:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield answer(*map(done, range(4)))
+
+    content = SimpleNamespace(iter_any=chunks)
+    return SimpleNamespace(status=status, headers={"Content-Type": MIXED}, content=content)
+
+
+async def bearers(tokens: Tokens, *statuses: int) -> list[str]:
+    """The tokens of transactions that are answered with these statuses."""
+    answers = [response(status) for status in statuses]
+    async with both_ways(tokens, *answers) as (session, direct, _):
+        for status in statuses:
+            with pytest.raises(HttpResponseError) if status == 401 else nullcontext():
+                await direct.submit("p", OPERATIONS)
+    return [headers["Authorization"].removeprefix("Bearer ") for _, headers in session.requests]
+
+
+async def test_a_token_is_used_until_its_end_is_near_or_the_service_refuses_it() -> None:
+    assert await bearers(Tokens(), 202, 202) == ["token-1", "token-1"]
+    assert await bearers(Tokens(int(time.time()) + 290), 202, 202) == ["token-1", "token-2"]
+    assert await bearers(Tokens(), 401, 202, 202) == ["token-1", "token-2", "token-2"]
+
+
+async def test_an_answer_above_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_transaction, "TRANSACTION_ANSWER_BYTES_MAX", 100)
+    with pytest.raises(DecodeError, match="too large"):
+        await bearers(Tokens(), 202)
 
 
 async def test_no_two_transactions_have_the_same_boundary() -> None:
-    async with both_ways(AzureNamedKeyCredential("mine", KEY)) as (transport, direct, _):
+    async with both_ways(AzureNamedKeyCredential("mine", KEY)) as (session, direct, _):
         for _ in range(3):
-            with pytest.raises(ServiceRequestError):
+            with pytest.raises(LOST):
                 await direct.submit("p", OPERATIONS)
-    assert len({headers["Content-Type"] for _, headers in transport.requests}) == 3
-
-
-async def test_a_transaction_carries_the_trace_where_the_sdks_tracing_is_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    context = trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1))
-    with trace.use_span(trace.NonRecordingSpan(context)):
-        off = await sent_both_ways(AzureNamedKeyCredential("mine", KEY))
-        monkeypatch.setenv("AZURE_TRACING_ENABLED", "true")
-        on = await sent_both_ways(AzureNamedKeyCredential("mine", KEY))
-    assert not any("traceparent" in headers for _, headers in off)
-    ours, theirs = (headers["traceparent"] for _, headers in on)
-    assert ours.split("-")[1] == theirs.split("-")[1] == f"{0xABC:032x}"
+    assert len({headers["Content-Type"] for _, headers in session.requests}) == 3

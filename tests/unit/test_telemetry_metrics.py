@@ -305,7 +305,6 @@ async def test_requests_and_messages_are_counted_for_the_actor_that_made_them(
 @pytest.mark.parametrize(
     ("method", "url", "kind"),
     [
-        ("POST", "https://a.table.core.windows.net/$batch", "transactions"),
         ("GET", "https://a/orders()?$filter=PartitionKey%20eq%20%2700%27", "queries"),
         ("GET", "https://a/orders(PartitionKey='00',RowKey='x')", "reads"),
         ("POST", "https://a/orders", "writes"),

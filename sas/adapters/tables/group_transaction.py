@@ -1,15 +1,15 @@
-"""Sends operations as one entity group transaction, which is written and read by hand.
+"""Sends operations as one entity group transaction, which is written, sent and read by hand.
 
 ``TableClient.submit_transaction`` builds and parses multipart messages with the standard library's
-``email`` package, which costs several milliseconds of CPU for each transaction. This module does
-the same with joined bytes. It raises the errors of ``submit_transaction``, and returns only the
-ETags. Only public names of the SDK are used.
+``email`` package, which costs several milliseconds of CPU for each transaction; the pipeline costs
+a fifth of the rest. This module joins bytes, and posts them over the aiohttp session of the client.
+It raises the errors of ``submit_transaction`` or of aiohttp, and returns only the ETags.
 
 1. ``write_body`` joins the body: one part for each operation, with its method, its key and, for a
    guarded row, ``If-Match``. The boundary is random, so that no content holds it.
-2. The SDK's transport sends it, signed with the client's own credential, **once**. There is no
-   retry policy here. A repeat of a transaction that was written would be refused by its own ETag,
-   and look like another instance's win. Only ``store`` repeats, because it looks first.
+2. It is sent, signed with the client's own credential, **once**: aiohttp repeats no POST. A repeat
+   of a transaction that was written would be refused by its own ETag, and look like another
+   instance's win. Only ``store`` repeats, because it looks first.
 3. The answer has status 202 and one part for each operation, or a single part with the error of
    the first operation that was refused. Then all are rolled back: TableTransactionError. Another
    status is about the whole request: HttpResponseError.
@@ -19,6 +19,7 @@ ETags. Only public names of the SDK are used.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import re
@@ -31,18 +32,10 @@ from uuid import uuid4
 from wsgiref.handlers import format_date_time
 
 import msgspec
-from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
+from aiohttp import ClientResponse, ClientTimeout
+from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
 from azure.core.exceptions import DecodeError, HttpResponseError
-from azure.core.pipeline import AsyncPipeline, PipelineRequest
-from azure.core.pipeline.policies import (
-    AsyncBearerTokenCredentialPolicy,
-    AzureSasCredentialPolicy,
-    CustomHookPolicy,
-    DistributedTracingPolicy,
-    SansIOHTTPPolicy,
-)
 from azure.core.pipeline.transport import AioHttpTransport
-from azure.core.rest import AsyncHttpResponse, HttpRequest
 from azure.data.tables import TableTransactionError
 from azure.data.tables.aio import TableClient
 
@@ -50,35 +43,43 @@ from sas.adapters.tables.operations import Operation
 from sas.adapters.tables.rows import Entity, stored
 
 TRANSACTION_ANSWER_BYTES_MAX = 8 * 1024 * 1024
-"""Largest answer that is parsed. An answer repeats keys, but no content."""
+"""Largest answer that is read. An answer repeats keys, but no content."""
 STORAGE_SCOPE = "https://storage.azure.com/.default"
+TOKEN_REST_S = 300
+"""Seconds before the end of a token at which the credential is asked for a new one."""
 INT_MAX = 2**31 - 1
 """Largest number that a column holds."""
 _BOUNDARY = re.compile(r'multipart/mixed; *boundary="?([^";]+)"?', re.IGNORECASE)
-_STATUS = re.compile(r"HTTP/1\.[01] (\d{3})(?: .*)?")
-_ETAG = re.compile(r"etag: *(.+)", re.IGNORECASE)
+_STATUS = re.compile(r"HTTP/1\.[01] (\d{3})(?![^ \r])")
+_ETAG = re.compile(r"\r\netag: *([^\r]+)", re.IGNORECASE)
 
 
 class GroupTransactions:
     """Sends the transactions of one table, over the transport of the table's client.
 
-    The client closes the transport. ``on_request`` is called before each request.
+    The client closes the transport. ``count`` gets the kind and the size of each request.
     """
 
     def __init__(
-        self, client: TableClient, transport: AioHttpTransport, on_request: Callable[[object], None]
+        self, client: TableClient, transport: AioHttpTransport, count: Callable[[str, int], None]
     ) -> None:
-        policies: list[Any] = [
-            _signing(client.credential),
-            CustomHookPolicy(raw_request_hook=on_request),
-            DistributedTracingPolicy(),
-        ]
-        self._pipeline: AsyncPipeline[HttpRequest, AsyncHttpResponse] = AsyncPipeline(
-            transport, policies
-        )
-        self._account = client.url.split("?")[0].rstrip("/")
-        self._table = f"{self._account}/{client.table_name}"
-        self._version = client.api_version
+        self._transport = transport
+        self._count = count
+        self._credential: Any = client.credential
+        self._token: AccessToken | None = None
+        self._asking = asyncio.Lock()
+        account = client.url.split("?")[0].rstrip("/")
+        self._address = f"{account}/$batch"
+        self._table = f"{account}/{client.table_name}"
+        self._headers = {
+            "x-ms-version": client.api_version,
+            "DataServiceVersion": "3.0",
+            "MaxDataServiceVersion": "3.0;NetFx",
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",  # the session decompresses nothing
+        }
+        limits = transport.connection_config
+        self._timeout = ClientTimeout(sock_connect=limits.timeout, sock_read=limits.read_timeout)
 
     async def submit(self, partition: str, operations: Sequence[Operation]) -> list[str | None]:
         """Send one transaction, once; return the new ETag of each row.
@@ -88,53 +89,50 @@ class GroupTransactions:
             HttpResponseError: another status; ``Table.transact`` sorts it.
             DecodeError, or another of ``sas.adapters.tables.table.LOST``: the outcome is unknown.
         """
-        mark = uuid4().hex
-        response = await self._pipeline.run(self._request(partition, operations, mark))  # 1. and 2.
-        answer = response.http_response
-        if answer.status_code != 202:
-            text = answer.content.decode("utf-8", "replace")
-            code = answer.headers.get("x-ms-error-code")
-            raise _error(HttpResponseError, answer.status_code, text, code)
-        content_type = answer.headers.get("Content-Type", "")
-        return read_answer(content_type, answer.content, len(operations))
+        mark, now = uuid4().hex, format_date_time(time.time())
+        body = write_body(self._table, partition, operations, mark)  # 1.
+        kind = f"multipart/mixed; boundary=batch_{mark}"
+        headers = {**self._headers, "x-ms-date": now, "Date": now, "Content-Type": kind}
+        address = await self._sign(headers)
+        self._count("transactions", len(body))
+        await self._transport.open()
+        async with self._transport.session.post(  # 2.
+            address, data=body, headers=headers, timeout=self._timeout, allow_redirects=False
+        ) as answer:
+            content = await _content(answer)
+        if answer.status == 202:
+            return read_answer(answer.headers.get("Content-Type", ""), content, len(operations))
+        if answer.status == 401:
+            self._token = None
+        code, text = answer.headers.get("x-ms-error-code"), content.decode("utf-8", "replace")
+        raise _error(HttpResponseError, answer.status, text, code)
 
-    def _request(self, partition: str, operations: Sequence[Operation], mark: str) -> HttpRequest:
-        now = format_date_time(time.time())
-        headers = {
-            "x-ms-version": self._version,
-            "x-ms-date": now,
-            "Date": now,
-            "DataServiceVersion": "3.0",
-            "MaxDataServiceVersion": "3.0;NetFx",
-            "Content-Type": f"multipart/mixed; boundary=batch_{mark}",
-            "Accept": "application/json",
-        }
-        content = write_body(self._table, partition, operations, mark)
-        return HttpRequest("POST", f"{self._account}/$batch", headers=headers, content=content)
-
-
-class AccountKeyPolicy(SansIOHTTPPolicy[HttpRequest, AsyncHttpResponse]):
-    """Signs requests with the account's key: "Shared Key for Table service" of its REST API."""
-
-    def __init__(self, credential: AzureNamedKeyCredential) -> None:
-        self._credential = credential
-
-    def on_request(self, request: PipelineRequest[HttpRequest]) -> None:
-        """Add the header Authorization."""
-        (name, key), headers = self._credential.named_key, request.http_request.headers
-        path = urlsplit(request.http_request.url).path
-        text = f"POST\n\n{headers['Content-Type']}\n{headers['x-ms-date']}\n/{name}{path}"
-        signature = b64encode(hmac.digest(b64decode(key), text.encode(), "sha256")).decode()
-        headers["Authorization"] = f"SharedKey {name}:{signature}"
+    async def _sign(self, headers: dict[str, str]) -> str:
+        """Add the header Authorization; return the address, with a signature that belongs there."""
+        credential = self._credential
+        if isinstance(credential, AzureSasCredential):
+            return f"{self._address}?{credential.signature.removeprefix('?')}"
+        if isinstance(credential, AzureNamedKeyCredential):  # "Shared Key for Table service"
+            (name, key), path = credential.named_key, urlsplit(self._address).path
+            text = f"POST\n\n{headers['Content-Type']}\n{headers['x-ms-date']}\n/{name}{path}"
+            signature = b64encode(hmac.digest(b64decode(key), text.encode(), "sha256")).decode()
+            headers["Authorization"] = f"SharedKey {name}:{signature}"
+        else:
+            async with self._asking:
+                if self._token is None or self._token.expires_on < time.time() + TOKEN_REST_S:
+                    self._token = await credential.get_token(STORAGE_SCOPE)
+                headers["Authorization"] = f"Bearer {self._token.token}"
+        return self._address
 
 
-def _signing(credential: Any) -> object:
-    """Return the policy that signs requests with the credential of the table's client."""
-    if isinstance(credential, AzureNamedKeyCredential):
-        return AccountKeyPolicy(credential)
-    if isinstance(credential, AzureSasCredential):
-        return AzureSasCredentialPolicy(credential)
-    return AsyncBearerTokenCredentialPolicy(credential, STORAGE_SCOPE)
+async def _content(answer: ClientResponse) -> bytes:
+    """Return the content of an answer; raise DecodeError if it is too large."""
+    content = b""
+    async for chunk in answer.content.iter_any():
+        content += chunk
+        if len(content) > TRANSACTION_ANSWER_BYTES_MAX:  # 4.
+            raise DecodeError("the answer to a transaction is too large")
+    return content
 
 
 def write_body(table: str, partition: str, operations: Sequence[Operation], mark: str) -> bytes:
@@ -189,10 +187,10 @@ def typed(partition: str, row: Entity) -> dict[str, Any]:
             case None:
                 pass
             case str():
-                members |= {name: value, f"{name}@odata.type": "Edm.String"}
+                members[name], members[f"{name}@odata.type"] = value, "Edm.String"
             case bytes():
-                text = b64encode(value).decode("ascii")
-                members |= {name: text, f"{name}@odata.type": "Edm.Binary"}
+                members[name] = b64encode(value).decode("ascii")
+                members[f"{name}@odata.type"] = "Edm.Binary"
             case bool():
                 members[name] = value
             case int() if -INT_MAX <= value <= INT_MAX:
@@ -207,10 +205,8 @@ def read_answer(content_type: str, content: bytes, count: int) -> list[str | Non
 
     Raises:
         TableTransactionError: the service refused an operation.
-        DecodeError: the answer is cut off, too large, or not the answer to so many operations.
+        DecodeError: the answer is cut off, or not the answer to so many operations.
     """
-    if len(content) > TRANSACTION_ANSWER_BYTES_MAX:  # 4.
-        raise DecodeError(f"the answer to a transaction is too large: {len(content):,} bytes")
     try:
         [changes] = _parts(content_type, content.decode())
         headers, inner = _headers_and_content(changes)
@@ -244,12 +240,10 @@ def _answer(part: str) -> tuple[int, str | None, str]:
     """Return the status, the ETag and the content of the answer to one operation."""
     _, answer = _headers_and_content(part)
     head, content = _headers_and_content(answer)
-    first, *headers = head.split("\r\n")
-    status = _STATUS.fullmatch(first)
+    status, etag = _STATUS.match(head), _ETAG.search(head)
     if status is None:
         raise ValueError("no status")
-    etags = [match[1] for header in headers if (match := _ETAG.fullmatch(header))]
-    return int(status[1]), etags[0] if etags else None, content
+    return int(status[1]), etag and etag[1], content
 
 
 def _headers_and_content(text: str) -> tuple[str, str]:

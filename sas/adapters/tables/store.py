@@ -191,7 +191,7 @@ class TableStore:
             client = TableClient(endpoint.address, table, credential=credential, **settings)
         else:
             raise ValueError("the state store needs a connection string or an address")
-        transactions = GroupTransactions(client, transport, meter.count_request)
+        transactions = GroupTransactions(client, transport, meter.count)
         rows = Table(client, retry_budget or RetryBudget(), meter, transactions)
         return cls(rows, shards=shards, credentials=credentials)
 

@@ -139,9 +139,7 @@ def _kind(method: str, url: str) -> str:
     """Return which count of ``Usage`` a request belongs to."""
     if method == "GET":
         return "reads" if "(PartitionKey=" in url else "queries"
-    if method == "DELETE":
-        return "deletes"
-    return "transactions" if url.endswith("$batch") else "writes"
+    return "deletes" if method == "DELETE" else "writes"
 
 
 class Table:
