@@ -26,7 +26,7 @@ from sas.adapters.tables import group_transaction
 from sas.adapters.tables.group_transaction import GroupTransactions, read_answer, typed, write_body
 from sas.adapters.tables.operations import Operation, deletion
 from sas.adapters.tables.rows import stored
-from sas.adapters.tables.table import LOST
+from sas.adapters.tables.table import LOST, first_line
 
 ACCOUNT = "https://mine.table.core.windows.net"
 KEY = base64.b64encode(b"a key of an account").decode()
@@ -350,3 +350,8 @@ async def test_no_two_transactions_have_the_same_boundary() -> None:
             with pytest.raises(LOST):
                 await direct.submit("p", OPERATIONS)
     assert len({headers["Content-Type"] for _, headers in session.requests}) == 3
+
+
+def test_the_text_of_an_error_has_no_signature_of_an_address() -> None:
+    error = OSError("Connection timeout to host https://a.example/$batch?sv=1&sig=secret refused")
+    assert first_line(error) == "Connection timeout to host https://a.example/$batch refused"

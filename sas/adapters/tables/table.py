@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -376,9 +377,12 @@ def code_of(error: BaseException) -> str | None:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the text of an error without request ids, or else the name of its class."""
+    """Return the text of an error without request ids, or else the name of its class.
+
+    The query of an address is left out: it may be a signature.
+    """
     lines = str(getattr(error, "message", None) or error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return re.sub(r"(https?://[^\s?]+)\?\S*", r"\1", lines[0]) if lines else type(error).__name__
 
 
 def _is_forbidden(error: BaseException) -> bool:
