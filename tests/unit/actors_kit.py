@@ -29,6 +29,7 @@ from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.hooks import CallGuard
 from sas.engine.kept_orders import KeptOrders
+from sas.engine.transition import TransitionRunner
 from sas.features.call_limit import CallLimit
 from sas.features.callbacks.codec import CallbackKeys, message_of, parse_body
 from sas.features.callbacks.endpoint import Callbacks
@@ -295,6 +296,7 @@ def agent_actor(
         long_steps=ContinuedSteps(context, name),
         callbacks=KEYS.issuer(context.clock),
         workflows=AnyWorkflow((CHAIN,)),
+        runner=TransitionRunner(context, lambda _: CHAIN),
     )
 
 

@@ -44,6 +44,7 @@ async def receive(system: Kit, message: Message) -> object:
         function_time=FUNCTION,
         external=system.context.external,
         report_mismatch=system.context.report_mismatch,
+        run_on=system.context.run_on,
     )
     return await system.run(receiver.receive(handlers[message.queue], delivery(message)))
 
@@ -292,6 +293,7 @@ async def test_a_request_that_comes_late_asks_for_time_though_its_time_has_no_zo
         function_time=FUNCTION,
         external=system.context.external,
         report_mismatch=system.context.report_mismatch,
+        run_on=system.context.run_on,
     )
     arrival = delivery(message, enqueued_at=local_time)
     await system.run(receiver.receive(system.actors["stock"].handle, arrival))

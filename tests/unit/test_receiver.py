@@ -25,6 +25,7 @@ from sas.engine.receiver import (
     Receiver,
     delay_s,
 )
+from sas.engine.run_on import RunOn
 from sas.environment import CONNECTION
 from sas.operate.redriving import redrive
 from sas.ports import (
@@ -60,6 +61,7 @@ class Door:
             function_time=MINUTES,
             external=external,
             report_mismatch=self.reported,
+            run_on=RunOn(bus=self.bus, clock=self.clock, inline=frozenset()),
         )
         self.failures = list(failures)
         self.reports: list[str] = []

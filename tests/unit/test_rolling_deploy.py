@@ -69,6 +69,7 @@ async def receive_as(system: Kit, queue: str, arrival: Delivery) -> object:
         function_time=timedelta(minutes=9),
         external=system.context.external,
         report_mismatch=system.context.report_mismatch,
+        run_on=system.context.run_on,
     )
     return await system.run(receiver.receive(handlers[queue], arrival))
 
