@@ -59,8 +59,8 @@ MUTANTS = (
     Mutant(
         name="a repeated message is not sent again",
         path=_RUNNER,
-        old="        if entry.messages:\n            newest",
-        new="        if False:\n            newest",
+        old="            if entry.messages:\n                with sending():",
+        new="            if False:\n                with sending():",
     ),
     Mutant(
         name="a refused commit counts as done",
