@@ -131,8 +131,8 @@ RULES = queue_rules(ROOT, AGENTS)
 class World:
     """One instance over some rows.
 
-    If it does not run on, every message travels. ``errors`` are the undocumented exceptions, ``deliveries`` the messages that were delivered or
-    drained so far.
+    If it does not run on, every message travels. ``errors`` are the undocumented exceptions,
+    ``deliveries`` the messages that were delivered or drained so far.
     """
 
     rows: Rows

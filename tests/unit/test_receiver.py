@@ -14,12 +14,11 @@ from sas.config import CUT_OFF_S, read_config
 from sas.domain.change import DeferredDue, Due
 from sas.domain.ids import key_time
 from sas.domain.queues import Queues
-from sas.engine.delivery import EXTERNAL_SENT, LEFT_SINCE, Delivery
+from sas.engine.delivery import EXTERNAL_SENT, FIRST_ID, LEFT_SINCE, Delivery
 from sas.engine.external import ExternalSender
 from sas.engine.receiver import (
     CUT_AFTER,
     DELAY_MAX_S,
-    FIRST_ID,
     SOURCE,
     GivenUpError,
     Receiver,

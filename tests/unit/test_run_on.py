@@ -8,25 +8,39 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
+from sas.domain.calls import CallState
+from sas.domain.ids import cause_of, digest_id, message_id, reply_id
+from sas.domain.messages import JournalEntry, Notify, Request, Wake
 from sas.domain.queues import lane
-from sas.engine.delivery import FIRST_ID, Delivery
+from sas.domain.workflow import Workflow
+from sas.engine.delivery import EXTERNAL_SENT, FIRST_ID, Delivery
 from sas.engine.external import ExternalSender
+from sas.engine.in_flight import CALL_STATE
 from sas.engine.receiver import Receiver
 from sas.engine.run_on import CALL_TIME, CALLS_MAX, CHAIN_TIME, HAND_OVERS_MAX, RunOn
-from sas.ports import (
-    Message,
-    StoreUnavailableError,
-)
+from sas.ports import Call, Message, RefusedError, StoreUnavailableError
 from sas.testing.bus import BusFault, MemoryBus
 from sas.testing.clock import START, VirtualClock
 from sas.testing.store import MemoryStore
 from sas.testing.world import CrashError
-from tests.unit.actors_kit import delivery
+from tests.unit.actors_kit import (
+    AGENTS,
+    CARE,
+    CHAIN,
+    QUEUES,
+    SHOP,
+    Kit,
+    delivery,
+    kit,
+    letter,
+    order,
+)
 
 ROOT = Message("orders", "root", b"{}")
 OWN, QUICK, ELSEWHERE = "scheduler", "agent-quick", "agent-slow"
@@ -79,11 +93,11 @@ class Process:
 
     def fails(self, name: str, *errors: BaseException) -> None:
         """Let the handler of a message fail, once with each error."""
-        left = list(errors)
+        faults = list(errors)
 
         async def fail() -> None:
-            if left:
-                raise left.pop(0)
+            if faults:
+                raise faults.pop(0)
 
         self.behaviour[name] = fail
 
@@ -354,9 +368,9 @@ async def test_a_message_sent_at_a_bound_begins_a_chain_of_its_own() -> None:
     process = Process()
     names = process.chain(HAND_OVERS_MAX + 2)
     await process.receive()
-    sent = process.bus.take(OWN)
-    assert sent is not None
-    await process.receive(sent)
+    message = process.bus.take(OWN)
+    assert message is not None
+    await process.receive(message)
     assert process.handled == ["root", *names]
 
 
@@ -412,3 +426,318 @@ async def test_wakes_and_replies_run_on_however_many_calls_there_are() -> None:
     await process.receive()
     assert process.handled == ["root", "wake"]
     assert process.waiting(QUICK) == ["call"]
+
+
+# Orders
+
+
+ORDER = Message(QUEUES.orders, "m-1", order())
+INLINE = {"no agent": (), "the second": ("payment",), "all agents": AGENTS}
+INTERNAL = {
+    lane(queue, urgent=urgent)
+    for queue in (QUEUES.scheduler, QUEUES.replies, *map(QUEUES.agent, AGENTS))
+    for urgent in (False, True)
+}
+
+
+def sent_by(system: Kit) -> list[Message]:
+    """Return a list to which each message is added that a queue takes from now on."""
+    sends: list[Message] = []
+    system.bus.on_sent = sends.append
+    return sends
+
+
+def internals(sends: list[Message]) -> list[str]:
+    """Return the ids of the messages to actors."""
+    return [message.message_id for message in sends if message.queue in INTERNAL]
+
+
+@pytest.mark.parametrize("workflow", ["chain", "care"])
+async def test_an_order_of_inline_agents_is_complete_within_one_delivery(workflow: str) -> None:
+    system = kit(inline=AGENTS)
+    sends = sent_by(system)
+    await system.receive(Message(QUEUES.orders, "m-1", order(workflow=workflow)))
+    assert system.state() == "Processed"
+    assert internals(sends) == []
+    assert system.notices() == ["received", *["step-completed"] * 2, "completed"]
+
+
+async def test_requests_to_agents_that_are_not_inline_travel_and_all_else_runs_on() -> None:
+    system = kit()
+    sends = sent_by(system)
+    await system.receive(ORDER)
+    for agent in AGENTS:
+        (request,) = system.bus.messages(QUEUES.agent(agent))
+        system.bus.take(QUEUES.agent(agent))
+        await system.receive(request)
+    assert {message.queue for message in sends} == {*map(QUEUES.agent, AGENTS), SHOP}
+    assert system.state() == "Processed"
+
+
+async def test_an_undo_of_inline_agents_runs_on_too() -> None:
+    system = kit(inline=AGENTS)
+    system.agents["payment"].then(RefusedError("declined", "no"))
+    sends = sent_by(system)
+    await system.receive(ORDER)
+    assert system.state() == "Compensated"
+    assert internals(sends) == []
+
+
+async def test_an_urgent_order_runs_on_and_its_requests_travel_in_the_urgent_lane() -> None:
+    system = kit(inline=("payment",))
+    sends = sent_by(system)
+    await system.receive(Message(lane(QUEUES.orders, urgent=True), "m-1", order()))
+    urgent_lane = QUEUES.agent("stock", urgent=True)
+    assert [m.queue for m in sends if m.queue in INTERNAL] == [urgent_lane]
+    request = system.bus.take(urgent_lane)
+    assert request is not None
+    await system.receive(request)
+    assert system.state() == "Processed"
+
+
+async def test_an_order_runs_on_while_the_schedulers_queue_is_away() -> None:
+    """What is handed over needs no queue."""
+    system = kit(inline=AGENTS)
+    system.bus.cut(QUEUES.scheduler, QUEUES.replies)
+    await system.receive(ORDER)
+    assert system.state() == "Processed"
+
+
+async def test_an_inline_call_is_cut_off_at_its_time_and_its_request_waits_in_its_queue() -> None:
+    system = kit(inline=AGENTS)
+
+    async def slow(_: Call) -> str:
+        await system.clock.sleep(20)
+        return "late"
+
+    system.agents["stock"].then(slow)
+    began = system.clock.now()
+    await system.receive(ORDER)
+    assert system.clock.now() - began == CALL_TIME
+    (queued,) = system.bus.queues[QUEUES.agent("stock")].waiting
+    assert queued.message.properties[CALL_STATE] == CallState.TRIED.value
+    assert system.notices() == ["received"]
+    await system.later(2)
+    await system.drain()
+    assert system.state() == "Processed"
+    assert {call.key for _, call in system.agents["stock"].calls} == {"O-1/reserve"}
+
+
+# A crash anywhere, and what the next delivery sends
+
+
+class Crashes:
+    """Ends the function of a kit at one of its steps: before a read, a write, a send or a call."""
+
+    def __init__(self, system: Kit, at: int) -> None:
+        self.left, self.struck = at, False
+        system.store.plan = lambda _operation, _key: self.passes()
+        system.bus.plan = lambda _message: self.passes()
+        for agent in system.agents.values():
+            agent.then(*[self.calls] * 9)
+
+    def passes(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            self.struck = True
+            raise CrashError
+
+    async def calls(self, call: Call) -> dict[str, str]:
+        self.passes()
+        return {"by": call.key}
+
+
+async def crashed(
+    at: int, *workflows: Workflow, root: str = QUEUES.orders, **rules: Any
+) -> tuple[Kit, bool]:
+    """Let the process die at one step of a delivery. Return the next process, and if it died.
+
+    ``root`` is the queue of the message that is delivered.
+    """
+    system = kit(*workflows, **rules)
+    if root != QUEUES.orders:
+        await system.receive(ORDER)
+    crashes = Crashes(system, at)
+    try:
+        await system.receive(root_of(system, root))
+    except CrashError:
+        assert crashes.struck
+    system.store.plan = lambda _operation, _key: None
+    system.bus.plan = lambda _message: None
+    for agent in system.agents.values():
+        agent.script.clear()
+    return kit(*workflows, beside=system, **rules), crashes.struck
+
+
+def root_of(system: Kit, queue: str) -> Message:
+    """Return the order, or the request that waits in the queue of an agent."""
+    return ORDER if queue == QUEUES.orders else system.bus.messages(queue)[0]
+
+
+def rows_of(system: Kit, cause: str) -> list[JournalEntry]:
+    """Return the row that a cause led to and all later rows; none if it is not recorded."""
+    stored = system.store.orders.get("O-1")
+    first = stored.causes.get(digest_id(cause)) if stored else None
+    return stored.journal[first - 1 :] if stored and first else []
+
+
+def unhandled(system: Kit, rows: list[JournalEntry]) -> list[str]:
+    """Return the ids of the wakes and requests of some rows that led to no row."""
+    causes = system.store.orders["O-1"].causes if rows else {}
+    ids = []
+    for entry in rows:
+        for index, item in enumerate(entry.messages):
+            own_id = message_id("O-1", entry.seq, index)
+            match item:
+                case Wake():
+                    cause = cause_of(QUEUES.scheduler, own_id)
+                case Request():
+                    reply = reply_id("O-1", item.step, item.direction.value, item.epoch)
+                    cause = cause_of(QUEUES.replies, reply)
+                case _:
+                    continue
+            if digest_id(cause) not in causes:
+                ids.append(own_id)
+    return ids
+
+
+def notifications(rows: list[JournalEntry]) -> list[str]:
+    """Return the ids of the notifications of some rows."""
+    return [
+        message_id("O-1", entry.seq, index)
+        for entry in rows
+        for index, item in enumerate(entry.messages)
+        if isinstance(item, Notify)
+    ]
+
+
+async def assert_completes(system: Kit) -> None:
+    """Assert that an order ends whole, and that its application hears each thing under one id."""
+    await system.drain()
+    assert system.state() == "Processed"
+    for agent, step in zip(AGENTS, ("reserve", "pay"), strict=True):
+        assert {call.key for _, call in system.agents[agent].calls} == {f"O-1/{step}"}
+    assert system.words().count("step processed") == 2
+    assert len({(event.id, event.type) for event in system.events()}) == 4
+
+
+@pytest.mark.parametrize("dead", [False, True], ids=["redelivered", "dead letter"])
+@pytest.mark.parametrize("inline", INLINE.values(), ids=INLINE)
+@pytest.mark.parametrize("workflow", [CHAIN, CARE], ids=["one by one", "parallel"])
+async def test_after_a_crash_anywhere_an_order_sends_what_was_not_handled_with_the_same_ids(
+    workflow: Workflow, inline: tuple[str, ...], dead: bool
+) -> None:
+    """And each notification again. Nothing is decided a second time."""
+    struck, at = True, 0
+    while struck:
+        system, struck = await crashed(at, replace(workflow, name="chain"), inline=inline)
+        at += 1
+        rows = rows_of(system, cause_of(QUEUES.orders, "m-1"))
+        expected, notified = unhandled(system, rows), notifications(rows)
+        journal = list(rows)
+        sends = sent_by(system)
+        if not dead:
+            await system.receive(ORDER, count=2)
+        else:
+            arrival = letter(order(), QUEUES.orders)
+            await system.run(system.receiver.receive(system.dead_letters.handle, arrival))
+            if not rows:
+                assert [rejection.order_id for rejection in system.rejected()] == ["O-1"]
+                continue
+        if not rows:
+            expected, notified = ["O-1/1/0"], ["O-1/1/1"]
+            journal = system.journal()
+        assert sorted(internals(sends)) == sorted(expected), f"crash at step {at - 1}"
+        assert sorted(m.message_id for m in sends if m.queue == SHOP) == sorted(notified)
+        assert system.journal() == journal
+        await assert_completes(system)
+    assert at > 5
+
+
+@pytest.mark.parametrize("inline", [(), ("payment",)], ids=["no agent", "the next agent"])
+async def test_after_a_crash_anywhere_a_request_sends_what_follows_from_its_reply(
+    inline: tuple[str, ...],
+) -> None:
+    """If its reply was not handled, its agent is asked again under the same key."""
+    struck, at = True, 0
+    while struck:
+        system, struck = await crashed(at, root=QUEUES.agent("stock"), inline=inline)
+        at += 1
+        rows = rows_of(system, cause_of(QUEUES.replies, "O-1/00/do/1"))
+        expected = unhandled(system, rows) if rows else ["O-1/00/do/1"]
+        calls = len(system.agents["stock"].calls)
+        sends = sent_by(system)
+        await system.receive(root_of(system, QUEUES.agent("stock")), count=2)
+        assert internals(sends) == expected, f"crash at step {at - 1}"
+        assert [m.message_id for m in sends if m.queue == SHOP] == notifications(rows)
+        assert len(system.agents["stock"].calls) == calls + (not rows)
+        system.bus.take(QUEUES.agent("stock"))
+        await assert_completes(system)
+    assert at > 3
+
+
+@pytest.mark.parametrize("inline", [(), ("payment",)], ids=["no agent", "the next agent"])
+async def test_after_a_crash_anywhere_a_dead_lettered_request_is_finished_or_its_reply_fenced(
+    inline: tuple[str, ...],
+) -> None:
+    struck, at = True, 0
+    while struck:
+        system, struck = await crashed(at, root=QUEUES.agent("stock"), inline=inline)
+        at += 1
+        request = system.bus.take(QUEUES.agent("stock"))
+        assert request is not None
+        rows = rows_of(system, cause_of(QUEUES.replies, "O-1/00/do/1"))
+        expected = unhandled(system, rows)
+        sends = sent_by(system)
+        await system.run(system.receiver.receive(system.dead_letters.handle, letter(request)))
+        assert internals(sends) == expected, f"crash at step {at - 1}"
+        assert [m.message_id for m in sends if m.queue == SHOP] == notifications(rows)
+        assert (len(system.rejected()), system.words().count("fenced")) == (
+            (0, 0) if rows else (1, 1)
+        )
+        if rows:
+            await assert_completes(system)
+    assert at > 3
+
+
+async def test_the_reply_of_a_dead_lettered_request_no_longer_counts() -> None:
+    """Its slow handler would run on from it, and nobody would repeat what it leaves."""
+    system = kit(inline=("payment",))
+    await system.receive(ORDER)
+    request = system.bus.take(QUEUES.agent("stock"))
+    assert request is not None
+
+    async def meanwhile(_: Call) -> dict[str, bool]:
+        await system.dead_letters.handle(letter(request))
+        return {"late": True}
+
+    system.agents["stock"].then(meanwhile)
+    await system.receive(request)
+    assert system.words()[-1] == "fenced"
+    assert system.states() == ["Processing", "Pending"]
+    assert system.agents["payment"].calls == []
+    await system.later(31)
+    await system.sweep()
+    await system.drain()
+    assert system.state() == "Processed"
+
+
+async def test_a_repeat_whose_notifications_were_sent_repeats_only_those_of_later_rows() -> None:
+    system = kit(inline=AGENTS)
+    await system.receive(ORDER)
+    sends = sent_by(system)
+    await system.receive(ORDER, count=2, properties={EXTERNAL_SENT: "yes"})
+    rows = rows_of(system, cause_of(QUEUES.orders, "m-1"))
+    assert [message.message_id for message in sends] == notifications(rows[1:])
+
+
+async def test_a_request_whose_step_no_longer_waits_for_it_is_not_repeated() -> None:
+    """The supervisor has recovered the step while the process was dead."""
+    system = kit()
+    await system.receive(ORDER)
+    system.agents_die()
+    await system.later(31)
+    await system.sweep()
+    sends = sent_by(system)
+    await system.receive(ORDER, count=2)
+    assert internals(sends) == []
