@@ -28,6 +28,10 @@ walk goes on in the row with that cause. Whatever was not handled is sent now, w
 so are the notifications of each row (``TransitionRunner.repeat``). If the root became a dead
 letter, ``sas.actors.dead_letters`` does the same walk.
 
+Whatever ends a call without a trace hides whether it went out. So a request that travels after its
+handler failed, or after a crash of its chain, carries ``TRIED``, as if it was redelivered. So does
+the copy of a root that was put back, because a message that follows was neither handled nor sent.
+
 A call of an agent runs on only if the business says that its agent is quick (``inline``). Even
 then it holds the function for ``CALL_TIME`` at most, and only ``CALLS_MAX`` such calls are under
 way in a process. So a service that became slow never holds up all submissions.
@@ -39,13 +43,22 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from sas.domain.calls import CallState
 from sas.domain.ids import URGENT_SUFFIX
 from sas.engine.delivery import Delivery
-from sas.ports import Clock, Message, MessageBus
+from sas.engine.in_flight import carrying
+from sas.ports import (
+    Clock,
+    Message,
+    MessageBus,
+    QueueRefusesError,
+    UnavailableError,
+    UndeliverableError,
+)
 from sas.telemetry.tracing import carried, logger
 
 if TYPE_CHECKING:
@@ -63,9 +76,14 @@ CALLS_MAX = 8
 slots that a function has by default.
 """
 
+TRIED = carrying(CallState.TRIED)
+"""Properties of a request whose call may have gone out."""
+
 Handler = Callable[[Delivery], Awaitable[object]]
 _collected: ContextVar[list[Message] | None] = ContextVar("collected", default=None)
 """What the handler of the current message has recorded for actors of this process."""
+_sends_again: ContextVar[bool] = ContextVar("sends_again", default=False)
+"""Whether the messages that are sent may have been handed over before."""
 
 
 @contextmanager
@@ -82,10 +100,11 @@ def collecting() -> Iterator[list[Message]]:
 @contextmanager
 def sending() -> Iterator[None]:
     """Send all messages by their queues: they may have been handed over before."""
-    token = _collected.set(None)
+    token, again = _collected.set(None), _sends_again.set(True)
     try:
         yield
     finally:
+        _sends_again.reset(again)
         _collected.reset(token)
 
 
@@ -115,7 +134,8 @@ class RunOn:
         """Collect messages that can run on (2), and send the others; raises as ``MessageBus``."""
         collected = _collected.get()
         if collected is None:
-            await self.bus.send(messages)
+            again = _sends_again.get()
+            await self.bus.send([*map(self._tried, messages)] if again else messages)
             return
         others = [message for message in messages if message.queue not in self.handlers]
         if others:
@@ -134,13 +154,22 @@ class RunOn:
         returns what it recorded.
 
         Raises:
-            UnavailableError, UndeliverableError: a message was neither handled nor sent.
+            UnavailableError: a message was neither handled nor sent. Put the root back.
         """
         now = self.clock.now()
         ends_at = now + CHAIN_TIME
         if root.ends_at is not None:
             ends_at = min(ends_at, now + (root.ends_at - now) / 2)
-        await self._follow(messages, root, chain=_Chain(ends_at), receive=receive)
+        try:
+            await self._follow(messages, root, chain=_Chain(ends_at), receive=receive)
+        except UnavailableError as error:
+            outage = error
+        except UndeliverableError as error:
+            outage = QueueRefusesError(error)
+        else:
+            return
+        outage.put_back_with |= TRIED
+        raise outage
 
     async def _follow(
         self,
@@ -192,7 +221,13 @@ class RunOn:
             return await receive(self.handlers[message.queue], delivery)
         except Exception as error:  # noqa: BLE001  its queue delivers it, and counts
             log.warning("a message of queue %s travels: %r", message.queue, error)
-            await self.bus.send([message])
+            await self.bus.send([self._tried(message)])
             return []
         finally:
             self.calls -= is_call
+
+    def _tried(self, message: Message) -> Message:
+        """Return a message that may have been handed over before, as its queue is to deliver it."""
+        if message.queue not in self.inline:
+            return message
+        return replace(message, properties={**message.properties, **TRIED})

@@ -741,3 +741,39 @@ async def test_a_request_whose_step_no_longer_waits_for_it_is_not_repeated() -> 
     sends = sent_by(system)
     await system.receive(ORDER, count=2)
     assert internals(sends) == []
+
+
+# What is known of the calls of a request that ran on
+
+
+@pytest.mark.parametrize("ends", [CrashError(), LookupError("a bug")], ids=["crash", "bug"])
+async def test_a_request_whose_inline_call_ended_without_a_trace_travels_as_one_that_was_tried(
+    ends: BaseException,
+) -> None:
+    """Otherwise its agent could reply that it only waited, and another agent would be asked."""
+    system = kit(inline=AGENTS)
+    system.agents["stock"].then(ends)
+    await asyncio.gather(system.receive(ORDER), return_exceptions=True)
+    system = kit(beside=system, inline=AGENTS)
+    await system.receive(ORDER, count=2)
+    requests = system.bus.messages(QUEUES.agent("stock"))
+    assert {message.message_id for message in requests} == {"O-1/2/0"}
+    assert {message.properties.get(CALL_STATE) for message in requests} == {CallState.TRIED.value}
+
+
+async def test_a_request_whose_reply_was_neither_handled_nor_sent_comes_again_as_tried() -> None:
+    system = kit()
+    await system.receive(ORDER)
+    request = system.bus.take(QUEUES.agent("stock"))
+    assert request is not None
+    handlers = dict(system.context.run_on.handlers)
+
+    async def fails(_: Delivery) -> None:
+        raise LookupError("a bug")
+
+    system.context.run_on.handlers = handlers | {QUEUES.replies: fails}
+    system.bus.plan = lambda m: BusFault.UNAVAILABLE if m.queue == QUEUES.replies else None
+    assert await system.receive(request) is None
+    (copy,) = system.bus.queues[QUEUES.agent("stock")].waiting
+    assert copy.message.properties[FIRST_ID] == request.message_id
+    assert copy.message.properties.get(CALL_STATE) in {"tried", "goes-on"}
