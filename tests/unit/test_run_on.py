@@ -722,6 +722,18 @@ async def test_the_reply_of_a_dead_lettered_request_no_longer_counts() -> None:
     assert system.state() == "Processed"
 
 
+async def test_a_message_sent_twice_does_not_run_on_from_what_its_first_copy_recorded() -> None:
+    """The second copy is a first delivery too. The handler of the first one may still be at it."""
+    system = kit(inline=AGENTS)
+    system.agents["stock"].then(CrashError())
+    with pytest.raises(CrashError):
+        await system.receive(ORDER)
+    system = kit(beside=system, inline=AGENTS)
+    await system.receive(ORDER)
+    assert len(system.agents["stock"].calls) == 1
+    assert system.ids(QUEUES.agent("stock")) == ["O-1/2/0"]
+
+
 async def test_a_repeat_whose_notifications_were_sent_repeats_only_those_of_later_rows() -> None:
     system = kit(inline=AGENTS)
     await system.receive(ORDER)
