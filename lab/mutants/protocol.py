@@ -63,34 +63,10 @@ MUTANTS = (
         new="            if False:\n                with sending():",
     ),
     Mutant(
-        name="a repeat sends only the own row of its message (the walk)",
-        path=_RUNNER,
-        old="                    entries.append(following)\n",
-        new="                    _ = following\n",
-    ),
-    Mutant(
-        name="a repeat notifies only of the own row of its message",
-        path=_RUNNER,
-        old="            external = True\n",
-        new="            external = False\n",
-    ),
-    Mutant(
-        name="the reply of a dead-lettered request is not fenced",
-        path=_DEAD,
-        old="            await self._finish(request.order_id, replied, delivery)",
-        new="            await self._put_aside(delivery, request.order_id)",
-    ),
-    Mutant(
         name="what was recorded for this process is neither handed over nor sent",
         path=_RECEIVER,
         old="            await self.run_on.follow(following, delivery, self._handed_over)",
         new="            _ = following",
-    ),
-    Mutant(
-        name="a handed-over message whose handler fails does not travel",
-        path="sas/engine/run_on.py",
-        old="            await self.bus.send([self._tried(message)])",
-        new="            _ = message",
     ),
     Mutant(
         name="a refused commit counts as done",

@@ -5,10 +5,39 @@ from __future__ import annotations
 from lab.mutants.mutant import Mutant
 
 _RUN_ON = "sas/engine/run_on.py"
+_RUNNER = "sas/engine/transition.py"
 _RECEIVER = "sas/engine/receiver.py"
 _TESTS = ("tests/unit/test_run_on.py",)
 
 RUN_ON = (
+    Mutant(
+        name="a repeat sends only the own row of its message (the walk)",
+        path=_RUNNER,
+        old="                    entries.append(following)\n",
+        new="                    _ = following\n",
+        tests=_TESTS,
+    ),
+    Mutant(
+        name="a repeat notifies only of the own row of its message",
+        path=_RUNNER,
+        old="            external = True\n",
+        new="            external = False\n",
+        tests=_TESTS,
+    ),
+    Mutant(
+        name="the reply of a dead-lettered request is not fenced",
+        path="sas/actors/dead_letters.py",
+        old="            await self._finish(request.order_id, replied, delivery)",
+        new="            await self._put_aside(delivery, request.order_id)",
+        tests=_TESTS,
+    ),
+    Mutant(
+        name="a handed-over message whose handler fails does not travel",
+        path=_RUN_ON,
+        old="            await self.bus.send([self._tried(message)])",
+        new="            _ = message",
+        tests=_TESTS,
+    ),
     Mutant(
         name="a redelivery runs on",
         path=_RECEIVER,
@@ -25,7 +54,7 @@ RUN_ON = (
     ),
     Mutant(
         name="what was recorded before runs on",
-        path="sas/engine/transition.py",
+        path=_RUNNER,
         old="                with sending():",
         new="                if entry:",
         tests=_TESTS,
