@@ -131,12 +131,13 @@ RULES = queue_rules(ROOT, AGENTS)
 class World:
     """One instance over some rows.
 
-    ``errors`` are the undocumented exceptions, ``deliveries`` the messages that were delivered or
-    drained so far.
+    If it does not run on, every message travels. ``errors`` are the undocumented exceptions,
+    ``deliveries`` the messages that were delivered or drained so far.
     """
 
     rows: Rows
     now: datetime = START
+    runs_on: bool = True
     odd: dict[str, Mapping[str, object]] = field(default_factory=dict)
     """Additional properties of a message, by its MessageId. Their values may have any type."""
     allowed: tuple[type[Exception], ...] = (UnavailableError,)
@@ -157,6 +158,8 @@ class World:
         config = settings("fuzz:1", callback_keys=KEYS)
         self.app = assemble(store, self.bus, clock=self.clock, business=BUSINESS, settings=config)
         self.handlers = _handlers(self.app)
+        if not self.runs_on:
+            self.app.context.run_on.handlers = {}
 
     def send(self, queue: str, message_id: str, body: bytes, **properties: str) -> None:
         """Put a message on a queue."""
@@ -271,7 +274,7 @@ async def scene() -> Scene:
 async def _scene() -> Scene:
     for service in SERVICES.values():
         service.tokens.clear()
-    world = World(rows={})
+    world = World(rows={}, runs_on=False)
     core = (QUEUES.orders, QUEUES.scheduler)
     orders: Iterable[tuple[str, str, tuple[str, ...], dict[str, Any]]] = (
         ("O-asked", "order", core, {}),

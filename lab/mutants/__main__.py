@@ -2,8 +2,9 @@
 
 Each mutant changes one place of a copy of the code. For a mutant of the protocol the hunt plays
 seeds of the simulation, until a seed breaks an invariant, ends in an error of the simulation
-itself, or never ends. For the other mutants, of a call and of the edge with Azure, the hunt runs
-the tests that the mutant names. Each hunt prints a line. Exit code 1: a mutant was not found.
+itself, or never ends. For the other mutants, of a call, of running on and of the edge with Azure,
+the hunt runs the tests that the mutant names. Each hunt prints a line. Exit code 1: a mutant was
+not found.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from lab.mutants.calls import CALLS
 from lab.mutants.edge import EDGE
 from lab.mutants.mutant import Mutant
 from lab.mutants.protocol import MUTANTS
+from lab.mutants.run_on import RUN_ON
 
 ROOT = Path(__file__).parents[2]
 COPIED = (
@@ -133,7 +135,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     mutants = [
         mutant
-        for mutant in (*MUTANTS, *CALLS, *EDGE)
+        for mutant in (*MUTANTS, *CALLS, *RUN_ON, *EDGE)
         if any(text in mutant.name for text in arguments.only)
     ]
     if not mutants:

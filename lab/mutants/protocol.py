@@ -59,8 +59,14 @@ MUTANTS = (
     Mutant(
         name="a repeated message is not sent again",
         path=_RUNNER,
-        old="        if entry.messages:\n            newest",
-        new="        if False:\n            newest",
+        old="            if entry.messages:\n                with sending():",
+        new="            if False:\n                with sending():",
+    ),
+    Mutant(
+        name="what was recorded for this process is neither handed over nor sent",
+        path=_RECEIVER,
+        old="            await self.run_on.follow(following, delivery, self._handed_over)",
+        new="            _ = following",
     ),
     Mutant(
         name="a refused commit counts as done",

@@ -26,22 +26,29 @@ from sas.telemetry.usage import Usage
 from sas.testing.bus import MemoryBus, Queued, QueueRules
 from sas.testing.clock import VirtualClock
 from sas.testing.store import MemoryStore
+from sas.testing.world import CrashError
 from tests.unit.actors_kit import ScriptedAgent, delivery
 
 Counts = tuple[int, int, int]
 """Requests to Table Storage, messages sent to Service Bus, executions of functions."""
 COUNTS: Mapping[str, Counts] = {
-    "an order of three steps, in one process": (5, 10, 8),
-    "an order of three steps": (10, 10, 8),
-    "each further step": (2, 2, 2),
+    "an order of three steps, in one process": (5, 6, 4),
+    "an order of three steps of inline agents, in one process": (5, 3, 1),
+    "an order of three steps": (11, 6, 4),
+    "each further step": (3, 1, 1),
+    "an order of three steps of inline agents": (8, 3, 1),
+    "each further step of an inline agent": (2, 0, 0),
     "a sweep that finds nothing": (18, 0, 1),
     "the health check, once a minute": (2, 0, 0),
     "an agent dies: its step is reset": (6, 2, 1),
-    "three steps are undone": (3, 7, 6),
+    "an inline agent dies with its process: the order is redelivered": (16, 2, 2),
+    "three steps are undone": (3, 4, 3),
+    "three steps of inline agents are undone": (3, 1, 0),
     "a purge that finds nothing": (34, 0, 1),
     "an order that a purge removes": (4, 0, 0),
 }
-ORDER_USAGE = Usage(transactions=5, sends=10, messages=10)
+ORDER_USAGE = Usage(transactions=5, sends=6, messages=6)
+INLINE_USAGE = Usage(transactions=5, sends=3, messages=3)
 QUEUES = Queues()
 SHOP = "responses-shop"
 LAST = "agent-2"
@@ -59,15 +66,17 @@ class System:
     """The functions over ports in memory, and what they asked for.
 
     ``apart``: each function has a process of its own, as on Flex Consumption. Otherwise one process
-    has them all. Functions that are ``silent`` lose each message.
+    has them all. ``inline``: all agents are called inline. Functions that are ``silent`` lose each
+    message.
     """
 
-    def __init__(self, *, apart: bool = False, steps: int = 3) -> None:
+    def __init__(self, *, apart: bool = False, inline: bool = False, steps: int = 3) -> None:
         self.clock = VirtualClock()
         self.store = MemoryStore()
         self.bus = MemoryBus(self.clock)
         self.agents = {f"agent-{number}": ScriptedAgent() for number in range(steps)}
         self.apart = apart
+        self.inline = tuple(self.agents) if inline else ()
         self.silent: set[str] = set()
         self.executions = 0
         self._applications: dict[str, Application] = {}
@@ -109,7 +118,7 @@ class System:
     async def work(self) -> None:
         """Hand out messages until none is visible. Apart, two seconds pass before each."""
         handlers = self._handlers()
-        while messages := [m for queue in handlers if (m := self._first(queue)) is not None]:
+        while messages := [m for queue in handlers if (m := self.bus.receive(queue)) is not None]:
             for message in messages:
                 if self.apart:  # nothing that was read lately is remembered
                     await self.clock.sleep(2)
@@ -130,7 +139,7 @@ class System:
         process = function if self.apart else "all"
         if process not in self._applications:
             agents: Mapping[str, Agent] = self.agents
-            business = Business(workflows=self._workflows, agents=agents)
+            business = Business(workflows=self._workflows, agents=agents, inline=self.inline)
             self._applications[process] = assemble(
                 self.store,
                 self.bus,
@@ -146,13 +155,13 @@ class System:
             self.executions += 1
             application = self.application(queue)
             message = delivery(queued.message, count=queued.deliveries, source_queue=queued.source)
-            await application.receiver.receive(self._handlers()[queue](application), message)
-
-    def _first(self, queue: str) -> Queued | None:
-        message = self.bus.receive(queue)
-        if message is not None:
-            self.bus.complete(message)
-        return message
+            try:
+                await application.receiver.receive(self._handlers()[queue](application), message)
+            except CrashError:
+                self.bus.abandon(queued)
+                del self._applications["all"]
+                return
+        self.bus.complete(queued)
 
     def _handlers(self) -> dict[str, Callable[[Application], Any]]:
         return {
@@ -167,9 +176,9 @@ def _of_agent(name: str) -> Callable[[Application], Any]:
     return lambda app: app.agents[name].handle
 
 
-async def warm(*, apart: bool = False, steps: int = 3) -> System:
+async def warm(*, apart: bool = False, inline: bool = False, steps: int = 3) -> System:
     """Return a system that has looked up what each process looks up once."""
-    system = System(apart=apart, steps=steps)
+    system = System(apart=apart, inline=inline, steps=steps)
     await system.clock.run(system.submit("warm"))
     await system.clock.run(system.sweep())
     return system
@@ -181,7 +190,8 @@ def plus(*names: str) -> Counts:
     return sum(requests), sum(messages), sum(executions)
 
 
-async def test_a_three_step_order_takes_five_requests_and_ten_messages() -> None:
+async def test_a_three_step_order_takes_five_requests_and_six_messages() -> None:
+    """The order, two notifications, and a request to each agent."""
     system = await warm()
     before = system.used()
     assert (
@@ -192,12 +202,33 @@ async def test_a_three_step_order_takes_five_requests_and_ten_messages() -> None
     assert system.store.orders["O-1"].order.process_state is OrderState.PROCESSED
 
 
+async def test_where_all_agents_are_inline_it_takes_five_requests_and_three_messages() -> None:
+    """The order and two notifications: one execution does all of its work."""
+    system = await warm(inline=True)
+    before = system.used()
+    assert (
+        await system.counts(system.submit("O-1"))
+        == COUNTS["an order of three steps of inline agents, in one process"]
+    )
+    assert system.used() - before == INLINE_USAGE
+    assert system.store.orders["O-1"].order.process_state is OrderState.PROCESSED
+
+
 @pytest.mark.parametrize("further", [0, 1, 4])
-async def test_where_each_function_has_its_own_process_an_order_is_read_twice(further: int) -> None:
+async def test_where_each_function_has_its_own_process_each_reads_the_order(further: int) -> None:
     """Flex Consumption scales each function alone. Each agent looks at its circuit once, too."""
     system = await warm(apart=True, steps=3 + further)
     steps = ["each further step"] * further
     assert await system.counts(system.submit("O-1")) == plus("an order of three steps", *steps)
+
+
+@pytest.mark.parametrize("further", [0, 1, 4])
+async def test_inline_agents_need_no_process_of_their_own_and_no_read(further: int) -> None:
+    """The process of the orders does it all. Here too each agent looks at its circuit once."""
+    system = await warm(apart=True, inline=True, steps=3 + further)
+    steps = ["each further step of an inline agent"] * further
+    counts = plus("an order of three steps of inline agents", *steps)
+    assert await system.counts(system.submit("O-1")) == counts
 
 
 async def test_a_sweep_that_finds_nothing_reads_each_shard_and_takes_its_lease() -> None:
@@ -228,11 +259,25 @@ async def test_a_recovery_of_a_dead_agent_costs_just_this() -> None:
     assert system.store.orders["O-1"].order.process_state is OrderState.PROCESSED
 
 
-async def test_an_undo_of_three_steps_costs_just_this() -> None:
-    system = await warm()
+async def test_a_recovery_of_a_process_that_died_in_an_inline_call_costs_just_this() -> None:
+    """Its redelivery walks the journal, and sends the request. It notifies a second time."""
+    system = await warm(inline=True)
+    system.agents[LAST].then(CrashError())
+    assert await system.counts(system.submit("O-1")) == plus(
+        "an order of three steps of inline agents, in one process",
+        "an inline agent dies with its process: the order is redelivered",
+    )
+    assert system.store.orders["O-1"].order.process_state is OrderState.PROCESSED
+
+
+@pytest.mark.parametrize(
+    ("inline", "kind"), [(False, ""), (True, " of inline agents")], ids=["queued", "inline"]
+)
+async def test_an_undo_of_three_steps_costs_just_this(inline: bool, kind: str) -> None:
+    system = await warm(inline=inline)
     system.agents[LAST].then(RefusedError("sold-out", "none left"))
     assert await system.counts(system.submit("O-1")) == plus(
-        "an order of three steps, in one process", "three steps are undone"
+        f"an order of three steps{kind}, in one process", f"three steps{kind} are undone"
     )
     assert system.store.orders["O-1"].order.process_state is OrderState.COMPENSATED
 

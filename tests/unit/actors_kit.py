@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -29,6 +29,8 @@ from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.hooks import CallGuard
 from sas.engine.kept_orders import KeptOrders
+from sas.engine.receiver import Receiver
+from sas.engine.transition import TransitionRunner
 from sas.features.call_limit import CallLimit
 from sas.features.callbacks.codec import CallbackKeys, message_of, parse_body
 from sas.features.callbacks.endpoint import Callbacks
@@ -110,6 +112,7 @@ class Kit:
     business: Business
     agents: dict[str, ScriptedAgent]
     context: Context
+    receiver: Receiver
     submitter: Submitter
     scheduler: Scheduler
     supervisor: Supervisor
@@ -128,7 +131,15 @@ class Kit:
         )
 
     async def hand(self, message: Message) -> None:
-        """Hand one message to the function of its queue."""
+        """Hand one message to the actor of its queue. Nothing runs on: all messages are sent."""
+        await self.run(self._handlers()[message.queue](delivery(message)))
+
+    async def receive(self, message: Message, **changes: Any) -> object:
+        """Have the function of a queue receive a message. Its first delivery runs on."""
+        handler = self._handlers()[message.queue]
+        return await self.run(self.receiver.receive(handler, delivery(message, **changes)))
+
+    def _handlers(self) -> dict[str, Callable[[Delivery], Awaitable[object]]]:
         handlers: dict[str, Callable[[Delivery], Awaitable[object]]] = {}
         for urgent in (False, True):
             handlers[lane(QUEUES.orders, urgent=urgent)] = self.submitter.handle
@@ -137,7 +148,7 @@ class Kit:
             handlers[lane(QUEUES.callbacks, urgent=urgent)] = self.callbacks.handle
             for name, actor in self.actors.items():
                 handlers[QUEUES.agent(name, urgent=urgent)] = actor.handle
-        await self.run(handlers[message.queue](delivery(message)))
+        return handlers
 
     async def step(self, queue: str) -> Message:
         """Take the oldest message of a queue, handle it, return it."""
@@ -222,6 +233,7 @@ def kit(
     queues: Queues = QUEUES,
     deploy_wait: timedelta = NO_TIME,
     kept_orders: KeptOrders | None = None,
+    inline: Collection[str] = (),
     **checks: Callable[[bytes], object],
 ) -> Kit:
     """Return actors of one instance; ``beside`` another one they share store, bus and clock."""
@@ -238,7 +250,10 @@ def kit(
             duplicate_window=duplicate_window,
         )
     business = Business(
-        workflows=Workflows(workflows or (CHAIN, CARE)), agents=agents, checks=checks
+        workflows=Workflows(workflows or (CHAIN, CARE)),
+        agents=agents,
+        checks=checks,
+        inline=inline,
     )
     config = settings(
         instance,
@@ -258,6 +273,7 @@ def kit(
         business=business,
         agents=agents,
         context=app.context,
+        receiver=app.receiver,
         submitter=app.submitter,
         scheduler=app.scheduler,
         supervisor=app.supervisor,
@@ -295,6 +311,7 @@ def agent_actor(
         long_steps=ContinuedSteps(context, name),
         callbacks=KEYS.issuer(context.clock),
         workflows=AnyWorkflow((CHAIN,)),
+        runner=TransitionRunner(context, lambda _: CHAIN),
     )
 
 

@@ -14,7 +14,7 @@ from sas.codec import internal
 from sas.codec.external import Rejection, encode, rejected_parts
 from sas.codec.internal import CommandMessage, WakeMessage
 from sas.codec.orders import salvage
-from sas.engine.receiver import FIRST_ID
+from sas.engine.delivery import FIRST_ID
 from sas.features.callbacks.codec import Claims
 from sas.ports import (
     BusUnavailableError,

@@ -20,7 +20,8 @@ from sas.codec.external import (
     encode,
     rejected_parts,
 )
-from sas.engine.receiver import FIRST_AT, FIRST_ID, SOURCE, TIMES
+from sas.engine.delivery import FIRST_ID
+from sas.engine.receiver import FIRST_AT, SOURCE, TIMES
 from sas.operate.errors import UNAVAILABLE, USAGE
 from sas.ports import BusUnavailableError, Message, MessageBus, MessageMove, Peeked
 

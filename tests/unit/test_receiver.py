@@ -14,17 +14,17 @@ from sas.config import CUT_OFF_S, read_config
 from sas.domain.change import DeferredDue, Due
 from sas.domain.ids import key_time
 from sas.domain.queues import Queues
-from sas.engine.delivery import EXTERNAL_SENT, LEFT_SINCE, Delivery
+from sas.engine.delivery import EXTERNAL_SENT, FIRST_ID, LEFT_SINCE, Delivery
 from sas.engine.external import ExternalSender
 from sas.engine.receiver import (
     CUT_AFTER,
     DELAY_MAX_S,
-    FIRST_ID,
     SOURCE,
     GivenUpError,
     Receiver,
     delay_s,
 )
+from sas.engine.run_on import RunOn
 from sas.environment import CONNECTION
 from sas.operate.redriving import redrive
 from sas.ports import (
@@ -60,6 +60,7 @@ class Door:
             function_time=MINUTES,
             external=external,
             report_mismatch=self.reported,
+            run_on=RunOn(bus=self.bus, clock=self.clock, inline=frozenset()),
         )
         self.failures = list(failures)
         self.reports: list[str] = []

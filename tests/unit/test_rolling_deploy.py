@@ -69,6 +69,7 @@ async def receive_as(system: Kit, queue: str, arrival: Delivery) -> object:
         function_time=timedelta(minutes=9),
         external=system.context.external,
         report_mismatch=system.context.report_mismatch,
+        run_on=system.context.run_on,
     )
     return await system.run(receiver.receive(handlers[queue], arrival))
 
@@ -263,7 +264,8 @@ async def test_a_workflow_redefined_under_its_version_puts_messages_back_with_on
     system = kit(duplicate_window=timedelta(minutes=10))
     original = redeployed(system, CHAIN, CARE)
     order_message = Message(QUEUES.orders, "m-1", order())
-    await system.run(original.receiver.receive(original.submitter.handle, delivery(order_message)))
+    arrival = delivery(order_message, count=2)  # a redelivery does not run on: its wake travels
+    await system.run(original.receiver.receive(original.submitter.handle, arrival))
     wake = system.bus.take(QUEUES.scheduler)
     assert wake is not None
     redefined = redeployed(system, replace(CHAIN, steps=CHAIN.steps[:1]), CARE)

@@ -1,0 +1,101 @@
+"""The service of an inline agent became slow: it holds up no submission, and its orders end whole.
+
+The functions of one instance have 16 slots. A call that runs on holds a slot of the orders' queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from sas.codec import external
+from sas.domain.order import OrderState
+from sas.engine import run_on
+from sas.ports import Call
+from sas.testing.plan import Faults
+from sas.testing.platform import REPLIES_TO
+from sas.testing.remote import ModelService
+from tests.long import seeds
+from tests.simulation.system import System, build, check_end
+
+SLOW_S = 20
+SLOW_ORDERS = 30
+OTHERS = 20
+QUICK = timedelta(seconds=1)
+
+
+class OftenSlow(ModelService):
+    """Takes long for the payment of an order whose content asks for it."""
+
+    async def do(self, call: Call) -> Any:
+        """See ``Agent.do``."""
+        if call.step == "take-payment" and call.order.get("slow"):
+            await self._clock.sleep(SLOW_S)
+        return await super().do(call)
+
+
+def slowed(seed: int) -> System:
+    """Return a system of one instance whose agents are all inline."""
+    system = build(seed, Faults(), agent=OftenSlow, failures_max_seconds=60)
+    for host in system.hosts:
+        host.business = replace(host.business, inline=tuple(host.business.agents))
+        host.start()
+    return system
+
+
+async def delays(system: System) -> dict[str, timedelta]:
+    """Submit slow orders at once, and then others; return after what time each was received."""
+    submitted: dict[str, datetime] = {}
+
+    async def submit() -> None:
+        for number in range(SLOW_ORDERS):
+            system.submit(f"slow-{number}", content={"lines": [], "slow": True})
+        for number in range(OTHERS):
+            await system.world.clock.sleep(0.5)
+            submitted[f"other-{number}"] = system.world.clock.now()
+            system.submit(f"other-{number}")
+
+    submitting = asyncio.ensure_future(submit())
+    try:
+        await system.world.run(lambda: submitting.done() and system.at_rest())
+        check_end(system)
+    finally:
+        await system.close()
+    received: dict[str, timedelta] = {}
+    for queued in system.bus.queues[REPLIES_TO].waiting:
+        event = external.decode_notification(queued.message.body)
+        order_id = event.data.order_id
+        if external.notice_of(event.type) == "received" and order_id in submitted:
+            received[order_id] = queued.enqueued_at - submitted[order_id]
+    return received
+
+
+@pytest.mark.parametrize("seed", seeds(1, 4))
+async def test_a_slow_inline_service_holds_up_no_submission(seed: int) -> None:
+    system = slowed(seed)
+    received = await delays(system)
+    assert len(received) == OTHERS
+    assert max(received.values()) < QUICK
+    assert set(system.states().values()) == {OrderState.PROCESSED}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "seconds"),
+    [
+        ({"CALLS_MAX": 10**6}, 2),
+        ({"CALLS_MAX": 10**6, "CALL_TIME": timedelta(seconds=2 * SLOW_S)}, SLOW_S / 2),
+    ],
+    ids=["number", "number and time"],
+)
+async def test_without_the_bounds_of_calls_the_same_service_holds_up_submissions(
+    bounds: dict[str, Any], seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the test above can fail."""
+    for name, value in bounds.items():
+        monkeypatch.setattr(run_on, name, value)
+    received = await delays(slowed(1))
+    assert max(received.values()) > timedelta(seconds=seconds)
