@@ -55,7 +55,14 @@ from sas.domain.calls import CallState
 from sas.domain.ids import URGENT_SUFFIX
 from sas.engine.delivery import AGAIN, Delivery
 from sas.engine.in_flight import carrying
-from sas.ports import Clock, Message, MessageBus
+from sas.ports import (
+    Clock,
+    Message,
+    MessageBus,
+    QueueRefusesError,
+    UnavailableError,
+    UndeliverableError,
+)
 from sas.telemetry.tracing import carried, logger
 
 if TYPE_CHECKING:
@@ -73,6 +80,7 @@ CALLS_MAX = 8
 slots that a function has by default.
 """
 
+_TRIED = carrying(CallState.TRIED)
 Handler = Callable[[Delivery], Awaitable[object]]
 Receive = Callable[[Handler, Delivery], Awaitable[list[Message]]]
 """Has a handler handle one delivery; returns what it collected, nothing if it was put back."""
@@ -132,7 +140,7 @@ class RunOn:
 
         Of a request a call may have gone out, as before any redelivery.
         """
-        before = {AGAIN: "yes", **carrying(CallState.TRIED)}
+        before = {AGAIN: "yes", **_TRIED}
         marked = [
             replace(message, properties={**message.properties, **before}) for message in messages
         ]
@@ -142,14 +150,17 @@ class RunOn:
         """Hand over the messages of a root, and all that follows; its function ends at ``ends_at``.
 
         Raises:
-            UnavailableError, UndeliverableError: a message was neither handled nor sent.
+            UnavailableError: a message was neither handled nor sent. Put the root back.
         """
         now = self.clock.now()
         last_hand_over_at = min(now + CHAIN_TIME, now + (ends_at - now) / 2)
-        await self._follow(
-            messages,
-            _Chain(receive=receive, ends_at=ends_at, last_hand_over_at=last_hand_over_at),
-        )
+        chain = _Chain(receive=receive, ends_at=ends_at, last_hand_over_at=last_hand_over_at)
+        try:
+            await self._follow(messages, chain)
+        except (UnavailableError, UndeliverableError) as error:
+            outage = error if isinstance(error, UnavailableError) else QueueRefusesError(error)
+            outage.put_back_with |= _TRIED  # if the root is a request, it was called
+            raise outage from error
 
     async def _follow(self, messages: list[Message], chain: _Chain) -> None:
         while len(messages) == 1:

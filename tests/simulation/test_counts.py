@@ -41,7 +41,7 @@ COUNTS: Mapping[str, Counts] = {
     "a sweep that finds nothing": (18, 0, 1),
     "the health check, once a minute": (2, 0, 0),
     "an agent dies: its step is reset": (6, 2, 1),
-    "an inline agent dies with its process: the order is redelivered": (16, 2, 2),
+    "an inline agent dies with its process: the order is redelivered": (17, 3, 3),
     "three steps are undone": (3, 4, 3),
     "three steps of inline agents are undone": (3, 1, 0),
     "a purge that finds nothing": (34, 0, 1),

@@ -136,11 +136,11 @@ async def test_while_all_sends_fail_for_any_time_no_message_is_lost_or_put_aside
     check_timeouts(story)
 
 
-async def test_without_sends_and_table_for_an_hour_messages_are_put_aside_and_no_order_is_lost(
+async def test_without_sends_and_table_for_over_an_hour_messages_are_put_aside_and_no_order_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Receives succeed, so the deliveries are used up."""
-    story = without_sends(monkeypatch, 3, "no send and no table", 60)
+    story = without_sends(monkeypatch, 3, "no send and no table", 75)
     cost = await story.run()
     check_timeouts(story)
     aside = [

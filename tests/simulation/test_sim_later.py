@@ -71,7 +71,7 @@ def test_an_undo_that_may_come_before_its_last_call_is_found(
 
 def test_an_incident_without_an_alert_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(IncidentBoard, "_send", nothing)
-    assert "no alert of the incident" in violation(Away(1.0, 7200.0, "queue scheduler disabled"))
+    assert "no alert of the incident" in violation(Away(1.0, 900.0, "service payment"))
 
 
 def test_a_message_that_is_put_aside_without_an_alert_is_found(

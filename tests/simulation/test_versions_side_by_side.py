@@ -18,6 +18,7 @@ import pytest
 from sas.domain.change import Change
 from sas.domain.expire import DEPLOY_TIME
 from sas.domain.order import Order
+from sas.engine.run_on import CHAIN_TIME
 from sas.ports import FORMAT, Message, MessageBus, Peeked
 from sas.testing.bus import Queued
 from sas.testing.hosts import Host
@@ -130,6 +131,7 @@ async def test_orders_of_a_newer_format_are_left_alone_and_reported_while_it_is_
     system, newer = side_by_side(seed, Faults())
     await run_for(system, timedelta(seconds=0.5 + seed % 3))
     system.world.instances[1].up = False
+    await run_for(system, CHAIN_TIME)  # its functions run on to their end
     orders_before = {order_id: system.store.orders[order_id].order for order_id in newer.wrote}
     await run_for(system, 2 * DEPLOY_TIME)
     orders_after = {order_id: system.store.orders[order_id].order for order_id in orders_before}

@@ -302,6 +302,41 @@ async def test_a_request_behind_many_large_messages_is_excused_ten_times() -> No
     assert await system.sweep() == RESET
 
 
+async def test_the_root_of_its_chain_excuses_a_step_whose_request_no_queue_ever_held() -> None:
+    """A function runs on from it, or was killed: then it is redelivered, and sends the request."""
+    system = await expired(is_taken=True)
+    await system.bus.send([Message(QUEUES.orders, "m-1", order())])
+    assert await system.sweep() == WAITS
+    system.bus.take(QUEUES.orders)
+    await system.later(ALLOWED.total_seconds())
+    assert await system.sweep() == RESET
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_a_request_that_was_answered_is_the_root_of_the_next_step(answered: bool) -> None:
+    system = kit()
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    (request,) = system.bus.messages(STOCK)
+    await system.step(STOCK)
+    await system.step(QUEUES.replies)
+    if not answered:  # it is the request of an older dispatch, and belongs to nobody
+        older = request.body.replace(b'"epoch":1', b'"epoch":0')
+        request = replace(request, body=older)
+    system.bus.take(PAYMENT)
+    await system.later(ALLOWED.total_seconds())
+    await system.bus.send([replace(request, message_id="again")])
+    assert await system.sweep() == (WAITS if answered else RESET)
+
+
+async def test_a_long_queue_of_orders_excuses_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The root was received before them, so it would be seen."""
+    monkeypatch.setattr(excuses, "SCAN_MAX", 3)
+    system = await expired(is_taken=True)
+    await system.bus.send([Message(QUEUES.orders, f"m-{n}", order(f"O-{n}")) for n in range(2, 6)])
+    assert await system.sweep() == RESET
+
+
 async def test_a_sweep_reads_each_queue_once() -> None:
     system = kit()
     for number in range(20):
@@ -321,7 +356,8 @@ async def test_a_sweep_reads_each_queue_once() -> None:
     await system.later(ALLOWED.total_seconds())
     system.agents_die()
     assert await system.sweep() == {"step reset": 20}
-    assert sorted(read[1:]) == sorted([STOCK, QUEUES.scheduler, QUEUES.replies, QUEUES.callbacks])
+    others = [QUEUES.scheduler, QUEUES.replies, QUEUES.callbacks, QUEUES.orders]
+    assert sorted(read[1:]) == sorted([STOCK, *others])
 
 
 async def test_a_request_that_waits_for_a_minute_is_reported_and_so_is_its_end() -> None:

@@ -19,12 +19,12 @@ from sas.domain.ids import cause_of, digest_id, message_id, reply_id
 from sas.domain.messages import JournalEntry, Notify, Request, Wake
 from sas.domain.queues import lane
 from sas.domain.workflow import Workflow
-from sas.engine.delivery import EXTERNAL_SENT, FIRST_ID, Delivery
+from sas.engine.delivery import AGAIN, EXTERNAL_SENT, FIRST_ID, Delivery
 from sas.engine.external import ExternalSender
 from sas.engine.in_flight import CALL_STATE
 from sas.engine.receiver import Receiver
 from sas.engine.run_on import CALL_TIME, CALLS_MAX, CHAIN_TIME, HAND_OVERS_MAX, RunOn
-from sas.ports import Call, Message, RefusedError, StoreUnavailableError
+from sas.ports import Call, Message, RefusedError, StoreUnavailableError, TransientError
 from sas.testing.bus import BusFault, MemoryBus
 from sas.testing.clock import START, VirtualClock
 from sas.testing.store import MemoryStore
@@ -187,10 +187,9 @@ async def test_a_message_of_an_urgent_lane_stays_urgent_and_of_its_lane() -> Non
     "changes",
     [
         {"count": 2},
-        {"properties": {FIRST_ID: "root"}},
-        {"source_queue": "orders"},
+        {"properties": {AGAIN: "yes"}},
     ],
-    ids=["a redelivery", "a copy that was put back", "a dead letter"],
+    ids=["a redelivery", "a message that was put back, redriven, or sent by a redelivery"],
 )
 async def test_only_a_first_delivery_runs_on(changes: Mapping[str, Any]) -> None:
     """What came before it may have been a crash that a message of the chain caused."""
@@ -789,3 +788,62 @@ async def test_a_request_whose_reply_was_neither_handled_nor_sent_comes_again_as
     (copy,) = system.bus.queues[QUEUES.agent("stock")].waiting
     assert copy.message.properties[FIRST_ID] == request.message_id
     assert copy.message.properties.get(CALL_STATE) in {"tried", "goes-on"}
+
+
+# Who is not alone with a request
+
+
+BUSY = TransientError("busy", retry_after=timedelta(hours=1))
+"""No further call can begin before CompleteBy: the agent is silent at once."""
+
+
+async def test_a_redelivered_request_that_ends_in_silence_fences_its_reply() -> None:
+    """Its first handler would run on from the reply, and nobody would repeat what it leaves."""
+    system = kit()
+    await system.receive(ORDER)
+    (request,) = system.bus.messages(QUEUES.agent("stock"))
+
+    async def meanwhile(_: Call) -> dict[str, bool]:
+        await system.actors["stock"].handle(delivery(request, count=2))
+        return {"late": True}
+
+    system.agents["stock"].then(meanwhile, BUSY)
+    await system.receive(request)
+    assert system.words()[-1] == "fenced"
+    assert system.states() == ["Processing", "Pending"]
+
+
+async def test_a_request_that_a_redelivery_sent_fences_its_reply_in_silence_too() -> None:
+    """The one that was handed over may still be at work, although its root was redelivered."""
+    system = kit(inline=AGENTS)
+    system.agents["stock"].then(CrashError(), BUSY)
+    with pytest.raises(CrashError):
+        await system.receive(ORDER)
+    await system.receive(ORDER, count=2)
+    (request,) = system.bus.messages(QUEUES.agent("stock"))
+    await system.receive(request)
+    assert system.words()[-1] == "fenced"
+
+
+async def test_a_first_delivery_that_ends_in_silence_writes_nothing() -> None:
+    system = kit()
+    await system.receive(ORDER)
+    journal = list(system.journal())
+    system.agents["stock"].then(BUSY)
+    await system.receive(system.bus.messages(QUEUES.agent("stock"))[0])
+    assert system.journal() == journal
+    assert system.bus.messages(QUEUES.replies) == []
+
+
+async def test_a_superseded_request_sends_what_its_reply_left() -> None:
+    """It was sent twice, and the process that answered the other one died before it sent."""
+    at, expected = 0, list[str]()
+    while not expected:
+        system, struck = await crashed(at, root=QUEUES.agent("stock"))
+        assert struck
+        at += 1
+        expected = unhandled(system, rows_of(system, cause_of(QUEUES.replies, "O-1/00/do/1")))
+    await system.later(20)  # too late for a call, so the order is read
+    sends = sent_by(system)
+    await system.receive(root_of(system, QUEUES.agent("stock")))
+    assert internals(sends) == expected
