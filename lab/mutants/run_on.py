@@ -6,127 +6,145 @@ from lab.mutants.mutant import Mutant
 
 _RUN_ON = "sas/engine/run_on.py"
 _RUNNER = "sas/engine/transition.py"
-_RECEIVER = "sas/engine/receiver.py"
+_AGENT = "sas/actors/agent.py"
+_EXCUSES = "sas/features/queue_delay/excuses.py"
 _TESTS = ("tests/unit/test_run_on.py",)
+_SLOW = ("tests/simulation/test_slow_inline_agent.py",)
+_DELAY = ("tests/unit/test_actors_queue_delay.py",)
+
+
+def _mutant(name: str, path: str, old: str, new: str, *, tests: tuple[str, ...] = _TESTS) -> Mutant:
+    return Mutant(name=name, path=path, old=old, new=new, tests=tests)
+
 
 RUN_ON = (
-    Mutant(
-        name="a repeat sends only the own row of its message (the walk)",
-        path=_RUNNER,
-        old="                    entries.append(following)\n",
-        new="                    _ = following\n",
-        tests=_TESTS,
+    _mutant(
+        "a repeat sends only the own row of its message (the walk)",
+        _RUNNER,
+        "                    entries.append(following)\n",
+        "                    _ = following\n",
     ),
-    Mutant(
-        name="a repeat notifies only of the own row of its message",
-        path=_RUNNER,
-        old="            external = True\n",
-        new="            external = False\n",
-        tests=_TESTS,
+    _mutant(
+        "a repeat notifies only of the own row of its message",
+        _RUNNER,
+        "            external = True\n",
+        "            external = False\n",
     ),
-    Mutant(
-        name="the reply of a dead-lettered request is not fenced",
-        path="sas/actors/dead_letters.py",
-        old="            await self._finish(request.order_id, replied, delivery)",
-        new="            await self._put_aside(delivery, request.order_id)",
-        tests=_TESTS,
+    _mutant(
+        "the reply of a dead-lettered request is not fenced",
+        "sas/actors/dead_letters.py",
+        "            await self._finish(request.order_id, replied, delivery)",
+        "            await self._put_aside(delivery, request.order_id)",
     ),
-    Mutant(
-        name="a handed-over message whose handler fails does not travel",
-        path=_RUN_ON,
-        old="            await self.bus.send([self._tried(message)])",
-        new="            _ = message",
-        tests=_TESTS,
+    _mutant(
+        "a redelivered request that ends in silence does not fence its reply",
+        _AGENT,
+        "await self._let_go(request)",
+        "pass",
     ),
-    Mutant(
-        name="a redelivery runs on",
-        path=_RECEIVER,
-        old="is_first = delivery.is_first and not delivery.source_queue",
-        new="is_first = True",
-        tests=_TESTS,
+    _mutant(
+        "only what was delivered twice fences",
+        "sas/engine/in_flight.py",
+        "self.is_first = delivery.is_first",
+        "self.is_first = (delivery.count or 1) == 1",
     ),
-    Mutant(
-        name="a dead letter runs on",
-        path=_RECEIVER,
-        old="is_first = delivery.is_first and not delivery.source_queue",
-        new="is_first = delivery.is_first",
-        tests=_TESTS,
+    _mutant(
+        "what a redelivery sends is not marked",
+        _RUN_ON,
+        'before = {AGAIN: "yes", **_TRIED}',
+        "before = _TRIED",
     ),
-    Mutant(
-        name="what was recorded before runs on",
-        path=_RUNNER,
-        old="                with sending():",
-        new="                if entry:",
-        tests=_TESTS,
+    _mutant(
+        "a redelivered request does not look for its reply",
+        _AGENT,
+        "if not call.is_first and await self._is_replied(request):",
+        "if False:",
     ),
-    Mutant(
-        name="a redelivered request does not look for its reply",
-        path="sas/actors/agent.py",
-        old="if not delivery.is_first and await self._replied(call.request):",
-        new="if False:",
-        tests=_TESTS,
+    _mutant(
+        "a redelivery runs on",
+        "sas/engine/receiver.py",
+        "    if not delivery.is_first:\n        return await handler(delivery), []\n",
+        "",
     ),
-    Mutant(
-        name="a chain has no end in time",
-        path=_RUN_ON,
-        old="if now >= chain.ends_at or too_much:",
-        new="if too_much:",
-        tests=_TESTS,
+    _mutant(
+        "what was recorded before runs on",
+        "sas/engine/outbox.py",
+        "            send = self._run_on.send_again\n",
+        "",
     ),
-    Mutant(
-        name="a chain takes all the time of its function",
-        path=_RUN_ON,
-        old="now + (root.ends_at - now) / 2",
-        new="root.ends_at",
-        tests=_TESTS,
+    _mutant(
+        "a handed-over message whose handler fails does not travel",
+        _RUN_ON,
+        "            await self.send_again([message])\n",
+        "            _ = message\n",
     ),
-    Mutant(
-        name="a chain has no end in number",
-        path=_RUN_ON,
-        old="chain.hand_overs > HAND_OVERS_MAX or ",
-        new="",
-        tests=_TESTS,
+    _mutant(
+        "a request that was handed over travels as if no call went out",
+        _RUN_ON,
+        'before = {AGAIN: "yes", **_TRIED}',
+        'before = {AGAIN: "yes"}',
     ),
-    Mutant(
-        name="any number of calls runs on (CALLS_MAX)",
-        path=_RUN_ON,
-        old="(is_call and self.calls >= CALLS_MAX)",
-        new="False",
-        tests=("tests/simulation/test_slow_inline_agent.py",),
+    _mutant(
+        "a root that is put back forgets its call",
+        _RUN_ON,
+        "outage.put_back_with |= _TRIED",
+        "_ = _TRIED",
     ),
-    Mutant(
-        name="a call that ended makes no room",
-        path=_RUN_ON,
-        old="            self.calls -= is_call",
-        new="            self.calls -= 0",
-        tests=_TESTS,
+    _mutant(
+        "a chain has no end in time",
+        _RUN_ON,
+        "now >= chain.last_hand_over_at or ",
+        "",
     ),
-    Mutant(
-        name="a call holds its function for as long as it takes",
-        path=_RUN_ON,
-        old="now + CALL_TIME if is_call else root.ends_at",
-        new="root.ends_at",
-        tests=_TESTS,
+    _mutant(
+        "a chain takes all the time of its function",
+        _RUN_ON,
+        "min(now + CHAIN_TIME, now + (ends_at - now) / 2)",
+        "min(now + CHAIN_TIME, ends_at)",
     ),
-    Mutant(
-        name="a handed-over message of an urgent lane is not urgent",
-        path=_RUN_ON,
-        old="urgent=message.queue.endswith(URGENT_SUFFIX),",
-        new="urgent=False,",
-        tests=_TESTS,
+    _mutant(
+        "a chain has no end in number",
+        _RUN_ON,
+        " or chain.hand_overs >= HAND_OVERS_MAX",
+        "",
     ),
-    Mutant(
-        name="a request that was handed over travels as if no call went out",
-        path=_RUN_ON,
-        old="if message.queue not in self.inline:",
-        new="if True:",
-        tests=_TESTS,
+    _mutant(
+        "any number of calls runs on (CALLS_MAX)",
+        _RUN_ON,
+        "is_full = is_call and self.calls >= CALLS_MAX",
+        "is_full = False",
+        tests=_SLOW,
     ),
-    Mutant(
-        name="a root that is put back forgets its call",
-        path=_RUN_ON,
-        old="outage.put_back_with |= TRIED",
-        new="_ = TRIED",
-        tests=_TESTS,
+    _mutant(
+        "a call that ended makes no room",
+        _RUN_ON,
+        "            self.calls -= is_call",
+        "            self.calls -= 0",
+    ),
+    _mutant(
+        "a call holds its function for as long as it takes",
+        _RUN_ON,
+        "min(now + CALL_TIME, chain.ends_at) if is_call else chain.ends_at",
+        "chain.ends_at",
+    ),
+    _mutant(
+        "a handed-over message of an urgent lane is not urgent",
+        _RUN_ON,
+        "urgent=message.queue.endswith(URGENT_SUFFIX),",
+        "urgent=False,",
+    ),
+    _mutant(
+        "the root of a chain excuses no step",
+        _EXCUSES,
+        "            if root in scan.oldest:\n",
+        "            if False:\n",
+        tests=_DELAY,
+    ),
+    _mutant(
+        "a long queue of orders excuses every step",
+        _EXCUSES,
+        "            if root in scan.oldest:\n",
+        "            if root in scan.oldest or scan.full:\n",
+        tests=_DELAY,
     ),
 )

@@ -134,9 +134,11 @@ async def persist(operation: Callable[[], Awaitable[T]], patience_s: float) -> T
 
 
 async def receive(
-    receiver: ServiceBusReceiver, count_max: int, patience_s: float
+    receiver: ServiceBusReceiver, patience_s: float
 ) -> Sequence[ServiceBusReceivedMessage]:
-    """Return the messages that have arrived. If there are none, return after ``RECEIVE_WAIT_S``.
+    """Return a message as soon as it arrives. If there is none, return after ``RECEIVE_WAIT_S``.
+
+    Only one is asked for, because the SDK waits 0.2 seconds for each further one that is not there.
 
     Raises:
         LinkError: the queue cannot be read.
@@ -144,7 +146,7 @@ async def receive(
 
     async def read() -> Sequence[ServiceBusReceivedMessage]:
         await _open(receiver)
-        return await receiver.receive_messages(count_max, max_wait_time=RECEIVE_WAIT_S)
+        return await receiver.receive_messages(1, max_wait_time=RECEIVE_WAIT_S)
 
     return await persist(read, patience_s)
 

@@ -16,8 +16,8 @@ operation survives an outage.
    says what to do.
 3. *Enough to read?* If a loop has 50 notifications to read, the round reads nothing. So with a slow
    caller the other messages stay on the queue, unlocked, and not in memory.
-4. *Read* what has arrived, for a quarter of a second at most, and put it into the inbox. A message
-   that is no notification goes to the dead-letter queue, because it would come again for ever.
+4. *Read* the next message, for a quarter of a second at most, and put it into the inbox. One that
+   is no notification goes to the dead-letter queue, because it would come again for ever.
 5. *Let the loops read*, before anything is settled, because each settlement waits for an answer
    of the service. So a notification reaches its caller within milliseconds.
 6. *Settle*: complete, renew the lock, or give back, as the inbox decides. After it gave messages
@@ -66,8 +66,8 @@ from sas.client.links import (
 from sas.codec import external
 from sas.codec.strict import MalformedError, Reason
 
-RECEIVE_MAX = 50
-"""Messages received at once, and notifications that may wait for a slow follower."""
+BACKLOG_MAX = 50
+"""Notifications that may wait for a slow follower."""
 LINGER_S = 5.0
 """How long the queue is read after the last follower left, in seconds. Another may come."""
 OTHERS_FIRST_S = 0.6
@@ -141,9 +141,9 @@ class Receiving:
                     f"{unfollowed:,} notifications that no loop follows block the queue. Read them "
                     "with events(), follow their orders, or use a response queue of your own."
                 )
-            if self._inbox.backlog() < RECEIVE_MAX:
+            if self._inbox.backlog() < BACKLOG_MAX:
                 # 4. Read.
-                for message in await receive(receiver, RECEIVE_MAX, self._patience_s):
+                for message in await receive(receiver, self._patience_s):
                     await self._take(receiver, message)
                 self.read_at = loop.time()
             else:  # 3. There is enough to read.

@@ -128,12 +128,12 @@ class RunOn:
     async def send(self, messages: Sequence[Message]) -> None:
         """Send messages, except those that can run on (2); raises as ``MessageBus.send``."""
         collected = _collected.get()
-        own = self.handlers if collected is not None else {}
-        others = [message for message in messages if message.queue not in own]
+        handlers = self.handlers if collected is not None else {}
+        others = [message for message in messages if message.queue not in handlers]
         if others:
             await self.bus.send(others)
         if collected is not None:
-            collected += [message for message in messages if message.queue in own]
+            collected += [message for message in messages if message.queue in handlers]
 
     async def send_again(self, messages: Sequence[Message]) -> None:
         """Send messages that another handler may still have (c); raises as ``MessageBus.send``.

@@ -296,13 +296,13 @@ class Invariants:
     def _has_root(self, order_id: str, step: StepRecord) -> bool:
         """Return whether a request was handed over at most, and the root of its chain is queued."""
         stored, bus = self._system.store.orders[order_id], self._system.bus
-        sent = any(
+        is_sent = any(
             message_id(order_id, entry.seq, index) in self._sent_ids
             for entry in stored.journal
             for index, item in enumerate(entry.messages)
             if isinstance(item, Request) and (item.step, item.epoch) == (step.number, step.epoch)
         )
-        if sent or step.complete_by is None:
+        if is_sent or step.complete_by is None:
             return False
         for name, queue in bus.queues.items():
             is_orders = name.removesuffix("-urgent") == QUEUES.orders
