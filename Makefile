@@ -102,8 +102,8 @@ format: setup ## rewrite the source as `make check` wants it
 bench: setup ## orders a second, latency, requests per order
 	$(PY) -m lab.benchmarks.orders
 
-bench-peers: setup ## the same saga on Restate, DBOS, Temporal and Celery, in turns (10 minutes; QUICK=1)
-	@$(PY) -m lab.benchmarks.peers $(if $(QUICK),--quick)
+bench-peers: setup ## the same saga on Restate, DBOS, Temporal and Celery, in turns (10 minutes; QUICK=1, ROUNDS=3)
+	@$(PY) -m lab.benchmarks.peers $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 weight: setup ## lines, words, settings, verbs: the table of ARCHITECTURE.md
 	@$(PY) -m lab.weight

@@ -1,8 +1,8 @@
 """The same saga on this project and its peers, in turns: ``python -m lab.benchmarks.peers``.
 
 Installs the peers into ``build/peers`` the first time; one that cannot be installed is left out.
-Each peer is driven with 1, 10 and 100 orders in flight, and its workers get ``kill -9`` once. Read
-the lab's README before you compare figures.
+Each round visits each peer once, with 1, 10 and 100 orders in flight. At the end the workers of
+each peer get ``kill -9`` once. Read the lab's README before you compare figures.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import argparse
 import asyncio
 import json
 import os
-import statistics
+import platform
+import sysconfig
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from devstack.children import Scratch
@@ -38,6 +40,8 @@ REFUSED = 0.05
 """The share of calls that the services refuse in the recovery run, so that undos happen."""
 SERVICES = ("stock", "payment", "shipping")
 READY_S, QUIET_S, VISIT_S = 30.0, 120.0, 240.0
+BASES = ("ours-inline", "ours")
+"""The peers that each other is compared with."""
 FAILURES = (OSError, RuntimeError, TimeoutError, NotInstalledError, DevstackError)
 
 
@@ -53,6 +57,24 @@ class EndedOrders:
     def rate(self) -> float:
         """Orders a second, from the first that was sent to the last that ended."""
         return len(self.told_at) / (max(self.told_at) - min(self.sent_at))
+
+    @property
+    def latency(self) -> float:
+        """The median of the seconds from sending an order to hearing of its end."""
+        times = zip(self.sent_at, self.told_at, strict=True)
+        return median(told_at - sent_at for sent_at, told_at in times)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """The speed of a peer in one round."""
+
+    peer: str
+    round: int
+    speeds: dict[str, float]
+    """Orders a second by the number in flight, and the median latency of a lone order in ms."""
+    cpu_ms: tuple[float, ...]
+    """CPU an order at the most in flight: the workers', the servers'."""
 
 
 async def follow(
@@ -102,7 +124,7 @@ async def running(
             try:
                 await rig.start()
                 with (scratch.path / "driver.log").open("wb") as log:
-                    drive = ["-m", "lab.benchmarks.peers.apps.drive", rig.name, rig.address]
+                    drive = ["-m", "lab.benchmarks.peers.apps.drive", rig.client, rig.address]
                     driver = await asyncio.create_subprocess_exec(
                         rig.python,
                         *drive,
@@ -129,28 +151,24 @@ async def running(
         scratch.close()
 
 
-async def speed(kind: type[Rig], seconds: dict[int, float]) -> str:
-    """Return a row: orders a second, the median latency of a lone order, CPU under most load."""
-    cells: list[str] = []
-    latency, cpu = "", ""
+async def speed(kind: type[Rig], number: int, seconds: dict[int, float]) -> Visit:
+    """Drive a peer with each number of orders in flight."""
+    speeds: dict[str, float] = {}
+    lone_ms, cpu_ms = 0.0, tuple[float, ...]()
     async with running(kind, STEP_S) as (rig, driver, _):
         for in_flight, lasts in seconds.items():
-            before = {part: cpu_s(pids) for part, pids in rig.pids().items()}
+            before = [cpu_s(pids) for pids in rig.pids().values()]
             load = {"prefix": f"b{in_flight}", "in_flight": in_flight, "seconds": lasts}
             ended = await driven(driver, **load)
+            after = [cpu_s(pids) for pids in rig.pids().values()]
             count = len(ended.told_at)
-            cpu_ms = [
-                1000 * (cpu_s(pids) - before[part]) / count for part, pids in rig.pids().items()
-            ]
-            cells.append(f"{ended.rate:.1f}")
-            cpu = ", ".join(f"{milliseconds:.1f}" for milliseconds in cpu_ms)
+            uses = zip(before, after, strict=True)
+            cpu_ms = tuple(1000 * (end - begin) / count for begin, end in uses)
+            speeds[f"{in_flight} in flight"] = ended.rate
             if in_flight == 1:
-                times = (
-                    told_at - sent_at
-                    for sent_at, told_at in zip(ended.sent_at, ended.told_at, strict=True)
-                )
-                latency = f"{1000 * statistics.median(times):.0f}"
-    return " | ".join([*cells, latency, cpu])
+                lone_ms = 1000 * ended.latency
+    speeds["p50 at 1, ms"] = lone_ms
+    return Visit(peer=kind.name, round=number, speeds=speeds, cpu_ms=cpu_ms)
 
 
 async def recovery(kind: type[Rig]) -> str:
@@ -195,38 +213,93 @@ def effects(remote: RemoteServices, ended: EndedOrders) -> tuple[int, int]:
     return torn, doubled
 
 
-async def compare(names: Sequence[str], seconds: dict[int, float]) -> None:
-    """Measure each peer, and print both tables."""
-    speeds, recoveries = list[str](), list[str]()
-    for name in names:
-        kind = RIGS[name]
-        try:
-            if kind.installed_as:
-                install(kind.installed_as)
-            async with asyncio.timeout(2 * VISIT_S):
-                speeds.append(f"| {kind.title} | {await speed(kind, seconds)} |")
-                recoveries.append(f"| {kind.title} | {await recovery(kind)} |")
-            print(f"{speeds[-1]}\n{recoveries[-1]}", flush=True)
-        except FAILURES as error:
-            print(f"{kind.title} is left out: {type(error).__name__}: {error}", flush=True)
-    heads = " | ".join(f"{count} in flight" for count in seconds)
-    print(f"\nload average {os.getloadavg()[0]:.1f}")
-    print(
-        f"\n| orders/s | {heads} | p50 at 1, ms | CPU ms an order at the most: workers, servers |"
-    )
-    print("|---|" + "---|" * (len(seconds) + 2), *speeds, sep="\n")
-    heads = "orders | left at the rate before, s | the last ended after, s | lost | torn | doubled"
-    print(f"\n| `kill -9` at half time | {heads} |", "|---|" + "---|" * 6, *recoveries, sep="\n")
+async def collect(
+    names: Sequence[str], seconds: dict[int, float], rounds: int
+) -> tuple[list[Visit], dict[str, str]]:
+    """Visit each peer in each round, and then kill the workers of each."""
+    visits, recoveries = list[Visit](), dict[str, str]()
+    for number in range(rounds + 1):
+        for name in names:
+            kind = RIGS[name]
+            try:
+                if kind.installed_as:
+                    install(kind.installed_as)
+                async with asyncio.timeout(VISIT_S):
+                    if number < rounds:
+                        visits.append(await speed(kind, number, seconds))
+                        print(visits[-1], flush=True)
+                    else:
+                        recoveries[name] = await recovery(kind)
+            except FAILURES as error:
+                print(f"{kind.title} is left out: {type(error).__name__}: {error}", flush=True)
+    return visits, recoveries
+
+
+def ratios(visits: Sequence[Visit], peer: str, base: str) -> dict[str, list[float]]:
+    """Return each speed of a peer over that of another, for each round that visited both."""
+    speeds_of = {(visit.peer, visit.round): visit.speeds for visit in visits}
+    ratios_of: dict[str, list[float]] = {}
+    for (name, number), speeds in speeds_of.items():
+        if name == peer and (base, number) in speeds_of:
+            for figure, value in speeds.items():
+                ratio = value / speeds_of[base, number][figure]
+                ratios_of.setdefault(figure, []).append(ratio)
+    return ratios_of
+
+
+def show(visits: Sequence[Visit], recoveries: dict[str, str]) -> None:
+    """Print the medians of all rounds, the ratios within the rounds, and the recoveries."""
+    optimized = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
+    build = "an optimised" if optimized else "an unoptimised (no --enable-optimizations)"
+    print(f"\nPython {platform.python_version()}, {build} build; load {os.getloadavg()[0]:.1f}")
+    peers = list(dict.fromkeys(visit.peer for visit in visits))
+    if visits:
+        _table("orders/s", *visits[0].speeds, "CPU ms: workers, servers", "kept on disk")
+    for peer in peers:
+        rounds = [visit for visit in visits if visit.peer == peer]
+        speeds = _medians([[*visit.speeds.values()] for visit in rounds])
+        cpu_ms = _medians([visit.cpu_ms for visit in rounds])
+        _row(RIGS[peer].title, *speeds, ", ".join(cpu_ms), RIGS[peer].durability)
+    for base in BASES:
+        if base in peers:
+            _table(f"over {RIGS[base].title}: median (min to max)", *visits[0].speeds)
+        for peer in peers:
+            cells = [
+                f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+                for values in ratios(visits, peer, base).values()
+            ]
+            if cells and peer != base:
+                _row(RIGS[peer].title, *cells)
+    heads = "orders", "left at the rate before, s", "the last ended after, s"
+    _table("`kill -9` at half time", *heads, "lost", "torn", "doubled")
+    for peer, row in recoveries.items():
+        _row(RIGS[peer].title, row)
+
+
+def _medians(records: Sequence[Sequence[float]]) -> list[str]:
+    return [f"{median(values):.1f}" for values in zip(*records, strict=True)]
+
+
+def _table(*heads: str) -> None:
+    print()
+    _row(*heads)
+    print("|" + "---|" * len(heads))
+
+
+def _row(*cells: str) -> None:
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def main() -> None:
     """Install, measure and print."""
     parser = argparse.ArgumentParser(prog="python -m lab.benchmarks.peers", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a third of the time")
+    parser.add_argument("--rounds", type=int, default=1, help="visits to each peer (1)")
     parser.add_argument("--only", nargs="+", choices=RIGS, default=list(RIGS), help="some peers")
     options = parser.parse_args()
     part = 1 / 3 if options.quick else 1
-    asyncio.run(compare(options.only, {count: part * lasts for count, lasts in SECONDS.items()}))
+    seconds = {count: part * lasts for count, lasts in SECONDS.items()}
+    show(*asyncio.run(collect(options.only, seconds, options.rounds)))
 
 
 if __name__ == "__main__":

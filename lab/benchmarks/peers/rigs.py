@@ -32,6 +32,10 @@ class Rig(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
+    durability: ClassVar[str]
+    """What is on disk when a step has ended."""
+    client: ClassVar[str]
+    """The name in the driver's ``CLIENTS``."""
     installed_as: ClassVar[str | None]
     """The name in ``install.NEEDS``; None if nothing is installed for it."""
 
@@ -107,13 +111,18 @@ class Rig(ABC):
 class Ours(Rig):
     """This project: the broker and Azurite on disk, one embedded host."""
 
-    name, title, installed_as = "ours", "ours", None
+    name, title, installed_as, client = "ours", "ours, queued agents", None, "own"
+    durability = "here up to 5 s may be lost (Azurite); in Azure nothing"
+    inline = ""
+    """The agents that are called in the function of the message that asked for them."""
 
     async def start(self) -> None:
         settings = {
             f"ORDERS_{name.upper()}_URL": self.services[name]
             for name in ("stock", "payment", "shipping", "mail", "carrier")
-        } | {"ORDERS_TIME_ALLOWED_SECONDS": str(int(self.step_s))}
+        }
+        settings["ORDERS_TIME_ALLOWED_SECONDS"] = str(int(self.step_s))
+        settings["ORDERS_INLINE_AGENTS"] = self.inline
         self._stack = Stack(
             PROJECT,
             settings=settings,
@@ -139,10 +148,18 @@ class Ours(Rig):
         return {"workers": workers, "servers": servers}
 
 
+class OursInline(Ours):
+    """The same, with no queue before the three agents."""
+
+    name, title = "ours-inline", "ours, inline agents"
+    inline = "inventory,payment,shipping"
+
+
 class Restate(Rig):
     """Restate's native server, and one Hypercorn process with the workflow."""
 
     name, title, installed_as = "restate", "Restate 1.7.12 (native server)", "restate"
+    durability, client = "all (RocksDB, fsync)", "http"
 
     async def start(self) -> None:
         node, ingress, admin, self._port = (free_port() for _ in range(4))
@@ -178,7 +195,10 @@ class Restate(Rig):
 class Dbos(Rig):
     """PostgreSQL as Debian configures it, and one process that runs workflow and steps."""
 
-    name, title, installed_as = "dbos", "DBOS 3.4.0 on PostgreSQL", "dbos"
+    name, title, installed_as = "dbos", "DBOS 3.4.0 on PostgreSQL, inline", "dbos"
+    durability, client = "all (fsync)", "http"
+    how = "inline"
+    """How the workflow calls a step: see ``dbos_app``."""
 
     async def start(self) -> None:
         postgres, self._port = free_port(), free_port()
@@ -211,14 +231,21 @@ class Dbos(Rig):
         await server.until(lambda: _says(server.log_path, ready), timeout_s=READY_S)
 
     async def start_workers(self) -> None:
-        app = self.app("dbos_app", self._database, str(self._port))
+        app = self.app("dbos_app", self._database, str(self._port), self.how)
         await app.until(lambda: _listens(self._port), timeout_s=READY_S)
+
+
+class DbosQueued(Dbos):
+    """The same, with each step on a queue of DBOS."""
+
+    name, title, how = "dbos-queued", "DBOS 3.4.0 on PostgreSQL, queued", "queued"
 
 
 class Temporal(Rig):
     """Temporal's development server with its state in an SQLite file, and one worker process."""
 
     name, title, installed_as = "temporal", "Temporal 1.32 dev server, in a file", "temporal"
+    durability, client = "all (SQLite, fsync)", "temporal"
 
     async def start(self) -> None:
         port = free_port()
@@ -238,7 +265,8 @@ class Temporal(Rig):
 class Celery(Rig):
     """Redis with its append-only file, and a Celery worker with one process a core, its default."""
 
-    name, title, installed_as = "celery", "Celery 5.7.0 chain on Redis, no saga state", "celery"
+    name, title, installed_as = "celery", "Celery 5.7.0 chain on Redis", "celery"
+    durability, client = "the last second may be lost; nothing keeps the saga's state", "celery"
 
     async def start(self) -> None:
         port = free_port()
@@ -260,7 +288,10 @@ class Celery(Rig):
         return {**super().environment(), "REDIS_URL": self.address}
 
 
-RIGS: dict[str, type[Rig]] = {rig.name: rig for rig in (Ours, Restate, Dbos, Temporal, Celery)}
+RIGS: dict[str, type[Rig]] = {
+    rig.name: rig for rig in (Restate, Celery, Dbos, OursInline, Ours, DbosQueued, Temporal)
+}
+"""In the order of the visits: ours in the middle, because each peer is compared with them."""
 
 
 def cpu_s(pids: list[int]) -> float:

@@ -1,6 +1,6 @@
 """The driver: keeps orders in flight at one peer, and prints each as it ends.
 
-``python -m lab.benchmarks.peers.apps.drive PEER ADDRESS`` in its own Python. A line of JSON on
+``python -m lab.benchmarks.peers.apps.drive CLIENT ADDRESS`` in the peer's Python. A line of JSON on
 standard input starts a run: ``{"prefix", "in_flight", "seconds" or "orders"}``. Each order gives a
 line ``[id, outcome, sent, ended]`` (seconds of the monotonic clock); ``{"ended": count}`` ends the
 run. Standard input's end stops the driver.
@@ -137,11 +137,10 @@ class OwnClient:
 
 
 CLIENTS: dict[str, type[Any]] = {
-    "restate": HttpClient,
-    "dbos": HttpClient,
+    "http": HttpClient,
     "temporal": TemporalClient,
     "celery": CeleryClient,
-    "ours": OwnClient,
+    "own": OwnClient,
 }
 
 
@@ -164,9 +163,9 @@ async def run(client: Client, load: dict[str, Any]) -> None:
     print(json.dumps({"ended": ended}), flush=True)
 
 
-async def main(peer: str, address: str) -> None:
+async def main(name: str, address: str) -> None:
     """Carry out one run after another."""
-    client: Client = CLIENTS[peer](address)
+    client: Client = CLIENTS[name](address)
     await client.open()
     print(json.dumps({"ready": True}), flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
