@@ -25,9 +25,10 @@ A remote service has one effect for a step, whatever is repeated. A notification
 journal row: only the last row of an order has one. An order whose step fails too often is handed to
 the operator by an alert, which is such a mark, too.
 
-**Promises** (``broken``, ``at_rest``). Every order ends: Processed with all effects, or with the
-operator. Every notification reached its queue. If crashes are the only faults, no failure is
-counted and nothing is put aside: the root of the chain lies in a queue, and excuses its step.
+**Promises** (``broken``, ``at_rest``; no cycle in ``next``). Every order ends: Processed with all
+effects, or with the operator. Every notification reached its queue. If crashes are the only faults,
+no failure is counted and nothing is put aside: the root of the chain lies in a queue, and excuses
+its step.
 
 ``Rules`` has the rules that the tests take away one by one.
 """
@@ -36,7 +37,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tests.simulation.domain_model_check import EXPLORED
 from tests.simulation.run_on_handlers import (
@@ -70,10 +71,11 @@ Move = tuple[str, State]
 
 @dataclass(frozen=True)
 class RunOnModel:
-    """One order under some rules and faults."""
+    """One order under some rules and faults. ``next`` is the graph that was explored."""
 
     rules: Rules
     faults: Faults
+    next: dict[State, list[State]] = field(default_factory=dict)
 
     def explore(self) -> list[str] | None:
         """Return the shortest trace to a broken promise, None if all are kept."""
@@ -90,6 +92,7 @@ class RunOnModel:
                     label, state = move
                     trace.insert(0, label)
                 return trace
+            self.next[state] = [after for _, after in moves]
             for label, after in moves:
                 if after not in before:
                     before[after] = (label, state)

@@ -164,7 +164,8 @@ class Rules:
 
     ``inline`` has a bool for each step. ``reply_look``: a superseded request, or the dead letter of
     one, looks whether its reply is recorded. ``drops``: queues drop a repeated id. ``poison``: the
-    last step's call kills its handler.
+    last step's call kills its handler. ``out_rows``: a row that notifies has an out row, whoever
+    committed it.
     """
 
     inline: tuple[bool, ...] = (True, True)
@@ -178,6 +179,7 @@ class Rules:
     peeks: Peeks = Peeks.AT_ONCE
     drops: bool = False
     poison: bool = False
+    out_rows: bool = False
 
 
 class Progress(NamedTuple):
@@ -235,7 +237,10 @@ class Handlers:
         over = tuple(message for message in row.messages if self._runs_on(handler, message))
         rest = tuple(message for message in row.messages if message not in over)
         after = after._replace(journal=(*state.journal, row))
-        yield Progress(after, sends(row._replace(messages=rest), seq), over)
+        tasks = sends(row._replace(messages=rest), seq)
+        if row.notifies and self.rules.out_rows:
+            after, tasks = after._replace(out=(*state.out, seq)), (*tasks, Task("remove", seq=seq))
+        yield Progress(after, tasks, over)
 
     def _call(self, state: State, handler: Handler, task: Task) -> Iterator[Progress]:
         """End a request. What it reads can be read last, so it is one action with the call."""
