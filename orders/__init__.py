@@ -45,7 +45,19 @@ def business(environ: Mapping[str, str] | None = None) -> Business:
         workflows=workflows(timedelta(seconds=seconds)),
         agents=agents,
         checks=dict.fromkeys(("order", "order-with-care", "order-delivered"), check),
+        inline=_inline(env),
     )
+
+
+def _inline(env: Mapping[str, str]) -> list[str]:
+    """Return the agents whose services answer so fast that no queue is needed before them."""
+    names = [name.strip() for name in env.get("ORDERS_INLINE_AGENTS", "").split(",")]
+    unknown = sorted({*names} - {*AGENTS, ""})
+    if unknown:
+        raise SettingError(
+            f"ORDERS_INLINE_AGENTS names {', '.join(unknown)}: give some of {', '.join(AGENTS)}"
+        )
+    return [name for name in names if name]
 
 
 def _service(env: Mapping[str, str], name: str, setting: str) -> HttpService:

@@ -86,12 +86,12 @@ async def closed_loop(client: OrdersClient, run: LoadRun, orders: int, prefix: s
     run.seconds = time.perf_counter() - started_at
 
 
-async def speed(orders: int, processes: int) -> None:
+async def speed(orders: int, processes: int, inline: str) -> None:
     """Print orders a second and latency at several numbers in flight, and CPU per order."""
     async with (
         RemoteServices() as remote,
         Stack(
-            PROJECT, settings=settings_of(remote), groups={"app": []}, processes=processes
+            PROJECT, settings=settings_of(remote, inline), groups={"app": []}, processes=processes
         ) as stack,
         OrdersClient(stack.servicebus_connection, reply_queue=REPLY_QUEUE) as client,
     ):
@@ -111,10 +111,10 @@ async def speed(orders: int, processes: int) -> None:
     print("CPU ms per order at 100 in flight: " + _listed(cpu_ms, "{:.1f}"))
 
 
-async def counts() -> None:
+async def counts(inline: str) -> None:
     """Print storage requests and Service Bus messages per order, without sweeps."""
     async with RemoteServices() as remote:
-        stack = Stack(PROJECT, settings=settings_of(remote), groups={})
+        stack = Stack(PROJECT, settings=settings_of(remote, inline), groups={})
         async with stack:
             settings = stack.host_settings()
             async with (
@@ -157,9 +157,10 @@ async def memory(orders: int) -> None:
     print(f"host process after {orders} orders / after 1000: {sizes[-1] / sizes[0]:.3f}")
 
 
-def settings_of(remote: RemoteServices) -> dict[str, str]:
+def settings_of(remote: RemoteServices, inline: str = "") -> dict[str, str]:
     """Return the app settings of a host that speaks to these services."""
     return {
+        "ORDERS_INLINE_AGENTS": inline,
         "ORDERS_STOCK_URL": remote.urls["stock"],
         "ORDERS_PAYMENT_URL": remote.urls["payment"],
         "ORDERS_SHIPPING_URL": remote.urls["shipping"],
@@ -189,13 +190,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.benchmarks.orders", description=__doc__)
     parser.add_argument("--orders", type=int, default=300, help="orders at 100 in flight")
     parser.add_argument("--processes", type=int, default=1, help="host processes (1)")
+    parser.add_argument("--inline", default="", metavar="AGENTS", help="agents that run inline")
     parser.add_argument("--memory", type=int, help="watch memory over this many orders instead")
     options = parser.parse_args()
     if options.memory:
         asyncio.run(memory(options.memory))
         return 0
-    asyncio.run(counts())
-    asyncio.run(speed(options.orders, options.processes))
+    asyncio.run(counts(options.inline))
+    asyncio.run(speed(options.orders, options.processes, options.inline))
     return 0
 
 

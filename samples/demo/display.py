@@ -47,7 +47,7 @@ queue. A failed order of the web shop is undone automatically. Wholesale orders
 reserve and charge in parallel; if one fails, an operator decides.
 
 Faults: 10 % of remote calls fail, 2 % of steps are always refused, some answers
-come after CompleteBy, and one agent process is killed. You can kill one too:
+come after CompleteBy, and two processes are killed. You can kill one too:
 kill -9 of any "devstack.functions" process.
 """
 
@@ -196,10 +196,10 @@ def report(
     _report_calls(console, ledgers)
     resets = moves["step reset"] + moves["undo reset"]
     say(f"  {resets} times CompleteBy passed without an answer (slow services, the killed")
-    say("    process): the supervisor counted the failure and started the step again.")
+    say("    processes): the supervisor counted the failure and started the step again.")
     waits = moves["waits in its queue"]
     if waits:
-        say(f"  {waits} times a message of the step still waited in a queue then (or the killed")
+        say(f"  {waits} times a message of the step still waited in a queue then (or a killed")
         say("    process held its lock): nothing was counted, and the step got more time.")
     say(f"  {_orders(verdict.states['Compensated'])} of the web shop failed;")
     say(f"    {moves['step undone']} steps were undone, in reverse order.")

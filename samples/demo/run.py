@@ -94,7 +94,7 @@ async def _orders(
             asyncio.create_task(_application(application, stack, tally))
             for application in applications
         ),
-        asyncio.create_task(_kill_agents(stack, orders, screen)),
+        asyncio.create_task(_kill_hosts(stack, orders, screen)),
         asyncio.create_task(_restart_killed(stack, screen)),
     ]
     try:
@@ -166,19 +166,17 @@ async def _submit(client: OrdersClient, application: Application, tally: Tally, 
         await asyncio.sleep(0.1)
 
 
-async def _kill_agents(stack: Stack, orders: int, screen: Screen) -> None:
-    """Kill an agent process in the middle of its work, and start a new one later."""
-    steps = scenario.KILL_AT_SHARE * scenario.STEPS * orders
-    while screen.calls < steps:  # noqa: ASYNC110  a demo may poll
-        await asyncio.sleep(0.05)
-    while not stack.group(scenario.KILLED_GROUP):  # noqa: ASYNC110  killed from outside already
-        await asyncio.sleep(0.05)
-    pids = stack.kill(scenario.KILLED_GROUP)
-    screen.killed(f"kill -9 of agent process {pids[0]}: its current work is lost")
-    await asyncio.sleep(scenario.RESTART_AFTER_S)
-    group = scenario.GROUPS[scenario.KILLED_GROUP]
-    started = await stack.start_group(group, name=scenario.KILLED_GROUP)
-    screen.event(f"agent process {started[0].pid} replaces it")
+async def _kill_hosts(stack: Stack, orders: int, screen: Screen) -> None:
+    """Kill processes in the middle of their work, and start new ones later."""
+    for name, share in scenario.KILLS.items():
+        steps = share * scenario.STEPS * orders
+        while screen.calls < steps or not stack.group(name):  # noqa: ASYNC110  a demo may poll
+            await asyncio.sleep(0.05)
+        [pid] = stack.kill(name)
+        screen.killed(f"kill -9 of process {pid} ({name}): its current work is lost")
+        await asyncio.sleep(scenario.RESTART_AFTER_S)
+        [started] = await stack.start_group(scenario.GROUPS[name], name=name)
+        screen.event(f"process {started.pid} ({name}) replaces it")
 
 
 async def _restart_killed(stack: Stack, screen: Screen) -> None:

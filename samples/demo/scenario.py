@@ -28,8 +28,10 @@ STEPS = 3
 DELIVERED_EVERY = 16
 """One order of the web shop in this many is followed until its delivery."""
 
-KILL_AT_SHARE = 0.4
-"""An agent process is killed when the calls of the services reach this share of all steps."""
+INLINE_AGENTS = "inventory,shipping"
+"""The function that submits an order reserves its stock, and the one that takes the payment ships.
+Other requests travel.
+"""
 
 RESTART_AFTER_S = 6.0
 
@@ -41,8 +43,11 @@ AGENTS = (
     "agent_invoice",
     "agent_delivery",
 )
-KILLED_GROUP = "agents-2"
-GROUPS: Mapping[str, tuple[str, ...]] = {"core": CORE, "agents-1": AGENTS, KILLED_GROUP: AGENTS}
+GROUPS: Mapping[str, tuple[str, ...]] = {"core": CORE, "agents-1": AGENTS, "agents-2": AGENTS}
+KILLS: Mapping[str, float] = {"core": 0.25, "agents-2": 0.5}
+"""A process of these groups is killed, while its functions run on from many orders: when the calls
+of the services reach this share of all steps.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,5 +108,6 @@ def settings(urls: Mapping[str, str]) -> dict[str, str]:
         "ORDERS_CARRIER_URL": urls["carrier"],
         "ORDERS_TIME_ALLOWED_SECONDS": str(TIME_ALLOWED_S),
         "ORDERS_ATTEMPT_SECONDS": "30",
+        "ORDERS_INLINE_AGENTS": INLINE_AGENTS,
         "SAS_SUPERVISOR_SCHEDULE": "*/2 * * * * *",
     }

@@ -28,12 +28,18 @@
      CompleteBy has passed already, the message is put back, and asks for more time at 2 when it
      comes again.
 
-What can go wrong, and why nothing is lost: this actor stores nothing of the order, so a crash at
-any point leaves the message in its queue. It is redelivered, and the service recognises the key. If
-the crash came after the reply was sent, the second reply has the same id and changes nothing. If no
-delivery ever ends well, CompleteBy passes, and the supervisor finds the step by its due row.
-While the store or a queue does not answer, ``sas.engine.receiver`` puts the message back, with the
-state that the request has reached by then.
+What can go wrong, and why nothing is lost: a crash at any point leaves the message in its queue.
+It is redelivered, and the service recognises the key. If the crash came after the reply was sent,
+the second reply has the same id and changes nothing. If no delivery ever ends well, CompleteBy
+passes, and the supervisor finds the step by its due row. While the store or a queue does not
+answer, ``sas.engine.receiver`` puts the message back, with the state that the request has reached
+by then.
+
+The reply is handed to the scheduler, and the order runs on in this function
+(``sas.engine.run_on``). So a handler may not be alone with a request: another one may have replied
+and died, or may be about to reply. A redelivery first looks whether the reply is recorded. One that
+ends without a reply fences the reply (``_let_go``). In both cases what follows from a reply that is
+recorded is sent.
 """
 
 from __future__ import annotations
@@ -53,16 +59,18 @@ from sas.codec.internal import RequestMessage
 from sas.codec.results import encode_result, whole_text
 from sas.codec.strict import MalformedError
 from sas.domain.calls import CallEvent, CallState
+from sas.domain.change import Decision, Trigger, fence
+from sas.domain.claim import is_out
 from sas.domain.content import Content
 from sas.domain.ids import digest_id, idempotency_key, key_time
 from sas.domain.messages import AlertKind, Outcome, Reply
-from sas.domain.order import AttemptError, Direction, Fault
+from sas.domain.order import AttemptError, Direction, Fault, Order
 from sas.domain.queues import lane
 from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.hooks import Admission, CallbackIssuer, CallEnd, CallGuard, LongSteps
-from sas.engine.in_flight import InFlightRequest, MustWaitError, carrying
+from sas.engine.in_flight import InFlightRequest, MustWaitError
 from sas.engine.request_content import RequestContent
 from sas.engine.transition import TransitionRunner
 from sas.ports import (
@@ -159,18 +167,20 @@ class AgentActor:
                 workflow=request.workflow,
             )
             call = InFlightRequest(request, delivery, self._context.clock)
+            if not call.is_first and await self._is_replied(request):
+                return None
             try:
                 reply = await self._handle(call, delivery)
             except UnavailableError as error:
                 error.put_back_with |= call.interrupt()
                 raise
-            if call.state is CallState.SUPERSEDED:  # perhaps by its own reply
-                await self._replied(request)
+            if call.state is CallState.SUPERSEDED or (
+                call.state is CallState.CUT_OFF and not call.is_first
+            ):
+                await self._let_go(request)
             return reply
 
     async def _handle(self, call: InFlightRequest, delivery: Delivery) -> Reply | None:
-        if not delivery.is_first and await self._replied(call.request):
-            return None
         # 2. Time.
         request = await self._long_steps.granted(call, delivery)
         if request is None:
@@ -198,21 +208,40 @@ class AgentActor:
             answer = _reply(request, Outcome.WAITED)
         return await self._answer(answer, call)
 
-    async def _replied(self, request: RequestMessage) -> bool:
-        """Return whether an earlier delivery replied. Then what follows from the reply is sent.
+    async def _is_replied(self, request: RequestMessage) -> bool:
+        """Return whether another handler replied. Then what follows from its reply is sent.
 
-        That delivery may have run on from its reply, and died before it completed its request.
+        That handler may have run on from its reply, and died before it completed its message.
         """
-        cause = self._context.reply_cause(
+        return await self._runner.repeat(request.order_id, self._reply_cause(request))
+
+    async def _let_go(self, request: RequestMessage) -> None:
+        """End a request without a reply. Another handler that still has it cannot reply any more.
+
+        Without the fence it could record its reply after this message was completed, run on, and
+        die: no message would be left from which the order goes on. If it has replied already, what
+        follows from that is sent.
+        """
+
+        def decide(order: Order | None, _now: datetime) -> Decision | None:
+            direction = Direction(request.direction)
+            if order is None or not is_out(order, request.step, direction, request.epoch):
+                return None
+            return fence(order)
+
+        trigger = Trigger(by=f"agent {self._name}", cause=self._reply_cause(request))
+        await self._runner.run(request.order_id, trigger, decide)
+
+    def _reply_cause(self, request: RequestMessage) -> str:
+        return self._context.reply_cause(
             request.order_id, request.step, request.direction, request.epoch
         )
-        return await self._runner.repeat(request.order_id, cause)
 
     async def _answer(self, answer: Reply | Later, call: InFlightRequest) -> Reply | None:
         """Send the answer to a request; return the reply, None if its step goes on."""
         request = call.request
         if not isinstance(answer, Reply):
-            await self._long_steps.go_on(request, answer)
+            await self._long_steps.go_on(call, answer)
             call.move(CallEvent.CONTINUED)
             return None
         message = internal.from_reply(answer, request.seq)
@@ -300,7 +329,7 @@ class AgentActor:
             f"put-back/{digest_id(request.id, delivery.message_id, key_time(until))}",
             delivery.body,
             scheduled_at=delivery.on_bus(until, self._context.clock.now()),
-            properties=carrying(call.state),
+            properties=call.coming_again(call.state),
         )
         await self._context.bus.send([again])
 

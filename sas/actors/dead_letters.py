@@ -8,8 +8,9 @@ that expired. A dead letter goes like this:
    reply. The Functions host lets a body override the source, so a body that names one is not
    believed. A letter of any other source is put aside without decoding its content.
 2. **Finish.** If the cause of the message is recorded, an earlier delivery committed its
-   transition, and perhaps died before it sent. The recorded messages are sent now, and the letter
-   is done.
+   transition, and perhaps died before it sent, or while it ran on. What was recorded since and
+   neither handled nor sent is sent now, and the letter is done. The cause of an agent's request is
+   that of its reply.
 3. **Fence.** If the cause is not recorded, a journal row with that cause is committed, and the
    order stays as it is. This makes the decision final: a slow handler that still has the message
    finds the cause recorded, and commits nothing. If the message is an application's order that is
@@ -18,11 +19,10 @@ that expired. A dead letter goes like this:
 4. **Put aside.** Only after that, the whole message goes to ``orders-rejected``, and the operator
    is alerted. The application of a rejected order is notified.
 
-Some letters need less. An agent commits nothing, so a request needs no fence: it is put aside if
-its step still waits for it, and otherwise dropped. If its reply is recorded, what follows from that
-is sent, as in 2. The supervisor recovers the step at CompleteBy. A message of ``orders-rejected``
-that expired unread goes back there. An expired alert is put aside without a new alert, because an
-alert about an alert could repeat without end.
+Some letters need less. A request for which its step no longer waits is dropped. Otherwise the
+supervisor recovers the step at CompleteBy. A message of ``orders-rejected`` that expired unread
+goes back there. An expired alert is put aside without a new alert, because an alert about an alert
+could repeat without end.
 
 What can go wrong, and why nothing is lost: the letter is completed last. After a crash at any point
 it is redelivered. It finds the cause recorded: a transition is finished again with the same ids,
@@ -138,10 +138,9 @@ class DeadLetters:
         await self._finish(message.order_id, cause_of(queue, message.id), delivery)
 
     async def _request(self, delivery: Delivery) -> None:
-        """Put a request aside, unless its step no longer waits for it: then no work is left.
+        """Fence the reply to a request and put it aside, unless its step no longer waits for it.
 
-        Its slow handler may still run on from its reply. So the reply is fenced first. At
-        CompleteBy the supervisor recovers the step.
+        Without the fence a slow handler could still record its reply, run on, and die.
         """
         try:
             request = internal.decode(delivery.body, RequestMessage)

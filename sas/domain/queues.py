@@ -99,6 +99,15 @@ class Queues:
         bound = (name for name in self.applications if self.orders_of(name) == ordinary)
         return next(bound, None)
 
+    def orders_for(self, order_id: str) -> str:
+        """Return the queue by which an order with this id comes."""
+        owner = self._owner_of(order_id)
+        return self.orders if owner is None else self.orders_of(owner)
+
+    def _owner_of(self, order_id: str) -> str | None:
+        """Return the application that this id is bound to."""
+        return next((name for name in self.applications if order_id.startswith(f"{name}-")), None)
+
     def check_order_id(self, order_id: str, queue: str) -> None:
         """Check that an order that came by ``queue`` may have this id.
 
@@ -106,7 +115,7 @@ class Queues:
             InvalidIdError: the id is another application's, or is not the queue's own.
         """
         application = self.application_of(queue)
-        owner = next((name for name in self.applications if order_id.startswith(f"{name}-")), None)
+        owner = self._owner_of(order_id)
         if application is not None and owner != application:
             raise InvalidIdError(
                 f"order_id {order_id!r} came by the queue of application {application!r}: begin "

@@ -21,6 +21,10 @@ FIRST_ID = "sas_first_id"
 """Property: the MessageId that its sender gave a message that was put back."""
 EXTERNAL_SENT = "sas_external_sent"
 """Property of a message that was put back after its alerts and notifications were sent."""
+AGAIN = "sas_again"
+"""Property of a message that somebody may have handled before, or may still hold: it was put back,
+was redriven, or was sent by a redelivery.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +59,8 @@ class Delivery:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the first delivery of the message, as far as its host tells."""
-        return (self.count or 1) == 1 and FIRST_ID not in self.properties
+        """Whether nobody handled the message before: see ``AGAIN``."""
+        return (self.count or 1) == 1 and AGAIN not in self.properties
 
     @property
     def external_sent(self) -> bool:

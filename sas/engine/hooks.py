@@ -81,7 +81,7 @@ class LongSteps(Protocol):
         """
         ...
 
-    async def go_on(self, request: RequestMessage, later: Later) -> None:
+    async def go_on(self, call: InFlightRequest, later: Later) -> None:
         """Ask for the time that a step still needs, and schedule the next check of it."""
         ...
 

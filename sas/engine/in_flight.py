@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from sas.codec.internal import RequestMessage
 from sas.domain.calls import CARRIED, CallEvent, CallState, after
-from sas.engine.delivery import Delivery
+from sas.engine.delivery import AGAIN, Delivery
 from sas.ports import Clock
 
 CALL_STATE = "sas_call_state"
@@ -29,12 +29,14 @@ class InFlightRequest:
     The agent's actor makes it, moves its ``state``, and gives it the CompleteBy that
     the long steps granted (``request``). Guards only read it; they may use it as a key, because one
     request has one call at a time. ``carried`` is the state that the message brought, and does not
-    change. ``function_ends_at`` is when the agent's function must end.
+    change. ``is_first`` says that nobody else has the request, or had it. ``function_ends_at`` is
+    when the agent's function must end.
     """
 
     def __init__(self, request: RequestMessage, delivery: Delivery, clock: Clock) -> None:
         self.request = request
         self.function_ends_at = delivery.ends_at
+        self.is_first = delivery.is_first
         self.carried = _CARRIED_BY_VALUE.get(
             str(delivery.properties.get(CALL_STATE)), CallState.QUEUED
         )
@@ -55,6 +57,10 @@ class InFlightRequest:
         """
         self.move(CallEvent.INTERRUPTED)
         return {} if self.state is self.carried else {CALL_STATE: self.state.value}
+
+    def coming_again(self, state: CallState) -> dict[str, str]:
+        """Return the properties of the message by which the request comes again, in this state."""
+        return carrying(state) | ({} if self.is_first else {AGAIN: "yes"})
 
     @property
     def time_allowed(self) -> timedelta:

@@ -95,12 +95,13 @@ class Outbox:
         out: OutDue | None = None,
         *,
         external: bool = True,
-        handled: Collection[str] = (),
+        handled: Collection[str] | None = None,
     ) -> None:
         """Send the messages of a journal row. Its out row, if it has one, is removed afterwards.
 
-        ``external`` is False if the alerts and notifications were sent before. ``handled`` are the
-        ids of the internal messages that were handled before.
+        ``external`` is False if the alerts and notifications were sent before. ``handled`` is not
+        None if the row was recorded by an earlier delivery: the ids of the internal messages that
+        were handled since. The others may still be on the way, so they do not run on.
 
         Raises:
             BusUnavailableError, StoreUnavailableError: an internal message could not be sent, or
@@ -111,12 +112,15 @@ class Outbox:
         internals, externals = compose(
             order, entry, workflow=workflow, to=self._to, fetched=fetched
         )
-        internals = [message for message in internals if message.message_id not in handled]
+        send = self._run_on.send
+        if handled is not None:
+            internals = [message for message in internals if message.message_id not in handled]
+            send = self._run_on.send_again
         # 2. Send the internal messages.
         outage: BusUnavailableError | None = None
         try:
             if internals:
-                await self._run_on.send(internals)
+                await send(internals)
         except UndeliverableError as error:
             outage = QueueRefusesError(error)
         except BusUnavailableError as error:

@@ -53,7 +53,7 @@ from typing import TypeGuard, TypeVar
 
 from sas.domain.expire import DEPLOY_TIME
 from sas.domain.ids import digest_id, key_time
-from sas.engine.delivery import FIRST_ID, Delivery
+from sas.engine.delivery import AGAIN, FIRST_ID, Delivery
 from sas.engine.external import ExternalSender
 from sas.engine.run_on import Handler, RunOn, collecting
 from sas.ports import (
@@ -127,32 +127,26 @@ class Receiver:
                 deferred. The host redelivers it.
             Exception: the handler has a bug, or the message is poison. The host redelivers it.
         """
-        is_first = delivery.is_first and not delivery.source_queue
         delivery = _as_first_sent(delivery)  # 1. Restore.
         ends_at = self.clock.now() + self.function_time
         delivery = replace(delivery, ends_at=ends_at)
-        if not is_first:
-            return await self._received(handler, delivery)
 
         async def handle_and_follow(delivery: Delivery) -> object:
-            with collecting() as following:
-                result = await handler(delivery)
-            await self.run_on.follow(following, delivery, self._handed_over)
+            result, messages = await _handled(handler, delivery)
+            await self.run_on.follow(messages, ends_at, self._handed_over)
             return result
 
         return await self._received(handle_and_follow, delivery)
 
     async def _handed_over(self, handler: Handler, delivery: Delivery) -> list[Message]:
-        """Handle a message that was handed over; return what it recorded.
+        """Handle a message that was handed over; return what it recorded for this process.
 
-        What an attempt recorded before it failed is not returned: the copy that was put back sends
-        it.
+        If it was put back, its copy sends what it recorded.
         """
 
         async def handle(delivery: Delivery) -> list[Message]:
-            with collecting() as following:
-                await handler(delivery)
-            return following
+            _, messages = await _handled(handler, delivery)
+            return messages
 
         return await self._received(handle, delivery) or []
 
@@ -181,7 +175,7 @@ class Receiver:
             # 4. Put back.
             delay = delay_s(times, outage.delay_max_s)
             times += 1
-            delivery = _with(delivery, outage.put_back_with)
+            delivery = _with(delivery, {**outage.put_back_with, AGAIN: "yes"})
             copy = self._copy(delivery, times, delay)
             if await self._put_back(copy, delay, outage):
                 return None
@@ -261,6 +255,14 @@ class Receiver:
             log.warning("a message of queue %s is given back: %s", copy.queue, error)
             raise outage from error  # 7. Give back.
         log.warning("a message of queue %s is deferred until it takes it: %s", copy.queue, outage)
+
+
+async def _handled(handler: Handler, delivery: Delivery) -> tuple[object, list[Message]]:
+    """Return the result of a handler, and the messages that can run on (``sas.engine.run_on``)."""
+    if not delivery.is_first:
+        return await handler(delivery), []
+    with collecting() as messages:
+        return await handler(delivery), messages
 
 
 def delay_s(times: int, delay_max_s: float = DELAY_MAX_S) -> float:

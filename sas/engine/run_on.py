@@ -1,36 +1,44 @@
 """Run on: an order goes as far as it can within one function, and queues only where it waits.
 
-Most messages of an order are for an actor of the process that sends them. Such a message need not
-travel. The function that holds the cause's message hands it to its actor itself:
+Most messages of an order are for an actor of the process that records them. Such a message need not
+travel. The function that holds the message that was the cause hands it to that actor:
 
-1. **The root.** A host delivers a message: the root of a chain. Its handler commits, and records
-   what is to be sent (``sas.engine.transition``).
-2. **Collect.** What is recorded for an actor of this process is collected, in place of being sent.
-   All else is sent, as ever: what waits for an agent elsewhere, for a pause, or for a slot.
+1. **The root.** A host delivers a message for the first time: the root of a chain. Its handler
+   commits a transition, which records what is to be sent (``sas.engine.transition``).
+2. **Collect.** A recorded message for an actor of this process is collected, and not sent: a wake,
+   a reply, or a request to an agent that the business declares ``inline``. Every other message is
+   sent, because it waits: for an agent elsewhere, for a pause, for a slot, for a person.
 3. **Hand over.** When the handler has returned, each collected message is handled as if its queue
-   had delivered it. What its handler records in turn is handed over next. Parallel steps go on side
-   by side.
+   had delivered it. What its handler records is handed over next. Parallel steps go side by side.
 4. **Send what cannot run on.** If its handler fails, or the chain is at one of its bounds, a
-   message is sent to its queue, with its own id. There it waits, like any other.
-5. **Complete.** The host completes the root only now: when all that was recorded since is handled
+   message is sent to its queue under its own id. There it waits like any other. If its handler
+   finds a dependency away, the receiver puts back this message, and not the root.
+5. **Complete.** The host completes the root only now: everything that was recorded since is handled
    or sent.
 
-A hand-over is a delivery that took no time. Causes, epochs, idempotency keys and ETags are the same
-as with a queue between.
+A hand-over is a delivery that took no time. Journal, causes, epochs, idempotency keys and ETags are
+those of a queue in between. A function that dies in a chain loses nothing:
+
+a. **The root comes again**, because it was not completed. Either its cause is not recorded, and
+   nothing happened. Or the redelivery finds it, and walks the journal from there
+   (``TransitionRunner.repeat``): a wake was handled if its cause is recorded, a request if the
+   cause of its reply is. The walk goes on in the row with that cause, to the end of the chain.
+b. **What was neither handled nor sent is sent now**, with its own id, and so are the notifications
+   of each row of the walk. If the root became a dead letter, its function does the same walk.
+c. **The first handler may still live**, because only its lock was lost. Then two handlers have the
+   same message. For a wake or a reply both commit the same cause, so one of them wins, and the
+   other finds the cause and walks.
+d. **An agent commits nothing**, so for a request this is not enough. One handler might complete it
+   without a reply; the other one might record its reply later, run on, and die. So whoever may not
+   be alone with a request (``AGAIN``) and ends it without a reply fences that reply: it records its
+   cause, so that nobody else can (``sas.actors.agent``, ``sas.actors.dead_letters``).
 
 **Only a first delivery runs on.** A redelivery may follow a crash that a message of the chain
-caused. So it sends what was recorded, and each message has deliveries of its own again.
+caused. So it sends what it records, and each message has its own deliveries again.
 
-Why a crash anywhere loses nothing: the root was not completed, so it comes again. Its cause is
-recorded, or nothing happened at all. From its journal row the runner walks the whole chain. A wake
-was handled if its cause is recorded, and a request was answered if the cause of its reply is. The
-walk goes on in the row with that cause. Whatever was not handled is sent now, with its own id, and
-so are the notifications of each row (``TransitionRunner.repeat``). If the root became a dead
-letter, ``sas.actors.dead_letters`` does the same walk.
-
-A call of an agent runs on only if the business says that its agent is quick (``inline``). Even
-then it holds the function for ``CALL_TIME`` at most, and only ``CALLS_MAX`` such calls are under
-way in a process. So a service that became slow never holds up all submissions.
+A call of an ``inline`` agent holds the function for ``CALL_TIME`` at most, and only ``CALLS_MAX``
+such calls are under way in a process. Any further request travels. So a service that became slow
+never holds up all submissions.
 """
 
 from __future__ import annotations
@@ -39,12 +47,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from sas.domain.ids import URGENT_SUFFIX
-from sas.engine.delivery import Delivery
+from sas.engine.delivery import AGAIN, Delivery
 from sas.ports import Clock, Message, MessageBus
 from sas.telemetry.tracing import carried, logger
 
@@ -64,8 +72,10 @@ slots that a function has by default.
 """
 
 Handler = Callable[[Delivery], Awaitable[object]]
+Receive = Callable[[Handler, Delivery], Awaitable[list[Message]]]
+"""Has a handler handle one delivery; returns what it collected, nothing if it was put back."""
 _collected: ContextVar[list[Message] | None] = ContextVar("collected", default=None)
-"""What the handler of the current message has recorded for actors of this process."""
+"""What the handler of the current delivery has collected; None if it must send everything."""
 
 
 @contextmanager
@@ -79,21 +89,13 @@ def collecting() -> Iterator[list[Message]]:
         _collected.reset(token)
 
 
-@contextmanager
-def sending() -> Iterator[None]:
-    """Send all messages by their queues: they may have been handed over before."""
-    token = _collected.set(None)
-    try:
-        yield
-    finally:
-        _collected.reset(token)
-
-
-@dataclass
+@dataclass(kw_only=True)
 class _Chain:
-    """The messages that follow from one root. ``ends_at`` is when the last one is handed over."""
+    """What follows from one root. Its function ends at ``ends_at``."""
 
+    receive: Receive
     ends_at: datetime
+    last_hand_over_at: datetime
     hand_overs: int = 0
 
 
@@ -101,8 +103,9 @@ class _Chain:
 class RunOn:
     """Hands recorded messages to actors of this process. The numbers are those of the text.
 
-    ``handlers`` has the actors of this process, by queue. ``inline`` are the queues of the agents
-    that are quick. ``handlers`` is filled after the actors are made, because they send by this.
+    ``inline`` are the queues of the agents that are called inline. ``handlers`` has the actors to
+    which messages are handed over, by queue. It is filled later than the rest, because the actors
+    send by this object.
     """
 
     bus: MessageBus
@@ -110,73 +113,54 @@ class RunOn:
     inline: frozenset[str]
     handlers: Mapping[str, Handler] = field(default_factory=dict)
     calls: int = 0
+    """How many inline calls are under way."""
 
     async def send(self, messages: Sequence[Message]) -> None:
-        """Collect messages that can run on (2), and send the others; raises as ``MessageBus``."""
+        """Send messages, except those that can run on (2); raises as ``MessageBus.send``."""
         collected = _collected.get()
-        if collected is None:
-            await self.bus.send(messages)
-            return
-        others = [message for message in messages if message.queue not in self.handlers]
+        own = self.handlers if collected is not None else {}
+        others = [message for message in messages if message.queue not in own]
         if others:
             await self.bus.send(others)
-        collected += [message for message in messages if message.queue in self.handlers]
+        if collected is not None:
+            collected += [message for message in messages if message.queue in own]
 
-    async def follow(
-        self,
-        messages: list[Message],
-        root: Delivery,
-        receive: Callable[[Handler, Delivery], Awaitable[list[Message]]],
-    ) -> None:
-        """Hand over messages, and all that follows from them.
+    async def send_again(self, messages: Sequence[Message]) -> None:
+        """Send messages that another handler may still have (c); raises as ``MessageBus.send``."""
+        marked = [
+            replace(message, properties={**message.properties, AGAIN: "yes"})
+            for message in messages
+        ]
+        await self.bus.send(marked)
 
-        ``root`` is the delivery that the function holds. ``receive`` handles one delivery, and
-        returns what it recorded.
+    async def follow(self, messages: list[Message], ends_at: datetime, receive: Receive) -> None:
+        """Hand over the messages of a root, and all that follows; its function ends at ``ends_at``.
 
         Raises:
             UnavailableError, UndeliverableError: a message was neither handled nor sent.
         """
         now = self.clock.now()
-        ends_at = now + CHAIN_TIME
-        if root.ends_at is not None:
-            ends_at = min(ends_at, now + (root.ends_at - now) / 2)
-        await self._follow(messages, root, chain=_Chain(ends_at), receive=receive)
-
-    async def _follow(
-        self,
-        messages: list[Message],
-        root: Delivery,
-        *,
-        chain: _Chain,
-        receive: Callable[[Handler, Delivery], Awaitable[list[Message]]],
-    ) -> None:
-        while len(messages) == 1:
-            messages = await self._hand_over(messages[0], root, chain=chain, receive=receive)
-        branches = (
-            self._follow([message], root, chain=chain, receive=receive) for message in messages
+        last_hand_over_at = min(now + CHAIN_TIME, now + (ends_at - now) / 2)
+        await self._follow(
+            messages,
+            _Chain(receive=receive, ends_at=ends_at, last_hand_over_at=last_hand_over_at),
         )
+
+    async def _follow(self, messages: list[Message], chain: _Chain) -> None:
+        while len(messages) == 1:
+            messages = await self._hand_over(messages[0], chain)
+        branches = (self._follow([message], chain) for message in messages)
         for outcome in await asyncio.gather(*branches, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def _hand_over(
-        self,
-        message: Message,
-        root: Delivery,
-        *,
-        chain: _Chain,
-        receive: Callable[[Handler, Delivery], Awaitable[list[Message]]],
-    ) -> list[Message]:
+    async def _hand_over(self, message: Message, chain: _Chain) -> list[Message]:
         """Have a message handled (3), or send it (4); return what follows from it."""
         now, is_call = self.clock.now(), message.queue in self.inline
-        chain.hand_overs += 1
-        too_much = chain.hand_overs > HAND_OVERS_MAX or (is_call and self.calls >= CALLS_MAX)
-        if now >= chain.ends_at or too_much:
+        is_full = is_call and self.calls >= CALLS_MAX
+        if is_full or now >= chain.last_hand_over_at or chain.hand_overs >= HAND_OVERS_MAX:
             await self.bus.send([message])
             return []
-        ends_at = now + CALL_TIME if is_call else root.ends_at
-        if root.ends_at is not None and ends_at is not None:
-            ends_at = min(ends_at, root.ends_at)
         delivery = Delivery(
             body=message.body,
             message_id=message.message_id,
@@ -185,11 +169,12 @@ class RunOn:
             properties={**message.properties, **carried()},
             count=1,
             enqueued_at=now,
-            ends_at=ends_at,
+            ends_at=min(now + CALL_TIME, chain.ends_at) if is_call else chain.ends_at,
         )
+        chain.hand_overs += 1
         self.calls += is_call
         try:
-            return await receive(self.handlers[message.queue], delivery)
+            return await chain.receive(self.handlers[message.queue], delivery)
         except Exception as error:  # noqa: BLE001  its queue delivers it, and counts
             log.warning("a message of queue %s travels: %r", message.queue, error)
             await self.bus.send([message])

@@ -14,11 +14,13 @@ letters, callbacks. The actor gives a function that decides; the loop does the r
 4. **Commit.** One transaction writes the steps, the journal row, the due rows, and the cause row.
    The ETag of the state row guards it, so of two instances that decide at the same time one wins.
    The loser begins again at 2.
-5. **Send.** The messages that the journal row names are sent. Only then does the actor return, and
-   the host completes the message that was the cause.
+5. **Send.** The messages that the journal row names are sent, or handled at once by an actor of
+   this process (``sas.engine.run_on``). Only then does the host complete the message that was the
+   cause.
 6. **Nothing to decide, or the commit was refused: was this cause recorded before?** If so, an
-   earlier delivery of the same message committed, and perhaps died before it sent. Its recorded
-   messages are sent now, with the same ids. There is no second decision.
+   earlier delivery of the same message committed, and perhaps died before it sent, or while it ran
+   on. What was recorded since and neither handled nor sent is sent now, with the same ids
+   (``repeat``). There is no second decision.
 
 What can go wrong at each point, and why nothing is lost:
 
@@ -80,7 +82,6 @@ from sas.domain.messages import JournalEntry, Outgoing, Request, Wake
 from sas.domain.order import Order
 from sas.domain.workflow import UnknownWorkflowError, Workflow
 from sas.engine.context import Context
-from sas.engine.run_on import sending
 from sas.ports import ConflictError, OtherVersionError, UnavailableError
 from sas.telemetry.tracing import logger
 
@@ -167,10 +168,10 @@ class TransitionRunner:
     async def repeat(self, order_id: str, cause: str, *, external: bool = True) -> bool:
         """Send what follows from a recorded cause; False if the cause is not recorded.
 
-        The handler that recorded it may have run on, and died anywhere after that. So all journal
-        rows that follow are visited, each after the row that recorded its cause. What was handled
-        is not sent again. The alerts and notifications of each row are; ``external`` is False if
-        those of the first row were sent.
+        The handler that recorded it may have run on, and died anywhere after that. So this walks
+        the journal from the row of the cause. If a message of a row was handled, the walk goes on
+        in the row that it led to. If not, it is sent. The alerts and notifications of each row are
+        sent again; ``external`` is False if those of the first row were sent for certain.
         """
         entry = await self._context.store.recorded(order_id, cause)
         order = await self._context.load(order_id) if entry is not None else None
@@ -182,29 +183,27 @@ class TransitionRunner:
             entry = entries.popleft()
             handled: set[str] = set()
             for index, item in enumerate(entry.messages):
-                following = await self._following(order, item, entry.seq, index)
+                own_id = message_id(order_id, entry.seq, index)
+                following = await self._following(order_id, item, own_id)
                 if following is not None:
-                    handled.add(message_id(order_id, entry.seq, index))
+                    handled.add(own_id)
                     entries.append(following)
             if entry.messages:
-                with sending():
-                    await self._context.outbox.send(
-                        order, entry, workflow, external=external, handled=handled
-                    )
+                await self._context.outbox.send(
+                    order, entry, workflow, external=external, handled=handled
+                )
             external = True
         return True
 
-    async def _following(
-        self, order: Order, item: Outgoing, seq: int, index: int
-    ) -> JournalEntry | None:
-        """Return the journal row that a message led to; None if it was not handled."""
-        order_id = order.order_id
+    async def _following(self, order_id: str, item: Outgoing, own_id: str) -> JournalEntry | None:
+        """Return the journal row that a message led to; None if it led to none."""
         match item:
             case Wake():
-                cause = cause_of(self._context.queues.scheduler, message_id(order_id, seq, index))
+                cause = cause_of(self._context.queues.scheduler, own_id)
             case Request():
-                direction = item.direction.value
-                cause = self._context.reply_cause(order_id, item.step, direction, item.epoch)
+                cause = self._context.reply_cause(
+                    order_id, item.step, item.direction.value, item.epoch
+                )
             case _:
                 return None
         return await self._context.store.recorded(order_id, cause)

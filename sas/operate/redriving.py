@@ -14,7 +14,7 @@ from sas.codec.orders import with_submission_id
 from sas.codec.strict import Reason
 from sas.domain.ids import digest_id, key_time
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
-from sas.engine.delivery import FIRST_ID
+from sas.engine.delivery import AGAIN, FIRST_ID
 from sas.engine.receiver import FIRST_AT, SOURCE
 from sas.operate.errors import NotPossibleError
 from sas.operate.letters import (
@@ -226,7 +226,9 @@ def _copy(message: Peeked, new_id: str, target: str, queues: Queues) -> Message:
         source = message.source
         dropped = {FIRST_AT, SOURCE} if source else {FIRST_AT}
     retained = {name: text for name, text in message.properties.items() if name not in dropped}
-    properties = {FIRST_ID: message.message_id} | retained | ({SOURCE: source} if source else {})
+    properties = {FIRST_ID: message.message_id} | retained | {AGAIN: "yes"}
+    if source:
+        properties[SOURCE] = source
     content_type = message.content_type or "application/json"
     return Message(
         target,

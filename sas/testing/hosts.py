@@ -14,9 +14,10 @@ from sas.domain.queues import lane
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.kept_orders import KeptOrders
+from sas.engine.run_on import Handler as Handle
 from sas.features.callbacks.codec import CallbackKeys
 from sas.features.circuit_breaker.rules import BreakerPolicy
-from sas.ports import Business, MessageBus, StateStore
+from sas.ports import Business, Message, MessageBus, StateStore
 from sas.testing.bus import DEAD_LETTERS, Queued
 from sas.testing.clock import VirtualClock
 from sas.testing.platform import QUEUES
@@ -58,7 +59,7 @@ class Host:
     """The functions of one instance. ``start`` makes new ones, which remember nothing.
 
     About one agent in three is called inline. About one instance in four keeps no orders in memory,
-    and reads each order from the store every time (docs/adr/0026). So all cases are simulated.
+    and reads each order from the store every time. So all cases are simulated.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Host:
         inline = [
             name for name in business.agents if int(digest_id(str(world.seed), name), 16) % 3 == 0
         ]
+        self._world = world
         self.business, self.clock = replace(business, inline=inline), ClockApart(world.clock)
         self._store, self._bus = store or world.store, bus or world.bus_of(self.clock)
         self._breaker, self._name, self._starts = breaker, name, 0
@@ -94,9 +96,25 @@ class Host:
             settings=config,
             kept_orders=kept_orders,
         )
+        run_on = app.context.run_on
+        run_on.handlers = {
+            queue: self._watched(queue, handler) for queue, handler in run_on.handlers.items()
+        }
         self.context: Context = app.context
         self.callbacks, self._supervisor = app.callbacks, app.supervisor
         self.handlers: dict[str, Handler] = _handlers(app, self.business)
+
+    def _watched(self, queue: str, handle: Handle) -> Handle:
+        """Return a handler to which messages are handed over as if they were sent and delivered."""
+
+        async def handed_over(delivery: Delivery) -> object:
+            if delivery.is_first:  # later attempts are redeliveries
+                message = Message(queue, delivery.message_id, delivery.body)
+                self._world.on_sends(message, self.clock.now())
+            await self._world.pause()
+            return await handle(delivery)
+
+        return handed_over
 
     async def sweep(self) -> object:
         """See ``Functions.sweep``."""

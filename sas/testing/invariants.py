@@ -250,7 +250,7 @@ class Invariants:
                 self._say(3, f"{place}: a dead letter led to it")
             if cause in self._put_aside_causes:
                 self._say(3, f"{place}: its cause {cause} was put aside before")
-        elif cause not in self._given_up and not cause.startswith(f"{QUEUES.callbacks}:"):
+        elif not self._may_fence(cause, entry.by):
             self._say(17, f"{place}: cause {cause} is fenced, and its queue never gave it up")
         queue, _, own_id = cause.partition(":")
         parts = own_id.split("/")
@@ -259,19 +259,28 @@ class Invariants:
             if not _is_out(change.before, number, direction, epoch):
                 self._say(6, f"{place}: reply {own_id} counts, and no such request is out")
 
+    def _may_fence(self, cause: str, by: str) -> bool:
+        """Return whether a cause may be recorded although nothing follows from it.
+
+        Its queue gave its message up, or its agent let the request go without a reply.
+        """
+        lets_go = by.startswith("agent ") and cause.startswith(f"{QUEUES.replies}:")
+        return lets_go or cause in self._given_up or cause.startswith(f"{QUEUES.callbacks}:")
+
     def _untried(self, order_id: str, step: StepRecord) -> bool:
         """Return whether a timeout of a dispatched step must not count as its failure.
 
         That is so if no call went out, because its request still waits in a queue, or could not be
-        sent while the queue is away. A step that was excused before is not checked: a timeout may
-        count although its request waits in a queue that does not move.
+        sent while the queue is away, or comes when the root of its chain is redelivered. A step
+        that was excused before is not checked: a timeout may count although its request waits in a
+        queue that does not move.
         """
         if step.epoch in self._called[order_id, step.name] or step.complete_by is None:
             return False
         if isinstance(step.turn, Dispatched) and step.turn.excused:
             return False
         now, bus = self._system.world.clock.now(), self._system.bus
-        if any(self._unsent_to_away(order_id, step)):
+        if any(self._unsent_to_away(order_id, step)) or self._has_root(order_id, step):
             return True
         return any(
             queued.enqueued_at < step.complete_by - CLOCK_SKEW
@@ -283,6 +292,31 @@ class Invariants:
             and name not in self._system.subqueues
             for queued in queue.waiting
         )
+
+    def _has_root(self, order_id: str, step: StepRecord) -> bool:
+        """Return whether a request was handed over at most, and the root of its chain is queued."""
+        stored, bus = self._system.store.orders[order_id], self._system.bus
+        sent = any(
+            message_id(order_id, entry.seq, index) in self._sent_ids
+            for entry in stored.journal
+            for index, item in enumerate(entry.messages)
+            if isinstance(item, Request) and (item.step, item.epoch) == (step.number, step.epoch)
+        )
+        if sent or step.complete_by is None:
+            return False
+        for name, queue in bus.queues.items():
+            is_orders = name.removesuffix("-urgent") == QUEUES.orders
+            is_agents = name.startswith(QUEUES.agent_prefix) and _BASES.get(name) is None
+            if not (is_orders or is_agents) or name in self._system.subqueues:
+                continue
+            for queued in (*queue.waiting, *queue.locked):
+                body = msgspec.json.decode(queued.message.body)
+                came_before = queued.enqueued_at < step.complete_by - CLOCK_SKEW
+                if not came_before or body.get("order_id") != order_id or not bus.reachable(queue):
+                    continue
+                if is_orders or _was_answered(stored.order, body):
+                    return True
+        return False
 
     def _unsent_to_away(self, order_id: str, step: StepRecord) -> Iterator[bool]:
         """Yield whether the request of a dispatch was never sent, and its queue is away."""
@@ -323,9 +357,9 @@ class Invariants:
 
     def _was_given_up(self, queued: Queued) -> None:
         source = queued.source or queued.message.queue
-        if source.startswith(QUEUES.agent_prefix):  # its reply is fenced
-            self._given_up.add(_reply_cause(queued.message.body))
         base = _BASES.get(source)
+        if base is None and source.startswith(QUEUES.agent_prefix):  # its reply is fenced
+            self._given_up.add(_reply_cause(queued.message.body))
         if base is not None:
             cause = _cause(base, queued.message.body, _first_id(queued.message))
             if cause is not None:
@@ -380,29 +414,27 @@ class Invariants:
     def _was_handled(self, order: Order, item: Outgoing, own_id: str) -> bool:
         """Return whether a message was handed over, and its actor acted on it or had no need to.
 
-        Or its actor put it back, and a copy of it waits.
+        Or its actor put it back, and a copy of it waits. An agent's request may also be a reply by
+        then, or a step that goes on, for which its agent asked for time.
         """
+        match item:
+            case Wake():
+                cause, forms = cause_of(QUEUES.scheduler, own_id), {own_id}
+                needless = not any(isinstance(step.turn, Ready) for step in order.steps)
+            case Request():
+                direction = item.direction
+                reply = reply_id(order.order_id, item.step, direction.value, item.epoch)
+                cause, forms = cause_of(QUEUES.replies, reply), {own_id, reply}
+                goes_on = any(f"{reply}/{check}" in self._sent_ids for check in (0, 1))
+                needless = goes_on or not is_out(order, item.step, direction, item.epoch)
+            case _:
+                return False
+        if needless or digest_id(cause) in self._system.store.orders[order.order_id].causes:
+            return True
         queues = self._system.bus.queues.values()
         copies = [queued.message for queue in queues for queued in (*queue.waiting, *queue.locked)]
         copies += self._system.store._deferred.values()  # noqa: SLF001
-        if any(f'"id":"{own_id}"'.encode() in copy.body for copy in copies):
-            return True
-        match item:
-            case Wake():
-                if not any(isinstance(step.turn, Ready) for step in order.steps):
-                    return True
-                cause = cause_of(QUEUES.scheduler, own_id)
-            case Request():
-                direction = item.direction
-                if not is_out(order, item.step, direction, item.epoch):
-                    return True
-                reply = reply_id(order.order_id, item.step, direction.value, item.epoch)
-                cause = cause_of(QUEUES.replies, reply)
-                if any(f"{reply}/{check}" in self._sent_ids for check in (0, 1)):
-                    return True  # it goes on, and its agent asked for time
-            case _:
-                return False
-        return digest_id(cause) in self._system.store.orders[order.order_id].causes
+        return any(f'"id":"{form}"'.encode() in copy.body for copy in copies for form in forms)
 
     def _function_failed(self, queued: Queued, error: BaseException) -> None:
         """Check that no message is poison: a function fails only by a crash or an outage."""
@@ -663,6 +695,13 @@ def _is_request(body: bytes, order_id: str, step: StepRecord) -> bool:
     fields = msgspec.json.decode(body)
     dispatch = (fields["order_id"], fields["step"], fields["epoch"])
     return dispatch == (order_id, step.number, step.epoch)
+
+
+def _was_answered(order: Order, request: dict[str, Any]) -> bool:
+    """Return whether a request was the last one of its step, and the step goes on without it."""
+    number, epoch = request.get("step"), request.get("epoch")
+    steps = [step for step in order.steps if (step.number, step.epoch) == (number, epoch)]
+    return any(not step.dispatched for step in steps)
 
 
 def _is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:

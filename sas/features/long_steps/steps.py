@@ -24,7 +24,7 @@ from sas.domain.queues import lane
 from sas.domain.workflow import NO_TIME
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
-from sas.engine.in_flight import InFlightRequest, carrying
+from sas.engine.in_flight import InFlightRequest
 from sas.features.long_steps import rules
 from sas.features.long_steps.rules import CheckAgain, GoAhead, Received
 from sas.ports import AwaitCallback, Later, Message, StillRunning
@@ -67,7 +67,7 @@ class ContinuedSteps:
                 return msgspec.structs.replace(request, complete_by=until)
             case CheckAgain() as check:
                 call.move(CallEvent.NEEDS_TIME)
-                messages = [self._again(request, check, call.state)]
+                messages = [self._again(call, check, call.state)]
                 if check.asks:
                     messages.insert(0, self._progress(request, check.until, "received late"))
                 await self._context.bus.send(messages)
@@ -75,7 +75,7 @@ class ContinuedSteps:
                 call.move(CallEvent.SUPERSEDED)
         return None
 
-    async def go_on(self, request: RequestMessage, later: Later) -> None:
+    async def go_on(self, call: InFlightRequest, later: Later) -> None:
         """See ``LongSteps.go_on``.
 
         Every message id follows from the request's id and the number of the check. So a redelivery
@@ -84,7 +84,7 @@ class ContinuedSteps:
         Raises:
             BusUnavailableError: put the message back.
         """
-        now = self._context.clock.now()
+        request, now = call.request, self._context.clock.now()
         messages: list[Message] = []
         match later:
             case AwaitCallback(within, note):
@@ -97,7 +97,7 @@ class ContinuedSteps:
                 if check.asks:
                     messages.append(self._progress(request, check.until, note))
                 messages.append(
-                    self._again(request, check, after(CallState.TRIED, CallEvent.CONTINUED))
+                    self._again(call, check, after(CallState.TRIED, CallEvent.CONTINUED))
                 )
         await self._context.bus.send(messages)
         log.info(
@@ -127,13 +127,14 @@ class ContinuedSteps:
         queue = lane(self._context.queues.replies, urgent=request.urgent)
         return Message(queue, own_id, internal.encode(internal.from_progress(progress, own_id)))
 
-    def _again(self, request: RequestMessage, check: CheckAgain, state: CallState) -> Message:
+    def _again(self, call: InFlightRequest, check: CheckAgain, state: CallState) -> Message:
         """Return a request as it comes again at its next check, in that state."""
+        request = call.request
         again = msgspec.structs.replace(request, complete_by=check.until, checks=request.checks + 1)
         return Message(
             self._context.queues.agent(self._agent, urgent=request.urgent),
             f"check/{digest_id(request.id, 'check', str(again.checks))}",
             internal.encode(again),
             scheduled_at=check.at,
-            properties=carrying(state),
+            properties=call.coming_again(state),
         )

@@ -9,10 +9,14 @@ step, and only into those: another queue neither excuses it nor fails it.
    So it does if the queue cannot be read.
 2. **The other queues of the step's lane.** The reply, the wake or the callback may wait there. If
    one does, or may lie behind the messages that were read, the step is excused too.
-3. **The best excuse wins.** A queue from which messages leave, or one that cannot be read, excuses
+3. **The root of a chain.** The order runs on within the function of an earlier message
+   (``sas.engine.run_on``): its submission, or a request that was answered. While that message is in
+   its queue, a function works on the order, or was killed, and the message is redelivered and sends
+   the request. Only a message that was read excuses: such a queue may be long for other reasons.
+4. **The best excuse wins.** A queue from which messages leave, or one that cannot be read, excuses
    without limit. A queue that does not move excuses only so many times, because perhaps no function
    reads it: otherwise an order at a dead agent would wait for ever without a failure.
-4. **Report.** A long wait is an incident, so the operator learns of it while nothing is counted.
+5. **Report.** A long wait is an incident, so the operator learns of it while nothing is counted.
 
 So load alone fails no step: while a message of the step waits in a queue that moves, its CompleteBy
 moves on with the same epoch, and no second request makes that queue longer. Each queue is read once
@@ -46,10 +50,10 @@ SCAN_MAX = 1_000
 
 
 class _Envelope(msgspec.Struct, kw_only=True):
-    """What an internal message belongs to. Its other members do not matter here."""
+    """What a message belongs to. A submission has no kind. Other members do not matter here."""
 
-    kind: str
     order_id: str
+    kind: str = ""
     step: int | None = None
     epoch: int | None = None
 
@@ -86,7 +90,11 @@ class QueueExcuses:
             scan = await self._scanned(queue)
             if rules.counts(scan, owner, step, callbacks=self._is_callbacks(queue)):
                 excuses.append(await self._excuse(queue, scan, owner, step))
-        return rules.best_of(excuses)  # 3. The best excuse wins.
+        for queue, root in self._roots(order):  # 3. The root of a chain.
+            scan = await self._scanned(queue)
+            if root in scan.oldest:
+                excuses.append(await self._excuse(queue, scan, root, step))
+        return rules.best_of(excuses)  # 4. The best excuse wins.
 
     def _request_queue(self, order: Order, step: StepRecord) -> str | None:
         """Return the queue of the agent that was asked; None if the workflow is not deployed."""
@@ -106,13 +114,23 @@ class QueueExcuses:
         if self._callbacks:
             yield lane(queues.callbacks, urgent=urgent)
 
+    def _roots(self, order: Order) -> Iterable[tuple[str, Owner]]:
+        """Return the queues that may hold the root of a chain, each with its message's owner."""
+        orders = self._context.queues.orders_for(order.order_id)
+        yield lane(orders, urgent=order.details.urgent), (order.order_id, None, None)
+        for step in order.steps:
+            if step.epoch and not step.dispatched:  # its request was answered
+                queue = self._request_queue(order, step)
+                if queue is not None:
+                    yield queue, (order.order_id, step.number, step.epoch)
+
     async def _excuse(
         self, queue: str, scan: Scan, owner: Owner, step: StepRecord
     ) -> Excuse | None:
         """Return the excuse that a queue gives to a step, and report a long delay."""
         since = rules.waits_since(scan, owner)
         if since is not None:
-            await self._report(queue, scan, since, step)  # 4. Report.
+            await self._report(queue, scan, since, step)  # 5. Report.
         return rules.excuse_of(scan, owner)
 
     async def _scanned(self, queue: str) -> Scan:

@@ -1,0 +1,101 @@
+"""The simulation of Azure, held to the code and to the page that quotes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lab import azure
+from lab.azure import DESIGNS, LONE, bill, simulate
+from sas.bootstrap import Application
+from tests.simulation.test_counts import QUEUES, System
+
+PAGE = Path(__file__).parents[2] / "docs" / "cost.md"
+BEFORE, HOPS, INLINE = DESIGNS
+
+
+class OneDesign(System):
+    """The code in memory, each function in a process of its own, as one design."""
+
+    def __init__(self, design: str) -> None:
+        super().__init__(apart=True)
+        self.design = design
+
+    def application(self, function: str) -> Application:
+        app = super().application(function)
+        run_on = app.context.run_on
+        if self.design == BEFORE:
+            run_on.handlers = {}
+        if self.design == INLINE:
+            agents = {QUEUES.agent(name): agent.handle for name, agent in app.agents.items()}
+            run_on.inline = frozenset(agents)
+            run_on.handlers = {**run_on.handlers, **agents}
+        return app
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+async def test_an_order_asks_for_what_the_code_asks_for(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(azure, "COLD_START_S", (2.0, 2.0))  # so that nothing is forgotten
+    usage = simulate(DESIGNS[name], LONE, orders=3).usage
+    system = OneDesign(name)
+    await system.clock.run(system.submit("warm"))
+    assert await system.counts(system.submit("O-1")) == tuple(
+        usage[kind] for kind in ("requests", "messages", "executions")
+    )
+
+
+def test_a_lone_order_waits_for_each_function_in_turn() -> None:
+    lone = {name: simulate(design, LONE, orders=500) for name, design in DESIGNS.items()}
+    assert 6 < lone[BEFORE].starts < 8  # six functions; while an agent starts, replies goes idle
+    assert (lone[HOPS].starts, lone[INLINE].starts) == (4, 1)
+    for result in lone.values():
+        assert result.p50_s == pytest.approx(35 * result.starts, rel=0.1)
+
+
+def test_at_a_steady_rate_no_order_waits_and_no_instance_is_billed_twice() -> None:
+    orders_a_second = 1_000_000 / 86_400
+    for design in DESIGNS.values():
+        result = simulate(design, 1_000_000, orders=1_000)
+        functions = len({function for function, _ in design})
+        assert result.starts == 0
+        assert result.p99_s < 1
+        assert result.billed_s * orders_a_second < functions * 1.05
+        assert result.billed_s <= result.apart_s
+
+
+def test_a_lone_order_is_billed_a_second_for_each_execution() -> None:
+    for design in DESIGNS.values():
+        result = simulate(design, LONE, orders=100)
+        assert result.billed_s == result.apart_s == len(design)
+
+
+def test_the_same_seed_gives_the_same_result() -> None:
+    first, second, other = (
+        simulate(DESIGNS[BEFORE], 10_000, orders=500, seed=seed) for seed in (7, 7, 8)
+    )
+    assert first == second != other
+
+
+def test_the_bill_adds_up() -> None:
+    """By hand: 100,000 orders a day of eight executions, each billed as a second."""
+    parts = bill(simulate(DESIGNS[BEFORE], LONE, orders=100), 100_000, 8.0)
+    orders = 100_000 * 30.4
+    gb_s = 16 * orders + 2 * 30.4 * (8_640 + 430)
+    executions = 8 * orders + 30.4 * 8_784
+    functions = (gb_s - 100_000) * 0.000026 + (executions - 250_000) * 0.40e-6
+    assert parts["functions"] == pytest.approx(functions)
+    assert parts["Service Bus"] == pytest.approx(9.81 + (30 * orders - 13e6) * 0.80e-6)
+    assert parts["logs, alerts"] == pytest.approx(
+        14.80 + ((19 * orders + 24 * 8_640 * 30.4) / 1e6 - 5) * 2.30
+    )
+
+
+def test_the_page_and_its_picture_are_of_this_simulation() -> None:
+    results = azure.simulate_all()
+    page = PAGE.read_text()
+    for table in azure.tables(results).split("\n\n"):
+        assert table in page, "run python -m lab.azure, and copy its tables to docs/cost.md"
+    assert azure.PICTURE.read_text() == azure.picture(results), "run python -m lab.azure"
