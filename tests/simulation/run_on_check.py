@@ -7,16 +7,20 @@ is the subject of this one: who sends what a journal row records, if a handler d
 1. **Queues.** A message is received under a lock, and its deliveries are counted. A lost lock or a
    crash returns it. After ``deliveries_max`` it is a dead letter. A handler whose lock is lost goes
    on, so several handlers may work on one message.
-2. **Handlers.** A handler has tasks, and each task is one action. Between two actions anything may
+2. **First deliveries.** A message has a mark (``sas.engine.delivery.AGAIN``) if a walk sent it, or
+   if it was put back: by the receiver, or by an agent whose delivery was not first. A delivery is
+   first if its count is 1 and its message has no mark. Only first deliveries run on.
+3. **Handlers.** A handler has tasks, and each task is one action. Between two actions anything may
    happen. One action is a commit (the ETag makes it so), a look at the journal, a send, a call of a
    service, or the completion of the root. A message that is handed over gives the same handler its
    next task. The root is completed when no task remains.
-3. **Actors.** The scheduler decides first and looks for the cause last. An agent replies, is silent
-   past CompleteBy, or finds that its step no longer waits. The dead-letter function finishes or
-   fences. The supervisor resets a step, and leaves an out row until its messages are sent.
-4. **Time.** The supervisor may find any step expired at any moment, ``Faults.early`` times. When
+4. **Actors.** The scheduler decides first and looks for the cause last. An agent whose delivery is
+   not first looks for its reply before it calls. Then it replies, is silent past CompleteBy, or
+   finds that its step no longer waits. The dead-letter function finishes or fences. The supervisor
+   resets a step, and leaves an out row until its messages are sent.
+5. **Time.** The supervisor may find any step expired at any moment, ``Faults.early`` times. When
    nothing is under way, time passes for nothing.
-5. **Faults** are budgets. No state is visited twice, so the whole is finite.
+6. **Faults** are budgets. No state is visited twice, so the whole is finite.
 
 Two actions are one where the first reads only what stays true: a recorded cause stays recorded, and
 a step that left an epoch never waits for it again. The same moves happen later then.
@@ -36,37 +40,194 @@ its step.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tests.simulation.domain_model_check import EXPLORED
-from tests.simulation.run_on_handlers import (
-    DEAD,
-    ERROR,
-    PENDING,
-    PROCESSED,
-    PROCESSING,
-    REJECTED,
-    SUPERVISOR,
-    UNDONE,
-    Faults,
-    Handler,
-    Handlers,
-    Message,
-    Peeks,
-    Row,
-    Rules,
-    State,
-    Step,
-    Task,
-    sends,
-)
 
+BLOCKED, PENDING, PROCESSING, PROCESSED = "Blocked", "Pending", "Processing", "Processed"
+ERROR, REJECTED, UNDONE = "Error", "Rejected", "Undone"
 FAILURES_MAX = 1
-ORDERS, SCHEDULER, REPLIES = 10, 11, 12
-"""Queues. That of an agent has the number of its step."""
-QUEUES = {"order": ORDERS, "wake": SCHEDULER, "reply": REPLIES}
+DEAD = -1
+"""Instead of a number of deliveries: the message is in ``dead-letters``, which never gives up."""
+
+
+class Message(NamedTuple):
+    """A message. A wake has the seq of its journal row, the others have a step and an epoch.
+
+    A message is its own id, and the cause of what follows from it. A request has the cause of its
+    reply.
+    """
+
+    kind: str
+    number: int = 0
+    epoch: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.number}.{self.epoch}" if self.epoch else self.kind
+
+    @property
+    def cause(self) -> Message:
+        return self._replace(kind="reply") if self.kind == "request" else self
+
+
+ORDER = Message("order")
+
+
+class Item(NamedTuple):
+    """A message in its queue, or as a handler received it. ``count`` is that of its deliveries."""
+
+    message: Message
+    count: int = 0
+    again: bool = False
+
+    @property
+    def is_first(self) -> bool:
+        return self.count == 1 and not self.again
+
+
+SUPERVISOR = Item(Message("supervisor"))
+"""In place of a root: the supervisor's timer has no message."""
+
+
+class Step(NamedTuple):
+    state: str
+    epoch: int = 0
+    failures: int = 0
+
+
+class Row(NamedTuple):
+    """A journal row; its seq is its place. A fence acts on nothing."""
+
+    cause: Message | None
+    messages: tuple[Message, ...] = ()
+    notifies: bool = False
+    is_fence: bool = False
+
+
+class Task(NamedTuple):
+    """What a handler does next, about a message or about the journal row ``seq``."""
+
+    name: str
+    message: Message = ORDER
+    seq: int = 0
+
+
+class Handler(NamedTuple):
+    """A function that runs. ``current`` is what it handles. ``collected`` is handed over next."""
+
+    root: Item
+    locked: bool
+    current: Message
+    tasks: tuple[Task, ...]
+    collected: tuple[Message, ...] = ()
+
+    def __str__(self) -> str:
+        count = "letter" if self.root.count == DEAD else f"delivery {self.root.count}"
+        return f"{self.root.message}, {count}{' of a marked one' if self.root.again else ''}"
+
+
+class Faults(NamedTuple):
+    """How often each fault may happen. ``fail``: a handler raises, or a chain is at its bounds.
+
+    ``undo``: the operator undoes an order that is Processed: in one action, with newer epochs.
+    """
+
+    crash: int = 0
+    lock: int = 0
+    silent: int = 0
+    early: int = 0
+    fail: int = 0
+    undo: int = 0
+
+
+class State(NamedTuple):
+    """Everything at one moment. ``ids`` are those that queues drop."""
+
+    faults: Faults
+    steps: tuple[Step, ...] = ()
+    journal: tuple[Row, ...] = ()
+    queued: tuple[Item, ...] = (Item(ORDER),)
+    handlers: tuple[Handler, ...] = ()
+    out: tuple[int, ...] = ()
+    effects: frozenset[int] = frozenset()
+    notified: frozenset[int] = frozenset()
+    aside: bool = False
+    ids: frozenset[Message] = frozenset()
+
+    def spend(self, fault: str) -> State:
+        budget = getattr(self.faults, fault) - 1
+        return self._replace(faults=self.faults._replace(**{fault: budget}))
+
+    def recorded(self, cause: Message) -> int | None:
+        return next((seq for seq, row in enumerate(self.journal) if row.cause == cause), None)
+
+    def is_out(self, request: Message) -> bool:
+        step = self.steps[request.number] if request.number < len(self.steps) else Step(REJECTED)
+        return step.state == PROCESSING and step.epoch == request.epoch
+
+    def with_step(self, number: int, step: Step) -> State:
+        return self._replace(steps=(*self.steps[:number], step, *self.steps[number + 1 :]))
+
+    def with_row(self, row: Row) -> State:
+        return self._replace(journal=(*self.journal, row))
+
+    def enqueue(self, *items: Item) -> State:
+        return self._replace(queued=tuple(sorted((*self.queued, *items))))
+
+    def without(self, handler: Handler) -> State:
+        handlers = list(self.handlers)
+        handlers.remove(handler)
+        return self._replace(handlers=tuple(handlers))
+
+    def begin(self, handler: Handler) -> State:
+        """Add a handler. If it is free, it takes the next message of its chain."""
+        if not handler.tasks and handler.collected:
+            message, *rest = handler.collected
+            task = Task("call" if message.kind == "request" else "decide", message)
+            handler = handler._replace(current=message, tasks=(task,), collected=tuple(rest))
+        if not handler.tasks and not handler.locked:
+            return self  # nothing of it remains
+        return self._replace(handlers=tuple(sorted((*self.handlers, handler))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The rules of the protocol, and what the world is like.
+
+    ``inline`` has a bool for each step. ``marks``: messages that may be handled already have their
+    mark. ``fence_silent``: so does a silent agent whose delivery is not first. ``fence_dead``: a
+    dead-lettered request fences its reply. ``fence_wake``: a wake whose delivery is not first, and
+    that finds nothing to do, fences its cause. ``reply_look``: agents and dead-lettered requests
+    look whether the reply is recorded. ``drops``: queues drop a repeated id. ``poison``: the last
+    step's call kills its handler.
+    """
+
+    inline: tuple[bool, ...] = (True, True)
+    deliveries_max: int = 2
+    walk: bool = True
+    marks: bool = True
+    fence_silent: bool = True
+    fence_dead: bool = True
+    fence_wake: bool = True
+    reply_look: bool = True
+    first_only: bool = True
+    excuse_root: bool = True
+    drops: bool = False
+    poison: bool = False
+
+
 Move = tuple[str, State]
+
+
+class Progress(NamedTuple):
+    """The state after a task, and what follows for its handler; None: its later tasks."""
+
+    state: State
+    tasks: tuple[Task, ...] | None = None
+    collected: tuple[Message, ...] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,7 +269,7 @@ class RunOnModel:
         failed = state.aside or any(step.failures for step in state.steps)
         if crashes_alone and failed:
             return "a failure is counted, or a message put aside, after crashes alone"
-        letters = {message.kind for message, count in state.queued if count == DEAD}
+        letters = {item.message.kind for item in state.queued if item.count == DEAD}
         if few and rules.poison and letters - {"request"}:
             return "a message is a dead letter because of another one"
         done = {number for number, step in enumerate(state.steps) if step.state == PROCESSED}
@@ -116,78 +277,40 @@ class RunOnModel:
 
     def moves(self, state: State) -> Iterator[Move]:
         """Yield everything that can happen, with the state after it."""
-        checks = [item for item in state.queued if item[0].kind == "check"]
         for item in dict.fromkeys(state.queued):
-            if not (item in checks and state.is_out(item[0])):
-                yield _receive(state, item)
+            yield _receive(state, item)
         for handler in dict.fromkeys(state.handlers):
             yield from self._act(state, handler)
             yield from self._fail(state, handler)
         last_tasks = [handler.tasks[-1] for handler in state.handlers if handler.tasks]
         for seq in state.out:
             if Task("remove", seq=seq) not in last_tasks:
-                tasks = (*sends(state.journal[seq], seq), Task("remove", seq=seq))
-                yield f"the supervisor finds out row {seq}", _supervised(state, *tasks)
+                yield f"the supervisor finds out row {seq}", _supervised(state, seq)
         if state.faults.undo and {step.state for step in state.steps} == {PROCESSED}:
             undone = tuple(Step(UNDONE, step.epoch + 1) for step in state.steps)
             yield "the operator undoes the order", state._replace(steps=undone).spend("undo")
-        idle = not (len(state.queued) > len(checks) or state.handlers or state.out)
+        idle = not (state.queued or state.handlers or state.out)
         if idle or state.faults.early:
-            for number in range(len(state.steps)):
-                yield from self._due(state if idle else state.spend("early"), number)
+            for number, step in enumerate(state.steps):
+                is_due = step.state == PROCESSING and not self._is_excused(state, number)
+                if is_due or step.state == PENDING:
+                    yield _expire(state if idle else state.spend("early"), number)
 
-    # The faults of handlers.
-
-    def _fail(self, state: State, handler: Handler) -> Iterator[Move]:
-        root, without = handler.root, state.without(handler)
-        back = self._returned(handler)
-        if state.faults.crash:
-            yield f"{handler}: CRASH", without.enqueue(back).spend("crash")
-        if state.faults.lock and back:
-            slow = without.begin(handler._replace(locked=False))
-            yield f"{handler}: LOCK LOST", slow.enqueue(back).spend("lock")
-        if not state.faults.fail or root == SUPERVISOR or handler.delivery == DEAD:
-            return
-        send = Task("send", handler.current)
-        if handler.current == root:
-            if self.rules.deliveries_max > 1:  # its copy is no first delivery
-                yield f"{handler}: PUT BACK", without.enqueue([(root, 1)]).spend("fail")
-        elif handler.tasks and handler.tasks[0] != send:
-            travels = handler._replace(tasks=(send,), collected=())
-            yield f"{handler}: {handler.current} TRAVELS", without.begin(travels).spend("fail")
-
-    def _returned(self, handler: Handler) -> list[tuple[Message, int]]:
-        """Return what goes back to a queue if a handler loses its lock."""
-        if not handler.locked:
-            return []
-        count = DEAD if handler.delivery >= self.rules.deliveries_max else handler.delivery
-        return [(handler.root, count)]
-
-    # The supervisor.
-
-    def _due(self, state: State, number: int) -> Iterator[Move]:
-        """Yield what the supervisor does about a step that is due."""
-        step = state.steps[number]
-        request = Message("request", number, step.epoch)
-        queues = self._queues(number)
-        if step.state == PENDING:
-            yield _expire(state, number)
-        elif step.state == PROCESSING and self.rules.peeks is not Peeks.AT_ONCE:
-            tasks = [Task("peek", request, queue) for queue in queues]
-            after = _supervised(state, *tasks, Task("expire", request))
-            yield f"the supervisor begins to read the queues of {request}", after
-        elif step.state == PROCESSING and not any(
-            _excuses(state, request, queue) for queue in queues
-        ):
-            yield _expire(state, number)
-
-    def _queues(self, number: int) -> list[int]:
-        """Return the queues that are read for a step, in their order."""
-        if not self.rules.excuse_root:
-            return [number, SCHEDULER, REPLIES]
-        if self.rules.peeks is Peeks.DOWNSTREAM:
-            return [ORDERS, SCHEDULER, 1 - number, REPLIES, number, REPLIES]
-        return [number, SCHEDULER, REPLIES, ORDERS, 1 - number]
+    def _is_excused(self, state: State, number: int) -> bool:
+        """Return whether a message in a queue, locked or not, excuses a step."""
+        items = [*state.queued, *(handler.root for handler in state.handlers if handler.locked)]
+        for message in [item.message for item in items if item.count != DEAD]:
+            if message.kind == "request" and message.number == number:
+                is_excuse = state.is_out(message)
+            elif message.kind == "request":  # a root, if its step was answered
+                step = state.steps[message.number]
+                is_excuse = step.state != PROCESSING and step.epoch == message.epoch
+                is_excuse = is_excuse and self.rules.excuse_root
+            else:
+                is_excuse = self.rules.excuse_root or message != ORDER
+            if is_excuse:
+                return True
+        return False
 
     # What a handler does.
 
@@ -198,27 +321,162 @@ class RunOnModel:
             yield f"{handler}: complete", without
             return
         task = handler.tasks[0]
+        is_last = task.message.number == len(state.steps) - 1
+        if task.name == "call" and self.rules.poison and is_last:
+            yield f"{handler}: POISON kills it", without.enqueue(*self._returned(handler))
+            return
         about = f"row {task.seq}" if task.name in ("notify", "row", "remove") else task.message
-        last = len(state.steps) - 1
-        match task.name:
-            case "call" if self.rules.poison and task.message.number == last:
-                yield f"{handler}: POISON kills it", without.enqueue(self._returned(handler))
-            case "expire":
-                out = state.is_out(task.message)
-                yield _expire(without, task.message.number) if out else ("it is in time", without)
-            case "peek":
-                excused = _excuses(state, task.message, task.seq)
-                tasks = () if excused else handler.tasks[1:]
-                label = f"the supervisor reads queue {task.seq}"
-                yield label, without.begin(handler._replace(tasks=tasks))
-            case name:
-                for after, tasks_after, collected, note in Handlers(self.rules).do(
-                    without, handler
-                ):
-                    tasks = handler.tasks[1:] if tasks_after is None else tasks_after
-                    over = (*handler.collected, *collected)
-                    follower = handler._replace(tasks=tasks, collected=over)
-                    yield f"{handler}: {name} {about}{note}", after.begin(follower)
+        for progress in self._progress(without, handler, task):
+            tasks = handler.tasks[1:] if progress.tasks is None else progress.tasks
+            follower = handler._replace(
+                tasks=tasks, collected=(*handler.collected, *progress.collected)
+            )
+            label = f"{handler}: {task.name} {about}{progress.note}"
+            yield label, progress.state.begin(follower)
+
+    def _progress(self, state: State, handler: Handler, task: Task) -> Iterable[Progress]:
+        """Return each way in which a task may go."""
+        name, message, seq = task
+        match name:
+            case "send" | "send again":
+                return [Progress(self._sent(state, message, again=name == "send again"))]
+            case "copy" | "copy again":  # under a new id
+                return [Progress(state.enqueue(Item(message, again=name == "copy again")))]
+            case "notify":
+                return [Progress(state._replace(notified=state.notified | {seq}))]
+            case "remove":
+                return [Progress(state._replace(out=tuple(row for row in state.out if row != seq)))]
+            case "aside":
+                return [Progress(state._replace(aside=True))]
+            case "look":
+                return [Progress(state, self._followed(state, message))]
+            case "row":
+                return [Progress(state, (*handler.tasks[1:], *self._walked(state, seq)))]
+            case "begin":  # no first delivery: its agent looks before it calls
+                follows = self.rules.reply_look and state.recorded(message.cause) is not None
+                tasks = self._followed(state, message.cause) if follows else ()
+                return [Progress(state, tasks if follows else (Task("call", message),))]
+            case "call":
+                return self._call(state, handler, message)
+            case "dead":
+                return [self._dead(state, message)]
+            case "fence":
+                return [self._fence(state, handler, message)]
+            case _:
+                return [self._decide(state, handler, message)]
+
+    def _decide(self, state: State, handler: Handler, message: Message) -> Progress:
+        """Commit, or look in an action of its own."""
+        decided = _decided(state, message, len(self.rules.inline))
+        if state.recorded(message) is not None:
+            return Progress(state, (Task("look", message),))
+        if decided is None:
+            must_fence = self.rules.fence_wake and not handler.root.is_first
+            if message.kind == "wake" and must_fence:
+                return Progress(state.with_row(Row(message, is_fence=True)), (), (), ": fenced")
+            return Progress(state, (Task("look", message),))
+        after, row = decided
+        over = tuple(message for message in row.messages if self._runs_on(handler, message))
+        rest = tuple(message for message in row.messages if message not in over)
+        tasks = sends(row._replace(messages=rest), len(state.journal))
+        return Progress(after.with_row(row), tasks, over)
+
+    def _call(self, state: State, handler: Handler, request: Message) -> Iterator[Progress]:
+        """End a request. What it reads can be read last, so it is one action with the call."""
+        after = state._replace(effects=state.effects | {request.number})
+        if self._runs_on(handler, request.cause):
+            yield Progress(after, (), (request.cause,))
+        else:
+            yield Progress(self._sent(after, request.cause), ())
+        if not state.is_out(request):
+            follows = self._followed(state, request.cause) if self.rules.reply_look else ()
+            yield Progress(state, follows, (), ": superseded")
+        if state.faults.silent:
+            fences = self.rules.fence_silent and not handler.root.is_first
+            tasks = (Task("fence", request.cause),) if fences else ()
+            yield Progress(state.spend("silent"), tasks, (), ": silent")
+
+    def _dead(self, state: State, request: Message) -> Progress:
+        """Load the order of a dead-lettered request."""
+        if state.is_out(request):
+            task = Task("fence" if self.rules.fence_dead else "aside", request.cause)
+            return Progress(state, (task,))
+        follows = self._followed(state, request.cause) if self.rules.reply_look else ()
+        return Progress(state, follows)
+
+    def _fence(self, state: State, handler: Handler, cause: Message) -> Progress:
+        """Send what follows from a cause, or fence it. The message of a letter is put aside.
+
+        An agent fences only while the step waits for the reply.
+        """
+        is_letter, seq = handler.root.count == DEAD, state.recorded(cause)
+        if seq is not None and not state.journal[seq].is_fence:
+            return Progress(state, self._walked(state, seq))
+        if seq is None and (is_letter or state.is_out(cause)):
+            state = state._replace(steps=state.steps or (Step(REJECTED),))
+            state = state.with_row(Row(cause, is_fence=True))
+        return Progress(state, (Task("aside"),) if is_letter else ())
+
+    def _sent(self, state: State, message: Message, *, again: bool = False) -> State:
+        if self.rules.drops:
+            if message in state.ids:
+                return state
+            state = state._replace(ids=state.ids | {message})
+        return state.enqueue(Item(message, again=again))
+
+    def _runs_on(self, handler: Handler, message: Message) -> bool:
+        if handler.root.count == DEAD or (self.rules.first_only and not handler.root.is_first):
+            return False
+        return message.kind != "request" or self.rules.inline[message.number]
+
+    def _followed(self, state: State, cause: Message) -> tuple[Task, ...]:
+        """Return the tasks that send what follows from a cause; none if it is not recorded."""
+        seq = state.recorded(cause)
+        return () if seq is None else self._walked(state, seq)
+
+    def _walked(self, state: State, seq: int) -> tuple[Task, ...]:
+        """Return the tasks that send what a row recorded, if it was not handled, and walk on.
+
+        A request whose step has a newer epoch is left out.
+        """
+        row, unhandled, rows = state.journal[seq], [], []
+        for message in row.messages:
+            next_seq = state.recorded(message.cause) if self.rules.walk else None
+            if next_seq is not None:
+                rows.append(Task("row", seq=next_seq))
+            elif message.kind != "request" or state.steps[message.number].epoch == message.epoch:
+                unhandled.append(message)
+        rest = row._replace(messages=tuple(unhandled))
+        return (*sends(rest, seq, again=self.rules.marks), *rows)
+
+    # The faults of handlers.
+
+    def _fail(self, state: State, handler: Handler) -> Iterator[Move]:
+        without, back = state.without(handler), self._returned(handler)
+        if state.faults.crash:
+            yield f"{handler}: CRASH", without.enqueue(*back).spend("crash")
+        if state.faults.lock and back:
+            slow = without.begin(handler._replace(locked=False))
+            yield f"{handler}: LOCK LOST", slow.enqueue(*back).spend("lock")
+        root, current = handler.root, handler.current
+        if not (state.faults.fail and handler.tasks) or root == SUPERVISOR or root.count == DEAD:
+            return
+        names = ["copy again" if self.rules.marks else "copy"]  # the receiver puts it back
+        if current != root.message:
+            names.append("send")
+        elif current.kind == "request" and root.is_first:
+            names.append("copy")  # its agent puts it back
+        tasks = [Task(name, current) for name in names]
+        for task in tasks if handler.tasks[0] not in tasks else []:
+            ends = handler._replace(tasks=(task,), collected=())
+            yield f"{handler}: FAILS, {task.name} {current}", without.begin(ends).spend("fail")
+
+    def _returned(self, handler: Handler) -> list[Item]:
+        """Return what goes back to a queue if a handler loses its lock."""
+        root = handler.root
+        if not handler.locked:
+            return []
+        return [root._replace(count=DEAD) if root.count >= self.rules.deliveries_max else root]
 
 
 def at_rest(state: State) -> str | None:
@@ -232,33 +490,39 @@ def at_rest(state: State) -> str | None:
     return None if notifying <= state.notified else "a notification is lost"
 
 
-def _receive(state: State, item: tuple[Message, int]) -> Move:
-    message, count = item
+def _receive(state: State, item: Item) -> Move:
     queued = list(state.queued)
     queued.remove(item)
-    names = {"request": "call" if count == 0 else "begin", "check": "look"}
-    if count == DEAD:
-        names = {"request": "dead", "check": "look"}
-    task = Task(names.get(message.kind, "fence" if count == DEAD else "decide"), message)
-    if task.name == "look":
-        task = task._replace(message=message.cause)
-    number = count if count == DEAD else count + 1
-    handler = Handler(message, delivery=number, locked=True, current=message, tasks=(task,))
+    message, is_letter = item.message, item.count == DEAD
+    root = item if is_letter else item._replace(count=item.count + 1)
+    if message.kind == "request":
+        name = "dead" if is_letter else "call" if root.is_first else "begin"
+    else:
+        name = "fence" if is_letter else "decide"
+    handler = Handler(root, locked=True, current=message, tasks=(Task(name, message),))
     return f"{handler}: receive", state._replace(queued=tuple(queued)).begin(handler)
 
 
-def _excuses(state: State, request: Message, queue: int) -> bool:
-    """Return whether a message in a queue, locked or not, excuses a step."""
-    messages = [message for message, count in state.queued if count != DEAD]
-    messages += [
-        handler.root for handler in state.handlers if handler.locked and handler.delivery != DEAD
-    ]
-    if queue == request.number:
-        return request in messages
-    return any(
-        queue == (message.number if message.kind == "request" else QUEUES.get(message.kind))
-        for message in messages
-    )
+def _decided(state: State, message: Message, size: int) -> tuple[State, Row] | None:
+    """Return the state after a message, and its row; None if there is nothing to decide."""
+    if message == ORDER:
+        steps = (Step(PENDING), *(Step(BLOCKED) for _ in range(size - 1)))
+        row = Row(message, (Message("wake", len(state.journal)),))
+        return None if state.steps else (state._replace(steps=steps), row)
+    if message.kind == "reply":
+        if not state.is_out(message):
+            return None
+        number = message.number
+        state = state.with_step(number, state.steps[number]._replace(state=PROCESSED))
+        if number == size - 1:
+            return state, Row(message, notifies=True)
+        state = state.with_step(number + 1, Step(PENDING))
+    for number, step in enumerate(state.steps):
+        if step.state == PENDING:
+            claimed = step._replace(state=PROCESSING, epoch=step.epoch + 1)
+            row = Row(message, (Message("request", number, claimed.epoch),))
+            return state.with_step(number, claimed), row
+    return None
 
 
 def _expire(state: State, number: int) -> Move:
@@ -269,12 +533,18 @@ def _expire(state: State, number: int) -> Move:
         step = Step(PENDING, step.epoch, step.failures + 1)
         if step.failures > FAILURES_MAX:
             step, row = step._replace(state=ERROR), Row(None, notifies=True)
-    state = state.with_step(number, step)
-    state = state._replace(journal=(*state.journal, row), out=(*state.out, seq))
+    state = state.with_step(number, step).with_row(row)._replace(out=(*state.out, seq))
     label = f"the supervisor: step {number} is {step.state}, failures: {step.failures}"
-    return label, _supervised(state, *sends(row, seq), Task("remove", seq=seq))
+    return label, _supervised(state, seq)
 
 
-def _supervised(state: State, *tasks: Task) -> State:
-    handler = Handler(SUPERVISOR, delivery=0, locked=False, current=SUPERVISOR, tasks=tasks)
-    return state.begin(handler)
+def _supervised(state: State, seq: int) -> State:
+    """Have the supervisor send what a row records, and remove its out row."""
+    tasks = (*sends(state.journal[seq], seq), Task("remove", seq=seq))
+    return state.begin(Handler(SUPERVISOR, locked=False, current=SUPERVISOR.message, tasks=tasks))
+
+
+def sends(row: Row, seq: int, *, again: bool = False) -> tuple[Task, ...]:
+    """Return the tasks that send what a row records."""
+    tasks = tuple(Task("send again" if again else "send", message) for message in row.messages)
+    return (*tasks, Task("notify", seq=seq)) if row.notifies else tasks
