@@ -148,7 +148,6 @@ class State(NamedTuple):
     faults: Faults
     steps: tuple[Step, ...] = ()
     journal: tuple[Row, ...] = ()
-    queued: tuple[Item, ...] = (Item(ORDER),)
     handlers: tuple[Handler, ...] = ()
     out: tuple[int, ...] = ()
     effects: frozenset[int] = frozenset()
@@ -173,8 +172,15 @@ class State(NamedTuple):
     def with_row(self, row: Row) -> State:
         return self._replace(journal=(*self.journal, row))
 
-    def enqueue(self, *items: Item) -> State:
-        return self._replace(queued=tuple(sorted((*self.queued, *items))))
+    def enqueue(self, item: Item) -> State:
+        """Begin the next delivery of a message."""
+        message, is_letter = item.message, item.count == DEAD
+        root = item if is_letter else item._replace(count=item.count + 1)
+        if message.kind == "request":
+            name = "dead" if is_letter else "call" if root.is_first else "begin"
+        else:
+            name = "fence" if is_letter else "decide"
+        return self.begin(Handler(root, locked=True, current=message, tasks=(Task(name, message),)))
 
     def without(self, handler: Handler) -> State:
         handlers = list(self.handlers)
@@ -187,7 +193,8 @@ class State(NamedTuple):
             message, *rest = handler.collected
             task = Task("call" if message.kind == "request" else "decide", message)
             handler = handler._replace(current=message, tasks=(task,), collected=tuple(rest))
-        if not handler.tasks and not handler.locked:
+        may_return = handler.locked and (self.faults.crash or self.faults.lock)
+        if not handler.tasks and not may_return:
             return self  # nothing of it remains
         return self._replace(handlers=tuple(sorted((*self.handlers, handler))))
 
@@ -219,6 +226,7 @@ class Rules:
 
 
 Move = tuple[str, State]
+SENDS = ("send", "send again", "copy", "copy again", "notify", "aside", "remove")
 
 
 class Progress(NamedTuple):
@@ -240,7 +248,7 @@ class RunOnModel:
 
     def explore(self) -> list[str] | None:
         """Return the shortest trace to a broken promise, None if all are kept."""
-        begin = State(self.faults)
+        begin = State(self.faults).enqueue(Item(ORDER))
         before: dict[State, Move | None] = {begin: None}
         waiting = deque([begin])
         while waiting:
@@ -269,7 +277,8 @@ class RunOnModel:
         failed = state.aside or any(step.failures for step in state.steps)
         if crashes_alone and failed:
             return "a failure is counted, or a message put aside, after crashes alone"
-        letters = {item.message.kind for item in state.queued if item.count == DEAD}
+        roots = [handler.root for handler in state.handlers]
+        letters = {root.message.kind for root in roots if root.count == DEAD}
         if few and rules.poison and letters - {"request"}:
             return "a message is a dead letter because of another one"
         done = {number for number, step in enumerate(state.steps) if step.state == PROCESSED}
@@ -277,8 +286,12 @@ class RunOnModel:
 
     def moves(self, state: State) -> Iterator[Move]:
         """Yield everything that can happen, with the state after it."""
-        for item in dict.fromkeys(state.queued):
-            yield _receive(state, item)
+        crash, _, _, early, fail, _ = state.faults
+        if not (crash or early or fail or self.rules.drops):
+            for handler in state.handlers:
+                if handler.tasks and handler.tasks[0].name in SENDS:
+                    yield from self._act(state, handler)
+                    return
         for handler in dict.fromkeys(state.handlers):
             yield from self._act(state, handler)
             yield from self._fail(state, handler)
@@ -289,7 +302,7 @@ class RunOnModel:
         if state.faults.undo and {step.state for step in state.steps} == {PROCESSED}:
             undone = tuple(Step(UNDONE, step.epoch + 1) for step in state.steps)
             yield "the operator undoes the order", state._replace(steps=undone).spend("undo")
-        idle = not (state.queued or state.handlers or state.out)
+        idle = not (state.handlers or state.out)
         if idle or state.faults.early:
             for number, step in enumerate(state.steps):
                 is_due = step.state == PROCESSING and not self._is_excused(state, number)
@@ -298,8 +311,8 @@ class RunOnModel:
 
     def _is_excused(self, state: State, number: int) -> bool:
         """Return whether a message in a queue, locked or not, excuses a step."""
-        items = [*state.queued, *(handler.root for handler in state.handlers if handler.locked)]
-        for message in [item.message for item in items if item.count != DEAD]:
+        roots = [handler.root for handler in state.handlers if handler.locked]
+        for message in [root.message for root in roots if root.count != DEAD]:
             if message.kind == "request" and message.number == number:
                 is_excuse = state.is_out(message)
             elif message.kind == "request":  # a root, if its step was answered
@@ -323,7 +336,7 @@ class RunOnModel:
         task = handler.tasks[0]
         is_last = task.message.number == len(state.steps) - 1
         if task.name == "call" and self.rules.poison and is_last:
-            yield f"{handler}: POISON kills it", without.enqueue(*self._returned(handler))
+            yield f"{handler}: POISON kills it", self._returned(without, handler)
             return
         about = f"row {task.seq}" if task.name in ("notify", "row", "remove") else task.message
         for progress in self._progress(without, handler, task):
@@ -452,12 +465,12 @@ class RunOnModel:
     # The faults of handlers.
 
     def _fail(self, state: State, handler: Handler) -> Iterator[Move]:
-        without, back = state.without(handler), self._returned(handler)
+        without = state.without(handler)
         if state.faults.crash:
-            yield f"{handler}: CRASH", without.enqueue(*back).spend("crash")
-        if state.faults.lock and back:
-            slow = without.begin(handler._replace(locked=False))
-            yield f"{handler}: LOCK LOST", slow.enqueue(*back).spend("lock")
+            yield f"{handler}: CRASH", self._returned(without.spend("crash"), handler)
+        if state.faults.lock and handler.locked:
+            slow = without.spend("lock").begin(handler._replace(locked=False))
+            yield f"{handler}: LOCK LOST", self._returned(slow, handler)
         root, current = handler.root, handler.current
         if not (state.faults.fail and handler.tasks) or root == SUPERVISOR or root.count == DEAD:
             return
@@ -471,12 +484,12 @@ class RunOnModel:
             ends = handler._replace(tasks=(task,), collected=())
             yield f"{handler}: FAILS, {task.name} {current}", without.begin(ends).spend("fail")
 
-    def _returned(self, handler: Handler) -> list[Item]:
-        """Return what goes back to a queue if a handler loses its lock."""
+    def _returned(self, state: State, handler: Handler) -> State:
+        """Return the state after a handler lost its lock, if it had one."""
         root = handler.root
-        if not handler.locked:
-            return []
-        return [root._replace(count=DEAD) if root.count >= self.rules.deliveries_max else root]
+        if root.count >= self.rules.deliveries_max:
+            root = root._replace(count=DEAD)
+        return state.enqueue(root) if handler.locked else state
 
 
 def at_rest(state: State) -> str | None:
@@ -488,19 +501,6 @@ def at_rest(state: State) -> str | None:
         return f"the order rests: {state.steps}"
     notifying = {seq for seq, row in enumerate(state.journal) if row.notifies}
     return None if notifying <= state.notified else "a notification is lost"
-
-
-def _receive(state: State, item: Item) -> Move:
-    queued = list(state.queued)
-    queued.remove(item)
-    message, is_letter = item.message, item.count == DEAD
-    root = item if is_letter else item._replace(count=item.count + 1)
-    if message.kind == "request":
-        name = "dead" if is_letter else "call" if root.is_first else "begin"
-    else:
-        name = "fence" if is_letter else "decide"
-    handler = Handler(root, locked=True, current=message, tasks=(Task(name, message),))
-    return f"{handler}: receive", state._replace(queued=tuple(queued)).begin(handler)
 
 
 def _decided(state: State, message: Message, size: int) -> tuple[State, Row] | None:
