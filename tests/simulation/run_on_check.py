@@ -6,7 +6,8 @@ is the subject of this one: who sends what a journal row records, if a handler d
 
 1. **Queues.** A message is received under a lock, and its deliveries are counted. A lost lock or a
    crash returns it. After ``deliveries_max`` it is a dead letter. A handler whose lock is lost goes
-   on, so several handlers may work on one message.
+   on, so several handlers may work on one message. A message that still waits in a queue is here a
+   handler that has not begun: nothing tells them apart.
 2. **First deliveries.** A message has a mark (``sas.engine.delivery.AGAIN``) if a walk sent it, or
    if it was put back: by the receiver, or by an agent whose delivery was not first. A delivery is
    first if its count is 1 and its message has no mark. Only first deliveries run on.
@@ -19,11 +20,12 @@ is the subject of this one: who sends what a journal row records, if a handler d
    finds that its step no longer waits. The dead-letter function finishes or fences. The supervisor
    resets a step, and leaves an out row until its messages are sent.
 5. **Time.** The supervisor may find any step expired at any moment, ``Faults.early`` times. When
-   nothing is under way, time passes for nothing.
+   nothing is under way but handlers that lost their locks, time passes for nothing.
 6. **Faults** are budgets. No state is visited twice, so the whole is finite.
 
 Two actions are one where the first reads only what stays true: a recorded cause stays recorded, and
-a step that left an epoch never waits for it again. The same moves happen later then.
+a step that left an epoch never waits for it again. The same moves happen later then. When nothing
+can cut off a send any more, it goes first: whatever comes before it can come after it, too.
 
 A remote service has one effect for a step, whatever is repeated. A notification is a mark on its
 journal row: only the last row of an order has one. An order whose step fails too often is handed to
@@ -40,7 +42,7 @@ its step.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -76,15 +78,15 @@ ORDER = Message("order")
 
 
 class Item(NamedTuple):
-    """A message in its queue, or as a handler received it. ``count`` is that of its deliveries."""
+    """A message in its queue, or as a handler received it."""
 
     message: Message
-    count: int = 0
+    deliveries: int = 0
     again: bool = False
 
     @property
     def is_first(self) -> bool:
-        return self.count == 1 and not self.again
+        return self.deliveries == 1 and not self.again
 
 
 SUPERVISOR = Item(Message("supervisor"))
@@ -123,8 +125,13 @@ class Handler(NamedTuple):
     tasks: tuple[Task, ...]
     collected: tuple[Message, ...] = ()
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether it lost its lock: it may go on at any later time."""
+        return not self.locked and self.root != SUPERVISOR
+
     def __str__(self) -> str:
-        count = "letter" if self.root.count == DEAD else f"delivery {self.root.count}"
+        count = "letter" if self.root.deliveries == DEAD else f"delivery {self.root.deliveries}"
         return f"{self.root.message}, {count}{' of a marked one' if self.root.again else ''}"
 
 
@@ -174,8 +181,8 @@ class State(NamedTuple):
 
     def enqueue(self, item: Item) -> State:
         """Begin the next delivery of a message."""
-        message, is_letter = item.message, item.count == DEAD
-        root = item if is_letter else item._replace(count=item.count + 1)
+        message, is_letter = item.message, item.deliveries == DEAD
+        root = item if is_letter else item._replace(deliveries=item.deliveries + 1)
         if message.kind == "request":
             name = "dead" if is_letter else "call" if root.is_first else "begin"
         else:
@@ -201,14 +208,14 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The rules of the protocol, and what the world is like.
+    """The rules of the protocol, and what the world is like. The code has no ``fence_wake`` yet.
 
     ``inline`` has a bool for each step. ``marks``: messages that may be handled already have their
-    mark. ``fence_silent``: so does a silent agent whose delivery is not first. ``fence_dead``: a
-    dead-lettered request fences its reply. ``fence_wake``: a wake whose delivery is not first, and
-    that finds nothing to do, fences its cause. ``reply_look``: agents and dead-lettered requests
-    look whether the reply is recorded. ``drops``: queues drop a repeated id. ``poison``: the last
-    step's call kills its handler.
+    mark. ``look_first``: an agent whose delivery is not first looks for its reply before it calls.
+    ``look_last``: a superseded or dead-lettered request looks for it. Its reply is fenced if the
+    agent is silent in a delivery that is not first (``fence_silent``), or by its dead letter
+    (``fence_dead``). ``fence_wake``: a wake that finds nothing to do in such a delivery fences its
+    cause. ``drops``: queues drop a repeated id.
     """
 
     inline: tuple[bool, ...] = (True, True)
@@ -217,12 +224,12 @@ class Rules:
     marks: bool = True
     fence_silent: bool = True
     fence_dead: bool = True
-    fence_wake: bool = True
-    reply_look: bool = True
+    fence_wake: bool = False
+    look_first: bool = True
+    look_last: bool = True
     first_only: bool = True
     excuse_root: bool = True
     drops: bool = False
-    poison: bool = False
 
 
 Move = tuple[str, State]
@@ -246,9 +253,14 @@ class RunOnModel:
     faults: Faults
     next: dict[State, list[State]] = field(default_factory=dict)
 
-    def explore(self) -> list[str] | None:
-        """Return the shortest trace to a broken promise, None if all are kept."""
+    def explore(self, first_moves: Sequence[str] = ()) -> list[str] | None:
+        """Return the shortest trace to a broken promise, None if all are kept.
+
+        ``first_moves`` are the beginnings of the labels of the moves that come first.
+        """
         begin = State(self.faults).enqueue(Item(ORDER))
+        for text in first_moves:
+            begin = next(after for label, after in self.moves(begin) if label.startswith(text))
         before: dict[State, Move | None] = {begin: None}
         waiting = deque([begin])
         while waiting:
@@ -272,15 +284,11 @@ class RunOnModel:
     def broken(self, state: State) -> str | None:
         """Return what must not be at any moment."""
         faults, rules = self.faults, self.rules
-        few = faults.crash + faults.fail + rules.poison < rules.deliveries_max
-        crashes_alone = few and not (faults.lock or faults.silent or rules.poison)
+        few = faults.crash + faults.fail < rules.deliveries_max
+        crashes_alone = few and not (faults.lock or faults.silent)
         failed = state.aside or any(step.failures for step in state.steps)
         if crashes_alone and failed:
             return "a failure is counted, or a message put aside, after crashes alone"
-        roots = [handler.root for handler in state.handlers]
-        letters = {root.message.kind for root in roots if root.count == DEAD}
-        if few and rules.poison and letters - {"request"}:
-            return "a message is a dead letter because of another one"
         done = {number for number, step in enumerate(state.steps) if step.state == PROCESSED}
         return None if done <= state.effects else "a step is Processed without its effect"
 
@@ -295,35 +303,41 @@ class RunOnModel:
         for handler in dict.fromkeys(state.handlers):
             yield from self._act(state, handler)
             yield from self._fail(state, handler)
-        last_tasks = [handler.tasks[-1] for handler in state.handlers if handler.tasks]
         for seq in state.out:
-            if Task("remove", seq=seq) not in last_tasks:
+            last = Task("remove", seq=seq)
+            if all(last not in handler.tasks for handler in state.handlers):
                 yield f"the supervisor finds out row {seq}", _supervised(state, seq)
         if state.faults.undo and {step.state for step in state.steps} == {PROCESSED}:
             undone = tuple(Step(UNDONE, step.epoch + 1) for step in state.steps)
             yield "the operator undoes the order", state._replace(steps=undone).spend("undo")
-        idle = not (state.handlers or state.out)
-        if idle or state.faults.early:
+        yield from self._time(state)
+
+    def _time(self, state: State) -> Iterator[Move]:
+        """Yield what the supervisor does about each step that is due."""
+        is_idle = not state.out and all(handler.is_slow for handler in state.handlers)
+        if is_idle or state.faults.early:
+            state = state if is_idle else state.spend("early")
             for number, step in enumerate(state.steps):
                 is_due = step.state == PROCESSING and not self._is_excused(state, number)
                 if is_due or step.state == PENDING:
-                    yield _expire(state if idle else state.spend("early"), number)
+                    yield _expire(state, number)
 
     def _is_excused(self, state: State, number: int) -> bool:
         """Return whether a message in a queue, locked or not, excuses a step."""
-        roots = [handler.root for handler in state.handlers if handler.locked]
-        for message in [root.message for root in roots if root.count != DEAD]:
-            if message.kind == "request" and message.number == number:
-                is_excuse = state.is_out(message)
-            elif message.kind == "request":  # a root, if its step was answered
-                step = state.steps[message.number]
-                is_excuse = step.state != PROCESSING and step.epoch == message.epoch
-                is_excuse = is_excuse and self.rules.excuse_root
-            else:
-                is_excuse = self.rules.excuse_root or message != ORDER
-            if is_excuse:
-                return True
-        return False
+        return any(
+            self._excuses(state, handler.root.message, number)
+            for handler in state.handlers
+            if handler.locked and handler.root.deliveries != DEAD
+        )
+
+    def _excuses(self, state: State, message: Message, number: int) -> bool:
+        if message.kind != "request":
+            return self.rules.excuse_root or message != ORDER
+        if message.number == number:
+            return state.is_out(message)
+        step = state.steps[message.number]  # a root, if its step was answered
+        is_newest = step.state != PROCESSING and step.epoch == message.epoch
+        return is_newest and self.rules.excuse_root
 
     # What a handler does.
 
@@ -334,10 +348,6 @@ class RunOnModel:
             yield f"{handler}: complete", without
             return
         task = handler.tasks[0]
-        is_last = task.message.number == len(state.steps) - 1
-        if task.name == "call" and self.rules.poison and is_last:
-            yield f"{handler}: POISON kills it", self._returned(without, handler)
-            return
         about = f"row {task.seq}" if task.name in ("notify", "row", "remove") else task.message
         for progress in self._progress(without, handler, task):
             tasks = handler.tasks[1:] if progress.tasks is None else progress.tasks
@@ -347,46 +357,54 @@ class RunOnModel:
             label = f"{handler}: {task.name} {about}{progress.note}"
             yield label, progress.state.begin(follower)
 
-    def _progress(self, state: State, handler: Handler, task: Task) -> Iterable[Progress]:
-        """Return each way in which a task may go."""
+    def _progress(self, state: State, handler: Handler, task: Task) -> Iterator[Progress]:
+        """Yield each way in which a task may go."""
+        name, message, seq = task
+        if name in SENDS:
+            yield Progress(self._after(state, task))
+            return
+        match name:
+            case "row":
+                yield Progress(state, (*handler.tasks[1:], *self._walked(state, seq)))
+            case "look":
+                yield Progress(state, self._followed(state, message))
+            case "begin":  # no first delivery: its agent looks before it calls
+                if self.rules.look_first and state.recorded(message.cause) is not None:
+                    yield Progress(state, self._followed(state, message.cause))
+                else:
+                    yield Progress(state, (Task("call", message),))
+            case "call":
+                yield from self._call(state, handler, message)
+            case "dead":
+                follows = self._followed(state, message.cause) if self.rules.look_last else ()
+                fence = Task("fence" if self.rules.fence_dead else "aside", message.cause)
+                yield Progress(state, (fence,) if state.is_out(message) else follows)
+            case "fence":
+                yield self._fence(state, handler, message)
+            case _:
+                yield self._decide(state, handler, message)
+
+    def _after(self, state: State, task: Task) -> State:
+        """Return the state after a task that sends or removes something."""
         name, message, seq = task
         match name:
-            case "send" | "send again":
-                return [Progress(self._sent(state, message, again=name == "send again"))]
-            case "copy" | "copy again":  # under a new id
-                return [Progress(state.enqueue(Item(message, again=name == "copy again")))]
             case "notify":
-                return [Progress(state._replace(notified=state.notified | {seq}))]
+                return state._replace(notified=state.notified | {seq})
             case "remove":
-                return [Progress(state._replace(out=tuple(row for row in state.out if row != seq)))]
+                return state._replace(out=tuple(row for row in state.out if row != seq))
             case "aside":
-                return [Progress(state._replace(aside=True))]
-            case "look":
-                return [Progress(state, self._followed(state, message))]
-            case "row":
-                return [Progress(state, (*handler.tasks[1:], *self._walked(state, seq)))]
-            case "begin":  # no first delivery: its agent looks before it calls
-                follows = self.rules.reply_look and state.recorded(message.cause) is not None
-                tasks = self._followed(state, message.cause) if follows else ()
-                return [Progress(state, tasks if follows else (Task("call", message),))]
-            case "call":
-                return self._call(state, handler, message)
-            case "dead":
-                return [self._dead(state, message)]
-            case "fence":
-                return [self._fence(state, handler, message)]
+                return state._replace(aside=True)
+            case "copy" | "copy again":  # under a new id
+                return state.enqueue(Item(message, again=name == "copy again"))
             case _:
-                return [self._decide(state, handler, message)]
+                return self._sent(state, message, again=name == "send again")
 
     def _decide(self, state: State, handler: Handler, message: Message) -> Progress:
         """Commit, or look in an action of its own."""
         decided = _decided(state, message, len(self.rules.inline))
-        if state.recorded(message) is not None:
-            return Progress(state, (Task("look", message),))
-        if decided is None:
-            must_fence = self.rules.fence_wake and not handler.root.is_first
-            if message.kind == "wake" and must_fence:
-                return Progress(state.with_row(Row(message, is_fence=True)), (), (), ": fenced")
+        if decided is None and self._fences(handler, message) and state.recorded(message) is None:
+            return Progress(state.with_row(Row(message, is_fence=True)), (), (), ": fenced")
+        if decided is None or state.recorded(message) is not None:
             return Progress(state, (Task("look", message),))
         after, row = decided
         over = tuple(message for message in row.messages if self._runs_on(handler, message))
@@ -402,33 +420,28 @@ class RunOnModel:
         else:
             yield Progress(self._sent(after, request.cause), ())
         if not state.is_out(request):
-            follows = self._followed(state, request.cause) if self.rules.reply_look else ()
+            follows = self._followed(state, request.cause) if self.rules.look_last else ()
             yield Progress(state, follows, (), ": superseded")
         if state.faults.silent:
             fences = self.rules.fence_silent and not handler.root.is_first
             tasks = (Task("fence", request.cause),) if fences else ()
             yield Progress(state.spend("silent"), tasks, (), ": silent")
 
-    def _dead(self, state: State, request: Message) -> Progress:
-        """Load the order of a dead-lettered request."""
-        if state.is_out(request):
-            task = Task("fence" if self.rules.fence_dead else "aside", request.cause)
-            return Progress(state, (task,))
-        follows = self._followed(state, request.cause) if self.rules.reply_look else ()
-        return Progress(state, follows)
-
     def _fence(self, state: State, handler: Handler, cause: Message) -> Progress:
         """Send what follows from a cause, or fence it. The message of a letter is put aside.
 
         An agent fences only while the step waits for the reply.
         """
-        is_letter, seq = handler.root.count == DEAD, state.recorded(cause)
+        is_letter, seq = handler.root.deliveries == DEAD, state.recorded(cause)
         if seq is not None and not state.journal[seq].is_fence:
             return Progress(state, self._walked(state, seq))
         if seq is None and (is_letter or state.is_out(cause)):
             state = state._replace(steps=state.steps or (Step(REJECTED),))
             state = state.with_row(Row(cause, is_fence=True))
         return Progress(state, (Task("aside"),) if is_letter else ())
+
+    def _fences(self, handler: Handler, wake: Message) -> bool:
+        return self.rules.fence_wake and wake.kind == "wake" and not handler.root.is_first
 
     def _sent(self, state: State, message: Message, *, again: bool = False) -> State:
         if self.rules.drops:
@@ -438,7 +451,7 @@ class RunOnModel:
         return state.enqueue(Item(message, again=again))
 
     def _runs_on(self, handler: Handler, message: Message) -> bool:
-        if handler.root.count == DEAD or (self.rules.first_only and not handler.root.is_first):
+        if handler.root.deliveries == DEAD or (self.rules.first_only and not handler.root.is_first):
             return False
         return message.kind != "request" or self.rules.inline[message.number]
 
@@ -472,7 +485,11 @@ class RunOnModel:
             slow = without.spend("lock").begin(handler._replace(locked=False))
             yield f"{handler}: LOCK LOST", self._returned(slow, handler)
         root, current = handler.root, handler.current
-        if not (state.faults.fail and handler.tasks) or root == SUPERVISOR or root.count == DEAD:
+        if (
+            not (state.faults.fail and handler.tasks)
+            or root == SUPERVISOR
+            or root.deliveries == DEAD
+        ):
             return
         names = ["copy again" if self.rules.marks else "copy"]  # the receiver puts it back
         if current != root.message:
@@ -487,8 +504,8 @@ class RunOnModel:
     def _returned(self, state: State, handler: Handler) -> State:
         """Return the state after a handler lost its lock, if it had one."""
         root = handler.root
-        if root.count >= self.rules.deliveries_max:
-            root = root._replace(count=DEAD)
+        if root.deliveries >= self.rules.deliveries_max:
+            root = root._replace(deliveries=DEAD)
         return state.enqueue(root) if handler.locked else state
 
 
