@@ -125,11 +125,6 @@ class Handler(NamedTuple):
     tasks: tuple[Task, ...]
     collected: tuple[Message, ...] = ()
 
-    @property
-    def is_slow(self) -> bool:
-        """Whether it lost its lock: it may go on at any later time."""
-        return not self.locked and self.root != SUPERVISOR
-
     def __str__(self) -> str:
         count = "letter" if self.root.deliveries == DEAD else f"delivery {self.root.deliveries}"
         return f"{self.root.message}, {count}{' of a marked one' if self.root.again else ''}"
@@ -150,7 +145,7 @@ class Faults(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything at one moment. ``ids`` are those that queues drop."""
+    """Everything at one moment. ``out`` are the rows that have an out row."""
 
     faults: Faults
     steps: tuple[Step, ...] = ()
@@ -160,7 +155,6 @@ class State(NamedTuple):
     effects: frozenset[int] = frozenset()
     notified: frozenset[int] = frozenset()
     aside: bool = False
-    ids: frozenset[Message] = frozenset()
 
     def spend(self, fault: str) -> State:
         budget = getattr(self.faults, fault) - 1
@@ -215,7 +209,7 @@ class Rules:
     ``look_last``: a superseded or dead-lettered request looks for it. Its reply is fenced if the
     agent is silent in a delivery that is not first (``fence_silent``), or by its dead letter
     (``fence_dead``). ``fence_wake``: a wake that finds nothing to do in such a delivery fences its
-    cause. ``drops``: queues drop a repeated id.
+    cause.
     """
 
     inline: tuple[bool, ...] = (True, True)
@@ -229,11 +223,10 @@ class Rules:
     look_last: bool = True
     first_only: bool = True
     excuse_root: bool = True
-    drops: bool = False
 
 
 Move = tuple[str, State]
-SENDS = ("send", "send again", "copy", "copy again", "notify", "aside", "remove")
+SENDS = ("send", "send again", "notify", "aside", "remove")
 
 
 class Progress(NamedTuple):
@@ -295,7 +288,7 @@ class RunOnModel:
     def moves(self, state: State) -> Iterator[Move]:
         """Yield everything that can happen, with the state after it."""
         crash, _, _, early, fail, _ = state.faults
-        if not (crash or early or fail or self.rules.drops):
+        if not (crash or early or fail):
             for handler in state.handlers:
                 if handler.tasks and handler.tasks[0].name in SENDS:
                     yield from self._act(state, handler)
@@ -314,7 +307,9 @@ class RunOnModel:
 
     def _time(self, state: State) -> Iterator[Move]:
         """Yield what the supervisor does about each step that is due."""
-        is_idle = not state.out and all(handler.is_slow for handler in state.handlers)
+        is_idle = not state.out and all(
+            not handler.locked and handler.root != SUPERVISOR for handler in state.handlers
+        )
         if is_idle or state.faults.early:
             state = state if is_idle else state.spend("early")
             for number, step in enumerate(state.steps):
@@ -394,10 +389,8 @@ class RunOnModel:
                 return state._replace(out=tuple(row for row in state.out if row != seq))
             case "aside":
                 return state._replace(aside=True)
-            case "copy" | "copy again":  # under a new id
-                return state.enqueue(Item(message, again=name == "copy again"))
             case _:
-                return self._sent(state, message, again=name == "send again")
+                return state.enqueue(Item(message, again=name == "send again"))
 
     def _decide(self, state: State, handler: Handler, message: Message) -> Progress:
         """Commit, or look in an action of its own."""
@@ -418,7 +411,7 @@ class RunOnModel:
         if self._runs_on(handler, request.cause):
             yield Progress(after, (), (request.cause,))
         else:
-            yield Progress(self._sent(after, request.cause), ())
+            yield Progress(after.enqueue(Item(request.cause)), ())
         if not state.is_out(request):
             follows = self._followed(state, request.cause) if self.rules.look_last else ()
             yield Progress(state, follows, (), ": superseded")
@@ -442,13 +435,6 @@ class RunOnModel:
 
     def _fences(self, handler: Handler, wake: Message) -> bool:
         return self.rules.fence_wake and wake.kind == "wake" and not handler.root.is_first
-
-    def _sent(self, state: State, message: Message, *, again: bool = False) -> State:
-        if self.rules.drops:
-            if message in state.ids:
-                return state
-            state = state._replace(ids=state.ids | {message})
-        return state.enqueue(Item(message, again=again))
 
     def _runs_on(self, handler: Handler, message: Message) -> bool:
         if handler.root.deliveries == DEAD or (self.rules.first_only and not handler.root.is_first):
@@ -491,12 +477,9 @@ class RunOnModel:
             or root.deliveries == DEAD
         ):
             return
-        names = ["copy again" if self.rules.marks else "copy"]  # the receiver puts it back
-        if current != root.message:
-            names.append("send")
-        elif current.kind == "request" and root.is_first:
-            names.append("copy")  # its agent puts it back
-        tasks = [Task(name, current) for name in names]
+        tasks = [Task("send again" if self.rules.marks else "send", current)]  # by the receiver
+        if current != root.message or (current.kind == "request" and root.is_first):
+            tasks.append(Task("send", current))  # by its chain, or by its agent
         for task in tasks if handler.tasks[0] not in tasks else []:
             ends = handler._replace(tasks=(task,), collected=())
             yield f"{handler}: FAILS, {task.name} {current}", without.begin(ends).spend("fail")

@@ -60,7 +60,6 @@ SHORT = [
     *((Rules(inline=inline), FAILS) for inline in SINGLE),
     *((Rules(inline=inline), CRASH_LATE) for inline in SINGLE),
     (Rules(inline=(True, False)), CRASH_LATE),
-    (Rules(inline=(True,), drops=True), CRASH_LATE),
     (Rules(), Faults(lock=1)),
     (Rules(inline=(False,), deliveries_max=1), SLOW),
 ]
@@ -73,7 +72,6 @@ LONG = [
         for number in (1, 2)
     ),
     *((Rules(inline=(inline, inline), deliveries_max=1), SLOW) for inline in (True, False)),
-    (Rules(inline=(True,), drops=True), SLOW_AND_SILENT),
 ]
 
 
