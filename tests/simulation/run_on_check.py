@@ -307,9 +307,7 @@ class RunOnModel:
 
     def _time(self, state: State) -> Iterator[Move]:
         """Yield what the supervisor does about each step that is due."""
-        is_idle = not state.out and all(
-            not handler.locked and handler.root != SUPERVISOR for handler in state.handlers
-        )
+        is_idle = not (state.out or any(handler.locked for handler in state.handlers))
         if is_idle or state.faults.early:
             state = state if is_idle else state.spend("early")
             for number, step in enumerate(state.steps):
@@ -346,28 +344,23 @@ class RunOnModel:
         about = f"row {task.seq}" if task.name in ("notify", "row", "remove") else task.message
         for progress in self._progress(without, handler, task):
             tasks = handler.tasks[1:] if progress.tasks is None else progress.tasks
-            follower = handler._replace(
-                tasks=tasks, collected=(*handler.collected, *progress.collected)
-            )
+            over = (*handler.collected, *progress.collected)
+            follower = handler._replace(tasks=tasks, collected=over)
             label = f"{handler}: {task.name} {about}{progress.note}"
             yield label, progress.state.begin(follower)
 
     def _progress(self, state: State, handler: Handler, task: Task) -> Iterator[Progress]:
         """Yield each way in which a task may go."""
         name, message, seq = task
-        if name in SENDS:
-            yield Progress(self._after(state, task))
-            return
         match name:
             case "row":
                 yield Progress(state, (*handler.tasks[1:], *self._walked(state, seq)))
             case "look":
                 yield Progress(state, self._followed(state, message))
             case "begin":  # no first delivery: its agent looks before it calls
-                if self.rules.look_first and state.recorded(message.cause) is not None:
-                    yield Progress(state, self._followed(state, message.cause))
-                else:
-                    yield Progress(state, (Task("call", message),))
+                is_replied = self.rules.look_first and state.recorded(message.cause) is not None
+                call = (Task("call", message),)
+                yield Progress(state, self._followed(state, message.cause) if is_replied else call)
             case "call":
                 yield from self._call(state, handler, message)
             case "dead":
@@ -376,28 +369,19 @@ class RunOnModel:
                 yield Progress(state, (fence,) if state.is_out(message) else follows)
             case "fence":
                 yield self._fence(state, handler, message)
-            case _:
+            case "decide":
                 yield self._decide(state, handler, message)
-
-    def _after(self, state: State, task: Task) -> State:
-        """Return the state after a task that sends or removes something."""
-        name, message, seq = task
-        match name:
-            case "notify":
-                return state._replace(notified=state.notified | {seq})
-            case "remove":
-                return state._replace(out=tuple(row for row in state.out if row != seq))
-            case "aside":
-                return state._replace(aside=True)
             case _:
-                return state.enqueue(Item(message, again=name == "send again"))
+                yield Progress(_after(state, task))
 
     def _decide(self, state: State, handler: Handler, message: Message) -> Progress:
         """Commit, or look in an action of its own."""
         decided = _decided(state, message, len(self.rules.inline))
-        if decided is None and self._fences(handler, message) and state.recorded(message) is None:
-            return Progress(state.with_row(Row(message, is_fence=True)), (), (), ": fenced")
-        if decided is None or state.recorded(message) is not None:
+        is_recorded = state.recorded(message) is not None
+        if decided is None or is_recorded:
+            must_fence = self.rules.fence_wake and not handler.root.is_first
+            if message.kind == "wake" and must_fence and not is_recorded:
+                return Progress(state.with_row(Row(message, is_fence=True)), (), (), ": fenced")
             return Progress(state, (Task("look", message),))
         after, row = decided
         over = tuple(message for message in row.messages if self._runs_on(handler, message))
@@ -432,9 +416,6 @@ class RunOnModel:
             state = state._replace(steps=state.steps or (Step(REJECTED),))
             state = state.with_row(Row(cause, is_fence=True))
         return Progress(state, (Task("aside"),) if is_letter else ())
-
-    def _fences(self, handler: Handler, wake: Message) -> bool:
-        return self.rules.fence_wake and wake.kind == "wake" and not handler.root.is_first
 
     def _runs_on(self, handler: Handler, message: Message) -> bool:
         if handler.root.deliveries == DEAD or (self.rules.first_only and not handler.root.is_first):
@@ -471,11 +452,7 @@ class RunOnModel:
             slow = without.spend("lock").begin(handler._replace(locked=False))
             yield f"{handler}: LOCK LOST", self._returned(slow, handler)
         root, current = handler.root, handler.current
-        if (
-            not (state.faults.fail and handler.tasks)
-            or root == SUPERVISOR
-            or root.deliveries == DEAD
-        ):
+        if not (state.faults.fail and handler.tasks) or root.deliveries in (0, DEAD):
             return
         tasks = [Task("send again" if self.rules.marks else "send", current)]  # by the receiver
         if current != root.message or (current.kind == "request" and root.is_first):
@@ -501,6 +478,20 @@ def at_rest(state: State) -> str | None:
         return f"the order rests: {state.steps}"
     notifying = {seq for seq, row in enumerate(state.journal) if row.notifies}
     return None if notifying <= state.notified else "a notification is lost"
+
+
+def _after(state: State, task: Task) -> State:
+    """Return the state after a task that sends or removes something: one of SENDS."""
+    name, message, seq = task
+    match name:
+        case "notify":
+            return state._replace(notified=state.notified | {seq})
+        case "remove":
+            return state._replace(out=tuple(row for row in state.out if row != seq))
+        case "aside":
+            return state._replace(aside=True)
+        case _:
+            return state.enqueue(Item(message, again=name == "send again"))
 
 
 def _decided(state: State, message: Message, size: int) -> tuple[State, Row] | None:
