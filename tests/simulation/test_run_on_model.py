@@ -9,7 +9,8 @@ import pytest
 
 from tests.long import long
 from tests.simulation.domain_model_check import find_cycle
-from tests.simulation.run_on_check import Faults, Rules, RunOnModel
+from tests.simulation.run_on_check import Rules, RunOnModel
+from tests.simulation.run_on_state import Faults
 
 MIXES = list(product((True, False), repeat=2))
 """Which of the two agents are inline."""
@@ -72,6 +73,7 @@ LONG = [
         for number in (1, 2)
     ),
     *((Rules(inline=(inline, inline), deliveries_max=1), SLOW) for inline in (True, False)),
+    *((Rules(inline=inline, fence_wake=True), SLOW_AND_SILENT) for inline in SINGLE),
 ]
 
 
