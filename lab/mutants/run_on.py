@@ -43,6 +43,12 @@ RUN_ON = (
         "pass",
     ),
     _mutant(
+        "a redelivered wake that finds nothing is not fenced",
+        "sas/actors/scheduler.py",
+        "return fence(order) if decision is None and not delivery.is_first else decision",
+        "return decision",
+    ),
+    _mutant(
         "only what was delivered twice fences",
         "sas/engine/in_flight.py",
         "self.is_first = delivery.is_first",

@@ -8,7 +8,7 @@ from sas.actors.operator import Operator
 from sas.codec import internal
 from sas.codec.internal import Internal, ProgressMessage, ReplyMessage, WakeMessage
 from sas.codec.strict import MalformedError, Reason
-from sas.domain.change import Decision, Trigger
+from sas.domain.change import Decision, Trigger, fence
 from sas.domain.claim import claim
 from sas.domain.ids import cause_of
 from sas.domain.messages import AlertKind, Progress, Reply
@@ -73,7 +73,10 @@ class Scheduler:
         def decide(order: Order | None, now: datetime) -> Decision | None:
             if order is None or _is_over(order):
                 return None
-            return claim(order, self._rules(order, now), now=now, instance=self._context.instance)
+            rules, instance = self._rules(order, now), self._context.instance
+            decision = claim(order, rules, now=now, instance=instance)
+            # Another handler may have this wake. It must not claim a step that is reset later.
+            return fence(order) if decision is None and not delivery.is_first else decision
 
         trigger = Trigger(
             by=self._context.instance,

@@ -8,11 +8,13 @@ this module stands between the host and every handler. One delivery goes like th
 1. **Restore.** The message may be the copy of an earlier delivery (see 4). The properties of the
    copy say which MessageId its sender gave it, and from which queue a dead letter came. The handler
    sees these. So it sees the same message in every delivery, and derives the same cause from it.
-2. **Handle.** If the handler returns, the host completes the message, and all is done. If it raises
-   an error that says "something is away" (``UnavailableError``), the delivery goes on at 3. So it
-   does after ``UndeliverableError``, because a right to send may be missing for a few minutes after
-   a deploy. Any other error is a bug or poison. It is raised, the host redelivers the message, and
-   after five deliveries it is a dead letter.
+2. **Handle.** The handler runs. What a first delivery records for this process is handed over next,
+   each message as its queue would deliver it (``sas.engine.run_on``). If all of that returns, the
+   host completes the message. If the handler raises an error that says "something is away"
+   (``UnavailableError``), the delivery goes on at 3. So it does after ``UndeliverableError``,
+   because a right to send may be missing for a few minutes after a deploy. Any other error is a bug
+   or poison. It is raised, the host redelivers the message, and after five deliveries it is a dead
+   letter.
 3. **Report.** Time alone does not repair a deploy that does not fit the state store, or that lacks
    a queue or a right. So the operator is alerted. A message that is left to an instance of another
    version is reported only when it has waited for longer than a deploy takes.

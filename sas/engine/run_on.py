@@ -26,12 +26,13 @@ a. **The root comes again**, because it was not completed. Either its cause is n
 b. **What was neither handled nor sent is sent now**, with its own id, and so are the notifications
    of each row of the walk. If the root became a dead letter, its function does the same walk.
 c. **The first handler may still live**, because only its lock was lost. Then two handlers have the
-   same message. For a wake or a reply both commit the same cause, so one of them wins, and the
+   same message. If both decide something, both commit the same cause, so one of them wins, and the
    other finds the cause and walks.
-d. **An agent commits nothing**, so for a request this is not enough. One handler might complete it
-   without a reply; the other one might record its reply later, run on, and die. So whoever may not
-   be alone with a request (``AGAIN``) and ends it without a reply fences that reply: it records its
-   cause, so that nobody else can (``sas.actors.agent``, ``sas.actors.dead_letters``).
+d. **If the second one decides nothing and completes the message**, the first one might still record
+   the cause, run on, and die: no message would be left from which the order goes on. So whoever may
+   not be alone with a message (``AGAIN``) and ends it without a trace fences it: it records the
+   cause, and nobody else can. A request has the cause of its reply, because an agent commits
+   nothing. See ``sas.actors.agent``, ``sas.actors.scheduler`` and ``sas.actors.dead_letters``.
 
 **Only a first delivery runs on.** A redelivery may follow a crash that a message of the chain
 caused. So it sends what it records, and each message has its own deliveries again.

@@ -262,9 +262,9 @@ class Invariants:
     def _may_fence(self, cause: str, by: str) -> bool:
         """Return whether a cause may be recorded although nothing follows from it.
 
-        Its queue gave its message up, or its agent let the request go without a reply.
+        Its queue gave its message up, or its actor let it go, because another handler may have it.
         """
-        lets_go = by.startswith("agent ") and cause.startswith(f"{QUEUES.replies}:")
+        lets_go = cause.startswith(f"{QUEUES.scheduler}:") or by.startswith("agent ")
         return lets_go or cause in self._given_up or cause.startswith(f"{QUEUES.callbacks}:")
 
     def _untried(self, order_id: str, step: StepRecord) -> bool:

@@ -74,7 +74,7 @@ FAILURES_MAX = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The rules of the protocol, and what the world is like. The code has no ``fence_wake`` yet.
+    """The rules of the protocol, and what the world is like.
 
     ``inline`` has a bool for each step. ``marks``: messages that may be handled already have their
     mark. ``look_first``: an agent whose delivery is not first looks for its reply before it calls.
@@ -90,7 +90,7 @@ class Rules:
     marks: bool = True
     fence_silent: bool = True
     fence_dead: bool = True
-    fence_wake: bool = False
+    fence_wake: bool = True
     look_first: bool = True
     look_last: bool = True
     first_only: bool = True

@@ -73,7 +73,6 @@ LONG = [
         for number in (1, 2)
     ),
     *((Rules(inline=(inline, inline), deliveries_max=1), SLOW) for inline in (True, False)),
-    *((Rules(inline=inline, fence_wake=True), SLOW_AND_SILENT) for inline in SINGLE),
 ]
 
 

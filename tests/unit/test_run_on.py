@@ -825,6 +825,21 @@ async def test_a_request_that_a_redelivery_sent_fences_its_reply_in_silence_too(
     assert system.words()[-1] == "fenced"
 
 
+async def test_a_redelivered_wake_that_finds_nothing_is_fenced() -> None:
+    """Another handler that still has it would claim the step by it, if the step is reset later."""
+    system = kit()
+    await system.submit()
+    (wake,) = system.bus.messages(QUEUES.scheduler)
+    newer = wake.body.replace(b"O-1/1/0", b"O-1/1/9")
+    await system.receive(replace(wake, message_id="another", body=newer))
+    assert system.words() == ["submitted", "claimed"]
+    await system.receive(wake)
+    assert system.words() == ["submitted", "claimed"]
+    await system.receive(wake, count=2)
+    await system.receive(wake, count=3)
+    assert system.words() == ["submitted", "claimed", "fenced"]
+
+
 async def test_a_first_delivery_that_ends_in_silence_writes_nothing() -> None:
     system = kit()
     await system.receive(ORDER)
