@@ -59,14 +59,14 @@ MUTANTS = (
     Mutant(
         name="a repeated message is not sent again",
         path=_RUNNER,
-        old="            if entry.messages:\n                with sending():",
-        new="            if False:\n                with sending():",
+        old="            if entry.messages:\n                await",
+        new="            if False:\n                await",
     ),
     Mutant(
         name="what was recorded for this process is neither handed over nor sent",
         path=_RECEIVER,
-        old="            await self.run_on.follow(following, delivery, self._handed_over)",
-        new="            _ = following",
+        old="            await self.run_on.follow(messages, ends_at, self._handed_over)",
+        new="            _ = messages",
     ),
     Mutant(
         name="a refused commit counts as done",

@@ -73,6 +73,7 @@ ELSEWHERE = {
             *(
                 "ORDERS_ATTEMPT_SECONDS",
                 "ORDERS_CARRIER_TELLS_SECONDS",
+                "ORDERS_INLINE_AGENTS",
             ),
         ),
         "has a default; businessSettings may give it",

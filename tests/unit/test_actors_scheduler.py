@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -138,13 +139,14 @@ async def test_one_wake_in_the_hands_of_two_schedulers_claims_once_with_the_same
 
 async def test_a_wake_repeated_sends_the_same_requests_with_the_same_ids() -> None:
     system = await claimed()
-    before = system.bus.messages(QUEUES.agent("stock"))
+    (before,) = system.bus.messages(QUEUES.agent("stock"))
     assert (
         await system.run(system.scheduler.handle(received(QUEUES.scheduler, "m", wake().body)))
         is ApplyResult.REPEATED
     )
     assert system.words() == ["submitted", "claimed"]
-    assert system.bus.messages(QUEUES.agent("stock")) == before * 2
+    first, second = system.bus.messages(QUEUES.agent("stock"))
+    assert first == before == replace(second, properties={})
 
 
 async def test_a_stray_wake_changes_nothing() -> None:

@@ -20,7 +20,7 @@ from sas.codec.external import (
     encode,
     rejected_parts,
 )
-from sas.engine.delivery import FIRST_ID
+from sas.engine.delivery import AGAIN, FIRST_ID
 from sas.engine.receiver import FIRST_AT, SOURCE, TIMES
 from sas.operate.errors import UNAVAILABLE, USAGE
 from sas.ports import BusUnavailableError, Message, MessageBus, MessageMove, Peeked
@@ -322,7 +322,12 @@ def test_a_dead_letter_goes_back_to_its_queue_with_its_first_id_and_without_its_
     (copy,) = bus.sent
     assert (copy.queue, copy.body, copy.correlation_id) == ("scheduler", b"{}", "c")
     assert copy.message_id != "m-1"
-    assert copy.properties == {FIRST_ID: "m-1", TIMES: "3", "traceparent": "00-1"}
+    assert copy.properties == {
+        FIRST_ID: "m-1",
+        AGAIN: "yes",
+        TIMES: "3",
+        "traceparent": "00-1",
+    }
 
 
 def test_a_dead_letter_of_dead_letters_keeps_its_reason_and_its_source(bus: QueuesInMemory) -> None:
@@ -331,9 +336,9 @@ def test_a_dead_letter_of_dead_letters_keeps_its_reason_and_its_source(bus: Queu
     bus.put("dead-letters" + DEAD, b"{}", properties={SOURCE: "callbacks"})
     assert redrive("dead-letters", "--dead-letter", "--all") == 0
     first, second = bus.sent
-    properties = {FIRST_ID: "m-1", TIMES: "3", "DeadLetterReason": "r"}
+    properties = {FIRST_ID: "m-1", AGAIN: "yes", TIMES: "3", "DeadLetterReason": "r"}
     assert first.properties == properties | {SOURCE: "orders"}
-    assert second.properties == {FIRST_ID: "m-2", SOURCE: "callbacks"}
+    assert second.properties == {FIRST_ID: "m-2", AGAIN: "yes", SOURCE: "callbacks"}
 
 
 def test_only_the_messages_that_are_named_are_sent(
