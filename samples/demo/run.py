@@ -94,7 +94,10 @@ async def _orders(
             asyncio.create_task(_application(application, stack, tally))
             for application in applications
         ),
-        asyncio.create_task(_kill_hosts(stack, orders, screen)),
+        *(
+            asyncio.create_task(_kill_host(stack, name, share * scenario.STEPS * orders, screen))
+            for name, share in scenario.KILLS.items()
+        ),
         asyncio.create_task(_restart_killed(stack, screen)),
     ]
     try:
@@ -166,17 +169,15 @@ async def _submit(client: OrdersClient, application: Application, tally: Tally, 
         await asyncio.sleep(0.1)
 
 
-async def _kill_hosts(stack: Stack, orders: int, screen: Screen) -> None:
-    """Kill processes in the middle of their work, and start new ones later."""
-    for name, share in scenario.KILLS.items():
-        steps = share * scenario.STEPS * orders
-        while screen.calls < steps or not stack.group(name):  # noqa: ASYNC110  a demo may poll
-            await asyncio.sleep(0.05)
-        [pid] = stack.kill(name)
-        screen.killed(f"kill -9 of process {pid} ({name}): its current work is lost")
-        await asyncio.sleep(scenario.RESTART_AFTER_S)
-        [started] = await stack.start_group(scenario.GROUPS[name], name=name)
-        screen.event(f"process {started.pid} ({name}) replaces it")
+async def _kill_host(stack: Stack, name: str, calls: float, screen: Screen) -> None:
+    """Kill a process in the middle of its work, after so many calls, and start a new one later."""
+    while screen.calls < calls or not stack.group(name):  # noqa: ASYNC110  a demo may poll
+        await asyncio.sleep(0.05)
+    [pid] = stack.kill(name)
+    screen.killed(f"kill -9 of process {pid} ({name}): its current work is lost")
+    await asyncio.sleep(scenario.RESTART_AFTER_S)
+    [started] = await stack.start_group(scenario.GROUPS[name], name=name)
+    screen.event(f"process {started.pid} ({name}) replaces it")
 
 
 async def _restart_killed(stack: Stack, screen: Screen) -> None:
