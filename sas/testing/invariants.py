@@ -80,6 +80,7 @@ from sas.domain.order import (
 from sas.domain.queues import lane
 from sas.domain.workflow import OnFailure, Rules, StepRules
 from sas.engine.delivery import FIRST_ID
+from sas.engine.in_flight import CLOSE_TO_COMPLETE_BY
 from sas.ports import Call, Callback, Message, UnavailableError
 from sas.testing.bus import DEAD_LETTERS, Queued
 from sas.testing.platform import QUEUES, REPLIES_TO
@@ -416,7 +417,7 @@ class Invariants:
         """Return whether a message was handed over, and its actor acted on it or had no need to.
 
         Or its actor put it back, and a copy of it waits. An agent's request may also be a reply by
-        then, or a step that goes on, for which its agent asked for time.
+        then, or a step that goes on, for which its agent asked for time. Or its agent was silent.
         """
         match item:
             case Wake():
@@ -427,7 +428,9 @@ class Invariants:
                 reply = reply_id(order.order_id, item.step, direction.value, item.epoch)
                 cause, forms = cause_of(QUEUES.replies, reply), {own_id, reply}
                 goes_on = any(f"{reply}/{check}" in self._sent_ids for check in (0, 1))
-                needless = goes_on or not is_out(order, item.step, direction, item.epoch)
+                is_silent = self._is_close(order.steps[item.step])
+                is_over = not is_out(order, item.step, direction, item.epoch)
+                needless = goes_on or is_silent or is_over
             case _:
                 return False
         if needless or digest_id(cause) in self._system.store.orders[order.order_id].causes:
@@ -436,6 +439,12 @@ class Invariants:
         copies = [queued.message for queue in queues for queued in (*queue.waiting, *queue.locked)]
         copies += self._system.store._deferred.values()  # noqa: SLF001
         return any(f'"id":"{form}"'.encode() in copy.body for copy in copies for form in forms)
+
+    def _is_close(self, step: StepRecord) -> bool:
+        """Return whether CompleteBy has passed, or is so close that an agent may be silent."""
+        now = self._system.world.clock.now()
+        reserve = CLOSE_TO_COMPLETE_BY + CLOCK_SKEW
+        return step.complete_by is not None and step.complete_by - reserve <= now
 
     def _function_failed(self, queued: Queued, error: BaseException) -> None:
         """Check that no message is poison: a function fails only by a crash or an outage."""
