@@ -137,6 +137,41 @@ class Rig:
         await self.links[key].dead_letter_message(message, **why)
         return message  # type: ignore[no-any-return]
 
+    async def abandon(self, queue: str) -> None:
+        """Receive the oldest message of a queue and abandon it, as a host whose worker fails does.
+
+        Its next delivery is a redelivery. So what that records for the scheduler travels
+        (``sas.engine.run_on``).
+        """
+        key = ("receive", queue)
+        if key not in self.links:
+            self.links[key] = self.client.get_queue_receiver(queue)
+        (message,) = await self.links[key].receive_messages(1, max_wait_time=60)
+        await self.links[key].abandon_message(message)
+
+    async def reply_waits(self, order_id: str, agent: str) -> None:
+        """Submit an order whose first step is of ``agent``, until the reply waits in its queue.
+
+        The request is delivered twice, so its reply travels.
+        """
+        request_queue, function = f"agent-{agent}", f"agent_{agent}"
+        async with self.host("submission"):
+            await self.submit(order_id)
+            await self.holds(request_queue, 1)
+            await self.quiet_queue("orders")  # its notification is sent too
+        await self.abandon(request_queue)
+        async with self.host(function):
+            await self.holds("agent-replies", 1)
+            await self.quiet_queue(request_queue)
+
+    async def holds(self, queue: str, count: int) -> None:
+        """Wait until a queue holds so many messages that nobody has locked."""
+
+        async def enough() -> bool:
+            return self.broker.counts(queue).active >= count
+
+        await until(enough, f"{count} messages on {queue}")
+
     async def notifications(self, order_id: str, queue: str = SHOP) -> list[Notification]:
         """Return the notifications of an order so far, in the order of its journal.
 

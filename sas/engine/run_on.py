@@ -64,7 +64,7 @@ from sas.ports import (
     UnavailableError,
     UndeliverableError,
 )
-from sas.telemetry.tracing import carried, logger
+from sas.telemetry.tracing import carried, logger, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,7 +134,12 @@ class RunOn:
         if others:
             await self.bus.send(others)
         if collected is not None:
-            collected += [message for message in messages if message.queue in handlers]
+            trace = carried()  # the span that sends a message has ended when it is handed over
+            collected += [
+                replace(message, properties={**message.properties, **trace})
+                for message in messages
+                if message.queue in handlers
+            ]
 
     async def send_again(self, messages: Sequence[Message]) -> None:
         """Send messages that another handler may still have (c); raises as ``MessageBus.send``.
@@ -176,14 +181,15 @@ class RunOn:
         now, is_call = self.clock.now(), message.queue in self.inline
         is_full = is_call and self.calls >= CALLS_MAX
         if is_full or now >= chain.last_hand_over_at or chain.hand_overs >= HAND_OVERS_MAX:
-            await self.bus.send([message])
+            with within(message.properties):
+                await self.bus.send([message])
             return []
         delivery = Delivery(
             body=message.body,
             message_id=message.message_id,
             queue=message.queue,
             urgent=message.queue.endswith(URGENT_SUFFIX),
-            properties={**message.properties, **carried()},
+            properties=message.properties,
             count=1,
             enqueued_at=now,
             ends_at=min(now + CALL_TIME, chain.ends_at) if is_call else chain.ends_at,
@@ -194,7 +200,8 @@ class RunOn:
             return await chain.receive(self.handlers[message.queue], delivery)
         except Exception as error:  # noqa: BLE001  its queue delivers it, and counts
             log.warning("a message of queue %s travels: %r", message.queue, error)
-            await self.send_again([message])
+            with within(message.properties):
+                await self.send_again([message])
             return []
         finally:
             self.calls -= is_call

@@ -162,7 +162,7 @@ def _has_listener() -> bool:
 
 
 class _Unrecorded:
-    """Runs a block in the context of ``parent``. The trace is passed on, but not recorded here.
+    """Runs a block in the context of ``parent``. The trace is passed on, and no span is recorded.
 
     A class and not a generator, because it runs for each message, call and due row.
     """
@@ -198,6 +198,11 @@ def of_order(
     """Run a block in the order's trace, with a link to the current span (a sweep, a command)."""
     order = context_of({"traceparent": traceparent})
     return span(name, parent=order, order_id=order_id, step=step)
+
+
+def within(properties: Mapping[str, object]) -> AbstractContextManager[Span]:
+    """Run a block in the context that a message carries, without a span of its own."""
+    return _Unrecorded({}, None, context_of(properties))
 
 
 def failed(error: BaseException) -> None:

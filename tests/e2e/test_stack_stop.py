@@ -19,7 +19,7 @@ async def test_a_kind_stop_closes_every_connection_of_this_system(tmp_path: Path
         [host] = stack.processes
         log = host.log_path
         async with asyncio.timeout(120):
-            while "Executed 'Functions.scheduler' (Succeeded" not in log.read_text():  # noqa: ASYNC110  a process is asked
+            while "Executed 'Functions.submission' (Succeeded" not in log.read_text():  # noqa: ASYNC110  a process is asked
                 await asyncio.sleep(0.02)
     assert host.exit_code == 0
     assert "Stopping: " in log.read_text()

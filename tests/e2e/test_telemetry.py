@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ METRICS = {
     *("sas.orders", "sas.step.duration", "sas.agent.attempts"),
     *("sas.storage.requests", "sas.bus.messages", "sas.sweep.age"),
 }
+
+AGENTS = ("inventory", "payment", "shipping")
 
 
 @dataclass(kw_only=True)
@@ -83,6 +86,22 @@ def attributes(item: Any) -> dict[str, Any]:
     return {a.key: a.value.string_value or a.value.int_value for a in item.attributes}
 
 
+def executed(stack: Stack) -> set[str]:
+    """Return the functions that ran for a message, by the log of the host process."""
+    (process,) = stack.processes
+    log = process.log_path.read_text()
+    return set(re.findall(r"Executed 'Functions\.(\w+)' \(Succeeded", log)) - {"supervisor"}
+
+
+def above(spans: list[Any], span: Any) -> list[str]:
+    """Return the names of the spans that a span hangs below, the first one first."""
+    by_id = {parent.span_id: parent for parent in spans}
+    names: list[str] = []
+    while span := by_id.get(span.parent_span_id):
+        names.insert(0, span.name)
+    return names
+
+
 async def test_one_order_is_one_trace_with_its_retries_from_client_to_notification(
     tmp_path: Path,
 ) -> None:
@@ -112,8 +131,8 @@ async def test_one_order_is_one_trace_with_its_retries_from_client_to_notificati
         notifications = [notification async for notification in client.follow(["T-1"], quiet_s=120)]
         assert notifications[-1].type.startswith("sas.order.completed")
 
-        steps = {f"agent {name} do" for name in ("inventory", "payment", "shipping")}
-        tries = {f"agent {name} attempt" for name in ("inventory", "payment", "shipping")}
+        steps = {f"agent {name} do" for name in AGENTS}
+        tries = {f"agent {name} attempt" for name in AGENTS}
         expected = {"submission", "scheduler claim", "scheduler reply", *steps, *tries}
 
         async def complete() -> bool:
@@ -138,4 +157,15 @@ async def test_one_order_is_one_trace_with_its_retries_from_client_to_notificati
         span_ids = {span.span_id for span in spans}
         roots = [span for span in spans if span.parent_span_id not in span_ids]
         assert [span.name for span in roots] == ["submission"], "all hang below the first"
+        # The functions of the submission and of the agents did all of it, the scheduler's part too.
+        (last_call,) = (span for span in spans if span.name == "agent shipping attempt")
+        walked = [name for agent in AGENTS for name in (f"agent {agent} do", "scheduler reply")]
+        assert above(spans, last_call) == ["submission", "scheduler claim", *walked[:-1]]
+        functions = {"submission", *(f"agent_{name}" for name in AGENTS)}
+
+        async def ended() -> bool:
+            return executed(stack) >= functions
+
+        await until(ended, "every function that ran has ended")
+        assert executed(stack) == functions
         assert {record["sas.order_id"] for record in collector.about_the_payment} == {"T-1"}

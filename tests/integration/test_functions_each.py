@@ -43,56 +43,89 @@ async def system() -> AsyncIterator[Rig]:
         running.nothing_lost()
 
 
-async def holds(system: Rig, queue: str, count: int) -> None:
-    async def enough() -> bool:
-        return system.broker.counts(queue).active >= count
-
-    await until(enough, f"{count} messages on {queue}")
-
-
 async def test_an_order_walks_from_function_to_function(
     system: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """It meets its submission and its agents. The scheduler's work runs on within them."""
     caplog.set_level(logging.INFO)
     caplog.set_level(logging.DEBUG, logger="sas")
     async with system.host("submission"):
         await system.submit("W-1")
-        await holds(system, "scheduler", 1)
-        await holds(system, SHOP, 1)
-    assert await system.words("W-1") == ["submitted"]
+        await system.holds("agent-inventory", 1)
+        await system.holds(SHOP, 1)
+        await system.quiet_queue("orders")
+    assert await system.words("W-1") == ["submitted", "claimed"]
     assert await system.kinds("W-1") == ["received"]
-
-    async with system.host("scheduler"):
-        await holds(system, "agent-inventory", 1)
-        await system.quiet_queue("scheduler")
-    walked = await system.order("W-1")
-    assert [step.process_state.value for step in walked.steps] == [
-        "Processing",
-        "Pending",
-        "Pending",
-    ]
-    assert str(walked.locked_by).startswith("rig:")
+    await first_step_is_claimed(system, "W-1")
 
     async with system.host("agent_inventory"):
-        await holds(system, "agent-replies", 1)
+        await system.holds("agent-payment", 1)
+        await system.quiet_queue("agent-inventory")
     (effect,) = system.remote.ledger("stock")["effects"]
     assert (effect["order_id"], effect["key"]) == ("W-1", "W-1/reserve-stock")
-
-    async with system.host("replies"):
-        await holds(system, "agent-payment", 1)
-        await system.quiet_queue("agent-replies")
     assert (await system.order("W-1")).steps[0].process_state.value == "Processed"
     assert await system.kinds("W-1") == ["received"]
+
+    async with system.host("agent_payment", "agent_shipping"):
+        assert await system.ends("W-1", "Processed") == "Processed"
+        await system.quiet()  # no function of the queues of wakes and replies listens
+    await is_completed(system, "W-1")
+    has_no_key_and_no_content(system, caplog)
+
+
+async def test_an_order_whose_messages_are_redelivered_walks_through_every_queue(
+    system: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its wake and its reply travel. The functions of their queues handle them."""
+    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG, logger="sas")
+    await system.submit("W-2")
+    await system.abandon("orders")
+    async with system.host("submission"):
+        await system.holds("scheduler", 1)
+        await system.quiet_queue("orders")
+    assert await system.words("W-2") == ["submitted"]
+    assert await system.kinds("W-2") == ["received"]
+
+    async with system.host("scheduler"):
+        await system.holds("agent-inventory", 1)
+        await system.quiet_queue("scheduler")
+    await first_step_is_claimed(system, "W-2")
+
+    await system.abandon("agent-inventory")
+    async with system.host("agent_inventory"):
+        await system.holds("agent-replies", 1)
+        await system.quiet_queue("agent-inventory")
+    (effect,) = [e for e in system.remote.ledger("stock")["effects"] if e["order_id"] == "W-2"]
+    assert effect["key"] == "W-2/reserve-stock"
+    assert (await system.order("W-2")).steps[0].process_state.value == "Processing"
+
+    async with system.host("replies"):
+        await system.holds("agent-payment", 1)
+        await system.quiet_queue("agent-replies")
+    assert (await system.order("W-2")).steps[0].process_state.value == "Processed"
+    assert await system.kinds("W-2") == ["received"]
 
     async with system.host(
         "agent_payment", "agent_shipping", "replies", "scheduler", "submission", "deadletters"
     ):
-        assert await system.ends("W-1", "Processed") == "Processed"
+        assert await system.ends("W-2", "Processed") == "Processed"
         await system.quiet()
-    assert await system.kinds("W-1") == ["received", "completed"]
+    await is_completed(system, "W-2")
+    has_no_key_and_no_content(system, caplog)
+
+
+async def first_step_is_claimed(system: Rig, order_id: str) -> None:
+    walked = await system.order(order_id)
+    states = [step.process_state.value for step in walked.steps]
+    assert states == ["Processing", "Pending", "Pending"]
+    assert str(walked.locked_by).startswith("rig:")
+
+
+async def is_completed(system: Rig, order_id: str) -> None:
+    assert await system.kinds(order_id) == ["received", "completed"]
     assert await system.rejected() == []
     assert await system.alerts() == []
-    has_no_key_and_no_content(system, caplog)
 
 
 def has_no_key_and_no_content(system: Rig, caplog: pytest.LogCaptureFixture) -> None:
@@ -122,13 +155,14 @@ async def test_the_rows_of_an_order_carry_the_five_fields_by_their_names(system:
 
 
 async def test_the_supervisor_resets_on_its_timer_what_has_expired(system: Rig) -> None:
-    async with system.host("submission", "scheduler"):
+    async with system.host("submission"):
         await system.submit("S-1")
-        await holds(system, "agent-inventory", 1)
+        await system.holds("agent-inventory", 1)
+        await system.quiet_queue("orders")
     assert len(await system.receive("agent-inventory")) == 1  # its agent dies with it
     with time_allowed_is_over():
         async with system.host("supervisor", SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
-            await holds(system, "scheduler", 1)
+            await system.holds("scheduler", 1)
     expired = await system.order("S-1")
     assert await system.words("S-1") == ["submitted", "claimed", "step reset"]
     assert expired.steps[0].failure_count == 1
@@ -144,15 +178,20 @@ async def given_up(system: Rig) -> Rig:
     """Messages dead-lettered from every kind of queue, then only the dead letters' function.
 
     D-1: an order before its commit, and its slow handler afterwards. D-2: an order after its
-    commit, its wake never sent. D-3: a wake. D-4: a notification that expired.
+    commit, its wake never sent. D-3: a wake. D-4: a notification that expired. The orders D-2 and
+    D-3 are delivered twice, so their wakes travel.
     """
+    await system.submit("D-3")
+    await system.abandon("orders")
     async with system.host("submission"):
-        await system.submit("D-3")
-        await holds(system, "scheduler", 1)
+        await system.holds("scheduler", 1)
         await system.submit("D-4", reply_queue=WHOLESALE)
-        await holds(system, WHOLESALE, 1)
-        system.broker.update_queue("scheduler", status=EntityStatus.DISABLED)
-        await system.send("orders", ServiceBusMessage(order("D-2"), message_id="d-2"))
+        await system.holds(WHOLESALE, 1)
+        await system.quiet_queue("orders")
+    system.broker.update_queue("scheduler", status=EntityStatus.DISABLED)
+    await system.send("orders", ServiceBusMessage(order("D-2"), message_id="d-2"))
+    await system.abandon("orders")
+    async with system.host("submission"):
         await until(lambda: _exists(system, "D-2"), "the order is written")
     system.broker.update_queue("scheduler", status=EntityStatus.ACTIVE)
     system.broker.expire_locks("orders")
@@ -225,11 +264,11 @@ async def test_orders_whose_messages_were_given_up_come_to_an_end(given_up: Rig)
 async def test_an_expired_rejected_message_stays_as_it_was(system: Rig) -> None:
     async with system.host("submission", "deadletters"):
         await system.send("orders", ServiceBusMessage(b"{", message_id="d-5"))
-        await holds(system, "orders-rejected", 1)
+        await system.holds("orders-rejected", 1)
         first = body_of(await system.give_up("orders-rejected", reason="TTLExpiredException"))
-        await holds(system, "orders-rejected", 1)
+        await system.holds("orders-rejected", 1)
         second = body_of(await system.give_up("orders-rejected", reason="TTLExpiredException"))
-        await holds(system, "orders-rejected", 1)
+        await system.holds("orders-rejected", 1)
         await system.quiet()
     third = body_of((await system.receive("orders-rejected"))[-1])
     assert first == second == third

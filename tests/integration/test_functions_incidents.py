@@ -84,9 +84,7 @@ async def test_orders_of_a_version_that_is_not_deployed_give_one_alert(system: R
 
 
 async def test_a_reply_that_waits_past_its_complete_by_excuses_its_step(system: Rig) -> None:
-    async with system.host("submission", "scheduler", "agent_inventory"):
-        await system.submit("L-1")
-        await until(lambda: _waits(system), "the first reply waits")
+    await system.reply_waits("L-1", "inventory")
     with time_allowed_is_over():
         async with system.host("supervisor", SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
             await all_have(system, "waits in its queue", "L-1")
@@ -95,7 +93,3 @@ async def test_a_reply_that_waits_past_its_complete_by_excuses_its_step(system: 
         await system.quiet()
     steps = (await system.order("L-1")).steps
     assert [(step.epoch, step.failure_count) for step in steps] == [(1, 0)] * 3
-
-
-async def _waits(system: Rig) -> bool:
-    return system.broker.counts("agent-replies").active > 0

@@ -92,10 +92,7 @@ async def test_orders_under_way_end_whole_while_finished_ones_are_purged_beside_
 
 async def given_up(system: Rig, order_id: str) -> ServiceBusReceivedMessage:
     """Have a reply dead-lettered before it counts; return it, as an operator finds it."""
-    async with system.host("submission", "scheduler", "agent_inventory"):
-        await system.submit(order_id)
-        await until(lambda: _holds(system, REPLIES), "a reply")
-        await system.quiet_queue("orders")  # its notification is sent too
+    await system.reply_waits(order_id, "inventory")
     letter = await system.give_up(REPLIES, reason="MaxDeliveryCountExceeded")
     assert await system.words(order_id) == ["submitted", "claimed"]
     return letter
@@ -107,13 +104,9 @@ def again(letter: ServiceBusReceivedMessage, message_id: str) -> ServiceBusMessa
     )
 
 
-async def _holds(system: Rig, queue: str) -> bool:
-    return system.broker.counts(queue).active > 0
-
-
 async def _discarded(system: Rig) -> None:
     """Take the messages on dead-letters, as an operator who sends them again elsewhere."""
-    await until(lambda: _holds(system, "dead-letters"), "the dead letter")
+    await system.holds("dead-letters", 1)
     await system.receive("dead-letters")
 
 

@@ -14,6 +14,8 @@ from opentelemetry.trace import StatusCode
 
 from sas.adapters.servicebus import to_sdk
 from sas.client import NewOrder, OrdersClient
+from sas.engine import run_on
+from sas.engine.delivery import Delivery
 from sas.ports import Message, RefusedError, TransientError
 from sas.telemetry import tracing
 from sas.testing.bus import BusFault
@@ -74,6 +76,42 @@ async def test_each_span_hangs_below_the_one_that_sent_its_message(recorded: Rec
     for above, below in itertools.pairwise(chain):
         assert parent_of(recorded.span(below)) == id_of(recorded.span(above)), below
     assert parent_of(recorded.span("agent stock attempt")) == id_of(recorded.span("agent stock do"))
+
+
+async def test_what_runs_on_hangs_below_the_span_that_recorded_it(recorded: Recorded) -> None:
+    """That span has ended by then, and the host may have one of its own."""
+    system = kit()
+    root = Message(QUEUES.orders, "m-1", order())
+    with tracing.span("host"):
+        await system.receive(root, properties={"traceparent": SENDER})
+        request = system.bus.take(QUEUES.agent("stock"))
+        assert request is not None
+        await system.receive(request)
+    chain = ["submission", "scheduler claim", "agent stock do", "scheduler reply"]
+    for above, below in itertools.pairwise(chain):
+        assert parent_of(recorded.span(below)) == id_of(recorded.span(above)), below
+        assert trace_of(recorded.span(below)) == TRACE
+
+
+@pytest.mark.parametrize("is_at_a_bound", [True, False], ids=["at a bound", "after a failure"])
+async def test_what_cannot_run_on_travels_in_the_trace_of_the_span_that_recorded_it(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch, is_at_a_bound: bool
+) -> None:
+    system = kit()
+
+    async def fail(_delivery: Delivery) -> None:
+        raise LookupError("a bug")
+
+    if is_at_a_bound:
+        monkeypatch.setattr(run_on, "HAND_OVERS_MAX", 0)
+    else:
+        system.context.run_on.handlers = {QUEUES.scheduler: fail}
+    root = Message(QUEUES.orders, "m-1", order())
+    with tracing.span("host"):
+        await system.receive(root, properties={"traceparent": SENDER})
+    (wake,) = system.bus.messages(QUEUES.scheduler)
+    _, trace_id, span_id, _ = wake.properties["traceparent"].split("-")
+    assert (trace_id, int(span_id, 16)) == (TRACE, id_of(recorded.span("submission")))
 
 
 async def test_a_retry_is_a_second_attempt_below_the_same_request(recorded: Recorded) -> None:
