@@ -57,8 +57,20 @@ RUN_ON = (
     _mutant(
         "what a redelivery sends is not marked",
         _RUN_ON,
-        'before = {AGAIN: "yes", **_TRIED}',
-        "before = _TRIED",
+        'properties={**message.properties, AGAIN: "yes"}',
+        "properties=message.properties",
+    ),
+    _mutant(
+        "a redelivered request sends a part of its chain without the workflow",
+        _AGENT,
+        "cause, whole=True)",
+        "cause)",
+    ),
+    _mutant(
+        "a redelivered request that cannot be fenced forgets its call",
+        _AGENT,
+        "error.put_back_with |= carrying(CallState.TRIED)",
+        "pass",
     ),
     _mutant(
         "a redelivered request does not look for its reply",
@@ -81,14 +93,14 @@ RUN_ON = (
     _mutant(
         "a handed-over message whose handler fails does not travel",
         _RUN_ON,
-        "            await self.send_again([message])\n",
-        "            _ = message\n",
+        "                await self.send_again([tried])\n",
+        "                _ = tried\n",
     ),
     _mutant(
-        "a request that was handed over travels as if no call went out",
+        "a request whose inline agent has a bug travels as if no call went out",
         _RUN_ON,
-        'before = {AGAIN: "yes", **_TRIED}',
-        'before = {AGAIN: "yes"}',
+        "await self.send_again([tried])",
+        "await self.send_again([message])",
     ),
     _mutant(
         "a root that is put back forgets its call",

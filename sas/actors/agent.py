@@ -70,7 +70,7 @@ from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.hooks import Admission, CallbackIssuer, CallEnd, CallGuard, LongSteps
-from sas.engine.in_flight import InFlightRequest, MustWaitError
+from sas.engine.in_flight import InFlightRequest, MustWaitError, carrying
 from sas.engine.request_content import RequestContent
 from sas.engine.transition import TransitionRunner
 from sas.ports import (
@@ -167,9 +167,9 @@ class AgentActor:
                 workflow=request.workflow,
             )
             call = InFlightRequest(request, delivery, self._context.clock)
-            if not call.is_first and await self._is_replied(request):
-                return None
             try:
+                if not call.is_first and await self._is_replied(request):
+                    return None
                 reply = await self._handle(call, delivery)
             except UnavailableError as error:
                 error.put_back_with |= call.interrupt()
@@ -177,7 +177,11 @@ class AgentActor:
             if call.state is CallState.SUPERSEDED or (
                 call.state is CallState.CUT_OFF and not call.is_first
             ):
-                await self._let_go(request)
+                try:
+                    await self._let_go(request)
+                except UnavailableError as error:
+                    error.put_back_with |= carrying(CallState.TRIED)
+                    raise
             return reply
 
     async def _handle(self, call: InFlightRequest, delivery: Delivery) -> Reply | None:
@@ -212,8 +216,12 @@ class AgentActor:
         """Return whether another handler replied. Then what follows from its reply is sent.
 
         That handler may have run on from its reply, and died before it completed its message.
+
+        Raises:
+            OtherVersionError: this instance lacks the workflow, so it cannot send the requests.
         """
-        return await self._runner.repeat(request.order_id, self._reply_cause(request))
+        cause = self._reply_cause(request)
+        return await self._runner.repeat(request.order_id, cause, whole=True)
 
     async def _let_go(self, request: RequestMessage) -> None:
         """End a request without a reply. Another handler that still has it cannot reply any more.

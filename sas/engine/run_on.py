@@ -7,7 +7,8 @@ travel. The function that holds the message that was the cause hands it to that 
    commits a transition, which records what is to be sent (``sas.engine.transition``).
 2. **Collect.** A recorded message for an actor of this process is collected, and not sent: a wake,
    a reply, or a request to an agent that the business declares ``inline``. Every other message is
-   sent, because it waits: for an agent elsewhere, for a pause, for a slot, for a person.
+   sent at once: alerts and notifications, and what waits, such as a request to an agent that is not
+   inline, or a pause.
 3. **Hand over.** When the handler has returned, each collected message is handled as if its queue
    had delivered it. What its handler records is handed over next. Parallel steps go side by side.
 4. **Send what cannot run on.** If its handler fails, or the chain is at one of its bounds, a
@@ -19,12 +20,13 @@ travel. The function that holds the message that was the cause hands it to that 
 A hand-over is a delivery that took no time. Journal, causes, epochs, idempotency keys and ETags are
 those of a queue in between. A function that dies in a chain loses nothing:
 
-a. **The root comes again**, because it was not completed. Either its cause is not recorded, and
-   nothing happened. Or the redelivery finds it, and walks the journal from there
-   (``TransitionRunner.repeat``): a wake was handled if its cause is recorded, a request if the
-   cause of its reply is. The walk goes on in the row with that cause, to the end of the chain.
-b. **What was neither handled nor sent is sent now**, with its own id, and so are the notifications
-   of each row of the walk. If the root became a dead letter, its function does the same walk.
+a. **The root comes again**, because it was not completed. Either its cause is not recorded, and the
+   order is as it was. Or the redelivery finds it, and walks the journal from there
+   (``TransitionRunner.repeat``). A wake has led to another row if its cause is recorded, a request
+   if the cause of its reply is. The walk goes on in that row, to the end of the chain.
+b. **What has led to no row is sent now**, with its own id, and so are the notifications of each row
+   of the walk. Perhaps it was sent before, or put back: then it comes twice, as after any crash. If
+   the root became a dead letter, its function does the same walk.
 c. **The first handler may still live**, because only its lock was lost. Then two handlers have the
    same message. If both decide something, both commit the same cause, so one of them wins, and the
    other finds the cause and walks.
@@ -32,14 +34,15 @@ d. **If the second one decides nothing and completes the message**, the first on
    the cause, run on, and die: no message would be left from which the order goes on. So whoever may
    not be alone with a message (``AGAIN``) and ends it without a trace fences it: it records the
    cause, and nobody else can. A request has the cause of its reply, because an agent commits
-   nothing. See ``sas.actors.agent``, ``sas.actors.scheduler`` and ``sas.actors.dead_letters``.
+   nothing. See ``sas.actors.agent``, ``sas.actors.scheduler`` and ``sas.actors.dead_letters``. A
+   reply that finds nothing needs no fence: its epoch is over, so it finds nothing later either.
 
 **Only a first delivery runs on.** A redelivery may follow a crash that a message of the chain
 caused. So it sends what it records, and each message has its own deliveries again.
 
-A call of an ``inline`` agent holds the function for ``CALL_TIME`` at most, and only ``CALLS_MAX``
-such calls are under way in a process. Any further request travels. So a service that became slow
-never holds up all submissions.
+A call of an ``inline`` agent ends after ``CALL_TIME``, and only ``CALLS_MAX`` such calls are under
+way in a process. Any further request travels. So a service that became slow never holds up all
+submissions, because a function has more slots than that (``maxConcurrentCalls``).
 """
 
 from __future__ import annotations
@@ -71,7 +74,9 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 CHAIN_TIME = timedelta(seconds=30)
-"""A chain hands nothing over after this time, so that other orders get the function."""
+"""A chain hands nothing over after this time, or after half of the time that its function has left.
+So other orders get the function.
+"""
 HAND_OVERS_MAX = 100
 """Most messages that one chain hands over."""
 CALL_TIME = timedelta(seconds=2)
@@ -144,11 +149,12 @@ class RunOn:
     async def send_again(self, messages: Sequence[Message]) -> None:
         """Send messages that another handler may still have (c); raises as ``MessageBus.send``.
 
-        Of a request a call may have gone out, as before any redelivery.
+        A request begins anew, even if its call went out: a crash in a chain counts no failure of a
+        step whose request no queue held.
         """
-        before = {AGAIN: "yes", **_TRIED}
         marked = [
-            replace(message, properties={**message.properties, **before}) for message in messages
+            replace(message, properties={**message.properties, AGAIN: "yes"})
+            for message in messages
         ]
         await self.bus.send(marked)
 
@@ -200,8 +206,9 @@ class RunOn:
             return await chain.receive(self.handlers[message.queue], delivery)
         except Exception as error:  # noqa: BLE001  its queue delivers it, and counts
             log.warning("a message of queue %s travels: %r", message.queue, error)
+            tried = replace(message, properties={**message.properties, **_TRIED})
             with within(message.properties):
-                await self.send_again([message])
+                await self.send_again([tried])
             return []
         finally:
             self.calls -= is_call

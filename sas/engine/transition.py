@@ -165,19 +165,26 @@ class TransitionRunner:
             f"order {order_id}: other instances won {CONFLICTS_MAX} attempts; put its message back"
         )
 
-    async def repeat(self, order_id: str, cause: str, *, external: bool = True) -> bool:
+    async def repeat(
+        self, order_id: str, cause: str, *, external: bool = True, whole: bool = False
+    ) -> bool:
         """Send what follows from a recorded cause; False if the cause is not recorded.
 
         The handler that recorded it may have run on, and died anywhere after that. So this walks
         the journal from the row of the cause. If a message of a row was handled, the walk goes on
         in the row that it led to. If not, it is sent. The alerts and notifications of each row are
         sent again; ``external`` is False if those of the first row were sent for certain.
+
+        Raises:
+            OtherVersionError: ``whole``, and this instance does not have the order's workflow.
         """
         entry = await self._context.store.recorded(order_id, cause)
         order = await self._context.load(order_id) if entry is not None else None
         if entry is None or order is None:
             return False
         workflow = self._known_workflow(order)
+        if whole and workflow is None:
+            raise OtherVersionError(f"order {order_id} waits for a deploy that has its workflow")
         entries = deque([entry])
         while entries:
             entry = entries.popleft()

@@ -251,7 +251,7 @@ class Invariants:
                 self._say(3, f"{place}: a dead letter led to it")
             if cause in self._put_aside_causes:
                 self._say(3, f"{place}: its cause {cause} was put aside before")
-        elif not self._may_fence(cause, entry.by):
+        elif not self._may_fence(order_id, cause, entry.by):
             self._say(17, f"{place}: cause {cause} is fenced, and its queue never gave it up")
         queue, _, own_id = cause.partition(":")
         parts = own_id.split("/")
@@ -260,13 +260,19 @@ class Invariants:
             if not _is_out(change.before, number, direction, epoch):
                 self._say(6, f"{place}: reply {own_id} counts, and no such request is out")
 
-    def _may_fence(self, cause: str, by: str) -> bool:
+    def _may_fence(self, order_id: str, cause: str, by: str) -> bool:
         """Return whether a cause may be recorded although nothing follows from it.
 
         Its queue gave its message up, or its actor let it go, because another handler may have it.
         """
-        lets_go = cause.startswith(f"{QUEUES.scheduler}:") or by.startswith("agent ")
-        return lets_go or cause in self._given_up or cause.startswith(f"{QUEUES.callbacks}:")
+        is_wake = cause.startswith(f"{QUEUES.scheduler}:{order_id}/")
+        is_request = by.startswith("agent ") and cause.startswith(f"{QUEUES.replies}:{order_id}/")
+        return (
+            is_wake
+            or is_request
+            or cause in self._given_up
+            or cause.startswith(f"{QUEUES.callbacks}:")
+        )
 
     def _untried(self, order_id: str, step: StepRecord) -> bool:
         """Return whether a timeout of a dispatched step must not count as its failure.
@@ -708,10 +714,14 @@ def _is_request(body: bytes, order_id: str, step: StepRecord) -> bool:
 
 
 def _was_answered(order: Order, request: dict[str, Any]) -> bool:
-    """Return whether a request was the last one of its step, and the step goes on without it."""
-    number, epoch = request.get("step"), request.get("epoch")
-    steps = [step for step in order.steps if (step.number, step.epoch) == (number, epoch)]
-    return any(not step.dispatched for step in steps)
+    """Return whether a request was the last one of its step that an agent answered."""
+    for step in order.steps:
+        undoes = step.process_state is StepState.COMPENSATING
+        is_next = step.dispatched and undoes and request.get("epoch") == step.epoch - 1
+        is_newest = not step.dispatched and request.get("epoch") == step.epoch
+        if request.get("step") == step.number and (is_newest or is_next):
+            return True
+    return False
 
 
 def _is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:

@@ -10,9 +10,11 @@ import pytest
 from sas.domain.messages import JournalWord
 from sas.domain.order import Direction, Dispatched, StepRecord
 from sas.domain.queues import lane
+from sas.engine.run_on import CALLS_MAX
 from sas.features.callbacks.codec import CallbackKeys
 from sas.features.queue_delay import excuses
 from sas.ports import AwaitCallback, BusUnavailableError, Call, Message, Peeked, RefusedError
+from sas.testing.world import CrashError
 from tests.unit.actors_kit import (
     ALLOWED,
     QUEUES,
@@ -327,6 +329,20 @@ async def test_a_request_that_was_answered_is_the_root_of_the_next_step(answered
     await system.later(ALLOWED.total_seconds())
     await system.bus.send([replace(request, message_id="again")])
     assert await system.sweep() == (WAITS if answered else RESET)
+
+
+async def test_the_undo_that_runs_on_from_a_refused_request_is_excused_by_it() -> None:
+    """The root is an older request of the same step."""
+    system = kit(inline=["stock"])
+    system.context.run_on.calls = CALLS_MAX  # so the request travels
+    await system.receive(Message(QUEUES.orders, "m-1", order()))
+    system.context.run_on.calls = 0
+    system.agents["stock"].then(RefusedError("no", "no"), CrashError())
+    with pytest.raises(CrashError):
+        await system.receive(system.bus.messages(STOCK)[0])
+    await system.later(ALLOWED.total_seconds())
+    await system.sweep()
+    assert (step(system).process_state.value, step(system).failure_count) == ("Compensating", 0)
 
 
 async def test_a_long_queue_of_orders_excuses_no_step(monkeypatch: pytest.MonkeyPatch) -> None:

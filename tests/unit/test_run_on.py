@@ -757,19 +757,93 @@ async def test_a_request_whose_step_no_longer_waits_for_it_is_not_repeated() -> 
 # What is known of the calls of a request that ran on
 
 
-@pytest.mark.parametrize("ends", [CrashError(), LookupError("a bug")], ids=["crash", "bug"])
-async def test_a_request_whose_inline_call_ended_without_a_trace_travels_as_one_that_was_tried(
-    ends: BaseException,
-) -> None:
-    """Otherwise its agent could reply that it only waited, and another agent would be asked."""
+async def test_a_request_whose_inline_agent_has_a_bug_travels_as_one_that_was_tried() -> None:
     system = kit(inline=AGENTS)
-    system.agents["stock"].then(ends)
-    await asyncio.gather(system.receive(ORDER), return_exceptions=True)
-    system = kit(beside=system, inline=AGENTS)
+    system.agents["stock"].then(LookupError("a bug"))
+    await system.receive(ORDER)
+    (request,) = system.bus.messages(QUEUES.agent("stock"))
+    assert request.properties == {AGAIN: "yes", CALL_STATE: CallState.TRIED.value}
+
+
+@pytest.mark.parametrize("inline", [(), AGENTS], ids=["queued", "inline"])
+async def test_a_crash_in_a_chain_counts_no_failure_of_the_step_whose_request_it_held_up(
+    inline: tuple[str, ...],
+) -> None:
+    """Its request comes 21 of 30 seconds late, and its call takes 12: it gets time anew."""
+    system = kit(inline=inline)
+
+    async def dies(_: Delivery) -> None:
+        raise CrashError
+
+    def dies_sending(message: Message) -> None:
+        if message.queue == QUEUES.agent("stock"):
+            raise CrashError
+
+    system.context.run_on.handlers = {
+        **system.context.run_on.handlers,
+        QUEUES.agent("stock"): dies,
+    }
+    if not inline:
+        system.context.run_on.handlers = {QUEUES.scheduler: system.scheduler.handle}
+        system.bus.plan = dies_sending
+    with pytest.raises(CrashError):
+        await system.receive(ORDER)
+    system.bus.plan = lambda _: None
+    system = kit(beside=system, inline=inline)
+    await system.later(21)
+
+    async def slow(_: Call) -> dict[str, str]:
+        await system.clock.sleep(12)
+        return {}
+
+    system.agents["stock"].then(slow)
     await system.receive(ORDER, count=2)
-    requests = system.bus.messages(QUEUES.agent("stock"))
-    assert {message.message_id for message in requests} == {"O-1/2/0"}
-    assert {message.properties.get(CALL_STATE) for message in requests} == {CallState.TRIED.value}
+    await system.drain()
+    await system.later(10)
+    await system.sweep()
+    await system.drain()
+    assert system.state() == "Processed"
+    assert "step reset" not in system.words()
+
+
+async def test_an_instance_without_the_workflow_leaves_the_rest_of_a_chain_to_others() -> None:
+    system = kit(inline=("payment",))
+    await system.receive(ORDER)
+    request = system.bus.take(QUEUES.agent("stock"))
+    assert request is not None
+    system.agents["payment"].then(CrashError())
+    with pytest.raises(CrashError):
+        await system.receive(request)
+    older = kit(CARE, beside=system, inline=("payment",))
+    await older.receive(request, count=2)
+    (copy,) = system.bus.queues[QUEUES.agent("stock")].waiting
+    assert copy.message.properties[FIRST_ID] == request.message_id
+    await system.later(2)
+    await assert_completes(kit(beside=system, inline=("payment",)))
+
+
+@pytest.mark.parametrize("moment", ["before its call", "after its call"])
+async def test_a_redelivered_request_keeps_its_state_while_the_store_is_away(moment: str) -> None:
+    """It looks for its reply, or fences it. A call went out before, so it may not say it waited."""
+    system = kit()
+    await system.receive(ORDER)
+    request = system.bus.take(QUEUES.agent("stock"))
+    assert request is not None
+
+    def away(_operation: str, _key: str) -> None:
+        raise StoreUnavailableError("away")
+
+    async def busy(_: Call) -> None:
+        system.store.plan = away
+        raise BUSY
+
+    system.agents["stock"].then(busy)
+    if moment == "before its call":
+        system.store.plan = away
+    await system.receive(request, count=2)
+    (copy,) = system.bus.queues[QUEUES.agent("stock")].waiting
+    state = CallState.GOES_ON if moment == "before its call" else CallState.TRIED
+    assert copy.message.properties[CALL_STATE] == state.value
 
 
 async def test_a_request_whose_reply_was_neither_handled_nor_sent_comes_again_as_tried() -> None:

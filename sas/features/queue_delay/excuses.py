@@ -34,7 +34,7 @@ import msgspec
 
 from sas.codec.internal import Kind
 from sas.domain.expire import Excuse
-from sas.domain.order import Order, StepRecord
+from sas.domain.order import Order, StepRecord, StepState
 from sas.domain.queues import lane
 from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.engine.context import Context
@@ -119,10 +119,14 @@ class QueueExcuses:
         orders = self._context.queues.orders_for(order.order_id)
         yield lane(orders, urgent=order.details.urgent), (order.order_id, None, None)
         for step in order.steps:
-            if step.epoch and not step.dispatched:  # its request was answered
-                queue = self._request_queue(order, step)
-                if queue is not None:
-                    yield queue, (order.order_id, step.number, step.epoch)
+            answered = 0
+            if not step.dispatched:
+                answered = step.epoch
+            elif step.process_state is StepState.COMPENSATING:  # its undo runs on from its refusal
+                answered = step.epoch - 1
+            queue = self._request_queue(order, step)
+            if answered and queue is not None:
+                yield queue, (order.order_id, step.number, answered)
 
     async def _excuse(
         self, queue: str, scan: Scan, owner: Owner, step: StepRecord
