@@ -47,7 +47,8 @@ queue. A failed order of the web shop is undone automatically. Wholesale orders
 reserve and charge in parallel; if one fails, an operator decides.
 
 Faults: 10 % of remote calls fail, 2 % of steps are always refused, some answers
-come after CompleteBy, and two processes are killed. You can kill one too:
+come after CompleteBy, and two processes are killed while orders run on in them
+(stock and shipping are called inline). You can kill one too:
 kill -9 of any "devstack.functions" process.
 """
 

@@ -174,7 +174,7 @@ async def _kill_host(stack: Stack, name: str, calls: float, screen: Screen) -> N
     while screen.calls < calls or not stack.group(name):  # noqa: ASYNC110  a demo may poll
         await asyncio.sleep(0.05)
     [pid] = stack.kill(name)
-    screen.killed(f"kill -9 of process {pid} ({name}): its current work is lost")
+    screen.killed(f"kill -9 of process {pid} ({name}): its messages come again after 30 s")
     await asyncio.sleep(scenario.RESTART_AFTER_S)
     [started] = await stack.start_group(scenario.GROUPS[name], name=name)
     screen.event(f"process {started.pid} ({name}) replaces it")

@@ -157,7 +157,10 @@ async def _message(
     if step.dispatched and not agents:
         return AwaitedMessage("not known: give --app, so that the queue of its agent can be read")
     actor = "its agent" if step.dispatched else "a scheduler"
-    return AwaitedMessage(f"in no queue: {actor} is handling it, or it was lost")
+    return AwaitedMessage(
+        f"in no queue: {actor} is handling it. If its process died, it comes again within half a "
+        "minute: when the lock of the message ends with which the order began to run on"
+    )
 
 
 def _with_agent(

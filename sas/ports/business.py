@@ -247,8 +247,9 @@ class Business:
     remote service may be in flight, over all instances.
 
     ``inline`` names the agents whose service answers within milliseconds. Their calls are made at
-    once, in the function that asks for them (``sas.engine.run_on``). The requests to other agents
-    wait in queues of their own, so that a slow service holds up nothing else.
+    once, in the function that runs for the order already (``sas.engine.run_on``). A call that takes
+    two seconds is cut off, and made again from the queue of its agent, with the same key. The
+    requests to other agents always wait in queues of their own.
 
     ``codec`` encodes the content of orders and results, in place of the one that SAS_PAYLOAD_KEYS
     makes.
@@ -277,6 +278,8 @@ class Business:
         names = sorted({workflow.name for workflow in self.workflows})
         _check_names("checks", self.checks, "workflow", names)
         _check_names("limits", self.limits, "agent", sorted(self.agents))
+        if isinstance(self.inline, str):
+            raise WorkflowError(f"inline is {self.inline!r}: give a set of names: {{'stock'}}")
         _check_names("inline", self.inline, "agent", sorted(self.agents))
         if self.codec is not None and not {"encode", "decode"} <= set(dir(self.codec)):
             raise WorkflowError(
