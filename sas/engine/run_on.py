@@ -212,3 +212,5 @@ class RunOn:
             return []
         finally:
             self.calls -= is_call
+            if is_call and self.clock.now() - now >= CALL_TIME:
+                log.warning("an inline call was too slow: %s. Is its agent quick?", message.queue)

@@ -502,7 +502,9 @@ async def test_an_order_runs_on_while_the_schedulers_queue_is_away() -> None:
     assert system.state() == "Processed"
 
 
-async def test_an_inline_call_is_cut_off_at_its_time_and_its_request_waits_in_its_queue() -> None:
+async def test_an_inline_call_is_cut_off_at_its_time_and_its_request_waits_in_its_queue(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     system = kit(inline=AGENTS)
 
     async def slow(_: Call) -> str:
@@ -516,6 +518,7 @@ async def test_an_inline_call_is_cut_off_at_its_time_and_its_request_waits_in_it
     (queued,) = system.bus.queues[QUEUES.agent("stock")].waiting
     assert queued.message.properties[CALL_STATE] == CallState.TRIED.value
     assert system.notices() == ["received"]
+    assert "an inline call was too slow: agent-stock" in caplog.text
     await system.later(2)
     await system.drain()
     assert system.state() == "Processed"
