@@ -332,12 +332,15 @@ class AgentActor:
         """
         request = call.request
         call.move(CallEvent.PUT_BACK)
+        # A call that was handed over had two seconds only. From its queue it gets its time anew.
+        hurried = delivery.is_handed_over and call.state is CallState.TRIED
+        state = CallState.QUEUED if hurried else call.state
         again = Message(
             self._context.queues.agent(self._name, urgent=request.urgent),
             f"put-back/{digest_id(request.id, delivery.message_id, key_time(until))}",
             delivery.body,
             scheduled_at=delivery.on_bus(until, self._context.clock.now()),
-            properties=call.coming_again(call.state),
+            properties=call.coming_again(state),
         )
         await self._context.bus.send([again])
 

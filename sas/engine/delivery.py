@@ -35,7 +35,8 @@ class Delivery:
     properties: they carry the trace. ``count`` is the number of this delivery, from 1; None if the
     host does not tell. ``enqueued_at`` is when the message became visible in its queue.
     ``source_queue`` is the queue that a dead letter comes from, if known. ``ends_at`` is when the
-    function must end: nothing inside it waits or retries beyond that.
+    function must end: nothing inside it waits or retries beyond that. ``is_handed_over``: it took
+    no queue (``sas.engine.run_on``).
 
     Only ``body`` is trusted. The Functions host lets a JSON body override the other members.
     ``dead_letters`` believes ``source_queue`` after it has looked for that in the body.
@@ -50,6 +51,7 @@ class Delivery:
     enqueued_at: datetime | None = None
     source_queue: str | None = None
     ends_at: datetime | None = None
+    is_handed_over: bool = False
 
     def __post_init__(self) -> None:
         """Make ``enqueued_at`` aware: azure-functions may give it in UTC without a time zone."""

@@ -199,6 +199,7 @@ class RunOn:
             count=1,
             enqueued_at=now,
             ends_at=min(now + CALL_TIME, chain.ends_at) if is_call else chain.ends_at,
+            is_handed_over=True,
         )
         chain.hand_overs += 1
         self.calls += is_call
