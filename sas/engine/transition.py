@@ -185,7 +185,7 @@ class TransitionRunner:
         workflow = self._known_workflow(order)
         if whole and workflow is None:
             raise OtherVersionError(f"order {order_id} waits for a deploy that has its workflow")
-        entries = deque([entry])
+        entries, seqs = deque([entry]), {entry.seq}
         while entries:
             entry = entries.popleft()
             handled: set[str] = set()
@@ -194,6 +194,8 @@ class TransitionRunner:
                 following = await self._following(order_id, item, own_id)
                 if following is not None:
                     handled.add(own_id)
+                if following is not None and following.seq not in seqs:  # rows that were changed
+                    seqs.add(following.seq)
                     entries.append(following)
             if entry.messages:
                 await self._context.outbox.send(

@@ -745,6 +745,15 @@ async def test_a_repeat_whose_notifications_were_sent_repeats_only_those_of_late
     assert [message.message_id for message in sends] == notifications(rows[1:])
 
 
+async def test_a_walk_ends_though_rows_that_were_changed_by_hand_lead_back() -> None:
+    system = kit(inline=AGENTS)
+    await system.receive(ORDER)
+    system.store.orders["O-1"].causes[digest_id(cause_of(QUEUES.scheduler, "O-1/1/0"))] = 1
+    sends = sent_by(system)
+    await system.receive(ORDER, count=2)
+    assert [message.message_id for message in sends] == ["O-1/1/1"]
+
+
 async def test_a_request_whose_step_no_longer_waits_for_it_is_not_repeated() -> None:
     """The supervisor has recovered the step while the process was dead."""
     system = kit()
