@@ -61,10 +61,10 @@ $(VENV)/.compiled: $(VENV)/.ready
 	@$(PY) -m pytest -qq --collect-only > /dev/null || true
 	@touch $@
 
-test: setup $(VENV)/.compiled ## every layer of tests, without the long ones (five to six minutes on two cores)
+test: setup $(VENV)/.compiled ## every layer of tests, without the long ones (six to eight minutes on two cores)
 	$(PYTEST)
 
-test-all: setup ## what `make test` leaves out: kills, fuzz, more seeds, larger models (14 minutes)
+test-all: setup ## what `make test` leaves out: kills, fuzz, more seeds, larger models (14 to 18 minutes)
 	$(PYTEST) -m "long or hypothesis" --hypothesis-profile=long
 
 test-unit: setup ## the unit tests alone, in half a minute

@@ -16,7 +16,7 @@ would have to wait for a moment after CompleteBy, or so close to it that the wai
 The states, and what is known in each of them:
 
 =============  ====================================================================================
-QUEUED         The request only waited in its queue until now. No call went out.
+QUEUED         No call counts: it only waited in its queue, or its inline call was cut off.
 WAITING        It was put back, and no call went out. A probe that failed counts as no call.
 OUT            A call is at the remote service.
 PROBING        The first call is at a service whose circuit is open: it tests that service.

@@ -24,6 +24,7 @@ from sas.engine.external import ExternalSender
 from sas.engine.in_flight import CALL_STATE
 from sas.engine.receiver import Receiver
 from sas.engine.run_on import CALL_TIME, CALLS_MAX, CHAIN_TIME, HAND_OVERS_MAX, RunOn
+from sas.features.call_limit import CallLimit, lease_name
 from sas.ports import Call, Message, RefusedError, StoreUnavailableError, TransientError
 from sas.testing.bus import BusFault, MemoryBus
 from sas.testing.clock import START, VirtualClock
@@ -416,6 +417,18 @@ async def test_a_call_that_ends_in_any_way_makes_room_for_the_next(error: BaseEx
     process.bus.queues[QUICK].waiting.clear()
     await process.receive()
     assert (process.handled.count("call"), process.waiting(QUICK)) == (CALLS_MAX + 1, [])
+
+
+async def test_an_inline_call_without_a_free_slot_waits_no_longer_than_a_call_may_take() -> None:
+    system = kit(inline=AGENTS)
+    system.actors["stock"]._attempts._guards = (CallLimit(system.context, "stock", 1),)
+    began = system.clock.now()
+    taken_until = began + timedelta(minutes=1)
+    assert await system.store.acquire_lease(lease_name("stock", 0), "other", taken_until, began)
+    await system.receive(ORDER)
+    assert system.clock.now() - began <= CALL_TIME
+    assert system.agents["stock"].calls == []
+    assert len(system.bus.queues[QUEUES.agent("stock")].waiting) == 1
 
 
 async def test_wakes_and_replies_run_on_however_many_calls_there_are() -> None:
