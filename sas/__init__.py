@@ -4,13 +4,12 @@ A module of your own imports from here and from nowhere else in ``sas``: these n
 meaning while the first number of the version stays (docs/upgrading.md). Everything below them may
 change. A name is loaded when it is first used, so ``import sas`` alone costs nothing.
 
-- A workflow: ``Workflow``, ``Workflows``, ``Step``, ``Undo``, ``OnFailure``, ``Backoff``,
-  ``ExtendedWait``.
-- An agent: ``Agent``, ``Blocking``, ``Call``; it returns ``StillRunning``, ``AwaitCallback`` or
-  data, and raises ``TransientError`` or ``RefusedError``. ``HttpService`` calls a service.
-- The business: ``Business``, ``convert``, ``SettingError``.
-- The function app: ``function_app``.
+- A saga: ``Saga``, ``Call``; ``OnFailure``, ``Backoff`` and ``ExtendedWait`` are options of it.
+- A remote service: ``Saga.service`` returns an ``HttpService``. A function without one raises
+  ``TransientError`` or ``RefusedError``.
+- The function app: ``function_app``. ``WorkflowError`` and ``SettingError`` say what is wrong.
 - An application: ``OrdersClient``, ``NewOrder``, ``Receipt``.
+- The test kit: ``sas.testing``.
 """
 
 from importlib import import_module
@@ -21,35 +20,14 @@ from sas.distribution import lacking
 if TYPE_CHECKING:
     from sas.adapters.remote import HttpService
     from sas.client import NewOrder, OrdersClient, Receipt
-    from sas.codec.strict import convert
     from sas.config import SettingError
-    from sas.domain.workflow import (
-        Backoff,
-        ExtendedWait,
-        OnFailure,
-        Step,
-        Undo,
-        Workflow,
-        Workflows,
-    )
+    from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, WorkflowError
     from sas.functions import function_app
-    from sas.ports import (
-        Agent,
-        AwaitCallback,
-        Blocking,
-        Business,
-        Call,
-        RefusedError,
-        StillRunning,
-        TransientError,
-    )
+    from sas.ports import RefusedError, TransientError
+    from sas.saga import Call, Saga
 
 __all__ = [
-    "Agent",
-    "AwaitCallback",
     "Backoff",
-    "Blocking",
-    "Business",
     "Call",
     "ExtendedWait",
     "HttpService",
@@ -58,27 +36,21 @@ __all__ = [
     "OrdersClient",
     "Receipt",
     "RefusedError",
+    "Saga",
     "SettingError",
-    "Step",
-    "StillRunning",
     "TransientError",
-    "Undo",
-    "Workflow",
-    "Workflows",
-    "convert",
+    "WorkflowError",
     "function_app",
 ]
 _MODULES = {
     "sas.adapters.remote": ("HttpService",),
     "sas.client": ("NewOrder", "OrdersClient", "Receipt"),
-    "sas.codec.strict": ("convert",),
     "sas.config": ("SettingError",),
+    "sas.domain.workflow": ("Backoff", "ExtendedWait", "OnFailure", "WorkflowError"),
     "sas.functions": ("function_app",),
-    "sas.domain.workflow": (
-        *("Backoff", "ExtendedWait", "OnFailure", "Step", "Undo", "Workflow", "Workflows"),
-    ),
+    "sas.ports": ("RefusedError", "TransientError"),
+    "sas.saga": ("Call", "Saga"),
 }
-_PORTS = "sas.ports"
 _WHERE = {name: module for module, names in _MODULES.items() for name in names}
 
 
@@ -88,7 +60,7 @@ if not TYPE_CHECKING:  # a checker would take any name
         if name not in __all__:
             raise AttributeError(f"module 'sas' has no attribute {name!r}: see help(sas)")
         try:
-            member: object = getattr(import_module(_WHERE.get(name, _PORTS)), name)
+            member: object = getattr(import_module(_WHERE[name]), name)
         except ImportError as missing:
             raise lacking(missing, "functions") from missing
         globals()[name] = member

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from importlib import import_module
@@ -20,7 +20,6 @@ from sas.adapters.clock import SystemClock
 from sas.adapters.servicebus import ServiceBus, tls
 from sas.config import Config, SettingError, read_config
 from sas.domain.queues import Queues, lane
-from sas.domain.workflow import WorkflowError
 from sas.engine.context import Context
 from sas.engine.external import ExternalSender
 from sas.engine.hooks import CallGuard
@@ -80,28 +79,15 @@ class Application:
         await asyncio.gather(store.close(), bus.close(), *agents, return_exceptions=True)
 
 
-def checked(business: Business, agents: Iterable[str]) -> Business:
+def checked(business: Business) -> Business:
     """Return the business if ``bootstrap`` would accept it with the current settings.
 
-    ``agents`` names the agents that have a function. Telemetry starts here.
+    Telemetry starts here.
 
     Raises:
-        SettingError, WorkflowError: ``bootstrap`` would refuse it, or an agent has no function.
+        SettingError: ``bootstrap`` would refuse it.
         TelemetryError: a package for SAS_TELEMETRY is missing, or its own settings are wrong.
     """
-    names = set(agents)
-    missing = sorted(business.workflows.agents() - names)
-    if missing:
-        raise WorkflowError(
-            f"AGENTS does not name {missing[0]!r}, the agent of a step: add it, or no function "
-            "reads its requests"
-        )
-    unknown = sorted(names - set(business.agents))
-    if unknown:
-        raise WorkflowError(
-            f"AGENTS names {unknown[0]!r}, and business() has no such agent: it has "
-            f"{', '.join(sorted(business.agents))}"
-        )
     settings = read_config()
     _check_queues(settings.queues, business)
     _limits(business, settings)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 import azure.functions as func
 
@@ -20,7 +21,9 @@ from sas.bootstrap import Application, bootstrap, checked, closed_with_loop, loa
 from sas.config import queue_named, read_applications
 from sas.engine.delivery import Delivery
 from sas.environment import CONNECTION
-from sas.ports import Business
+from sas.ports import Business, PayloadCodec
+from sas.saga.business import business_of, check_settings
+from sas.saga.definition import Saga
 
 # The worker forwards every record from INFO on, and ignores host.json for its logger. The Azure
 # SDK writes about 40 records for each order, the app itself at most one.
@@ -77,20 +80,24 @@ def _application(business: Business) -> Application:
     return closed_with_loop(bootstrap(business))
 
 
-def function_app(business: Business, agents: Iterable[str]) -> FunctionApp:
-    """Return the function app of a business: a function for each queue, each of ``agents``, the
-    callbacks, the supervisor and the purge.
+def function_app(*sagas: Saga[Any], codec: PayloadCodec | None = None) -> FunctionApp:
+    """Return the function app of sagas: a function for each queue, each agent, the callbacks, the
+    supervisor and the purge.
 
-    The business and the settings are checked now, not on the first message. If something is wrong,
+    The sagas and the settings are checked now, not on the first message. If something is wrong,
     the host registers no function, logs why, and takes no message.
+
+    ``codec`` encodes the content of orders and results, in place of the one that SAS_PAYLOAD_KEYS
+    makes.
 
     Raises:
         SettingError, WorkflowError, TelemetryError: the text says what to change.
     """
-    names = tuple(agents)
-    app = FunctionApp(checked(business, names))
+    business = business_of(sagas, codec)
+    check_settings(sagas)
+    app = FunctionApp(checked(business))
     _add_queues(app)
-    _add_agents(app, names)
+    _add_agents(app, business.agents)
     _add_callback(app)
     _add_timers(app)
     load_ahead()

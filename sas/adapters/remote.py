@@ -1,11 +1,12 @@
 """HTTP calls to a remote service: one attempt each, and what its answer means.
 
-``HttpService.call`` makes one attempt. ``sas.actors.agent`` retries it with the same idempotency
+``HttpService.request`` makes one attempt. ``sas.actors.agent`` retries it with the same idempotency
 key until the step's CompleteBy. So each outcome must say whether the call may have had an effect:
 
-1. **2xx with JSON, or without a body**: done. The JSON is the step's result. With a body that is no
-   JSON the effect is certain and the result is not known, so the call is retried with the same
-   key: the service answers again.
+1. **2xx with JSON, or without a body**: done. With a body that is no JSON the effect is certain and
+   the result is not known, so the call is retried with the same key: the service answers again.
+   JSON that does not fit the type that the function asks for is a mistake in that type, or a new
+   version of the service: HeldError. The step waits, and nothing is undone.
 2. **A definite refusal** (a 4xx that is not about the service, or a redirect, because none is
    followed): it had no effect, and a retry would be refused again. RefusedError, with the end of
    the problem's type (RFC 9457) as its code.
@@ -23,13 +24,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypedDict, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
 
-from sas.ports import RefusedError, TransientError
+import msgspec
+
+from sas.codec.strict import MalformedError, convert
+from sas.ports import HeldError, RefusedError, TransientError
 from sas.telemetry.tracing import carried
 
 if TYPE_CHECKING:
@@ -45,51 +50,128 @@ _UNWELL = frozenset({408, 429, 502, 503, 504})
 """The status codes that are about the service. Any other code may be about this one call."""
 
 
-class HttpService:
-    """One remote service at a base address. Safe to share; its session opens on first use.
+R = TypeVar("R")
 
-    ``headers`` is called before each attempt and returns the headers that sign in: an API key, a
-    token. ``tls`` replaces the usual TLS context, for example by one with a client certificate.
+
+class Keyed(Protocol):
+    """A call with an idempotency key."""
+
+    @property
+    def key(self) -> str:
+        """The value of the header ``Idempotency-Key``."""
+
+
+class ServiceOptions(TypedDict, total=False):
+    """The options of ``HttpService``.
+
+    ``name`` is what errors call it: without it, the setting without ``_URL``. ``attempt_seconds``
+    is the time for one attempt: 30 without it. ``headers`` is called before each attempt and
+    returns the headers that sign in: an API key, a token. ``tls`` replaces the usual TLS context,
+    for example by one with a client certificate.
     """
 
-    def __init__(
-        self,
-        name: str,
-        base_url: str,
-        *,
-        attempt_seconds: float = 30.0,
-        headers: Callable[[], Awaitable[Mapping[str, str]]] | None = None,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self._name = name
-        self._headers = headers
-        self._tls = tls
-        self._base_url = base_url.rstrip("/")
-        self._attempt_seconds = attempt_seconds
+    name: str
+    attempt_seconds: float
+    headers: Callable[[], Awaitable[Mapping[str, str]]]
+    tls: ssl.SSLContext
+
+
+class HttpService:
+    """One remote service. ``setting`` names the setting that has its base address.
+
+    Safe to share. Its session opens on first use.
+    """
+
+    def __init__(self, setting: str, **options: Unpack[ServiceOptions]) -> None:
+        self.setting = setting
+        self._name = options.get("name") or setting.removesuffix("_URL").lower().replace("_", "-")
+        self._headers = options.get("headers")
+        self._tls = options.get("tls")
+        self._attempt_seconds = options.get("attempt_seconds", 30.0)
         self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = (
             WeakKeyDictionary()
         )
 
-    async def call(self, method: str, path: str, *, key: str, body: Any = None) -> Any:
-        """Make one attempt and return the answer's JSON.
+    def address(self) -> str:
+        """Return the base address, without a slash at its end.
+
+        Raises:
+            LookupError: the setting is not an http(s) address.
+        """
+        text = os.environ.get(self.setting, "")
+        if not text.startswith(("http://", "https://")):
+            raise LookupError(
+                f"{self.setting}={text!r}: give the http(s) address of the {self._name} service"
+            )
+        return text.rstrip("/")
+
+    @overload
+    async def post(self, call: Keyed, path: str, body: object = None) -> None: ...
+    @overload
+    async def post(self, call: Keyed, path: str, body: object, shape: type[R]) -> R: ...
+    async def post(self, call: Keyed, path: str, body: object = None, shape: Any = None) -> Any:
+        """Make one attempt at a POST; see ``request``."""
+        return await self.request(call, "POST", path, body, shape)
+
+    @overload
+    async def put(self, call: Keyed, path: str, body: object = None) -> None: ...
+    @overload
+    async def put(self, call: Keyed, path: str, body: object, shape: type[R]) -> R: ...
+    async def put(self, call: Keyed, path: str, body: object = None, shape: Any = None) -> Any:
+        """Make one attempt at a PUT; see ``request``."""
+        return await self.request(call, "PUT", path, body, shape)
+
+    async def get(self, call: Keyed, path: str, shape: type[R]) -> R:
+        """Make one attempt at a GET; see ``request``."""
+        return await self.request(call, "GET", path, None, shape)
+
+    async def delete(self, call: Keyed, path: str) -> None:
+        """Make one attempt at a DELETE, which undoes what has the key; see ``request``."""
+        await self.request(call, "DELETE", path, None, None)
+
+    @overload
+    async def request(
+        self, call: Keyed, method: str, path: str, body: object, shape: None
+    ) -> None: ...
+    @overload
+    async def request(
+        self, call: Keyed, method: str, path: str, body: object, shape: type[R]
+    ) -> R: ...
+    async def request(self, call: Keyed, method: str, path: str, body: object, shape: Any) -> Any:
+        """Make one attempt, and return the answer's JSON as ``shape``.
 
         Args:
+            call: the call of the step. Its key is the header ``Idempotency-Key``.
             method: the HTTP method.
             path: the path below the base address.
-            key: the value of the header ``Idempotency-Key``.
-            body: the JSON body; None sends no body.
+            body: the JSON body: a struct, a dataclass or plain data. None sends no body.
+            shape: the type of the answer. With None the answer is not read.
 
         Raises:
             RefusedError: a definite refusal. Its code is the end of the problem's type (RFC 9457).
             TransientError: any failure that may pass, with the service's Retry-After.
+            HeldError: the answer does not fit ``shape``. The step waits, and people are told why.
         """
+        content = None if body is None else msgspec.to_builtins(body)
+        answer = await self._answer(method, path, key=call.key, body=content)
+        if shape is None:
+            return None
+        try:
+            return convert(msgspec.json.encode(answer), shape)
+        except MalformedError as error:
+            raise HeldError(
+                f"the answer of {self._name} to {method} {path} does not fit "
+                f"{getattr(shape, '__name__', shape)}: {error}"
+            ) from None
+
+    async def _answer(self, method: str, path: str, *, key: str, body: Any) -> Any:
         import aiohttp  # noqa: PLC0415  # 0.1 s that a cold start need not wait for
 
         try:
             sign_in = await self.sign_in()
             async with self._session().request(
                 method,
-                self._base_url + path,
+                self.address() + path,
                 json=body,
                 headers={"Idempotency-Key": key, **carried(), **sign_in},
                 allow_redirects=False,

@@ -48,6 +48,7 @@ class RequestContent:
             order, results, own_result = await self._stored_form(request)
             return Call(
                 order_id=request.order_id,
+                workflow=request.workflow,
                 step=request.step_name,
                 key=request.idempotency_key,
                 complete_by=request.complete_by,

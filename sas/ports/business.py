@@ -123,14 +123,22 @@ class Callback:
     expires: datetime
 
 
-class CallbacksOffError(RuntimeError):
-    """An agent asked for a callback, but no key is set to sign its token."""
+class HeldError(Exception):
+    """Content does not fit its type, so the step cannot go on. The text is the reason.
 
-    def __init__(self) -> None:
-        super().__init__(
-            "the setting SAS_CALLBACK_KEY is missing: set random text of 32 characters or "
-            "more, because callbacks are signed and checked with it"
-        )
+    Nothing is undone. The step waits, and goes on after a deploy that mends it.
+    """
+
+
+class CallbacksOffError(RuntimeError):
+    """An agent asked for a callback, but a setting is missing that callbacks need."""
+
+    def __init__(
+        self,
+        setting: str = "SAS_CALLBACK_KEY",
+        advice: str = "random text of 32 characters or more, with which callbacks are signed",
+    ) -> None:
+        super().__init__(f"the setting {setting} is missing: set {advice}")
 
 
 def _no_callbacks(_within: timedelta) -> Callback:
@@ -150,6 +158,7 @@ class Call:
     step: str
     key: str
     complete_by: datetime
+    workflow: str = ""
     order: Any = field(repr=False)
     results: Mapping[str, Any] = field(repr=False)
     own_result: Any = field(default=None, repr=False)

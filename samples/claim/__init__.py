@@ -1,0 +1,1 @@
+"""A saga in one file, and its tests in one more."""

@@ -1,0 +1,41 @@
+"""The content of orders and results: JSON outside, the types of the adopter inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sas.codec.strict import MalformedError, convert
+from sas.ports import HeldError
+
+
+def decoded(value: object, shape: Any, what: str) -> Any:
+    """Return a JSON value in its type.
+
+    Raises:
+        HeldError: it does not fit. The text names the member.
+    """
+    try:
+        return convert(msgspec.json.encode(value), shape)
+    except MalformedError as error:
+        raise HeldError(f"{what} does not fit {shown(shape)}: {error}") from None
+
+
+def encoded(value: object, shape: Any, what: str) -> Any:
+    """Return a value as JSON holds it.
+
+    Raises:
+        HeldError: it is not of its type.
+    """
+    try:
+        text = msgspec.json.encode(value)
+        convert(text, shape)
+        return msgspec.json.decode(text)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise HeldError(f"{what} is no {shown(shape)}: {error}") from None
+
+
+def shown(shape: Any) -> str:
+    """Return a type as an adopter writes it."""
+    return shape.__name__ if isinstance(shape, type) else str(shape).replace("typing.", "")

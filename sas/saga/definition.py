@@ -1,0 +1,413 @@
+"""The decorators: they take functions, and check them.
+
+``Step`` is generic in the order, in the results that its function takes, and in its own result. So
+a type checker compares each function with the steps before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
+
+import msgspec
+
+from sas.adapters.remote import HttpService, ServiceOptions
+from sas.domain import workflow as domain
+from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, WorkflowError
+from sas.saga.call import Call
+from sas.saga.content import shown
+from sas.saga.functions import Function, fits, function_of, where
+
+O = TypeVar("O")  # noqa: E741  the order
+P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
+
+
+class StepOptions(TypedDict, total=False):
+    """The options of ``Saga.step``.
+
+    ``name`` is the step's name in orders and messages: without it, that of the function, with
+    hyphens. ``agent`` is the name of its agent: without it, the name of the step. Steps that call
+    the same remote service share an agent. ``limit`` is how many calls of the agent may be in
+    flight, over all instances. ``inline`` says that its service answers within milliseconds, so
+    that it is called at once and not by a queue. These four belong to the function.
+
+    ``time_allowed`` is the time for the step with all its retries: a minute without it.
+    ``undo_time_allowed`` is the one for its undo: without it, the same. ``drain_time`` is for a
+    remote service that cannot refuse a do after its undo (``sas.domain.workflow.Undo``). After
+    ``failures_max`` timeouts the step is tried once more. ``backoff`` and ``extended_wait`` are
+    rests between timeouts.
+    """
+
+    name: str
+    agent: str
+    limit: int
+    inline: bool
+    time_allowed: timedelta
+    undo_time_allowed: timedelta
+    drain_time: timedelta
+    failures_max: int
+    backoff: Backoff
+    extended_wait: ExtendedWait
+
+
+_OF_FUNCTION = ("name", "agent", "limit", "inline")
+"""The options that belong to a step's function, and not to its place in a saga."""
+_OF_UNDO = ("undo_time_allowed", "drain_time")
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class Action(Generic[O, R]):
+    """What one agent does for a step, and how it undoes that."""
+
+    agent: str
+    do: Function
+    back: Function | None = None
+    limit: int = 0
+    inline: bool = False
+
+    @overload
+    def undo(self, function: Callable[[Call[O], R | None], Any], /) -> None: ...
+    @overload
+    def undo(self, function: Callable[[Call[O]], Any], /) -> None: ...
+    def undo(self, function: Callable[..., Any], /) -> None:
+        """Undo the step with this function. A decorator: ``@scan.undo``.
+
+        It takes the call and the step's result, which is None if it is unknown, or the call alone.
+        The call has the key of the step. It also undoes a call that may still arrive.
+
+        Raises:
+            WorkflowError: its parameters do not fit the step, or the step has an undo already.
+        """
+        undo = function_of(function, is_undo=True)
+        if self.back is not None:
+            raise WorkflowError(f"{undo.where}: {self.do.where} has an undo already")
+        if len(undo.parameters) > 1 or not all(
+            fits(parameter.shape, self.do.result) and fits(parameter.shape, type(None))
+            for parameter in undo.parameters
+        ):
+            raise WorkflowError(
+                f"{undo.where}: an undo takes the call, and the result if it needs it: "
+                f"{shown(self.do.result)} | None"
+            )
+        if undo.order != self.do.order:
+            raise WorkflowError(f"{undo.where}: its call is Call[{shown(self.do.order)}]")
+        self.back = undo
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class Step(Action[O, R], Generic[O, P, R]):
+    """A step: a function, and what belongs to it wherever it is used.
+
+    It can be a step of several sagas: write ``@second.step(...)`` above ``@first.step(...)``.
+    """
+
+    name: str
+    others: list[Action[O, R]]
+
+    @property
+    def shape(self) -> Any:
+        """The type of its result."""
+        return self.do.result
+
+    def alternative(
+        self, *, agent: str, limit: int = 0, inline: bool = False
+    ) -> Callable[[Callable[Concatenate[Call[O], P], Any]], Action[O, R]]:
+        """Let another agent do the step while the circuit of the first one is open.
+
+        A decorator. The function takes and returns what the step's function does. What it returns
+        has an ``undo`` too: a step is undone by the agent that did it.
+
+        Raises:
+            WorkflowError: the function takes or returns something else.
+        """
+
+        def decorate(function: Callable[Concatenate[Call[O], P], Any]) -> Action[O, R]:
+            do = function_of(function)
+            same = [parameter.shape for parameter in self.do.parameters]
+            if (do.result, do.order) != (self.do.result, self.do.order) or same != [
+                parameter.shape for parameter in do.parameters
+            ]:
+                raise WorkflowError(
+                    f"{do.where}: an alternative takes and returns what {self.do.where} does"
+                )
+            other: Action[O, R] = Action(agent=agent, do=do, limit=limit, inline=inline)
+            self.others.append(other)
+            return other
+
+        return decorate
+
+
+AnyStep = Step[Any, ..., Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A step's place in a saga."""
+
+    step: AnyStep
+    after: Sequence[AnyStep]
+    options: StepOptions
+
+
+class StepDecorator(Generic[O, P]):
+    """Takes the function of a step whose predecessors have these results."""
+
+    def __init__(self, saga: Saga[O], after: Sequence[AnyStep], options: StepOptions) -> None:
+        self._saga = saga
+        self._after = after
+        self._options = options
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Call[O], P], Awaitable[R]], /
+    ) -> Step[O, P, R]: ...
+    @overload
+    def __call__(self, function: Step[O, P, R], /) -> Step[O, P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Call[O], P], R], /) -> Step[O, P, R]: ...
+    def __call__(self, function: Any, /) -> Any:
+        """Add the step to the saga.
+
+        Raises:
+            WorkflowError: the function does not fit the steps before it.
+        """
+        options = self._options
+        if isinstance(function, Step):
+            twice = [name for name in _OF_FUNCTION if name in options]
+            if twice:
+                raise WorkflowError(
+                    f"{function.do.where}: give {twice[0]} where the step is defined first"
+                )
+            step: AnyStep = function
+        else:
+            do = function_of(function)
+            name = options.get("name") or do.run.__name__.strip("_").replace("_", "-")
+            step = Step(
+                name=name,
+                agent=options.get("agent") or name,
+                do=do,
+                limit=options.get("limit", 0),
+                inline=options.get("inline", False),
+                others=[],
+            )
+        self._saga.add(Place(step=step, after=self._after, options=options))
+        return step
+
+
+class Saga(Generic[O]):
+    """A workflow whose steps succeed or fail as one: an order is completed, or it is undone.
+
+    ``name`` and ``version`` are what orders name. ``order`` is the type of an order's content, a
+    ``msgspec.Struct`` or a dataclass. ``check`` gets each order that is submitted, and raises
+    ValueError with the sentence that the application gets.
+
+    With ``OnFailure.HOLD`` a failed order waits for an operator, and is not undone. ``deadline`` is
+    the time allowed for the whole order: an order past it is undone, or with HOLD an operator is
+    alerted. With ``notify_steps`` the application is notified of each step that took effect. If no
+    scheduler claims a ready step within ``pickup``, one is woken again; after ``alert_after`` an
+    operator is alerted.
+
+    Raises:
+        WorkflowError: the definition is wrong. The text names the function.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        order: type[O],
+        *,
+        version: int = 1,
+        check: Callable[[O], None] | None = None,
+        on_failure: OnFailure = OnFailure.UNDO,
+        notify_steps: bool = False,
+        deadline: timedelta | None = None,
+        pickup: timedelta = timedelta(seconds=30),
+        alert_after: timedelta = timedelta(minutes=10),
+    ) -> None:
+        try:
+            msgspec.json.Decoder(order)
+        except (TypeError, NameError) as error:
+            raise WorkflowError(
+                f"saga {name!r}: its orders cannot be read as {shown(order)} ({error}): give a "
+                "msgspec.Struct or a dataclass"
+            ) from None
+        self.name = name
+        self.order = order
+        self.check = check
+        self.services: list[HttpService] = []
+        self.places: list[Place] = []
+        self._version = version
+        self._rest: dict[str, Any] = {
+            "on_failure": on_failure,
+            "notify_steps": notify_steps,
+            "deadline": deadline,
+            "pickup": pickup,
+            "alert_after": alert_after,
+        }
+
+    def service(self, setting: str, **options: Unpack[ServiceOptions]) -> HttpService:
+        """Return a remote service whose address is in a setting. The app does not start without it.
+
+        Its options are those of ``HttpService``.
+        """
+        service = HttpService(setting, **options)
+        self.services.append(service)
+        return service
+
+    @overload
+    def step(
+        self, *, after: tuple[()] = (), **options: Unpack[StepOptions]
+    ) -> StepDecorator[O, []]: ...
+    @overload
+    def step(
+        self, *, after: Step[O, ..., A], **options: Unpack[StepOptions]
+    ) -> StepDecorator[O, [A]]: ...
+    @overload
+    def step(
+        self, *, after: tuple[Step[O, ..., A]], **options: Unpack[StepOptions]
+    ) -> StepDecorator[O, [A]]: ...
+    @overload
+    def step(
+        self, *, after: tuple[Step[O, ..., A], Step[O, ..., B]], **options: Unpack[StepOptions]
+    ) -> StepDecorator[O, [A, B]]: ...
+    @overload
+    def step(
+        self,
+        *,
+        after: tuple[Step[O, ..., A], Step[O, ..., B], Step[O, ..., C]],
+        **options: Unpack[StepOptions],
+    ) -> StepDecorator[O, [A, B, C]]: ...
+    @overload
+    def step(
+        self,
+        *,
+        after: tuple[Step[O, ..., A], Step[O, ..., B], Step[O, ..., C], Step[O, ..., D]],
+        **options: Unpack[StepOptions],
+    ) -> StepDecorator[O, [A, B, C, D]]: ...
+    @overload
+    def step(
+        self,
+        *,
+        after: tuple[
+            Step[O, ..., A],
+            Step[O, ..., B],
+            Step[O, ..., C],
+            Step[O, ..., D],
+            Step[O, ..., E],
+        ],
+        **options: Unpack[StepOptions],
+    ) -> StepDecorator[O, [A, B, C, D, E]]: ...
+    @overload
+    def step(
+        self, *, after: Sequence[Step[O, ..., Any]], **options: Unpack[StepOptions]
+    ) -> StepDecorator[O, ...]: ...
+    def step(self, *, after: Any = (), **options: Unpack[StepOptions]) -> Any:
+        """Make a function a step of this saga: a decorator.
+
+        ``after`` names the steps that must be done first, in the order of the function's
+        parameters. Without it the step begins at once, in parallel to others. The options are those
+        of ``StepOptions``.
+
+        Raises:
+            WorkflowError: the function does not fit.
+        """
+        before = (after,) if isinstance(after, Step) else tuple(after)
+        strange = [step for step in before if not isinstance(step, Step)]
+        if strange:
+            raise WorkflowError(
+                f"saga {self.name!r}: after={strange[0]!r} is not a step: name functions that are "
+                "steps, as in after=(scan, reserve)"
+            )
+        return StepDecorator[Any, ...](self, before, options)
+
+    def add(self, place: Place) -> None:
+        """Add a step. ``StepDecorator`` calls this.
+
+        Raises:
+            WorkflowError: it does not fit the steps before it.
+        """
+        do = place.step.do
+        if do.order != self.order:
+            raise WorkflowError(
+                f"{do.where}: its call is Call[{shown(do.order)}], and the orders of saga "
+                f"{self.name!r} are {shown(self.order)}"
+            )
+        known = [other.step for other in self.places]
+        for step in place.after:
+            if step not in known:
+                raise WorkflowError(
+                    f"{do.where} comes after {step.name}, which is not a step of saga {self.name!r}"
+                )
+        if place.step in known:
+            raise WorkflowError(f"{do.where} is a step of saga {self.name!r} already")
+        if len(do.parameters) != len(place.after):
+            names = ", ".join(step.name for step in place.after) or "no step"
+            raise WorkflowError(
+                f"{do.where} takes {len(do.parameters)} results, and it comes after {names}: give "
+                "it a parameter for each step in `after`"
+            )
+        for parameter, step in zip(do.parameters, place.after, strict=True):
+            if not fits(parameter.shape, step.shape):
+                raise WorkflowError(
+                    f"{do.where}: its parameter {parameter.name} is {shown(parameter.shape)}, and "
+                    f"the result of {step.name} is {shown(step.shape)}"
+                )
+        self.places.append(place)
+
+    @property
+    def workflow(self) -> domain.Workflow:
+        """The workflow as data.
+
+        Raises:
+            WorkflowError: a name, a time or a number is out of bounds.
+        """
+        steps = tuple(map(_as_data, self.places))
+        return domain.Workflow(self.name, version=self._version, steps=steps, **self._rest)
+
+
+def _as_data(place: Place) -> domain.Step:
+    step, options = place.step, place.options
+    rules = {
+        name: value for name, value in options.items() if name not in (*_OF_FUNCTION, *_OF_UNDO)
+    }
+    actions = (step, *step.others)
+    undo = None
+    if any(action.back for action in actions):
+        bare = [action for action in actions if action.back is None]
+        if bare:
+            raise WorkflowError(f"{bare[0].do.where} has no undo, and the other agents have one")
+        allowed = options.get("time_allowed", timedelta(seconds=60))
+        undo = domain.Undo(
+            time_allowed=options.get("undo_time_allowed", allowed),
+            drain_time=options.get("drain_time"),
+        )
+    else:
+        pointless = [name for name in _OF_UNDO if name in options]
+        if pointless:
+            raise WorkflowError(f"{step.do.where} has {pointless[0]} and no undo")
+    return domain.Step(
+        step.name,
+        agent=step.agent,
+        after=tuple(earlier.name for earlier in place.after),
+        undo=undo,
+        alternatives=tuple(other.agent for other in step.others),
+        **cast(Any, rules),
+    )
