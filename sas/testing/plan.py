@@ -60,6 +60,7 @@ class Faults:
     lock_lost: float = 0.0
     given_up: float = 0.0
     duplicate: float = 0.0
+    twice: float = 0.0
     late: float = 0.0
     late_seconds_max: float = 120.0
     store_down: float = 0.0
