@@ -388,9 +388,11 @@ class OwnAgents:
 
     def goes_on_later(self, attempt: _Attempt, later: Later) -> None:
         """Take note of a step that goes on. One that never ends fails the story."""
-        is_callback = isinstance(later, AwaitCallback)
-        self.on_later(later.within if isinstance(later, AwaitCallback) else later.check_after)
-        if not is_callback:
+        span = later.within if isinstance(later, AwaitCallback) else later.check_after
+        self.on_later(span)
+        does = "waits for a callback" if isinstance(later, AwaitCallback) else "is called again in"
+        self.story(f"order {attempt.call.order_id}: {attempt.step} {does} {span} {later.note}")
+        if not isinstance(later, AwaitCallback):
             key = attempt.call.key, attempt.doing
             self._checks[key] = self._checks.get(key, 0) + 1
             if self._checks[key] >= CHECKS_MAX:
