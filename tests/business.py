@@ -208,7 +208,7 @@ def business(environ: Mapping[str, str] | None = None) -> Business:
         setting = f"TESTS_{name.upper()}_URL"
         if setting not in env:
             raise SettingError(f"{setting}: give the address of the {name} service")
-        return HttpService(name, env[setting], attempt_seconds=attempt)
+        return HttpService(env[setting], name=name, attempt_seconds=attempt)
 
     tells = env.get("TESTS_CARRIER_TELLS_SECONDS")
     within = timedelta(seconds=float(tells)) if tells else None

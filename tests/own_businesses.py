@@ -10,9 +10,9 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from sas import Agent, AwaitCallback, Business, Call, HttpService, RefusedError, TransientError
+from sas.adapters.remote import HttpService
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
-from sas.ports import Blocking
+from sas.ports import Agent, AwaitCallback, Blocking, Business, Call, RefusedError, TransientError
 
 TIME = timedelta(seconds=20)
 UNDO = Undo(TIME)
@@ -22,7 +22,7 @@ class Careful:
     """Gives the key of its call."""
 
     def __init__(self) -> None:
-        self.service = HttpService("bank", "https://bank.example", attempt_seconds=5)
+        self.service = HttpService("https://bank.example", name="stock", attempt_seconds=5)
 
     async def do(self, call: Call) -> Any:
         return await self.service.call("POST", "/charges", key=self.key(call), body=call.order)

@@ -12,7 +12,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from types import ModuleType
 from typing import Any
 
 from sas.adapters.remote import HttpService
@@ -22,7 +23,7 @@ from sas.domain.workflow import WorkflowError, Workflows
 from sas.ports import Business, Call, PayloadCodec
 from sas.saga.call import LaterError, result_of, typed
 from sas.saga.content import decoded, encoded
-from sas.saga.definition import Action, AnyStep, Place, Saga
+from sas.saga.definition import Action, Place, Saga
 from sas.saga.functions import Function
 
 THREADS_MAX = 32
@@ -54,8 +55,18 @@ def business_of(sagas: Iterable[Saga[Any]], codec: PayloadCodec | None = None) -
         checks={saga.name: _check_of(saga) for saga in given},
         limits={name: agent.limit for name, agent in agents.items() if agent.limit},
         inline=[name for name, agent in agents.items() if agent.inline],
+        results={(saga.name, saga.version): _checks_of_results(saga) for saga in given},
         codec=codec,
     )
+
+
+def _checks_of_results(saga: Saga[Any]) -> Mapping[str, Callable[[bytes], object]]:
+    return {place.step.name: partial(convert, shape=place.step.shape) for place in saga.places}
+
+
+def sagas_of(module: ModuleType) -> list[Saga[Any]]:
+    """Return the sagas of a module."""
+    return [member for member in vars(module).values() if isinstance(member, Saga)]
 
 
 def check_settings(sagas: Iterable[Saga[Any]]) -> None:

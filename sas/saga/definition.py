@@ -27,8 +27,8 @@ from sas.adapters.remote import HttpService, ServiceOptions
 from sas.domain import workflow as domain
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, WorkflowError
 from sas.saga.call import Call
-from sas.saga.content import shown
-from sas.saga.functions import Function, fits, function_of, where
+from sas.saga.content import Kept, shown
+from sas.saga.functions import Function, fits, function_of
 
 O = TypeVar("O")  # noqa: E741  the order
 P = ParamSpec("P")
@@ -113,7 +113,7 @@ class Action(Generic[O, R]):
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
-class Step(Action[O, R], Generic[O, P, R]):
+class Step(Action[O, R], Kept[R], Generic[O, P, R]):
     """A step: a function, and what belongs to it wherever it is used.
 
     It can be a step of several sagas: write ``@second.step(...)`` above ``@first.step(...)``.
@@ -229,7 +229,7 @@ class Saga(Generic[O]):
         WorkflowError: the definition is wrong. The text names the function.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is an option
         self,
         name: str,
         order: type[O],
@@ -254,7 +254,7 @@ class Saga(Generic[O]):
         self.check = check
         self.services: list[HttpService] = []
         self.places: list[Place] = []
-        self._version = version
+        self.version = version
         self._rest: dict[str, Any] = {
             "on_failure": on_failure,
             "notify_steps": notify_steps,
@@ -380,7 +380,7 @@ class Saga(Generic[O]):
             WorkflowError: a name, a time or a number is out of bounds.
         """
         steps = tuple(map(_as_data, self.places))
-        return domain.Workflow(self.name, version=self._version, steps=steps, **self._rest)
+        return domain.Workflow(self.name, version=self.version, steps=steps, **self._rest)
 
 
 def _as_data(place: Place) -> domain.Step:
@@ -409,5 +409,5 @@ def _as_data(place: Place) -> domain.Step:
         after=tuple(earlier.name for earlier in place.after),
         undo=undo,
         alternatives=tuple(other.agent for other in step.others),
-        **cast(Any, rules),
+        **cast("Any", rules),
     )

@@ -388,7 +388,7 @@ def isolated(seed: int) -> Iterator[None]:
     def session(service: HttpService) -> Session:
         attempt = _attempt.get()
         serve = attempt.agent.serve if attempt else _nobody
-        return Session(service._base_url, service._attempt_seconds, serve)  # noqa: SLF001
+        return Session(service.address(), service._attempt_seconds, serve)  # noqa: SLF001
 
     def refuse(opened: socket.socket, where: object, *_given: object) -> None:
         opened.close()
