@@ -40,7 +40,7 @@ class Line(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
     discount: Decimal = Decimal(0)
 
 
-class Order(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+class OrderContent(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """The ``order`` member of an order message."""
 
     customer_id: Text
@@ -76,7 +76,7 @@ class Mail(msgspec.Struct, frozen=True):
     mail_id: str
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class Parcel(msgspec.Struct, frozen=True):
     """Where the parcel is. ``check_after`` is in seconds."""
 
     state: Literal["on-its-way", "delivered"]
@@ -84,7 +84,7 @@ class Delivery(msgspec.Struct, frozen=True):
     check_after: float = 60.0
 
 
-def check(order: Order) -> None:
+def check(order: OrderContent) -> None:
     """Check what the types do not say.
 
     Raises:
@@ -101,7 +101,7 @@ def _check_between(value: Decimal, maximum: int, where: str) -> None:
         raise ValueError(f"Expected a number from 0 to {maximum:,} - at `$.{where}`")
 
 
-def amount_due(order: Order) -> str:
+def amount_due(order: OrderContent) -> str:
     """Return what an order costs with freight, as decimal text with two places."""
     lines = (line.unit_price * line.quantity * (1 - line.discount) for line in order.lines)
     total = sum(lines, start=order.freight)
@@ -123,13 +123,13 @@ TIME = timedelta(seconds=_seconds("ORDERS_TIME_ALLOWED_SECONDS", 30.0))
 ATTEMPT = _seconds("ORDERS_ATTEMPT_SECONDS", 10.0)
 INLINE = os.environ.get("ORDERS_INLINE_AGENTS", "").split(",")
 
-orders = Saga("order", Order, check=check)
+orders = Saga("order", OrderContent, check=check)
 """One step after another. A failed order is undone."""
 with_care = Saga(
-    "order-with-care", Order, check=check, on_failure=OnFailure.HOLD, notify_steps=True
+    "order-with-care", OrderContent, check=check, on_failure=OnFailure.HOLD, notify_steps=True
 )
 """Reserve and charge in parallel, then ship. A failed order waits in Error for an operator."""
-delivered = Saga("order-delivered", Order, check=check)
+delivered = Saga("order-delivered", OrderContent, check=check)
 """The order ends when the parcel has arrived. The invoice is mailed in parallel to shipping."""
 
 stock = orders.service("ORDERS_STOCK_URL", name="stock", attempt_seconds=ATTEMPT)
@@ -142,7 +142,7 @@ carrier = delivered.service("ORDERS_CARRIER_URL", name="carrier", attempt_second
 @delivered.step(time_allowed=TIME)
 @with_care.step(time_allowed=TIME)
 @orders.step(time_allowed=TIME, agent="inventory", inline="inventory" in INLINE)
-async def reserve_stock(call: Call[Order]) -> Reservation:
+async def reserve_stock(call: Call[OrderContent]) -> Reservation:
     """Reserve every line of the order."""
     lines = [
         {"product_id": line.product_id, "quantity": line.quantity} for line in call.order.lines
@@ -152,12 +152,12 @@ async def reserve_stock(call: Call[Order]) -> Reservation:
 
 
 @reserve_stock.undo
-async def free_stock(call: Call[Order]) -> None:
+async def free_stock(call: Call[OrderContent]) -> None:
     """Free the reservation."""
     await stock.delete(call, "/reservations")
 
 
-async def _charge(call: Call[Order]) -> Charge:
+async def _charge(call: Call[OrderContent]) -> Charge:
     body = {
         "order_id": call.order_id,
         "customer_id": call.order.customer_id,
@@ -169,25 +169,25 @@ async def _charge(call: Call[Order]) -> Charge:
 
 @delivered.step(after=reserve_stock, time_allowed=TIME)
 @orders.step(after=reserve_stock, time_allowed=TIME, agent="payment", inline="payment" in INLINE)
-async def take_payment(call: Call[Order], _reserved: Reservation) -> Charge:
+async def take_payment(call: Call[OrderContent], _reserved: Reservation) -> Charge:
     """Charge the amount due."""
     return await _charge(call)
 
 
 @take_payment.undo
-async def refund(call: Call[Order]) -> None:
+async def refund(call: Call[OrderContent]) -> None:
     """Refund the charge."""
     await payment.delete(call, "/charges")
 
 
 @with_care.step(time_allowed=TIME, name="take-payment", agent="payment")
-async def take_payment_at_once(call: Call[Order]) -> Charge:
+async def take_payment_at_once(call: Call[OrderContent]) -> Charge:
     """Charge the amount due, in parallel to the reservation."""
     return await _charge(call)
 
 
 @take_payment_at_once.undo
-async def refund_at_once(call: Call[Order]) -> None:
+async def refund_at_once(call: Call[OrderContent]) -> None:
     """Refund the charge."""
     await payment.delete(call, "/charges")
 
@@ -200,7 +200,7 @@ async def refund_at_once(call: Call[Order]) -> None:
     agent="shipping",
     inline="shipping" in INLINE,
 )
-async def ship(call: Call[Order], reserved: Reservation, _charged: Charge) -> Shipment:
+async def ship(call: Call[OrderContent], reserved: Reservation, _charged: Charge) -> Shipment:
     """Ship the reservation to the order's address."""
     body = {
         "order_id": call.order_id,
@@ -211,13 +211,13 @@ async def ship(call: Call[Order], reserved: Reservation, _charged: Charge) -> Sh
 
 
 @ship.undo
-async def call_back(call: Call[Order]) -> None:
+async def call_back(call: Call[OrderContent]) -> None:
     """Call the shipment back."""
     await shipping.delete(call, "/shipments")
 
 
 @delivered.step(after=take_payment, time_allowed=TIME, agent="invoice")
-async def send_invoice(call: Call[Order], charged: Charge) -> Mail:
+async def send_invoice(call: Call[OrderContent], charged: Charge) -> Mail:
     """Mail the amount that was charged."""
     body = {
         "order_id": call.order_id,
@@ -229,22 +229,22 @@ async def send_invoice(call: Call[Order], charged: Charge) -> Mail:
 
 
 @send_invoice.undo
-async def send_credit_note(call: Call[Order]) -> None:
+async def send_credit_note(call: Call[OrderContent]) -> None:
     """Mail a credit note: a mail cannot be taken back."""
     await mail.delete(call, "/mails")
 
 
 @delivered.step(after=(ship, send_invoice), time_allowed=TIME, agent="delivery")
-async def deliver(call: Call[Order], shipment: Shipment, _invoice: Mail) -> Delivery:
+async def deliver(call: Call[OrderContent], shipment: Shipment, _invoice: Mail) -> Parcel:
     """Hand the parcel over, or ask where it is: the key is the same. It may take days."""
     body = {"order_id": call.order_id, "tracking": shipment.tracking}
-    parcel = await carrier.post(call, "/deliveries", body, Delivery)
+    parcel = await carrier.post(call, "/deliveries", body, Parcel)
     if parcel.state != "delivered":
         call.later(timedelta(seconds=parcel.check_after), "on its way")
     return parcel
 
 
 @deliver.undo
-async def send_back(call: Call[Order]) -> None:
+async def send_back(call: Call[OrderContent]) -> None:
     """Have the parcel sent back."""
     await carrier.delete(call, "/deliveries")

@@ -264,7 +264,6 @@ async def until(ask: Callable[[], Any], goal: str, seconds: float = PATIENCE_S) 
 async def rig(**settings: str) -> AsyncIterator[Rig]:
     """Start everything but a host; stop it all at the end."""
     async with AsyncExitStack() as stack:
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
         azurite = stack.enter_context(Azurite())
         queues = json.dumps(own_queues(settings))
         broker = await stack.enter_async_context(Broker(parse_config(queues)))

@@ -112,7 +112,7 @@ class HttpService:
     async def post(self, call: Keyed, path: str, body: object, shape: type[R]) -> R: ...
     async def post(self, call: Keyed, path: str, body: object = None, shape: Any = None) -> Any:
         """Make one attempt at a POST; see ``request``."""
-        return await self.request(call, "POST", path, body, shape)
+        return await self.request(call, "POST", path, body=body, shape=shape)
 
     @overload
     async def put(self, call: Keyed, path: str, body: object = None) -> None: ...
@@ -120,25 +120,27 @@ class HttpService:
     async def put(self, call: Keyed, path: str, body: object, shape: type[R]) -> R: ...
     async def put(self, call: Keyed, path: str, body: object = None, shape: Any = None) -> Any:
         """Make one attempt at a PUT; see ``request``."""
-        return await self.request(call, "PUT", path, body, shape)
+        return await self.request(call, "PUT", path, body=body, shape=shape)
 
     async def get(self, call: Keyed, path: str, shape: type[R]) -> R:
         """Make one attempt at a GET; see ``request``."""
-        return await self.request(call, "GET", path, None, shape)
+        return await self.request(call, "GET", path, body=None, shape=shape)
 
     async def delete(self, call: Keyed, path: str) -> None:
         """Make one attempt at a DELETE, which undoes what has the key; see ``request``."""
-        await self.request(call, "DELETE", path, None, None)
+        await self.request(call, "DELETE", path, body=None, shape=None)
 
     @overload
     async def request(
-        self, call: Keyed, method: str, path: str, body: object, shape: None
+        self, call: Keyed, method: str, path: str, *, body: object, shape: None
     ) -> None: ...
     @overload
     async def request(
-        self, call: Keyed, method: str, path: str, body: object, shape: type[R]
+        self, call: Keyed, method: str, path: str, *, body: object, shape: type[R]
     ) -> R: ...
-    async def request(self, call: Keyed, method: str, path: str, body: object, shape: Any) -> Any:
+    async def request(
+        self, call: Keyed, method: str, path: str, *, body: object, shape: Any
+    ) -> Any:
         """Make one attempt, and return the answer's JSON as ``shape``.
 
         Args:

@@ -140,7 +140,7 @@ def _no_callbacks(_within: timedelta) -> Callback:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class AgentCall:
     """One remote call: an action to do, or to undo.
 
     ``order`` is the order's payload. ``results`` are the results of the steps before it, by step
@@ -176,7 +176,7 @@ class Call:
 class Agent(Protocol):
     """Calls one remote service. The pattern does the retries."""
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         """Make one attempt and return a result that JSON can hold, or a ``Later``.
 
         Raises:
@@ -184,7 +184,7 @@ class Agent(Protocol):
             TransientError: the call may be tried again.
         """
 
-    async def undo(self, call: Call) -> Any:
+    async def undo(self, call: AgentCall) -> Any:
         """Make one attempt to undo what ``do`` with the same key did or may still do.
 
         It returns and raises as ``do`` does. Its result is not kept.

@@ -18,6 +18,6 @@
 
 from sas.saga.business import business_of, sagas_of
 from sas.saga.call import Call
-from sas.saga.definition import Saga, Step
+from sas.saga.definition import Saga, SagaStep
 
-__all__ = ["Call", "Saga", "Step", "business_of", "sagas_of"]
+__all__ = ["Call", "Saga", "SagaStep", "business_of", "sagas_of"]

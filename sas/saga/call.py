@@ -11,7 +11,7 @@ from sas.ports import AwaitCallback, CallbacksOffError, HeldError, Later, StillR
 from sas.saga.content import Kept, decoded
 
 if TYPE_CHECKING:
-    from sas.ports import Call as PlainCall
+    from sas.ports import AgentCall
 
 O_co = TypeVar("O_co", covariant=True)
 R = TypeVar("R")
@@ -91,7 +91,7 @@ class Call(Generic[O_co]):
         raise LaterError(StillRunning(check_after, note))
 
 
-def typed(plain: PlainCall, shape: Any) -> Call[Any]:
+def typed(plain: AgentCall, shape: Any) -> Call[Any]:
     """Return the call that a function gets; its order is converted to ``shape``.
 
     Raises:

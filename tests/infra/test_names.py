@@ -13,6 +13,7 @@ from sas.config import QUEUE_SETTINGS, read_config, read_queues
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
 from sas.environment import CONNECTION
 from tests.indexed_functions import bindings
+from tests.sample import AGENTS
 from tools.infra_queues import applications
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,6 +14,7 @@ from sas.config import QUEUE_SETTINGS
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
 from tests.indexed_functions import bindings
 from tests.infra.kit import INFRA, ROOT
+from tests.sample import AGENTS
 from tools.infra_queues import (
     all_queues,
     applications,

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orders import AMOUNT_MAX, Order, amount_due
+from orders import AMOUNT_MAX, OrderContent, amount_due
 from tests.sample import BUSINESS
 from tests.unit.codec_cases import body
 from tests.unit.contract_files import load, validator
@@ -29,16 +29,16 @@ def content_taken(content: Any) -> bool:
         order = BUSINESS.checks["order"](json.dumps(content).encode())
     except ValueError:
         return False
-    assert isinstance(order, Order)
+    assert isinstance(order, OrderContent)
     assert re.fullmatch(r"\d+\.\d\d", amount_due(order))
     return True
 
 
 def test_the_content_schema_names_the_members_that_the_code_reads_and_no_other() -> None:
-    code = msgspec.json.schema(Order)["$defs"]
+    code = msgspec.json.schema(OrderContent)["$defs"]
     schema = load("order-content.schema.json")
     pairs = [
-        (code["Order"], schema),
+        (code["OrderContent"], schema),
         (code["Address"], schema["$defs"]["address"]),
         (code["Line"], schema["$defs"]["line"]),
     ]

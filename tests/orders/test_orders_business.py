@@ -15,7 +15,7 @@ import orders
 from orders import amount_due
 from sas.adapters.remote import HttpService
 from sas.domain.workflow import OnFailure
-from sas.ports import Call, StillRunning
+from sas.ports import AgentCall, StillRunning
 from tests.sample import BUSINESS, WORKFLOWS
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples" / "northwind-orders.jsonl"
@@ -28,7 +28,7 @@ SHAPES = {
     "take-payment": orders.Charge,
     "ship": orders.Shipment,
     "send-invoice": orders.Mail,
-    "deliver": orders.Delivery,
+    "deliver": orders.Parcel,
 }
 
 
@@ -50,7 +50,7 @@ def checked(order: dict[str, Any]) -> None:
 
 
 def due(order: dict[str, Any]) -> str:
-    return amount_due(msgspec.json.decode(json.dumps(order), type=orders.Order))
+    return amount_due(msgspec.json.decode(json.dumps(order), type=orders.OrderContent))
 
 
 def test_every_order_of_the_sample_passes_and_costs_something() -> None:
@@ -144,16 +144,16 @@ def test_the_largest_order_there_can_be_is_still_reckoned() -> None:
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str, Any]]:
     """Let every service answer, and return the list of calls: method, path, key, body."""
-    made: list[tuple[str, str, str, Any]] = []
+    calls_made: list[tuple[str, str, str, Any]] = []
 
     async def answer(
         _service: HttpService, method: str, path: str, *, key: str, body: Any = None
     ) -> Any:
-        made.append((method, path, key, body))
+        calls_made.append((method, path, key, body))
         return ANSWERS[path]
 
     monkeypatch.setattr(HttpService, "call", answer)
-    return made
+    return calls_made
 
 
 ANSWERS: dict[str, Any] = {
@@ -172,8 +172,8 @@ RESULTS: dict[str, Any] = {
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def call(step: str, workflow: str = "order-delivered") -> Call:
-    return Call(
+def call(step: str, workflow: str = "order-delivered") -> AgentCall:
+    return AgentCall(
         order_id="O-1",
         workflow=workflow,
         step=step,

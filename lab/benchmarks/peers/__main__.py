@@ -118,7 +118,7 @@ async def running(
 ) -> AsyncIterator[tuple[Rig, asyncio.subprocess.Process, RemoteServices]]:
     """Start a peer with services and driver; stop all at the end. A failure keeps the logs."""
     order = content()
-    order["amount"] = orders.amount_due(msgspec.convert(order, orders.Order))
+    order["amount"] = orders.amount_due(msgspec.convert(order, orders.OrderContent))
     scratch = Scratch("peers-")
     try:
         async with RemoteServices(faults) as remote:
