@@ -12,17 +12,18 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from types import ModuleType
 from typing import Any
 
 from sas.adapters.remote import HttpService
 from sas.codec.strict import convert
 from sas.config import SettingError
 from sas.domain.workflow import WorkflowError, Workflows
-from sas.ports import Business, Call, PayloadCodec
+from sas.ports import AgentCall, Business, PayloadCodec
 from sas.saga.call import LaterError, result_of, typed
 from sas.saga.content import decoded, encoded
-from sas.saga.definition import Action, AnyStep, Place, Saga
+from sas.saga.definition import Action, Saga, StepPlace
 from sas.saga.functions import Function
 
 THREADS_MAX = 32
@@ -35,27 +36,37 @@ def business_of(sagas: Iterable[Saga[Any]], codec: PayloadCodec | None = None) -
     Raises:
         WorkflowError: two sagas contradict each other.
     """
-    given = tuple(sagas)
-    strange = [saga for saga in given if not isinstance(saga, Saga)]
+    all_sagas = tuple(sagas)
+    strange = [saga for saga in all_sagas if not isinstance(saga, Saga)]
     if strange:
         raise WorkflowError(f"{strange[0]!r} is not a saga: give sagas, as in function_app(claims)")
     agents: dict[str, SagaAgent] = {}
-    for saga in given:
+    for saga in all_sagas:
         for place in saga.places:
             for action in (place.step, *place.step.others):
-                agent = agents.setdefault(action.agent, SagaAgent(action.agent))
+                agent = agents.setdefault(action.agent, SagaAgent(name=action.agent))
                 agent.add(saga, place, action)
-    services = [service for saga in given for service in saga.services]
+    services = [service for saga in all_sagas for service in saga.services]
     for agent in agents.values():
         agent.services = services
     return Business(
-        workflows=Workflows(saga.workflow for saga in given),
+        workflows=Workflows(saga.workflow for saga in all_sagas),
         agents=agents,
-        checks={saga.name: _check_of(saga) for saga in given},
+        checks={saga.name: _check_of(saga) for saga in all_sagas},
         limits={name: agent.limit for name, agent in agents.items() if agent.limit},
         inline=[name for name, agent in agents.items() if agent.inline],
+        results={(saga.name, saga.version): _checks_of_results(saga) for saga in all_sagas},
         codec=codec,
     )
+
+
+def _checks_of_results(saga: Saga[Any]) -> Mapping[str, Callable[[bytes], object]]:
+    return {place.step.name: partial(convert, shape=place.step.shape) for place in saga.places}
+
+
+def sagas_of(module: ModuleType) -> list[Saga[Any]]:
+    """Return the sagas of a module."""
+    return [member for member in vars(module).values() if isinstance(member, Saga)]
 
 
 def check_settings(sagas: Iterable[Saga[Any]]) -> None:
@@ -100,7 +111,7 @@ def _check_of(saga: Saga[Any]) -> Callable[[bytes], object]:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    place: Place
+    place: StepPlace
     action: Action[Any, Any]
 
     def is_same(self, other: _Entry) -> bool:
@@ -109,7 +120,7 @@ class _Entry:
         return self.action is other.action and before == [step.name for step in other.place.after]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class SagaAgent:
     """The functions of one agent. It is a ``sas.ports.Agent``."""
 
@@ -119,7 +130,7 @@ class SagaAgent:
     services: Sequence[HttpService] = ()
     _entries: dict[tuple[str, str], _Entry] = field(default_factory=dict)
 
-    def add(self, saga: Saga[Any], place: Place, action: Action[Any, Any]) -> None:
+    def add(self, saga: Saga[Any], place: StepPlace, action: Action[Any, Any]) -> None:
         """Add what this agent does for a step.
 
         Raises:
@@ -127,8 +138,8 @@ class SagaAgent:
                 contradict each other about the agent.
         """
         entry = _Entry(place, action)
-        known = self._entries.setdefault((saga.name, place.step.name), entry)
-        if not entry.is_same(known):
+        first_entry = self._entries.setdefault((saga.name, place.step.name), entry)
+        if not entry.is_same(first_entry):
             raise WorkflowError(
                 f"{action.do.where}: another version of saga {saga.name!r} has a step "
                 f"{place.step.name} of agent {self.name} with another function or other "
@@ -143,7 +154,7 @@ class SagaAgent:
                 )
             setattr(self, option, value or mine)
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         """Run the function of a step; see ``sas.ports.Agent``."""
         entry = self._entry(call)
         function = entry.action.do
@@ -156,7 +167,7 @@ class SagaAgent:
             return wait.later
         return encoded(result, function.result, f"what {function.run.__name__} returned")
 
-    async def undo(self, call: Call) -> Any:
+    async def undo(self, call: AgentCall) -> Any:
         """Run the undo of a step; see ``sas.ports.Agent``."""
         entry = self._entry(call)
         function = entry.action.back
@@ -180,7 +191,7 @@ class SagaAgent:
         if "_threads" in self.__dict__:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _entry(self, call: Call) -> _Entry:
+    def _entry(self, call: AgentCall) -> _Entry:
         return self._entries[call.workflow, call.step]
 
     async def _run(self, function: Function, *arguments: object) -> Any:

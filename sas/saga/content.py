@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from sas.codec.strict import MalformedError, convert
 from sas.ports import HeldError
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Kept(Generic[R_co]):
+    """Something with a result that is kept: a step, by its name. ``shape`` is the result's type."""
+
+    name: str
+
+    @property
+    def shape(self) -> Any:
+        """The type of its result."""
+        raise NotImplementedError
 
 
 def decoded(value: object, shape: Any, what: str) -> Any:

@@ -18,7 +18,7 @@ from sas.codec.external import Notification
 from sas.domain.content import PayloadRef
 from sas.domain.messages import Verb
 from sas.ports import HeldError
-from sas.saga import Saga, Step, business_of
+from sas.saga import Saga, SagaStep, business_of
 from sas.saga.content import decoded, encoded
 from sas.testing.own_agents import (
     Late,
@@ -36,7 +36,7 @@ from sas.testing.system import Project, System
 O = TypeVar("O")  # noqa: E741  the order
 R = TypeVar("R")
 State: TypeAlias = Literal["Processed", "Compensated", "Error", "Rejected"]
-Callbacks: TypeAlias = Mapping[str, object] | Mapping[Step[Any, ..., Any], object]
+Callbacks: TypeAlias = Mapping[str, object] | Mapping[SagaStep[Any, ..., Any], object]
 INSTANCES = 2
 _NONE: Mapping[str, object] = {}
 
@@ -65,7 +65,7 @@ class PlayedOrder:
     story: str = field(repr=False)
     results: Mapping[str, Any] = field(repr=False)
 
-    def result(self, step: Step[Any, ..., R]) -> R:
+    def result(self, step: SagaStep[Any, ..., R]) -> R:
         """Return the result of a step, in the step's type.
 
         Raises:
@@ -230,7 +230,7 @@ def _answers(saga: Saga[Any], callbacks: Callbacks) -> dict[str, object]:
     shapes = {place.step.name: place.step.shape for place in saga.places}
     answers: dict[str, object] = {}
     for step, answer in callbacks.items():
-        name = step.name if isinstance(step, Step) else step
+        name = step.name if isinstance(step, SagaStep) else step
         if name not in shapes:
             raise LookupError(f"saga {saga.name!r} has no step {name!r}: it has {', '.join(shapes)}")
         late = answer if isinstance(answer, Late) else None

@@ -30,9 +30,9 @@ import msgspec
 
 from sas.adapters.remote import HttpService
 from sas.ports import (
+    AgentCall,
     AwaitCallback,
     Business,
-    Call,
     Callback,
     Clock,
     Later,
@@ -197,7 +197,7 @@ class _Attempt:
     """One call of a function, with the number of effects that it asked for, and its callback."""
 
     agent: OwnAgent
-    call: Call
+    call: AgentCall
     doing: bool
     requests: int = 0
     callback: Callback | None = None
@@ -280,15 +280,15 @@ class OwnAgent(ModelService):
         super().__init__(agents.clock, agents.ledger, agents.faults, agents.rng)
         self.name, self._agents = name, agents
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         """Let the adopter's function carry out a call."""
         return await self._attempted(call, doing=True)
 
-    async def undo(self, call: Call) -> Any:
+    async def undo(self, call: AgentCall) -> Any:
         """Let the adopter's function undo a call."""
         return await self._attempted(call, doing=False)
 
-    async def _attempted(self, call: Call, *, doing: bool) -> Any:
+    async def _attempted(self, call: AgentCall, *, doing: bool) -> Any:
         attempt = _Attempt(agent=self, call=call, doing=doing)
 
         def callback(within: timedelta) -> Callback:

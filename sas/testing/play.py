@@ -13,7 +13,7 @@ from sas.domain.change import Change
 from sas.domain.messages import JournalWord
 from sas.domain.order import Direction
 from sas.domain.workflow import Workflow
-from sas.ports import Call
+from sas.ports import AgentCall
 from sas.testing.clock import START
 from sas.testing.invariants import Invariants, at_end
 from sas.testing.own_agents import isolated
@@ -183,7 +183,7 @@ class _Play:
         return self._invariants
 
     def _narrated(self, name: str, verb: str, call_of: Any) -> Any:
-        async def narrated(call: Call) -> Any:
+        async def narrated(call: AgentCall) -> Any:
             sentence = f"service {name} is asked to {verb} {call.key}"
             self._say(sentence)
             try:
