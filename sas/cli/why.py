@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from sas.cli import application, look, output
 from sas.cli import arguments as args
-from sas.cli import look, output, workflows
 from sas.cli.arguments import Subcommand, Work
 from sas.cli.output import Record, time_of
 from sas.codec import internal
@@ -37,11 +37,11 @@ with its circuit, the queue that holds its message, when the supervisor looks at
 you can do.
 
 Where a Service Bus namespace is configured, the queues are peeked for the message; you need the
-role Azure Service Bus Data Receiver on them. The agents' queues are those of --app, of the
+role Azure Service Bus Data Receiver on them. The agents' queues are those of the app, of the
 circuits, of the journal, and of infra/queues.json in this directory.
 
   sas why 10248
-  sas why 10248 --app orders.workflows:workflows --json
+  sas why 10248 --json
 """
 
 
@@ -69,12 +69,12 @@ class Explanation:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("order_id", metavar="ORDER_ID")
-    parser.add_argument("--app", metavar="MODULE:NAME", help="the workflows: they name the agents")
+    application.add_argument(parser)
     args.add_json(parser, "one JSON object instead of text")
 
 
 def _why(arguments: argparse.Namespace) -> Work:
-    definitions = workflows.load(arguments.app) if arguments.app else None
+    definitions = application.workflows_if_any(arguments.app)
     queues = read_queues(os.environ)
     try:
         check_order_id(arguments.order_id)
@@ -155,7 +155,7 @@ async def _message(
     if contents.problems:
         return AwaitedMessage(f"not known: {next(iter(contents.problems.values()))}")
     if step.dispatched and not agents:
-        return AwaitedMessage("not known: give --app, so that the queue of its agent can be read")
+        return AwaitedMessage(f"not known, as the queue of its agent is not: {application.HOW}")
     actor = "its agent" if step.dispatched else "a scheduler"
     return AwaitedMessage(
         f"in no queue: {actor} is handling it. If its process died, it comes again within half a "
@@ -234,7 +234,7 @@ def _lines(explanation: Explanation) -> list[str]:
         error = step.last_error
         pairs += [
             ("step", f"{step.name}, attempt {step.epoch}, FailureCount {step.failure_count}"),
-            ("agent", waits.agent or "not known: give --app"),
+            ("agent", waits.agent or f"not known: {application.HOW}"),
             ("circuit", _circuit(waits.circuit) if waits.agent else ""),
             ("message", explanation.message.text if explanation.message else ""),
             ("next look", f"the supervisor, {time_of(waits.at)}" if waits.at else ""),

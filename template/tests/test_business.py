@@ -36,7 +36,7 @@ def test_every_agent_has_a_function_and_a_queue(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("agents", ["models", "own"])
 def test_the_workflows_hold_under_every_fault(agents: str) -> None:
-    simulate = ["-m", "sas.cli", "sim", "--app", "orders", "--agents", agents]
+    simulate = ["-m", "sas.cli", "sim", "--agents", agents]
     simulate += ["--seeds", "50", "--jobs", "1"]
     process = subprocess.run(
         [sys.executable, *simulate], cwd=PROJECT, capture_output=True, text=True, check=False
