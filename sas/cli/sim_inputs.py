@@ -106,8 +106,10 @@ def _orders(path: Path) -> list[bytes]:
     """Return the contents of the first orders of a file. Its form is that of ``sas submit``."""
     try:
         with path.open("rb") as source:
-            items = islice(read_items(source, Defaults("responses-of-nobody", str)), EXAMPLE_ORDERS_MAX)
-            return [msgspec.json.encode(item.order.order) for item in items]
+            items = read_items(source, Defaults("responses-of-nobody", lambda: "none"))
+            return [
+                msgspec.json.encode(item.order.order) for item in islice(items, EXAMPLE_ORDERS_MAX)
+            ]
     except (OSError, ValueError, InputError) as error:  # ValueError: the path has a NUL
         raise UsageError(f"{str(path)!r}, which {FILE} names, cannot be read: {error}") from None
 
