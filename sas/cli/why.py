@@ -46,7 +46,6 @@ circuits, of the journal, and of infra/queues.json in this directory.
 
 
 _COMMAND = "A scheduler, to carry out a command."
-_APP_RUNS = "nothing, or check that the function app runs if this lasts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,8 @@ def _why(arguments: argparse.Namespace) -> Work:
             order = await store.load(arguments.order_id)
             if order is None:
                 order_id = arguments.order_id
-                if await _tell_submitted(bus, queues, order_id, as_json=arguments.json):
+                if submitted := await letters.submitted(bus, queues, order_id):
+                    look.say_submitted(order_id, submitted, as_json=arguments.json)
                     return 0
                 return await _tell_rejected(bus, queues, order_id, as_json=arguments.json)
             explanation = await _explanation(
@@ -117,9 +117,14 @@ async def _explanation(
         names = {waits.agent} if waits.agent else {*circuits, *letters.agents_here(queues)}
         message = await _message(bus, order, waits=waits, queues=queues, agents=names)
         waits = _with_agent(waits, message, queues, circuits)
-    elif order.process_state is OrderState.ERROR and bus is not None:
-        message = await _command(bus, order, queues)
-        waits = waits if message is None else replace(waits, awaited=_COMMAND, then="")
+    elif order.process_state is OrderState.ERROR:
+        waits = replace(waits, todo=look.advice(order, output.now()))
+        message = await _command(bus, order, queues) if bus is not None else None
+        if message is not None:
+            waits = replace(waits, awaited=_COMMAND, then="", todo=look.APP_RUNS)
+    letter = message.place.letter if message and message.place else None
+    left_since = letter.left_since if letter else None
+    waits = why.held(order, waits, left_since or why.left_since(journal))
     return Explanation(order=order, journal=journal, waits=waits, message=message)
 
 
@@ -176,34 +181,6 @@ def _with_agent(
     return replace(waits, agent=agent, circuit=circuits.get(agent))
 
 
-async def _tell_submitted(
-    bus: MessageBus | None, queues: Queues, order_id: str, *, as_json: bool
-) -> bool:
-    """Report an order that still waits in a shared queue of orders; return whether one was found.
-
-    The operator may have no right to read these queues. Then no order is found.
-    """
-    paths = [lane(queues.orders, urgent=urgent) for urgent in (False, True)]
-    if bus is None:
-        return False
-    contents = await letters.read(bus, paths)
-    matches = (letter for letter in contents.letters if letter.order_id == order_id)
-    letter = next(matches, None)
-    if letter is None:
-        return False
-    cause = "The function app, to take its message."
-    if as_json:
-        place = {"Queue": letter.path, "Since": _time(letter.since)}
-        record = {"OrderID": order_id, "WaitsFor": cause, "Message": place, "Todo": _APP_RUNS}
-        output.say(to_line(record))
-        return True
-    output.say(f"{order_id} was submitted, and has not begun.")
-    message = f"in {letter.path}, {time_of(letter.since)}"
-    for line in output.facts((("waits for", cause), ("message", message), ("do", _APP_RUNS))):
-        output.say(line)
-    return True
-
-
 async def _tell_rejected(
     bus: MessageBus | None, queues: Queues, order_id: str, *, as_json: bool
 ) -> int:
@@ -241,7 +218,10 @@ def _lines(explanation: Explanation) -> list[str]:
             ("last error", _error(explanation)),
             ("at attempt", f"{error.epoch}.{error.attempt}, {time_of(error.at)}" if error else ""),
         ]
-    return [headline, *output.facts([*pairs, ("then", waits.then), ("do", _todo(explanation))])]
+    return [
+        headline,
+        *output.facts([*pairs, ("then", waits.then), ("do", waits.todo or "nothing")]),
+    ]
 
 
 def _error(explanation: Explanation) -> str:
@@ -259,14 +239,6 @@ def _circuit(circuit: Breaker | None) -> str:
     until = f", {output.phrase('until', circuit.until)}" if circuit.until else ""
     why_open = f": {circuit.why}" if circuit.why else ""
     return f"{circuit.state.value} since {time_of(circuit.since)}{until}{why_open}"
-
-
-def _todo(explanation: Explanation) -> str:
-    if explanation.waits.awaited == _COMMAND:
-        return _APP_RUNS
-    if explanation.order.process_state is OrderState.ERROR:
-        return look.advice(explanation.order, output.now())
-    return explanation.waits.todo or "nothing"
 
 
 def _record(explanation: Explanation) -> Record:
@@ -302,7 +274,7 @@ def _record(explanation: Explanation) -> Record:
         "NextLook": _time(waits.at),
         "LastError": _error(explanation) or None,
         "Then": waits.then or None,
-        "Todo": _todo(explanation),
+        "Todo": waits.todo or "nothing",
     }
 
 

@@ -34,7 +34,7 @@ from sas.domain.ids import URGENT_SUFFIX, cause_of, check_agent, parse_key_time,
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Order, StepRecord
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
-from sas.engine.delivery import FIRST_ID
+from sas.engine.delivery import DEPLOY_WAIT, FIRST_ID, LEFT_SINCE
 from sas.engine.receiver import FIRST_AT, SOURCE
 from sas.ports import (
     BusUnavailableError,
@@ -75,6 +75,13 @@ class Letter:
         with suppress(ValueError):
             return parse_key_time(first_at) if first_at else self.peeked.enqueued_at
         return self.peeked.enqueued_at
+
+    @property
+    def left_since(self) -> datetime | None:
+        """Since when it is left to an instance that has its workflow; None if nobody left it."""
+        with suppress(ValueError):
+            return parse_key_time(self.peeked.properties.get(LEFT_SINCE, ""))
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +179,44 @@ def expected_queues(folder: Path = Path()) -> dict[str, dict[str, Any]]:
         return {queue["name"]: kinds[queue["kind"]]["properties"] for queue in content["queues"]}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+
+
+# -- An order that is not stored yet ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """The message of an order that no function has stored yet, and the workflow that it names.
+
+    ``until`` is when the order is rejected, if no instance has its workflow until then. It is None
+    if no instance left the message to others.
+    """
+
+    letter: Letter
+    workflow: str
+    until: datetime | None
+
+
+async def submitted(bus: MessageBus | None, queues: Queues, order_id: str) -> Submitted | None:
+    """Return the message of an order in its queue of orders; None if there is none.
+
+    The operator may have no right to read this queue. Then there is none.
+    """
+    if bus is None:
+        return None
+    queue = queues.orders_for(order_id)
+    contents = await read(bus, [lane(queue, urgent=urgent) for urgent in (False, True)])
+    letter = next((letter for letter in contents.letters if letter.order_id == order_id), None)
+    if letter is None:
+        return None
+    members = _members(letter.peeked.body)
+    workflow, version = members.get("workflow"), members.get("workflow_version")
+    since = letter.left_since
+    return Submitted(
+        letter=letter,
+        workflow=f"{workflow} version {version}" if version is not None else f"{workflow}",
+        until=since + DEPLOY_WAIT if since else None,
+    )
 
 
 # -- The message that an order waits for ------------------------------------------------------

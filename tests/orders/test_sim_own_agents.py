@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sas.cli.main import main
 from sas.cli.application import named
+from sas.cli.main import main
 from sas.cli.sim import project_of
 from sas.testing.plan import drawn
 from sas.testing.play import play

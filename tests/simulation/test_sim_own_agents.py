@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sas.cli.main import main
 from sas.cli.application import named
+from sas.cli.main import main
 from sas.cli.sim import project_of
 from sas.domain.messages import Verb
 from sas.domain.workflow import OnFailure, Workflows
