@@ -329,8 +329,8 @@ async def rejected_part(
             f"there is no order {order_id!r} in the table, and whether it was rejected is not "
             f"known: {contents.problems[queues.rejected]}"
         )
-    parts = letters.rejected_orders(contents.letters)
-    return next((part for _, part in parts if part.order_id == order_id), None)
+    parts = letters.rejected_orders(contents.letters, queues)
+    return next((part for part in parts if part.order_id == order_id), None)
 
 
 def rejected_record(part: RejectedMessage) -> Record:
