@@ -82,7 +82,8 @@ async def submit(at: At) -> None:
     async with Broker(["orders", REPLIES]) as broker, system(broker):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("ServiceBus", broker.connection_string)
-            assert await at.sas("submit", str(file), "--follow", "--reply-queue", REPLIES) == 1
+            words = ("submit", str(file), "--workflow", "order", "--follow")
+            assert await at.sas(*words, "--reply-queue", REPLIES) == 1
     live = [line for line in at.screen.lines if line.startswith("submitted ")]
     assert live[0] == "submitted 0, ended 0, 0 s"
     assert any(line.startswith("submitted 3, ended ") for line in live[:-1])
