@@ -11,12 +11,13 @@ import tomllib
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from sas.cli import output
 from sas.domain.workflow import Workflows
 from sas.operate.errors import UsageError
-from sas.ports import Business
+from sas.saga import Saga, sagas_of
 
 PROJECT_FILE = "pyproject.toml"
 HOW = f'write app = "MODULE" under [tool.sas] in {PROJECT_FILE}, or give --app MODULE'
@@ -30,12 +31,13 @@ class App:
     """The name of an application, and the folder from which it is imported.
 
     The name is MODULE or MODULE:NAME. ``label`` says in errors which application it is, and who
-    named it.
+    named it. ``orders`` is a file of example orders, in the same folder.
     """
 
     name: str
     folder: Path
     label: str
+    orders: str | None = None
 
 
 def add_argument(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +67,7 @@ def workflows_of(argument: str | None) -> Workflows:
     Raises:
         UsageError: neither names one, or it cannot be loaded.
     """
-    return workflows_in(load(named(argument)))
+    return load(named(argument))
 
 
 def workflows_if_any(argument: str | None) -> Workflows | None:
@@ -81,7 +83,7 @@ def workflows_if_any(argument: str | None) -> Workflows | None:
         return workflows_of(argument)
     try:
         app = _named(None)
-        return None if app is None else workflows_in(load(app))
+        return None if app is None else load(app)
     except UsageError as error:
         output.complain(f"sas: {output.one_line(str(error))}. Going on without it")
         return None
@@ -93,54 +95,59 @@ def agents_if_any(argument: str | None) -> set[str]:
     return set() if definitions is None else set(definitions.agents())
 
 
-def workflows_in(application: Workflows | Business) -> Workflows:
-    """Return the workflows of a loaded application."""
-    return application.workflows if isinstance(application, Business) else application
-
-
-def load(app: App, *, with_agents: bool = False) -> Workflows | Business:
-    """Import an application. With ``with_agents`` a module alone means its business.
+def load(app: App) -> Workflows:
+    """Return the workflows of an application: those of its sagas, or what MODULE:NAME names.
 
     Raises:
         UsageError: it cannot be imported, or defines no workflows.
     """
+    name = app.name.partition(":")[2]
+    module = module_of(app)
+    if not name:
+        return Workflows(saga.workflow for saga in sagas_in(app))
+    try:
+        definition = getattr(module, name)
+        definition = definition() if callable(definition) else definition
+    except Exception as error:  # noqa: BLE001  it is the application's own code
+        raise _cannot_be_loaded(app, error) from None
+    if isinstance(definition, Workflows):
+        return definition
+    raise UsageError(f"{app.label} is {type(definition).__name__}: give a module with sagas")
+
+
+def sagas_in(app: App) -> list[Saga[Any]]:
+    """Return the sagas of an application.
+
+    Raises:
+        UsageError: it cannot be imported, or has none.
+    """
+    sagas = sagas_of(module_of(app))
+    if not sagas:
+        raise UsageError(f"{app.label} has no saga: name the module in which they are defined")
+    return sagas
+
+
+def module_of(app: App) -> ModuleType:
+    """Import the module of an application.
+
+    Raises:
+        UsageError: it cannot be imported.
+    """
     module = app.name.partition(":")[0]
     if "/" in module or module.startswith(".") or not module:
-        raise UsageError(f"{app.label} is no module: give one, like orders or orders:business")
+        raise UsageError(f"{app.label} is no module: give one, like orders")
     folder = str(app.folder.resolve())
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        application = _found(app.name, with_agents=with_agents)
+        return import_module(module)
     except Exception as error:  # noqa: BLE001  it is the application's own code
-        kind = "" if isinstance(error, PLAIN_ERRORS) else f"{type(error).__name__}: "
-        raise UsageError(f"{app.label} cannot be loaded: {kind}{error}") from None
-    if isinstance(application, Business | Workflows):
-        return application
-    raise UsageError(f"{app.label} is {type(application).__name__}: give a Workflows or a Business")
+        raise _cannot_be_loaded(app, error) from None
 
 
-def _found(name: str, *, with_agents: bool) -> Any:
-    """Return what MODULE:NAME names, or the result of the function that it names.
-
-    A module alone means its ``workflows.workflows``, or else its ``business``. The workflows come
-    first, because a business needs settings.
-    """
-    module_name, _, attribute = name.partition(":")
-    module = import_module(module_name)
-    definition = None if attribute or with_agents else _workflows_beside(module_name)
-    if definition is None:
-        definition = getattr(module, attribute or "business")
-    return definition() if callable(definition) else definition
-
-
-def _workflows_beside(module: str) -> Any:
-    try:
-        return getattr(import_module(f"{module}.workflows"), "workflows", None)
-    except ModuleNotFoundError as error:
-        if error.name == f"{module}.workflows":
-            return None
-        raise
+def _cannot_be_loaded(app: App, error: Exception) -> UsageError:
+    kind = "" if isinstance(error, PLAIN_ERRORS) else f"{type(error).__name__}: "
+    return UsageError(f"{app.label} cannot be loaded: {kind}{error}")
 
 
 def _named(argument: str | None) -> App | None:
@@ -164,11 +171,12 @@ def _in_project(file: Path, folder: Path) -> App | None:
         table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("sas", {})
     except (OSError, ValueError, AttributeError) as error:
         raise UsageError(f"{file} cannot be read: {error}") from None
-    if not isinstance(table, dict) or not table.keys() <= {"app"}:
-        raise UsageError(f'{file}: [tool.sas] has only the member app, like app = "orders"')
+    if not isinstance(table, dict) or not table.keys() <= {"app", "orders"}:
+        raise UsageError(f'{file}: [tool.sas] has app and orders, like app = "orders"')
+    for member in ("app", "orders"):
+        if not isinstance(table.get(member, ""), str):
+            raise UsageError(f'{file}: {member} of [tool.sas] is no text: write app = "orders"')
     name = table.get("app")
     if name is None:
         return None
-    if not isinstance(name, str):
-        raise UsageError(f'{file}: app of [tool.sas] is no text: write app = "orders"')
-    return App(name, folder, f"app {name!r} of {file}")
+    return App(name, folder, f"app {name!r} of {file}", table.get("orders"))

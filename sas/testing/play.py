@@ -133,8 +133,8 @@ class _Play:
     def _failed(self, violation: Violation, error: Exception | None) -> None:
         """End the story: a function raised what it must not raise."""
         if not self._has_failed and self._running is not None:
-            self._has_failed, self._played.error = True, error
             self._broken(violation)
+            self._has_failed, self._played.error = True, error
             self._running.cancel()
 
     def _goes_on(self, span: timedelta) -> None:
@@ -158,7 +158,7 @@ class _Play:
         return f"{prefix}{int(hours):02}:{int(minutes):02}:{seconds:06.3f}"
 
     def _broken(self, violation: Violation) -> None:
-        if len(self._played.violations) < VIOLATIONS_MAX:
+        if len(self._played.violations) < VIOLATIONS_MAX and not self._has_failed:
             self._played.violations.append(violation)
             self._say(f"BROKEN: {violation}")
 
