@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Any
 
+from sas.cli import application, output
 from sas.cli import arguments as args
-from sas.cli import output
 from sas.cli.arguments import Subcommand, Work
 from sas.cli.output import Record
 from sas.codec.record import to_line
@@ -20,8 +16,7 @@ from sas.domain.order import FINISHED, Order
 from sas.domain.workflow import Workflow, Workflows
 from sas.features.version_check import definition_hash, value_name
 from sas.operate import finding
-from sas.operate.errors import UsageError
-from sas.ports import Business, StateStore
+from sas.ports import StateStore
 
 DESCRIPTION = """\
 Compare the workflows of an application with the orders in flight (under way or in Error) and with
@@ -32,14 +27,12 @@ Times and thresholds may change.
 Exit code 0: all is well. 1: a deploy would break something, or there is no such table. 2: the app
 cannot be loaded. 3: Storage does not answer.
 
-  sas workflows check --app orders.workflows:workflows
-  sas workflows check --app orders:business --json
+  sas workflows check
+  sas workflows check --json
 """
 
 SHOWN_IDS_MAX = 3
 """How many order ids are shown for a version. With ``--json`` all are shown."""
-PLAIN_ERRORS = (ImportError, AttributeError, TypeError, ValueError)
-"""Errors whose text says enough without the name of their class."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,52 +82,12 @@ class VersionStatus:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["check"])
-    parser.add_argument(
-        "--app",
-        required=True,
-        metavar="MODULE:NAME",
-        help="a Workflows, a Business, or a function that returns one",
-    )
+    application.add_argument(parser)
     args.add_json(parser, "JSON lines, with every order id")
 
 
 def _check(arguments: argparse.Namespace) -> Work:
-    return _Check(load(arguments.app), as_json=arguments.json).run
-
-
-def load(app: str) -> Workflows:
-    """Return the workflows that an application defines.
-
-    Raises:
-        UsageError: the application cannot be imported, or defines none.
-    """
-    application = load_application(app)
-    return application.workflows if isinstance(application, Business) else application
-
-
-def load_application(app: str) -> Workflows | Business:
-    """Return the workflows or the business that an application defines.
-
-    Raises:
-        UsageError: the application cannot be imported, or defines neither.
-    """
-    module, _, name = app.partition(":")
-    if "/" in module or module.startswith("."):
-        raise UsageError(f"--app {app!r} is a path: give a module, like orders.workflows:workflows")
-    if not module or not name:
-        raise UsageError(f"--app {app!r}: give MODULE:NAME, like orders.workflows:workflows")
-    if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109  as sys.path has it
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109
-    try:
-        application: Any = getattr(import_module(module), name)
-        if callable(application):
-            application = application()
-    except Exception as error:  # noqa: BLE001  it is the application's own code
-        kind = "" if isinstance(error, PLAIN_ERRORS) else f"{type(error).__name__}: "
-        raise UsageError(f"--app {app} cannot be loaded: {kind}{error}") from None
-    if isinstance(application, Business | Workflows):
-        return application
-    raise UsageError(f"--app {app} is {type(application).__name__}: give a Workflows or a Business")
+    return _Check(application.workflows_of(arguments.app), as_json=arguments.json).run
 
 
 class _Check:

@@ -111,7 +111,11 @@ def view(
     return OrderView(
         order=order,
         story=why.story(order, journal),
-        waits=why.waits_for(order, now, agents=agents, circuits=circuits),
+        waits=why.held(
+            order,
+            why.waits_for(order, now, agents=agents, circuits=circuits),
+            why.left_since(journal),
+        ),
         steps=steps,
         folds=why.folded(journal)[::-1],
         removed=journal[0].seq - 1 if journal else 0,

@@ -127,7 +127,7 @@ async def test_a_version_that_only_finished_orders_used_may_not_change_either(
 @pytest.mark.parametrize(
     ("app", "sentence"),
     [
-        ("orders", "give MODULE:NAME"),
+        ("./orders", "is no module"),
         ("no_such_module:x", "No module named 'no_such_module'"),
         ("json:x", "has no attribute 'x'"),
         ("json:__name__", "is str: give a Workflows or a Business"),
