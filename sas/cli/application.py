@@ -11,13 +11,13 @@ import tomllib
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from sas.cli import output
 from sas.domain.workflow import Workflows
 from sas.operate.errors import UsageError
-from sas.saga import Saga, sagas_of
+from sas.ports import Business
+from sas.saga import Saga, business_of, sagas_of
 
 PROJECT_FILE = "pyproject.toml"
 HOW = f'write app = "MODULE" under [tool.sas] in {PROJECT_FILE}, or give --app MODULE'
@@ -67,7 +67,7 @@ def workflows_of(argument: str | None) -> Workflows:
     Raises:
         UsageError: neither names one, or it cannot be loaded.
     """
-    return load(named(argument))
+    return workflows_in(load(named(argument)))
 
 
 def workflows_if_any(argument: str | None) -> Workflows | None:
@@ -83,7 +83,7 @@ def workflows_if_any(argument: str | None) -> Workflows | None:
         return workflows_of(argument)
     try:
         app = _named(None)
-        return None if app is None else load(app)
+        return None if app is None else workflows_in(load(app))
     except UsageError as error:
         output.complain(f"sas: {output.one_line(str(error))}. Going on without it")
         return None
@@ -95,59 +95,49 @@ def agents_if_any(argument: str | None) -> set[str]:
     return set() if definitions is None else set(definitions.agents())
 
 
-def load(app: App) -> Workflows:
-    """Return the workflows of an application: those of its sagas, or what MODULE:NAME names.
+def workflows_in(application: Workflows | Business) -> Workflows:
+    """Return the workflows of a loaded application."""
+    return application.workflows if isinstance(application, Business) else application
+
+
+def load(app: App) -> Workflows | Business:
+    """Import an application.
 
     Raises:
         UsageError: it cannot be imported, or defines no workflows.
     """
-    name = app.name.partition(":")[2]
-    module = module_of(app)
-    if not name:
-        return Workflows(saga.workflow for saga in sagas_in(app))
-    try:
-        definition = getattr(module, name)
-        definition = definition() if callable(definition) else definition
-    except Exception as error:  # noqa: BLE001  it is the application's own code
-        raise _cannot_be_loaded(app, error) from None
-    if isinstance(definition, Workflows):
-        return definition
-    raise UsageError(f"{app.label} is {type(definition).__name__}: give a module with sagas")
-
-
-def sagas_in(app: App) -> list[Saga[Any]]:
-    """Return the sagas of an application.
-
-    Raises:
-        UsageError: it cannot be imported, or has none.
-    """
-    sagas = sagas_of(module_of(app))
-    if not sagas:
-        raise UsageError(f"{app.label} has no saga: name the module in which they are defined")
-    return sagas
-
-
-def module_of(app: App) -> ModuleType:
-    """Import the module of an application.
-
-    Raises:
-        UsageError: it cannot be imported.
-    """
     module = app.name.partition(":")[0]
     if "/" in module or module.startswith(".") or not module:
-        raise UsageError(f"{app.label} is no module: give one, like orders")
+        raise UsageError(f"{app.label} is no module: give one, like orders or orders:saga")
     folder = str(app.folder.resolve())
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        return import_module(module)
+        application = _found(app.name)
     except Exception as error:  # noqa: BLE001  it is the application's own code
-        raise _cannot_be_loaded(app, error) from None
+        kind = "" if isinstance(error, PLAIN_ERRORS) else f"{type(error).__name__}: "
+        raise UsageError(f"{app.label} cannot be loaded: {kind}{error}") from None
+    if isinstance(application, Business | Workflows):
+        return application
+    raise UsageError(f"{app.label} is {type(application).__name__}: give a module or a saga")
 
 
-def _cannot_be_loaded(app: App, error: Exception) -> UsageError:
-    kind = "" if isinstance(error, PLAIN_ERRORS) else f"{type(error).__name__}: "
-    return UsageError(f"{app.label} cannot be loaded: {kind}{error}")
+def _found(name: str) -> Any:
+    """Return the business of a module's sagas, or what MODULE:NAME names.
+
+    That is a saga, or what our own tests play: workflows, a business, or a function of one.
+    """
+    module_name, _, attribute = name.partition(":")
+    module = import_module(module_name)
+    if not attribute:
+        sagas = sagas_of(module)
+        if not sagas:
+            raise ValueError(f"{module_name} has no saga: write one, as in orders = Saga(...)")
+        return business_of(sagas)
+    definition = getattr(module, attribute)
+    if isinstance(definition, Saga):
+        return business_of([definition])
+    return definition() if callable(definition) else definition
 
 
 def _named(argument: str | None) -> App | None:
@@ -172,9 +162,9 @@ def _in_project(file: Path, folder: Path) -> App | None:
     except (OSError, ValueError, AttributeError) as error:
         raise UsageError(f"{file} cannot be read: {error}") from None
     if not isinstance(table, dict) or not table.keys() <= {"app", "orders"}:
-        raise UsageError(f'{file}: [tool.sas] has app and orders, like app = "orders"')
-    for member in ("app", "orders"):
-        if not isinstance(table.get(member, ""), str):
+        raise UsageError(f'{file}: [tool.sas] has only app and orders, like app = "orders"')
+    for member, text in table.items():
+        if not isinstance(text, str):
             raise UsageError(f'{file}: {member} of [tool.sas] is no text: write app = "orders"')
     name = table.get("app")
     if name is None:

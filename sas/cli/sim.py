@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import sys
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -84,16 +85,21 @@ def stories_of(app: App) -> Stories:
     Raises:
         UsageError: it cannot be loaded, or its example orders cannot be read.
     """
+    from sas.saga import Saga, sagas_of  # noqa: PLC0415
     from sas.testing.own_agents import settings_of  # noqa: PLC0415
     from sas.testing.stories import Stories  # noqa: PLC0415
 
     settings = settings_of(app.folder)
     missing = {name: text for name, text in settings.items() if name not in os.environ}
     with patch.dict(os.environ, missing):
-        application.sagas_in(app)
-        module = application.module_of(app)
+        application.load(app)
+    module_name, _, name = app.name.partition(":")
+    module = sys.modules[module_name]
+    sagas = [getattr(module, name)] if name else sagas_of(module)
+    if not isinstance(sagas[0], Saga):
+        raise UsageError(f"{app.label} is no saga: name a module with sagas, or one of them")
     examples = () if app.orders is None else _examples(app.folder / app.orders)
-    return Stories(module, app.folder, examples)
+    return Stories(module=module, sagas=sagas, directory=app.folder, examples=examples)
 
 
 def _examples(path: Path) -> tuple[bytes, ...]:

@@ -232,7 +232,9 @@ def _answers(saga: Saga[Any], callbacks: Callbacks) -> dict[str, object]:
     for step, answer in callbacks.items():
         name = step.name if isinstance(step, SagaStep) else step
         if name not in shapes:
-            raise LookupError(f"saga {saga.name!r} has no step {name!r}: it has {', '.join(shapes)}")
+            raise LookupError(
+                f"saga {saga.name!r} has no step {name!r}: it has {', '.join(shapes)}"
+            )
         late = answer if isinstance(answer, Late) else None
         result = late.answer if late else answer
         if not isinstance(result, Refusal):

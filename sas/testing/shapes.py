@@ -123,9 +123,7 @@ class _Draw:
 
     def _record(self, kind: Any, path: str, depth: int) -> Any:
         members = {
-            member.encode_name: self.value(
-                member.type, f"{path}.{member.encode_name}", depth + 1
-            )
+            member.encode_name: self.value(member.type, f"{path}.{member.encode_name}", depth + 1)
             for member in kind.fields
         }
         tag = getattr(kind, "tag", None)
@@ -134,9 +132,7 @@ class _Draw:
         return members if tag is None else {kind.tag_field: tag, **members}
 
     def _items(self, kinds: Sequence[Any], path: str, depth: int) -> list[Any]:
-        return [
-            self.value(kind, f"{path}.{place}", depth + 1) for place, kind in enumerate(kinds)
-        ]
+        return [self.value(kind, f"{path}.{place}", depth + 1) for place, kind in enumerate(kinds)]
 
     def _of_union(self, kinds: Sequence[Any], path: str, depth: int) -> Any:
         is_deep = depth >= DEPTH_MAX and any(isinstance(kind, inspect.NoneType) for kind in kinds)
@@ -165,7 +161,9 @@ def _whole(kind: Any, chance: random.Random) -> int:
     low, high = _bounds(kind, 1)
     number = chance.randint(low, high)
     factor = kind.multiple_of or 1
-    return -(-low // factor) * factor if number - number % factor < low else number - number % factor
+    return (
+        -(-low // factor) * factor if number - number % factor < low else number - number % factor
+    )
 
 
 def _text(kind: Any, path: str, chance: random.Random) -> str:

@@ -191,7 +191,9 @@ def _callbacks(saga: Saga[Any], rng: random.Random, *, is_calm: bool) -> dict[st
         try:
             answer = msgspec.convert(drawn(step.shape, str(rng.random())), step.shape)
         except UndrawableError as error:
-            raise NoOrderError(f"saga {saga.name!r}: the callback of {step.name}: {error}") from None
+            raise NoOrderError(
+                f"saga {saga.name!r}: the callback of {step.name}: {error}"
+            ) from None
         kind = 1.0 if is_calm else rng.random()
         if kind < 0.1:
             continue

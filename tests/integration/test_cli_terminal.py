@@ -220,7 +220,7 @@ async def export(at: At) -> None:
 
 
 async def workflows(at: At) -> None:
-    assert await at.sas("workflows", "check", "--app", "orders.workflows:workflows") == 0
+    assert await at.sas("workflows", "check") == 0
     for workflow in SAMPLE:
         text = f"{workflow.name} version {workflow.version}: no order in flight; not used yet"
         assert text in at.screen.last
@@ -257,7 +257,7 @@ async def acknowledge(at: At) -> None:
 
 
 async def sim(at: At) -> None:
-    words = ("sim", "--app", "orders.workflows:workflows")
+    words = ("sim",)
     assert await at.sas(*words, "--seeds", "4", "--first", "9", "--jobs", "1") == 0
     text = " ".join(line.strip() for line in at.screen.last)
     assert text.endswith("orders: every invariant held")
