@@ -26,7 +26,7 @@ PLAIN_ERRORS = (ImportError, AttributeError, TypeError, ValueError)
 """Errors whose text says enough without the name of their class."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class App:
     """The name of an application, and the folder from which it is imported.
 
@@ -142,7 +142,7 @@ def _found(name: str) -> Any:
 
 def _named(argument: str | None) -> App | None:
     if argument is not None:
-        return App(argument, Path(), f"--app {argument}")
+        return App(name=argument, folder=Path(), label=f"--app {argument}")
     here = Path.cwd()
     for folder in (here, *here.parents):
         file = folder / PROJECT_FILE
@@ -169,4 +169,5 @@ def _in_project(file: Path, folder: Path) -> App | None:
     name = table.get("app")
     if name is None:
         return None
-    return App(name, folder, f"app {name!r} of {file}", table.get("orders"))
+    label = f"app {name!r} of {file}"
+    return App(name=name, folder=folder, label=label, orders=table.get("orders"))

@@ -59,8 +59,9 @@ class ClockApart:
 class Host:
     """The functions of one instance. ``start`` makes new ones, which remember nothing.
 
-    With ``draws_inline``, about one agent in three is called inline. About one instance in four keeps no orders in memory,
-    and reads each order from the store every time. So all cases are simulated.
+    With ``draws_inline``, about one agent in three is called inline. About one instance in four
+    keeps no orders in memory, and reads each order from the store every time. So all cases are
+    simulated.
     """
 
     def __init__(

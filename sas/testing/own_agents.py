@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -131,6 +131,7 @@ class StandIn:
     """
 
     setting: str
+    _: KW_ONLY
     calls: list[ServiceRequest] = field(default_factory=list)
     _answers: list[_Answer] = field(default_factory=list)
     _effects: list[_Effect] = field(default_factory=list)
@@ -320,7 +321,8 @@ class OwnAgent(ModelService):
         of_no_host()
         seconds = within.total_seconds() * self._rng.uniform(0, 0.9)
         if isinstance(answer, Late):
-            answer, seconds = answer.answer, answer.after.total_seconds()
+            seconds = answer.after.total_seconds()
+            answer = answer.answer
         await self._clock.sleep(seconds)
         body: dict[str, Any] = {"outcome": "done", "result": answer}
         if isinstance(answer, Refusal):
@@ -407,7 +409,7 @@ class OwnAgents:
 
     async def serve(self, request: HttpRequest, setting: str) -> HttpAnswer | None:
         """Answer a request, after some time and with faults by chance. None cuts the connection."""
-        attempt, shape = _attempt.get(), _shape.get()
+        attempt = _attempt.get()
         assert attempt is not None  # noqa: S101  a session exists only during a call
         of_no_host()
         service, method = self.script.service(setting), request.method
@@ -426,11 +428,11 @@ class OwnAgents:
         if not await self._arrives(service):
             answer = _failure(method, self.rng.choice(_FAILS))
         elif method in _READS:
-            answer = self._answer(service, request, shape, None)
+            answer = self._answer(service, request, None)
         elif asks:
-            answer = self._do(service, request, shape, record, attempt)
+            answer = self._do(service, request, record, attempt)
         else:
-            answer = self._undo(service, request, shape, record, attempt)
+            answer = self._undo(service, request, record, attempt)
         if answer is not None and answer.status < 300 and self._happens("lost_answer"):
             self.story(f"{setting}: {record}: done, and the answer is lost")
             answer = _failure(method, self.rng.choice(_LOSES))
@@ -453,11 +455,10 @@ class OwnAgents:
     def _happens(self, fault: str) -> bool:
         return self.faults.happens(fault, self.rng)
 
-    def _do(  # noqa: PLR0913
+    def _do(
         self,
         service: StandIn,
         request: HttpRequest,
-        shape: Any,
         record: ServiceRequest,
         attempt: _Attempt,
     ) -> HttpAnswer | None:
@@ -476,8 +477,8 @@ class OwnAgents:
             if record.key and same:
                 if effect.attempt.call.key != call.key:
                     self._say(attempt, f"gives with {effect.place} the key of another call")
-                return self._answer(service, request, shape, effect)
-        answer = self._answer(service, request, shape, new_effect)
+                return self._answer(service, request, effect)
+        answer = self._answer(service, request, new_effect)
         if answer.status >= 400:
             return answer
         if not record.key:
@@ -495,17 +496,16 @@ class OwnAgents:
         about = f"{attempt.step} {does}"
         self.broken(Violation(7, f"order {attempt.call.order_id}: {about}", about))
 
-    def _undo(  # noqa: PLR0913
+    def _undo(
         self,
         service: StandIn,
         request: HttpRequest,
-        shape: Any,
         record: ServiceRequest,
         attempt: _Attempt,
     ) -> HttpAnswer:
         """Take back the effects that a request names by key or id. Refuse the call afterwards."""
         call = attempt.call
-        answer = self._answer(service, request, shape, None)
+        answer = self._answer(service, request, None)
         if answer.status >= 400:
             return answer
         names = _leaves(request.body) | set(request.path.split("/"))
@@ -531,10 +531,9 @@ class OwnAgents:
             return problem(request.method, 404, "none", "there is nothing of this name")
         return answer
 
-    def _answer(
-        self, service: StandIn, request: HttpRequest, shape: Any, effect: _Effect | None
-    ) -> HttpAnswer:
+    def _answer(self, service: StandIn, request: HttpRequest, effect: _Effect | None) -> HttpAnswer:
         """Return the answer that the test set, or else one of the type that is asked for."""
+        shape = _shape.get()
         answer = service._answer_to(request)  # noqa: SLF001
         number = len([call for call in service.calls if call.path == request.path])
         if effect is not None:

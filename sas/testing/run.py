@@ -51,7 +51,7 @@ def jobs_here() -> int:
 
 
 def _begin(load: Callable[[], T], play: Callable[[T, int], Any]) -> None:
-    global _play
+    global _play  # noqa: PLW0603  a process plays one thing
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to every process
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     thing = load()

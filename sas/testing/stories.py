@@ -11,7 +11,7 @@ import random
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -22,7 +22,7 @@ from uuid import UUID
 
 import msgspec
 
-from sas.saga import Saga, sagas_of
+from sas.saga import Saga
 from sas.saga.content import shown
 from sas.testing.kit import Kit, StoryError
 from sas.testing.own_agents import Late, Refusal
@@ -44,11 +44,12 @@ class NoOrderError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class StoryFault:
     """One call of a method of the kit, or of the stand-in of a service."""
 
     method: str
     values: Sequence[Any] = ()
+    _: KW_ONLY
     named: Mapping[str, Any] = field(default_factory=dict)
     service: str | None = None
 
@@ -66,7 +67,7 @@ class Story:
     saga: Saga[Any]
     orders: Sequence[Any]
     callbacks: Mapping[str, object]
-    faults: Sequence[Fault]
+    faults: Sequence[StoryFault]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +80,12 @@ class Result:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stories:
     """The stories of an application. ``examples`` are contents of orders, as JSON holds them."""
 
     module: ModuleType
+    sagas: Sequence[Saga[Any]]
     directory: Path
     examples: Sequence[bytes] = ()
 
@@ -94,8 +96,7 @@ class Stories:
             NoOrderError: there is no order for its saga.
         """
         rng = random.Random(f"story {seed}")  # noqa: S311  it repeats itself
-        sagas = sagas_of(self.module)
-        saga = sagas[seed % len(sagas)]
+        saga = self.sagas[seed % len(self.sagas)]
         orders = [self._order(saga, rng) for _ in range(rng.choice(ORDERS))]
         return Story(
             seed=seed,
@@ -112,10 +113,10 @@ class Stories:
             fault.add_to(kit)
         error, ends = "", []
         try:
-            for order in kit.run_all(
+            orders = kit.run_all(
                 story.saga, story.orders, callbacks=story.callbacks, seed=story.seed
-            ):
-                ends.append((story.saga.name, str(order.state)))
+            )
+            ends = [(story.saga.name, str(order.state)) for order in orders]
         except StoryError as failure:
             error = str(failure)
         return Result(seed=story.seed, ends=ends, text=kit.story.splitlines(), error=error)
@@ -205,10 +206,10 @@ def _callbacks(saga: Saga[Any], rng: random.Random, *, is_calm: bool) -> dict[st
     return answers
 
 
-def _faults(saga: Saga[Any], rng: random.Random) -> list[Fault]:
+def _faults(saga: Saga[Any], rng: random.Random) -> list[StoryFault]:
     settings = sorted({service.setting for service in saga.services})
     faults = [
-        Fault(method, [round(share_max * rng.random(), 3)])
+        StoryFault(method, [round(share_max * rng.random(), 3)])
         for method, chance, share_max in (
             ("answers_lost", 0.4, 0.8),
             ("calls_fail", 0.3, 0.8),
@@ -218,19 +219,19 @@ def _faults(saga: Saga[Any], rng: random.Random) -> list[Fault]:
         if rng.random() < chance
     ]
     if rng.random() < 0.2:
-        faults.append(Fault("every_message_twice"))
+        faults.append(StoryFault("every_message_twice"))
     for _ in range(rng.choice((0, 0, 1, 1, 2)) if settings else 0):
         ((shortest, longest),) = rng.choices(OUTAGES_S, OUTAGE_WEIGHTS)
         lasts = timedelta(seconds=rng.randint(shortest, longest))
-        faults.append(Fault("away", [rng.choice(settings), lasts], {"at": _moment(rng)}))
+        faults.append(StoryFault("away", [rng.choice(settings), lasts], named={"at": _moment(rng)}))
     if settings and rng.random() < 0.25:
         values = [rng.choice(("POST", "POST", "POST", "PUT", "GET")), "*", 422]
-        faults.append(Fault("answer", values, service=rng.choice(settings)))
+        faults.append(StoryFault("answer", values, service=rng.choice(settings)))
     faults += [
-        Fault("restart", named={"at": _moment(rng)}) for _ in range(rng.choice((0, 0, 1, 2)))
+        StoryFault("restart", named={"at": _moment(rng)}) for _ in range(rng.choice((0, 0, 1, 2)))
     ]
     if rng.random() < 0.15:
-        faults.append(Fault("cancel", named={"at": _moment(rng)}))
+        faults.append(StoryFault("cancel", named={"at": _moment(rng)}))
     return faults
 
 
@@ -268,7 +269,7 @@ class _Source:
         head.append(f"def test_story_{story.seed}(saga: Kit) -> None:")
         return "\n".join([*head, *(f"    {line}" for line in lines)])
 
-    def _fault(self, fault: Fault) -> str:
+    def _fault(self, fault: StoryFault) -> str:
         target = "saga" if fault.service is None else f'saga.service("{fault.service}")'
         values = [self._code(value) for value in fault.values]
         values += [f"{name}={self._code(value)}" for name, value in fault.named.items()]

@@ -433,7 +433,7 @@ class System:
             return self.own_agents.script.orders[order_id]
         return {"edited": True} if edited else {"id": order_id}
 
-    def turn(self, dependency: str, *, is_away: bool) -> None:  # noqa: C901  a case for each
+    def turn(self, dependency: str, *, is_away: bool) -> None:  # noqa: C901, PLR0912  a case for each
         """Take a dependency away, or bring it back. See ``Away``."""
         kind, _, name = dependency.partition(" ")
         match kind, name:

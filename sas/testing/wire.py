@@ -140,7 +140,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def _refuse(self, *_given: Any, **_how: Any) -> NoReturn:
         raise NotSimulatedError("a function opens a connection of its own")
 
-    add_reader = add_writer = _refuse
+    add_reader = add_writer = _refuse  # type: ignore[assignment]
     getaddrinfo = sock_connect = create_connection = _refuse
 
 
