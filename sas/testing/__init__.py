@@ -10,7 +10,8 @@ With ``pip install "scheduler-agent-supervisor[testing]"`` a test has the fixtur
 
 - ``Kit.run`` plays an order, ``Kit.run_all`` several. They return ``PlayedOrder``.
 - ``Kit.service`` returns a ``StandIn``, the model of a service. It answers by itself with values of
-  the types that your functions ask for. ``StandIn.answer`` sets another answer.
+  the types that your functions ask for. ``StandIn.answer`` sets another answer. Its ``calls`` and
+  ``effects`` are lists of ``ServiceRequest``.
 - ``Refusal`` and ``Late`` are answers by callback.
 - Faults: ``Kit.away``, ``answers_lost``, ``calls_fail``, ``calls_hang``, ``functions_die``,
   ``every_message_twice``, ``restart``, ``cancel``.

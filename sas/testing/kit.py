@@ -254,11 +254,12 @@ def _trimmed(error: Exception | None) -> Exception | None:
 def _order(played: Played, order_id: str) -> PlayedOrder:
     system = played.system
     assert system is not None  # noqa: S101  a script was played
-    order = system.store.orders[order_id].order
+    stored = system.store.orders.get(order_id)
+    steps = stored.order.steps if stored else ()
     events = _notifications(system, order_id)
     errors = [event.data.error for event in events if event.data.error is not None]
     results = {}
-    for step in order.steps:
+    for step in steps:
         text: str | bytes | None
         match step.result:
             case PayloadRef() as reference:
@@ -267,11 +268,11 @@ def _order(played: Played, order_id: str) -> PlayedOrder:
                 pass
         if text is not None:
             results[step.name] = msgspec.json.decode(text)
-    state: Any = order.process_state.value
+    state: Any = stored.order.process_state.value if stored else "Rejected"
     return PlayedOrder(
         order_id=order_id,
         state=state,
-        steps={step.name: step.process_state.value for step in order.steps},
+        steps={step.name: step.process_state.value for step in steps},
         reason=errors[0].code if errors else "",
         message=errors[0].message if errors else "",
         notifications=[str(external.notice_of(event.type)) for event in events],

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """An answer by callback (a result or a ``Refusal``) so much time after it was asked for."""
+    """An answer by callback (a result or a ``Refusal``) so much time after it was first asked for.
+
+    If the step was called again meanwhile, the answer goes to its newest address.
+    """
 
     answer: object
     after: timedelta
@@ -126,7 +129,7 @@ class StandIn:
     whose effect is in force: at most one for each key::
 
         bank = saga.service("BANK_URL")
-        saga.run(claims, claim)
+        saga.run(claims, claim, callbacks=approved)
         assert [effect.path for effect in bank.effects] == ["/payments"]
     """
 
@@ -313,15 +316,18 @@ class OwnAgent(ModelService):
         if isinstance(result, AwaitCallback) and attempt.callback is not None:
             answer = self._agents.script.callbacks.get(call.step)
             if answer is not None:
-                self._goes_on(self._call_back(attempt.callback, answer, result.within))
+                self._goes_on(self._call_back(call, attempt.callback, answer, result.within))
         return result
 
-    async def _call_back(self, callback: Callback, answer: object, within: timedelta) -> None:
+    async def _call_back(
+        self, call: AgentCall, callback: Callback, answer: object, within: timedelta
+    ) -> None:
         """Call back after some time, as somebody outside of the system does."""
         of_no_host()
         seconds = within.total_seconds() * self._rng.uniform(0, 0.9)
+        first_asked = self._agents.asked.setdefault(call.key, self._clock.now())
         if isinstance(answer, Late):
-            seconds = answer.after.total_seconds()
+            seconds = (first_asked + answer.after - self._clock.now()).total_seconds()
             answer = answer.answer
         await self._clock.sleep(seconds)
         body: dict[str, Any] = {"outcome": "done", "result": answer}
@@ -353,6 +359,8 @@ class OwnAgents:
     on_later: Callable[[timedelta], None] = lambda _span: None
     _businesses: dict[object, Business] = field(default_factory=dict)
     _checks: dict[tuple[str, bool], int] = field(default_factory=dict)
+    asked: dict[str, datetime] = field(default_factory=dict)
+    """When a callback was asked for first, by the key of the call."""
 
     def agent(self, name: str) -> OwnAgent:
         """Return the agent of a name."""

@@ -231,3 +231,5 @@ class _Play:
             if stored is not None:
                 order = stored.order
                 self._played.ends[order.details.workflow, order.process_state.value] += 1
+            elif system.is_refused(order_id):
+                self._say(f"order {order_id}: rejected")

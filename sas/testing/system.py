@@ -18,9 +18,9 @@ from typing import Any, Self
 
 import msgspec
 
-from sas.codec import internal
+from sas.codec import external, internal
 from sas.codec.internal import CallbackMessage, CommandMessage, Kind
-from sas.codec.strict import MalformedError
+from sas.codec.strict import MalformedError, convert
 from sas.domain.ids import URGENT_SUFFIX, reply_id, shard_of
 from sas.domain.messages import Verb
 from sas.domain.order import CLOCK_SKEW, Direction, Order, OrderState, StepState
@@ -242,9 +242,18 @@ class System:
             return False
         orders = self.store.orders
         return all(
-            order_id in orders and orders[order_id].order.process_state in AT_REST
+            orders[order_id].order.process_state in AT_REST
+            if order_id in orders
+            else self.is_refused(order_id)
             for order_id in self.submitted
         )
+
+    def is_refused(self, order_id: str) -> bool:
+        """Return whether the saga's check refused an order. Then it is nowhere in the store."""
+        if self.own_agents is None or order_id in self.store.orders:
+            return False
+        text = f'"{order_id}"'
+        return any(text in _rejected_body(message) for message in self.bus.messages(QUEUES.rejected))
 
     def _waits_for_operator(self, queued: Queued) -> bool:
         """Return whether a message is a callback that waits for an order in Error.
@@ -563,6 +572,10 @@ class System:
                 self._begin(self._redriver.redrive(dies=die > 0))
             die -= 1
         self.world.clock.call_later(AGAIN_S, lambda: self._look(item, die))
+
+
+def _rejected_body(message: Message) -> str:
+    return convert(message.body, external.RejectedMessage).body
 
 
 def drain_times(workflows: Workflows) -> dict[str, dict[str, timedelta]]:
