@@ -70,9 +70,7 @@ def _tell(project: Project, seed: int) -> int:
 
 
 def _shorten(project: Project, seed: int) -> None:
-    plan = shrunk(
-        drawn(seed, project.workflows), lambda plan: bool(play(project, plan).violations)
-    )
+    plan = shrunk(drawn(seed, project.workflows), lambda plan: bool(play(project, plan).violations))
     print(f"the shortest story of seed {seed} that still fails:")
     print("\n".join(play(project, plan, tell=True).story))
 

@@ -142,7 +142,9 @@ def _found(name: str) -> Any:
 
 def _named(argument: str | None) -> App | None:
     if argument is not None:
-        return App(name=argument, folder=Path(), label=f"--app {argument}")
+        file = Path(PROJECT_FILE)
+        orders = _table(file).get("orders") if file.is_file() else None
+        return App(name=argument, folder=Path(), label=f"--app {argument}", orders=orders)
     here = Path.cwd()
     for folder in (here, *here.parents):
         file = folder / PROJECT_FILE
@@ -152,10 +154,20 @@ def _named(argument: str | None) -> App | None:
 
 
 def _in_project(file: Path, folder: Path) -> App | None:
-    """Return the application that a project's file names; None if it names none.
+    """Return the application that a project's file names; None if it names none."""
+    table = _table(file)
+    name = table.get("app")
+    if name is None:
+        return None
+    label = f"app {name!r} of {file}"
+    return App(name=name, folder=folder, label=label, orders=table.get("orders"))
+
+
+def _table(file: Path) -> dict[str, str]:
+    """Return the table ``[tool.sas]`` of a project's file.
 
     Raises:
-        UsageError: the file cannot be read, or its table ``[tool.sas]`` is wrong.
+        UsageError: the file cannot be read, or the table is wrong.
     """
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("sas", {})
@@ -166,8 +178,4 @@ def _in_project(file: Path, folder: Path) -> App | None:
     for member, text in table.items():
         if not isinstance(text, str):
             raise UsageError(f'{file}: {member} of [tool.sas] is no text: write app = "orders"')
-    name = table.get("app")
-    if name is None:
-        return None
-    label = f"app {name!r} of {file}"
-    return App(name=name, folder=folder, label=label, orders=table.get("orders"))
+    return table

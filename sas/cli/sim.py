@@ -40,7 +40,7 @@ order that never ends. It stops at the first of them, and prints it as a test fo
 (sas.testing). The same seed always plays the same story: --seed prints it.
 
 Orders are drawn from the order's type. If [tool.sas] in pyproject.toml names a file of example
-orders (orders = "orders.jsonl"), those that fit a saga are taken.
+orders (orders = "orders.jsonl", in the form of `sas submit`), those that fit a saga are taken.
 
 Exit code 0: nothing is wrong. 1: something is. 2: the app cannot be loaded.
 
@@ -118,11 +118,12 @@ def _played(stories: Stories, seed: int) -> Result:
 
 def _play_one(stories: Stories, arguments: argparse.Namespace) -> int:
     result = _played(stories, arguments.seed)
-    if not arguments.json:
-        for line in result.text:
-            output.say(line)
-        for saga, state in result.ends:
-            output.say(f"{saga}: {state}")
+    if arguments.json:
+        ends = [{"Saga": saga, "State": state} for saga, state in result.ends]
+        output.say(to_line({"Seed": result.seed, "Story": result.text, "Ends": ends}))
+    else:
+        for line in (*result.text, *(f"{saga}: {state}" for saga, state in result.ends)):
+            output.say(output.row([line]))
     return _tell_failure(stories, result, arguments) if result.error else 0
 
 
@@ -157,7 +158,7 @@ def _play_many(app: App, stories: Stories, arguments: argparse.Namespace) -> int
     for line in output.table(["saga", *(state.lower() for state in STATES)], table):
         output.say(line)
     workflows = "workflow" if len(names) == 1 else "workflows"
-    output.say(f"Nothing wrong with your {workflows} in {count:,} stories.")
+    output.say(output.row([f"Nothing wrong with your {workflows} in {count:,} stories."]))
     return 0
 
 

@@ -325,9 +325,9 @@ class OwnAgent(ModelService):
         """Call back after some time, as somebody outside of the system does."""
         of_no_host()
         seconds = within.total_seconds() * self._rng.uniform(0, 0.9)
-        first_asked = self._agents.asked.setdefault(call.key, self._clock.now())
+        first_ask = self._agents.first_asks.setdefault(call.key, self._clock.now())
         if isinstance(answer, Late):
-            seconds = (first_asked + answer.after - self._clock.now()).total_seconds()
+            seconds = (first_ask + answer.after - self._clock.now()).total_seconds()
             answer = answer.answer
         await self._clock.sleep(seconds)
         body: dict[str, Any] = {"outcome": "done", "result": answer}
@@ -359,7 +359,7 @@ class OwnAgents:
     on_later: Callable[[timedelta], None] = lambda _span: None
     _businesses: dict[object, Business] = field(default_factory=dict)
     _checks: dict[tuple[str, bool], int] = field(default_factory=dict)
-    asked: dict[str, datetime] = field(default_factory=dict)
+    first_asks: dict[str, datetime] = field(default_factory=dict)
     """When a callback was asked for first, by the key of the call."""
 
     def agent(self, name: str) -> OwnAgent:

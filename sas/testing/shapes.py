@@ -1,8 +1,9 @@
 """Values drawn from a type: what a service answers, what an order holds.
 
 The same seed draws the same value. What a text or a number is depends on the seed alone. What is
-chosen (a member of an enum, of a literal or of a union) also depends on a number. So the answers
-to a repeated request keep their ids, and their states change.
+chosen (a member of an enum, of a literal or of a union, whether a member with a default is there)
+also depends on a number. So the answers to a repeated request keep their ids, and their states
+change.
 """
 
 from __future__ import annotations
@@ -122,12 +123,14 @@ class _Draw:
         raise UndrawableError(f"{path.strip('.') or 'the value'} cannot be drawn ({kind})")
 
     def _record(self, kind: Any, path: str, depth: int) -> Any:
-        members = {
-            member.encode_name: self.value(member.type, f"{path}.{member.encode_name}", depth + 1)
-            for member in kind.fields
-        }
+        is_array = isinstance(kind, inspect.NamedTupleType) or getattr(kind, "array_like", False)
+        members = {}
+        for member in kind.fields:
+            place = f"{path}.{member.encode_name}"
+            if member.required or is_array or self._choice([True, False], f"{place} is there"):
+                members[member.encode_name] = self.value(member.type, place, depth + 1)
         tag = getattr(kind, "tag", None)
-        if isinstance(kind, inspect.NamedTupleType) or getattr(kind, "array_like", False):
+        if is_array:
             return [*([] if tag is None else [tag]), *members.values()]
         return members if tag is None else {kind.tag_field: tag, **members}
 

@@ -144,8 +144,8 @@ class Stories:
             else:
                 return order
         raise NoOrderError(
-            f"saga {saga.name!r}: {problem}. Write example orders into a file, one JSON object a "
-            'line, and name it in pyproject.toml: [tool.sas] orders = "orders.jsonl"'
+            f"saga {saga.name!r}: {problem}. Write example orders into a file, as for `sas submit`"
+            ', and name it in pyproject.toml: [tool.sas] orders = "orders.jsonl"'
         )
 
 

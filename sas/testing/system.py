@@ -253,7 +253,9 @@ class System:
         if self.own_agents is None or order_id in self.store.orders:
             return False
         text = f'"{order_id}"'
-        return any(text in _rejected_body(message) for message in self.bus.messages(QUEUES.rejected))
+        return any(
+            text in _rejected_body(message) for message in self.bus.messages(QUEUES.rejected)
+        )
 
     def _waits_for_operator(self, queued: Queued) -> bool:
         """Return whether a message is a callback that waits for an order in Error.

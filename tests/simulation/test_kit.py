@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import textwrap
 import time
@@ -294,7 +295,6 @@ def blocks(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("documented", [sas.testing, Kit, StandIn, StandIn.answer])
 def test_the_examples_of_the_kit_run(documented: object) -> None:
-    import inspect
 
     examples = list(blocks(inspect.getdoc(documented) or ""))
     assert examples
@@ -310,7 +310,7 @@ def test_the_examples_of_the_kit_run(documented: object) -> None:
             "approved": APPROVED,
             "carrier": kit.service("OFFICE_URL"),
         }
-        exec(example, names)
+        exec(example, names)  # noqa: S102  they are ours
         for name in [name for name in names if name.startswith("test_")]:
             names[name](Kit())
 
