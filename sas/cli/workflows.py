@@ -1,39 +1,52 @@
-"""``sas workflows check``: show which orders in flight the definitions of a deploy would break."""
+"""``sas workflows``: what a deploy would break, a workflow as a diagram, and the contract."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
 from sas.cli import arguments as args
 from sas.cli import output
 from sas.cli.arguments import Subcommand, Work
+from sas.cli.asyncapi import document
 from sas.cli.output import Record
+from sas.codec.payloads import decode_order
 from sas.codec.record import to_line
+from sas.config import read_payload_codec
 from sas.domain.order import FINISHED, Order
 from sas.domain.workflow import Workflow, Workflows
+from sas.features.claim_check import ClaimCheck
 from sas.features.version_check import definition_hash, value_name
 from sas.operate import finding
 from sas.operate.errors import UsageError
 from sas.ports import Business, StateStore
+from sas.saga import Saga, business_of
+from sas.saga.business import Shapes, shapes_of
 
 DESCRIPTION = """\
-Compare the workflows of an application with the orders in flight (under way or in Error) and with
-the definitions that the table remembers. An order keeps the workflow version it was submitted with.
-That version must still exist, with the same steps, order, agents, undos and reaction to a failure.
-Times and thresholds may change.
+check: compare the workflows of an application with the orders in flight (under way or in Error) and
+with the definitions that the table remembers. An order keeps the workflow version it was submitted
+with. That version must still exist, with the same steps, order, agents, undos and reaction to a
+failure. Times and thresholds may change. The stored content and results of these orders must fit
+the types of the application; a payload codec needs SAS_PAYLOAD_KEYS here for that.
+
+draw: print the steps as a Mermaid diagram, of one workflow or of all. schema: print the AsyncAPI
+document of the application, with JSON Schema of its orders and results. Both need no system.
 
 Exit code 0: all is well. 1: a deploy would break something, or there is no such table. 2: the app
 cannot be loaded. 3: Storage does not answer.
 
   sas workflows check --app orders.workflows:workflows
   sas workflows check --app orders:business --json
+  sas workflows draw claim --app orders:business
+  sas workflows schema --app orders:business > asyncapi.json
 """
 
 SHOWN_IDS_MAX = 3
@@ -47,24 +60,34 @@ class VersionStatus:
     """One version of a workflow: its definition, and the orders in flight with this version.
 
     ``remembered`` is the hash of the definition that the table remembers. ``other_steps`` counts
-    the orders in flight whose steps differ from those of ``definition``.
+    the orders in flight whose steps differ from those of ``definition``. ``misfits`` says of each
+    other order in flight what no longer fits ``shapes``.
     """
 
     definition: Workflow | None = None
+    shapes: Shapes | None = None
     remembered: str | None = None
     ids: list[str] = field(default_factory=list)
     other_steps: int = 0
+    misfits: list[str] = field(default_factory=list)
 
     @property
     def orders(self) -> int:
         """How many orders in flight use this version."""
         return len(self.ids)
 
-    def count(self, order: Order) -> None:
+    async def count(self, order: Order, store: StateStore) -> None:
         """Count an order in flight that uses this version."""
         self.ids.append(order.order_id)
         names = [step.name for step in self.definition.steps] if self.definition else []
-        self.other_steps += [step.name for step in order.steps] != names
+        if [step.name for step in order.steps] != names:
+            self.other_steps += 1
+        elif self.shapes is not None:
+            complete_order = await ClaimCheck(store).fetch_all(order)
+            decoded_order = decode_order(complete_order, read_payload_codec(os.environ))
+            self.misfits += [
+                f"order {order.order_id}: {misfit}" for misfit in self.shapes.misfits(decoded_order)
+            ]
 
     @property
     def changed(self) -> bool:
@@ -84,22 +107,69 @@ class VersionStatus:
             return "changed: give the new definition a version of its own and keep the old one"
         if self.other_steps:
             return "changed: orders in flight have other steps"
+        if self.misfits:
+            rest = len(self.misfits) - 1
+            return (
+                f"{self.misfits[0]}{f' (and {rest:,} more)' if rest else ''}: its next step would "
+                "be held. Let the type take both, or give the new one a version of its own"
+            )
         return ""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["check"])
+    parser.add_argument("action", choices=["check", "draw", "schema"])
+    parser.add_argument("name", nargs="?", metavar="NAME", help="draw: only this workflow")
     parser.add_argument(
         "--app",
         required=True,
         metavar="MODULE:NAME",
-        help="a Workflows, a Business, or a function that returns one",
+        help="a saga or several, a Workflows, a Business, or a function that returns one",
     )
-    args.add_json(parser, "JSON lines, with every order id")
+    args.add_json(parser, "check: JSON lines, with every order id")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.name is not None and arguments.action != "draw":
+        raise UsageError(f"{arguments.name!r}: only draw takes the name of a workflow")
+    if arguments.action == "check":
+        return _CHECK.run(arguments)
+    application = load_application(arguments.app)
+    if arguments.action == "draw":
+        for line in _diagram(workflows_in(application), arguments.name):
+            output.say(line)
+    elif isinstance(application, Workflows):
+        raise UsageError(f"--app {arguments.app} has no types: give a Saga, or several in a list")
+    else:
+        output.say(json.dumps(document(application, read_payload_codec(os.environ)), indent=2))
+    return 0
 
 
 def _check(arguments: argparse.Namespace) -> Work:
-    return _Check(load(arguments.app), as_json=arguments.json).run
+    return _Check(load_application(arguments.app), as_json=arguments.json).run
+
+
+def _diagram(workflows: Workflows, name: str | None) -> Iterator[str]:
+    """Yield the lines of a Mermaid flowchart: each workflow is a subgraph.
+
+    Raises:
+        UsageError: there is no workflow of this name.
+    """
+    names = sorted({workflow.name for workflow in workflows})
+    if name is not None and name not in names:
+        raise UsageError(f"there is no workflow {name!r}: known are {', '.join(names)}")
+    yield "flowchart TD"
+    for position, workflow in enumerate(workflows):
+        if name in {None, workflow.name}:
+            yield f'  subgraph w{position}["{workflow.name} version {workflow.version}"]'
+            for number, (step, rule) in enumerate(
+                zip(workflow.steps, workflow.rules.steps, strict=True)
+            ):
+                agents = " or ".join(step.agents)
+                undo = "with undo" if step.undo else "no undo"
+                yield f'    w{position}s{number}["{step.name}<br>agent {agents}<br>{undo}"]'
+                for earlier in rule.after:
+                    yield f"    w{position}s{earlier} --> w{position}s{number}"
+            yield "  end"
 
 
 def load(app: str) -> Workflows:
@@ -108,7 +178,11 @@ def load(app: str) -> Workflows:
     Raises:
         UsageError: the application cannot be imported, or defines none.
     """
-    application = load_application(app)
+    return workflows_in(load_application(app))
+
+
+def workflows_in(application: Workflows | Business) -> Workflows:
+    """Return the workflows of a loaded application."""
     return application.workflows if isinstance(application, Business) else application
 
 
@@ -129,19 +203,24 @@ def load_application(app: str) -> Workflows | Business:
         application: Any = getattr(import_module(module), name)
         if callable(application):
             application = application()
+        sagas = application if isinstance(application, list | tuple) else [application]
+        if sagas and all(isinstance(saga, Saga) for saga in sagas):
+            application = business_of(sagas)
     except Exception as error:  # noqa: BLE001  it is the application's own code
         kind = "" if isinstance(error, PLAIN_ERRORS) else f"{type(error).__name__}: "
         raise UsageError(f"--app {app} cannot be loaded: {kind}{error}") from None
     if isinstance(application, Business | Workflows):
         return application
-    raise UsageError(f"--app {app} is {type(application).__name__}: give a Workflows or a Business")
+    raise UsageError(
+        f"--app {app} is {type(application).__name__}: give a Saga, or several in a list"
+    )
 
 
 class _Check:
     """One check of the workflows that an application defines."""
 
-    def __init__(self, definitions: Workflows, *, as_json: bool) -> None:
-        self._definitions = definitions
+    def __init__(self, application: Workflows | Business, *, as_json: bool) -> None:
+        self._application = application
         self._as_json = as_json
 
     async def run(self, store: StateStore) -> int:
@@ -157,10 +236,13 @@ class _Check:
     async def _statuses(self, store: StateStore) -> Mapping[tuple[str, int], VersionStatus]:
         """Return every version that is defined or that an order in flight uses."""
         statuses: dict[tuple[str, int], VersionStatus] = defaultdict(VersionStatus)
-        for workflow in self._definitions:
-            statuses[workflow.name, workflow.version].definition = workflow
+        for workflow in workflows_in(self._application):
+            status = statuses[workflow.name, workflow.version]
+            status.definition = workflow
+            if isinstance(self._application, Business):
+                status.shapes = shapes_of(self._application, workflow)
         async for order in _in_flight(store):
-            statuses[order.details.workflow, order.details.version].count(order)
+            await statuses[order.details.workflow, order.details.version].count(order, store)
         for (name, version), status in statuses.items():
             shared = await store.read_shared(value_name(name, version))
             status.remembered = shared.value if shared else None
@@ -175,6 +257,7 @@ def _record(name: str, version: int, status: VersionStatus) -> Record:
         "Recorded": status.remembered is not None,
         "Changed": status.changed,
         "Trouble": status.trouble() or None,
+        "Misfits": status.misfits,
         "InFlight": status.ids,
     }
 
@@ -202,12 +285,11 @@ async def _in_flight(store: StateStore) -> AsyncIterator[Order]:
                 yield order
 
 
-VERBS = (
-    Subcommand.with_store(
-        "workflows",
-        "check workflow definitions against the orders in flight, before a deploy",
-        description=DESCRIPTION,
-        add_arguments=_add_arguments,
-        prepare=_check,
-    ),
+_CHECK = Subcommand.with_store(
+    "workflows",
+    "check workflows before a deploy, draw them, or print their AsyncAPI",
+    description=DESCRIPTION,
+    add_arguments=_add_arguments,
+    prepare=_check,
 )
+VERBS = (replace(_CHECK, run=_run),)

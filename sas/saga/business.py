@@ -9,17 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import msgspec
+
 from sas.adapters.remote import HttpService
+from sas.codec.payloads import is_encoded
 from sas.codec.strict import convert
 from sas.config import SettingError
-from sas.domain.workflow import WorkflowError, Workflows
-from sas.ports import Business, Call, PayloadCodec
+from sas.domain.content import Content
+from sas.domain.order import Direction, Order
+from sas.domain.workflow import Workflow, WorkflowError, Workflows
+from sas.ports import Business, Call, HeldError, PayloadCodec
 from sas.saga.call import LaterError, result_of, typed
 from sas.saga.content import decoded, encoded
 from sas.saga.definition import Action, AnyStep, Place, Saga
@@ -56,6 +61,47 @@ def business_of(sagas: Iterable[Saga[Any]], codec: PayloadCodec | None = None) -
         inline=[name for name, agent in agents.items() if agent.inline],
         codec=codec,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """The types of a workflow's content: of its order, and of each step's result by step name."""
+
+    order: Any
+    results: Mapping[str, Any]
+
+    def misfits(self, order: Order) -> Iterator[str]:
+        """Yield a sentence for each content of an order that does not fit its type.
+
+        The content is decoded. What is still encoded, or lost, is left out.
+        """
+        stored: list[tuple[str, Content | None, Any]] = [
+            ("the order", order.details.payload, self.order)
+        ]
+        for step in order.steps:
+            stored.append((f"the edited input of {step.name}", step.call.edited, self.order))
+            # A step that was skipped has the result null. Its undo takes None.
+            if order.direction is Direction.DO or step.result != "null":
+                stored.append((f"the result of {step.name}", step.result, self.results[step.name]))
+        for what, text, shape in stored:
+            if isinstance(text, str) and not is_encoded(text):
+                try:
+                    decoded(msgspec.Raw(text.encode()), shape, what)
+                except HeldError as error:
+                    yield str(error)
+
+
+def shapes_of(business: Business, workflow: Workflow) -> Shapes | None:
+    """Return the types of a workflow's content; None if its agents are not made of sagas."""
+    results: dict[str, Any] = {}
+    order: Any = None
+    for step in workflow.steps:
+        agent = business.agents[step.agent]
+        if not isinstance(agent, SagaAgent):
+            return None
+        function = agent.function(workflow.name, step.name)
+        order, results[step.name] = function.order, function.result
+    return Shapes(order, results)
 
 
 def check_settings(sagas: Iterable[Saga[Any]]) -> None:
@@ -142,6 +188,10 @@ class SagaAgent:
                     f"{self.name} has {mine!r}: give it once"
                 )
             setattr(self, option, value or mine)
+
+    def function(self, workflow: str, step: str) -> Function:
+        """Return the function of a step."""
+        return self._entries[workflow, step].action.do
 
     async def do(self, call: Call) -> Any:
         """Run the function of a step; see ``sas.ports.Agent``."""

@@ -44,6 +44,14 @@ async def test_an_orders_page_says_what_happened_what_it_waits_for_and_what_verb
     assert "step failed by agent payment" in page
 
 
+async def test_an_orders_page_shows_its_steps_as_a_graph_with_their_states() -> None:
+    async with desk_of(await night()) as browser:
+        page = await browser.get("/orders/10248")
+    assert 'aria-label="reserve: Processed. pay: Error."' in page
+    assert len(re.findall(r'<g class="(?:processed|error|pending)"><rect ', page)) == 2
+    assert "style=" not in page  # the browser would refuse it
+
+
 async def test_an_order_is_resubmitted_and_its_journal_says_who_and_why() -> None:
     system = await night()
     async with desk_of(system) as browser:

@@ -130,7 +130,7 @@ async def test_a_version_that_only_finished_orders_used_may_not_change_either(
         ("orders", "give MODULE:NAME"),
         ("no_such_module:x", "No module named 'no_such_module'"),
         ("json:x", "has no attribute 'x'"),
-        ("json:__name__", "is str: give a Workflows or a Business"),
+        ("json:__name__", "is str: give a Saga"),
         ("tests.business:business", "TESTS_STOCK_URL"),
     ],
 )
