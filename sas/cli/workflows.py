@@ -26,7 +26,7 @@ from sas.features.claim_check import ClaimCheck
 from sas.features.version_check import definition_hash, value_name
 from sas.operate import finding
 from sas.operate.errors import UsageError
-from sas.ports import Business, StateStore
+from sas.ports import Business, PayloadCodec, StateStore
 from sas.saga import Saga, business_of
 from sas.saga.business import Shapes, shapes_of
 
@@ -76,7 +76,7 @@ class VersionStatus:
         """How many orders in flight use this version."""
         return len(self.ids)
 
-    async def count(self, order: Order, store: StateStore) -> None:
+    async def count(self, order: Order, store: StateStore, codec: PayloadCodec | None) -> None:
         """Count an order in flight that uses this version."""
         self.ids.append(order.order_id)
         names = [step.name for step in self.definition.steps] if self.definition else []
@@ -84,7 +84,7 @@ class VersionStatus:
             self.other_steps += 1
         elif self.shapes is not None:
             complete_order = await ClaimCheck(store).fetch_all(order)
-            decoded_order = decode_order(complete_order, read_payload_codec(os.environ))
+            decoded_order = decode_order(complete_order, codec)
             self.misfits += [
                 f"order {order.order_id}: {misfit}" for misfit in self.shapes.misfits(decoded_order)
             ]
@@ -241,8 +241,12 @@ class _Check:
             status.definition = workflow
             if isinstance(self._application, Business):
                 status.shapes = shapes_of(self._application, workflow)
+        codec = read_payload_codec(os.environ)
+        if isinstance(self._application, Business):
+            codec = self._application.codec or codec
         async for order in _in_flight(store):
-            await statuses[order.details.workflow, order.details.version].count(order, store)
+            key = (order.details.workflow, order.details.version)
+            await statuses[key].count(order, store, codec)
         for (name, version), status in statuses.items():
             shared = await store.read_shared(value_name(name, version))
             status.remembered = shared.value if shared else None
