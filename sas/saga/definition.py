@@ -38,6 +38,7 @@ B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
 E = TypeVar("E")
+F = TypeVar("F")
 
 
 class StepOptions(TypedDict, total=False):
@@ -129,7 +130,7 @@ class Step(Action[O, R], Generic[O, P, R]):
 
     def alternative(
         self, *, agent: str, limit: int = 0, inline: bool = False
-    ) -> Callable[[Callable[Concatenate[Call[O], P], Any]], Action[O, R]]:
+    ) -> Callable[[Callable[Concatenate[Call[O], P], Awaitable[R] | R]], Action[O, R]]:
         """Let another agent do the step while the circuit of the first one is open.
 
         A decorator. The function takes and returns what the step's function does. What it returns
@@ -139,7 +140,9 @@ class Step(Action[O, R], Generic[O, P, R]):
             WorkflowError: the function takes or returns something else.
         """
 
-        def decorate(function: Callable[Concatenate[Call[O], P], Any]) -> Action[O, R]:
+        def decorate(
+            function: Callable[Concatenate[Call[O], P], Awaitable[R] | R],
+        ) -> Action[O, R]:
             do = function_of(function)
             same = [parameter.shape for parameter in self.do.parameters]
             if (do.result, do.order) != (self.do.result, self.do.order) or same != [
@@ -315,6 +318,20 @@ class Saga(Generic[O]):
         ],
         **options: Unpack[StepOptions],
     ) -> StepDecorator[O, [A, B, C, D, E]]: ...
+    @overload
+    def step(
+        self,
+        *,
+        after: tuple[
+            Step[O, ..., A],
+            Step[O, ..., B],
+            Step[O, ..., C],
+            Step[O, ..., D],
+            Step[O, ..., E],
+            Step[O, ..., F],
+        ],
+        **options: Unpack[StepOptions],
+    ) -> StepDecorator[O, [A, B, C, D, E, F]]: ...
     @overload
     def step(
         self, *, after: Sequence[Step[O, ..., Any]], **options: Unpack[StepOptions]
