@@ -1,6 +1,6 @@
 """The function app of this business. ``sas.functions`` has the triggers."""
 
-import orders
+from orders import delivered, orders, with_care
 from sas import function_app
 
-app = function_app(orders.business(), orders.AGENTS)
+app = function_app(orders, with_care, delivered)

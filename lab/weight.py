@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import json
+import os
 import re
 import subprocess
 import sys
@@ -30,10 +31,12 @@ from sas.cli.main import VERBS
 from sas.config import read_config
 from sas.domain.queues import Queues
 from sas.engine.delivery import Delivery
+from sas.saga import business_of, sagas_of
 from tools.names import HOUSES, NO_NOUNS, bindings, long_calls, positional_records, sources
 
 ROOT = Path(__file__).parents[1]
 NOT_PAGES = ("LICENSE", "CHANGELOG.md", "template/", ".github/")
+BUSINESS = business_of(sagas_of(orders))
 QUEUES, REPLY_QUEUE = Queues(), "responses-web-shop"
 TURNS_MAX = 10
 CORE = ("sas/domain/", "sas/engine/", "sas/actors/")
@@ -122,16 +125,16 @@ def noting(files: set[str]) -> Iterator[None]:
 async def passed() -> tuple[int, int]:
     """Run two orders, and return how many files a wake and a reply of the second one passed."""
     names = [QUEUES.orders, QUEUES.scheduler, QUEUES.replies, QUEUES.alerts, QUEUES.rejected]
-    names += [REPLY_QUEUE, *map(QUEUES.agent, orders.AGENTS)]
+    names += [REPLY_QUEUE, *map(QUEUES.agent, BUSINESS.agents)]
     files: dict[str, set[str]] = {}
     with Azurite() as azurite:
         async with Broker(names) as broker, RemoteServices() as remote:
-            services = {f"ORDERS_{name.upper()}_URL": url for name, url in remote.urls.items()}
+            os.environ |= {f"ORDERS_{name.upper()}_URL": url for name, url in remote.urls.items()}
             environment = {
                 "ServiceBus": broker.connection_string,
                 "SAS_TABLES": azurite.connection_string,
             }
-            app = bootstrap(orders.business(services), read_config(environment))
+            app = bootstrap(BUSINESS, read_config(environment))
             handlers: dict[str, Callable[[Delivery], Awaitable[object]]] = {
                 QUEUES.orders: app.submitter.handle,
                 QUEUES.scheduler: app.scheduler.handle,

@@ -93,8 +93,12 @@ def function_app(*sagas: Saga[Any], codec: PayloadCodec | None = None) -> Functi
     Raises:
         SettingError, WorkflowError, TelemetryError: the text says what to change.
     """
-    business = business_of(sagas, codec)
     check_settings(sagas)
+    return app_of(business_of(sagas, codec))
+
+
+def app_of(business: Business) -> FunctionApp:
+    """Return the function app of a business."""
     app = FunctionApp(checked(business))
     _add_queues(app)
     _add_agents(app, business.agents)

@@ -17,7 +17,7 @@ from sas.adapters.remote import HttpService
 from sas.codec.strict import convert
 from sas.config import SettingError
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
-from sas.ports import AwaitCallback, Business, Call, StillRunning
+from sas.ports import AgentCall, AwaitCallback, Business, StillRunning
 
 PRICE_MAX = 1_000_000_000
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
@@ -103,15 +103,15 @@ class ServiceAgent:
     def __init__(self, service: HttpService) -> None:
         self._service = service
 
-    def body(self, call: Call) -> dict[str, Any]:
+    def body(self, call: AgentCall) -> dict[str, Any]:
         """Return the body of the call; every service takes the order's id."""
         return {"order_id": call.order_id}
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         """Call the service once."""
         return await self._post(call, self.body(call))
 
-    async def undo(self, call: Call) -> Any:
+    async def undo(self, call: AgentCall) -> Any:
         """Undo everything that was done under the key."""
         return await self._service.call("DELETE", self.path, key=call.key)
 
@@ -121,7 +121,7 @@ class ServiceAgent:
 
     path = ""
 
-    async def _post(self, call: Call, body: dict[str, Any]) -> Any:
+    async def _post(self, call: AgentCall, body: dict[str, Any]) -> Any:
         return await self._service.call("POST", self.path, key=call.key, body=body)
 
 
@@ -130,7 +130,7 @@ class InventoryAgent(ServiceAgent):
 
     path = "/reservations"
 
-    def body(self, call: Call) -> dict[str, Any]:
+    def body(self, call: AgentCall) -> dict[str, Any]:
         """Return the products and how many of each."""
         fields = ("product_id", "quantity")
         lines = [{name: line[name] for name in fields} for line in call.order["lines"]]
@@ -142,7 +142,7 @@ class PaymentAgent(ServiceAgent):
 
     path = "/charges"
 
-    def body(self, call: Call) -> dict[str, Any]:
+    def body(self, call: AgentCall) -> dict[str, Any]:
         """Return whom to charge."""
         customer = call.order["customer_id"]
         return {**super().body(call), "customer_id": customer, "amount": "1.00", "currency": "USD"}
@@ -153,7 +153,7 @@ class ShippingAgent(ServiceAgent):
 
     path = "/shipments"
 
-    def body(self, call: Call) -> dict[str, Any]:
+    def body(self, call: AgentCall) -> dict[str, Any]:
         """Return the address and the reservation."""
         reserved = call.results["reserve-stock"]["reservation_id"]
         ship_to = call.order["ship_to"]
@@ -165,7 +165,7 @@ class InvoiceAgent(ServiceAgent):
 
     path = "/mails"
 
-    def body(self, call: Call) -> dict[str, Any]:
+    def body(self, call: AgentCall) -> dict[str, Any]:
         """Return whom to mail and what was charged."""
         charged = call.results["take-payment"]["charge_id"]
         customer = call.order["customer_id"]
@@ -183,7 +183,7 @@ class DeliveryAgent(ServiceAgent):
         super().__init__(service)
         self._tells = tells
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         """Hand the parcel over, or ask how far it is: the key is the same."""
         body = {**self.body(call), "tracking": call.results["ship"]["tracking"]}
         if self._tells is not None:
@@ -208,7 +208,7 @@ def business(environ: Mapping[str, str] | None = None) -> Business:
         setting = f"TESTS_{name.upper()}_URL"
         if setting not in env:
             raise SettingError(f"{setting}: give the address of the {name} service")
-        return HttpService(name, env[setting], attempt_seconds=attempt)
+        return HttpService(env[setting], name=name, attempt_seconds=attempt)
 
     tells = env.get("TESTS_CARRIER_TELLS_SECONDS")
     within = timedelta(seconds=float(tells)) if tells else None

@@ -17,6 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -62,6 +63,7 @@ class Rig:
     client: ServiceBusClient
     store: TableStore
     settings: dict[str, str]
+    folder: Path
     received: dict[str, list[ServiceBusReceivedMessage]] = field(default_factory=dict)
     links: dict[tuple[str, str], Any] = field(default_factory=dict)
     applications: dict[frozenset[tuple[str, str]], Application] = field(default_factory=dict)
@@ -71,7 +73,7 @@ class Rig:
     async def host(self, *only: str, **settings: str) -> AsyncIterator[Host]:
         """Run the functions named, or all. Hosts with equal settings share an application."""
         host = Host(
-            ROOT,
+            self.folder,
             settings=self.settings | settings,
             only=only or None,
             http_port=self.http_port,
@@ -262,8 +264,6 @@ async def until(ask: Callable[[], Any], goal: str, seconds: float = PATIENCE_S) 
 async def rig(**settings: str) -> AsyncIterator[Rig]:
     """Start everything but a host; stop it all at the end."""
     async with AsyncExitStack() as stack:
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setitem(sys.modules, "orders", business)
         azurite = stack.enter_context(Azurite())
         queues = json.dumps(own_queues(settings))
         broker = await stack.enter_async_context(Broker(parse_config(queues)))
@@ -274,6 +274,7 @@ async def rig(**settings: str) -> AsyncIterator[Rig]:
         store = TableStore.connect(azurite.connection_string, table)
         stack.push_async_callback(store.close)
         system = Rig(
+            folder=own_app(Path(stack.enter_context(TemporaryDirectory())) / "app"),
             broker=broker,
             azurite=azurite,
             remote=remote,
@@ -316,9 +317,12 @@ def own_queues(settings: Mapping[str, str] | None = None) -> dict[str, Any]:
 def own_app(folder: Path) -> Path:
     """Make a function app for processes in ``folder``: this one, with ``tests.business``."""
     folder.mkdir(exist_ok=True)
-    for name in ("function_app.py", "host.json", "local.settings.json"):
+    for name in ("host.json", "local.settings.json"):
         shutil.copy(ROOT / name, folder)
-    (folder / "orders.py").write_text("from tests.business import AGENTS, business\n")
+    (folder / "function_app.py").write_text(
+        "from sas.functions import app_of\nfrom tests.business import business\n\n"
+        "app = app_of(business())\n"
+    )
     (folder / "Config.json").write_text(json.dumps(own_queues()))
     return folder
 

@@ -10,9 +10,16 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from sas import Agent, AwaitCallback, Business, Call, HttpService, RefusedError, TransientError
+from sas.adapters.remote import HttpService
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
-from sas.ports import Blocking
+from sas.ports import (
+    Agent,
+    AgentCall,
+    AwaitCallback,
+    Business,
+    RefusedError,
+    TransientError,
+)
 
 TIME = timedelta(seconds=20)
 UNDO = Undo(TIME)
@@ -22,25 +29,25 @@ class Careful:
     """Gives the key of its call."""
 
     def __init__(self) -> None:
-        self.service = HttpService("bank", "https://bank.example", attempt_seconds=5)
+        self.service = HttpService("https://bank.example", name="stock", attempt_seconds=5)
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         return await self.service.call("POST", "/charges", key=self.key(call), body=call.order)
 
-    async def undo(self, call: Call) -> Any:
+    async def undo(self, call: AgentCall) -> Any:
         return await self.service.call("DELETE", "/charges", key=call.key)
 
     async def close(self) -> None:
         await self.service.close()
 
-    def key(self, call: Call) -> str:
+    def key(self, call: AgentCall) -> str:
         return call.key
 
 
 class FreshKeys(Careful):
     """Makes a new key for each attempt."""
 
-    def key(self, _call: Call) -> str:
+    def key(self, _call: AgentCall) -> str:
         return str(uuid.uuid4())
 
 
@@ -51,36 +58,36 @@ class InMemory(Careful):
         super().__init__()
         self.keys: dict[str, str] = {}
 
-    def key(self, call: Call) -> str:
+    def key(self, call: AgentCall) -> str:
         return self.keys.setdefault(call.key, str(uuid.uuid4()))
 
 
 class OneKeyForTheOrder(Careful):
     """Gives the same key for two steps."""
 
-    def key(self, call: Call) -> str:
+    def key(self, call: AgentCall) -> str:
         return call.order_id
 
 
 class NoKeys(Careful):
     """Gives no key; it undoes by the id of what was done."""
 
-    async def undo(self, call: Call) -> Any:
+    async def undo(self, call: AgentCall) -> Any:
         number = (call.own_result or {}).get("id", "none")
         return await self.service.call("DELETE", f"/charges/{number}", key="")
 
-    def key(self, _call: Call) -> str:
+    def key(self, _call: AgentCall) -> str:
         return ""
 
 
 class PutsByPath(Careful):
     """Needs no key: it PUTs to an address of its order."""
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         path = f"/charges/{call.order_id}-{call.step}"
         return await self.service.call("PUT", path, key="", body=call.order)
 
-    async def undo(self, call: Call) -> Any:
+    async def undo(self, call: AgentCall) -> Any:
         path = f"/charges/{call.order_id}-{call.step}"
         return await self.service.call("DELETE", path, key="")
 
@@ -88,14 +95,14 @@ class PutsByPath(Careful):
 class UndoesNothing(Careful):
     """Has an undo that only returns."""
 
-    async def undo(self, call: Call) -> Any:
+    async def undo(self, call: AgentCall) -> Any:
         return None
 
 
 class SwallowsErrors(Careful):
     """Reports that it is done whatever its service answers."""
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         with suppress(RefusedError, TransientError):
             await super().do(call)
         return {"number": 1}
@@ -104,14 +111,14 @@ class SwallowsErrors(Careful):
 class CallsNothing(Careful):
     """Reports that it is done, and never calls its service."""
 
-    async def do(self, _call: Call) -> Any:
+    async def do(self, _call: AgentCall) -> Any:
         return {"number": 1}
 
 
 class Sleepy(Careful):
     """Takes longer than its time limit, whatever its service does."""
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         await asyncio.sleep(2 * TIME.total_seconds())
         return await super().do(call)
 
@@ -119,38 +126,25 @@ class Sleepy(Careful):
 class TakesAMemberThatIsNotThere(Careful):
     """Has a bug."""
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         return (await super().do(call))["price"]
 
 
 class OpensASocket(Careful):
     """Connects past the event loop."""
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         socket.create_connection(("127.0.0.1", 9), timeout=1).close()
 
 
 class WaitsForACallback(Careful):
     """Is called back by somebody outside."""
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         within = timedelta(minutes=5)
         body = {"answer_to": call.callback(within).token}
         await self.service.call("POST", "/charges", key=call.key, body=body)
         return AwaitCallback(within)
-
-
-class Waiting:
-    """Blocks its thread."""
-
-    def do(self, call: Call) -> Any:
-        return None
-
-    def undo(self, call: Call) -> Any:
-        return None
-
-    def close(self) -> None:
-        return None
 
 
 def business(pay: Agent, first: str = "stock") -> Business:
@@ -172,7 +166,7 @@ def configured() -> Business:
     os.environ["BANK_URL"]
 
     class Configured(Careful):
-        async def do(self, call: Call) -> Any:
+        async def do(self, call: AgentCall) -> Any:
             where = os.environ["BANK_URL"]
             return await self.service.call("POST", where, key=self.key(call), body=call.order)
 
@@ -185,7 +179,3 @@ def sleepy() -> Business:
 
 def fresh_keys() -> Business:
     return business(FreshKeys())
-
-
-def in_threads() -> Business:
-    return business(Blocking(Waiting()))

@@ -16,9 +16,9 @@ from typing import cast
 
 from azure.servicebus.aio import ServiceBusClient
 
+import orders
 from lab.chaos.run import Run
 from lab.chaos.system import System
-from orders.workflows import workflows
 from samples.demo.verdict import Verdict, ids_of, judge
 from samples.services.contract import SERVICES
 from samples.services.faults import Verb
@@ -29,6 +29,7 @@ from sas.domain.ids import idempotency_key
 from sas.domain.messages import Alert, Notify
 from sas.domain.queues import Queues
 from sas.ports import StateStore
+from sas.saga import sagas_of
 
 SERVICE_OF: Mapping[str, str] = {
     "reserve-stock": "stock",
@@ -105,7 +106,10 @@ def _ends(result: Reconciliation, run: Run, ledgers: Mapping[str, LedgerView]) -
         if effect["undone_at"] is None
     )
     result.effects = sum(in_force.values())
-    steps = {workflow.name: [step.name for step in workflow.steps] for workflow in workflows()}
+    steps = {
+        workflow.name: [step.name for step in workflow.steps]
+        for workflow in (saga.workflow for saga in sagas_of(orders))
+    }
     for order_id, new in run.submitted.items():
         notified = run.tally.ended.get(order_id)
         keys = {name: idempotency_key(order_id, name, 0) for name in steps[new.workflow]}

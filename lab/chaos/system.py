@@ -28,6 +28,7 @@ from samples.services.faults import Faults
 from samples.services.remote import RemoteServices
 from sas.adapters.tables.store import TableStore
 from sas.domain.queues import Queues
+from sas.saga import business_of, sagas_of
 
 PROJECT = Path(__file__).parents[2]
 INSIDE = Path(__file__).parent / "inside"
@@ -46,7 +47,8 @@ CORE = (
     "deadletters_end",
     "supervisor",
 )
-AGENTS = tuple(f"agent_{agent}{lane}" for agent in orders.AGENTS for lane in _BOTH)
+AGENT_NAMES = tuple(business_of(sagas_of(orders)).agents)
+AGENTS = tuple(f"agent_{agent}{lane}" for agent in AGENT_NAMES for lane in _BOTH)
 GROUPS: Mapping[str, Sequence[str]] = {
     "core-1": CORE,
     "core-2": CORE,
@@ -54,7 +56,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "agents-2": AGENTS,
 }
 ONE_WORKER: Mapping[str, Sequence[str]] = {"worker": (*CORE, *AGENTS)}
-WORKED = (*Queues().on_the_way(orders.AGENTS), "dead-letters")
+WORKED = (*Queues().on_the_way(AGENT_NAMES), "dead-letters")
 
 STATUSES = {
     Kind.QUEUE_DISABLED: "Disabled",

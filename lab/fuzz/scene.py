@@ -28,9 +28,9 @@ from sas.engine.delivery import Delivery
 from sas.engine.receiver import SOURCE
 from sas.features.callbacks.codec import CallbackKeys, message_of, parse_body
 from sas.ports import (
+    AgentCall,
     AwaitCallback,
     Business,
-    Call,
     Message,
     RefusedError,
     StillRunning,
@@ -63,7 +63,7 @@ class ScriptedAgent:
     def __init__(self) -> None:
         self.tokens: list[str] = []
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         """See ``Agent.do``."""
         match call.order.get(call.step) if isinstance(call.order, dict) else None:
             case "refuse":
@@ -76,7 +76,7 @@ class ScriptedAgent:
                 return {"text": "x" * 50_000}
         return {"done": call.key}
 
-    async def undo(self, call: Call) -> Any:
+    async def undo(self, call: AgentCall) -> Any:
         """See ``Agent.undo``."""
         if isinstance(call.order, dict) and call.order.get("undo") == call.step:
             return self._awaits(call)
@@ -85,7 +85,7 @@ class ScriptedAgent:
     async def close(self) -> None:
         """Do nothing: there are no connections."""
 
-    def _awaits(self, call: Call) -> AwaitCallback:
+    def _awaits(self, call: AgentCall) -> AwaitCallback:
         self.tokens.append(call.callback(timedelta(hours=1)).token)
         return AwaitCallback(timedelta(hours=1), "waits for somebody outside")
 

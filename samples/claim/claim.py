@@ -55,8 +55,8 @@ async def scan(call: Call[Claim]) -> Scan:
 
 @scan.undo
 async def discard(call: Call[Claim], scanned: Scan | None) -> None:
-    """Discard the scan."""
-    await scanner.delete(call, "/scans")
+    """Discard the scan, by its name if it is known."""
+    await scanner.delete(call, f"/scans/{scanned.scan}" if scanned else "/scans")
 
 
 @claims.step()
@@ -74,7 +74,7 @@ async def release(call: Call[Claim]) -> None:
 @claims.step(after=(scan, reserve), agent="approver")
 async def approve(call: Call[Claim], scanned: Scan, reserved: Booked) -> Approval:
     """Ask the manager, who has two days. This has nothing to undo."""
-    body = {"total": scanned.total, "answer_to": call.callback(DAYS)}
+    body = {"total": scanned.total, "reserved": reserved.number, "answer_to": call.callback(DAYS)}
     await office.post(call, "/approvals", body)
     call.wait_for_callback(DAYS, "waits for the manager")
 
@@ -87,6 +87,6 @@ async def pay(call: Call[Claim], approval: Approval) -> Booked:
 
 
 @pay.undo
-async def take_back(call: Call[Claim], paid: Booked | None) -> None:
+async def take_back(call: Call[Claim]) -> None:
     """Take the payment back."""
     await bank.delete(call, "/payments")

@@ -75,8 +75,8 @@ from sas.engine.request_content import RequestContent
 from sas.engine.transition import TransitionRunner
 from sas.ports import (
     Agent,
+    AgentCall,
     AwaitCallback,
-    Call,
     Later,
     Message,
     OtherVersionError,
@@ -290,7 +290,7 @@ class AgentActor:
         stored = await self._context.content.offload_result(request.order_id, encoded)
         return _reply(request, Outcome.DONE, result=stored)
 
-    async def _make_calls(self, content: Call, call: InFlightRequest) -> Any:
+    async def _make_calls(self, content: AgentCall, call: InFlightRequest) -> Any:
         """Return the result of a do, None for an undo; or a ``Later`` of either."""
         # A call under an older key may still arrive: undo under those keys first.
         later = await self._undo_older(content, call)
@@ -302,7 +302,7 @@ class AgentActor:
         # A result of an undo is ignored.
         return result if isinstance(result, Later) else None
 
-    async def _undo_older(self, content: Call, call: InFlightRequest) -> Later | None:
+    async def _undo_older(self, content: AgentCall, call: InFlightRequest) -> Later | None:
         """Undo under the keys of earlier generations: each may have had its effect.
 
         A callback counts only for the newest key. So an agent that awaits one for an older key is

@@ -68,6 +68,7 @@ class Operator:
             if refusal:
                 return None
             try:
+                self._check_skipped(order, command, rules)
                 accepted = self._encoded(order, command)
             except ValueError as error:
                 refusal = f"its input is not accepted: {error}"
@@ -111,6 +112,35 @@ class Operator:
         encoded = encode_content(text, codec)
         check_units("input, as it is stored,", encoded, EDITED_UNITS_MAX)
         return replace(command, input=encoded)
+
+    def _check_skipped(self, order: Order, command: Command, rules: Rules) -> None:
+        """Check the result of a step that is skipped: later steps get it.
+
+        Raises:
+            ValueError: it does not fit.
+        """
+        if command.verb is not Verb.SKIP:
+            return
+        text = command.input
+        try:
+            text = text and decode_content(text, self._context.codec)
+        except DecodingError as error:
+            raise ValueError(str(error)) from None
+        for step in order.steps:
+            if step.process_state is not StepState.ERROR or command.step not in {None, step.name}:
+                continue
+            if text is None and not rules.dependents(step.number):
+                continue
+            try:
+                self._business.check_result(order, step.name, text)
+            except ValueError as error:
+                if text is not None:
+                    raise
+                needs_it = order.steps[rules.dependents(step.number)[0]].name
+                raise ValueError(
+                    f"step {needs_it} needs the result of {step.name}: give it with --input "
+                    f"({error})"
+                ) from None
 
     async def _refuse(self, command: Command, why: str) -> None:
         """Report a refusal: to the CLI that waits, and by an alert to the operators."""

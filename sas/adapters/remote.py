@@ -77,7 +77,7 @@ class ServiceOptions(TypedDict, total=False):
 
 
 class HttpService:
-    """One remote service. ``setting`` names the setting that has its base address.
+    """One remote service. ``setting`` names the setting that has its base address, or is one.
 
     Safe to share. Its session opens on first use.
     """
@@ -98,7 +98,8 @@ class HttpService:
         Raises:
             LookupError: the setting is not an http(s) address.
         """
-        text = os.environ.get(self.setting, "")
+        is_address = self.setting.startswith(("http://", "https://"))
+        text = self.setting if is_address else os.environ.get(self.setting, "")
         if not text.startswith(("http://", "https://")):
             raise LookupError(
                 f"{self.setting}={text!r}: give the http(s) address of the {self._name} service"
@@ -111,7 +112,7 @@ class HttpService:
     async def post(self, call: Keyed, path: str, body: object, shape: type[R]) -> R: ...
     async def post(self, call: Keyed, path: str, body: object = None, shape: Any = None) -> Any:
         """Make one attempt at a POST; see ``request``."""
-        return await self.request(call, "POST", path, body, shape)
+        return await self.request(call, "POST", path, body=body, shape=shape)
 
     @overload
     async def put(self, call: Keyed, path: str, body: object = None) -> None: ...
@@ -119,25 +120,27 @@ class HttpService:
     async def put(self, call: Keyed, path: str, body: object, shape: type[R]) -> R: ...
     async def put(self, call: Keyed, path: str, body: object = None, shape: Any = None) -> Any:
         """Make one attempt at a PUT; see ``request``."""
-        return await self.request(call, "PUT", path, body, shape)
+        return await self.request(call, "PUT", path, body=body, shape=shape)
 
     async def get(self, call: Keyed, path: str, shape: type[R]) -> R:
         """Make one attempt at a GET; see ``request``."""
-        return await self.request(call, "GET", path, None, shape)
+        return await self.request(call, "GET", path, body=None, shape=shape)
 
     async def delete(self, call: Keyed, path: str) -> None:
         """Make one attempt at a DELETE, which undoes what has the key; see ``request``."""
-        await self.request(call, "DELETE", path, None, None)
+        await self.request(call, "DELETE", path, body=None, shape=None)
 
     @overload
     async def request(
-        self, call: Keyed, method: str, path: str, body: object, shape: None
+        self, call: Keyed, method: str, path: str, *, body: object, shape: None
     ) -> None: ...
     @overload
     async def request(
-        self, call: Keyed, method: str, path: str, body: object, shape: type[R]
+        self, call: Keyed, method: str, path: str, *, body: object, shape: type[R]
     ) -> R: ...
-    async def request(self, call: Keyed, method: str, path: str, body: object, shape: Any) -> Any:
+    async def request(
+        self, call: Keyed, method: str, path: str, *, body: object, shape: Any
+    ) -> Any:
         """Make one attempt, and return the answer's JSON as ``shape``.
 
         Args:
@@ -153,7 +156,7 @@ class HttpService:
             HeldError: the answer does not fit ``shape``. The step waits, and people are told why.
         """
         content = None if body is None else msgspec.to_builtins(body)
-        answer = await self._answer(method, path, key=call.key, body=content)
+        answer = await self.call(method, path, key=call.key, body=content)
         if shape is None:
             return None
         try:
@@ -164,7 +167,15 @@ class HttpService:
                 f"{getattr(shape, '__name__', shape)}: {error}"
             ) from None
 
-    async def _answer(self, method: str, path: str, *, key: str, body: Any) -> Any:
+    async def call(self, method: str, path: str, *, key: str, body: Any = None) -> Any:
+        """Make one attempt with a key of your own, and return the answer's JSON as it is.
+
+        A step with two effects at one service needs a second key. Make it from the call's, so that
+        it stays the same in every attempt.
+
+        Raises:
+            RefusedError, TransientError: as ``request`` does.
+        """
         import aiohttp  # noqa: PLC0415  # 0.1 s that a cold start need not wait for
 
         try:

@@ -14,7 +14,7 @@ import msgspec
 from sas.distribution import files
 from sas.domain.workflow import Workflow
 from sas.ports import Business, PayloadCodec
-from sas.saga.business import shapes_of
+from sas.saga.shapes import shapes_of
 
 Schema = dict[str, Any]
 _FORMAT = "application/schema+json;version=draft-2020-12"

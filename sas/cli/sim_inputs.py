@@ -15,7 +15,7 @@ import msgspec
 from sas.cli.reading import Defaults, InputError, read_items
 from sas.cli.workflows import load_application
 from sas.operate.errors import UsageError
-from sas.ports import Blocking, Business
+from sas.ports import Business
 
 if TYPE_CHECKING:
     from sas.testing.own_agents import OwnApplication
@@ -62,14 +62,6 @@ def _business(app: str) -> Business:
     business = load_application(app)
     if not isinstance(business, Business):
         raise UsageError(f"--app {app} has no agents: --agents own needs a Business")
-    blocking = sorted(
-        name for name, agent in business.agents.items() if isinstance(agent, Blocking)
-    )
-    if blocking:
-        raise UsageError(
-            f"agent {blocking[0]} is Blocking: threads and their sockets cannot be simulated. "
-            "Leave --agents own out, or write it with async"
-        )
     return business
 
 

@@ -28,7 +28,7 @@ from sas.operate import finding
 from sas.operate.errors import UsageError
 from sas.ports import Business, PayloadCodec, StateStore
 from sas.saga import Saga, business_of
-from sas.saga.business import Shapes, shapes_of
+from sas.saga.shapes import Shapes, shapes_of
 
 DESCRIPTION = """\
 check: compare the workflows of an application with the orders in flight (under way or in Error) and

@@ -23,7 +23,7 @@ from sas.domain.messages import AlertKind
 from sas.domain.order import FaultCode, Order
 from sas.engine.context import Context
 from sas.engine.in_flight import MustWaitError
-from sas.ports import Call, DecodingError, RefusedError, UnreadableError
+from sas.ports import AgentCall, DecodingError, RefusedError, UnreadableError
 
 READ_AGAIN_AFTER = timedelta(seconds=12)
 """Pause before content that cannot be read is read again."""
@@ -36,7 +36,7 @@ class RequestContent:
         self._context = context
         self._agent = agent
 
-    async def call_of(self, request: RequestMessage) -> Call:
+    async def call_of(self, request: RequestMessage) -> AgentCall:
         """Return the call that a request asks for, with its content fetched and decoded.
 
         Raises:
@@ -46,7 +46,7 @@ class RequestContent:
         """
         try:
             order, results, own_result = await self._stored_form(request)
-            return Call(
+            return AgentCall(
                 order_id=request.order_id,
                 workflow=request.workflow,
                 step=request.step_name,

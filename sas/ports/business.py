@@ -1,17 +1,12 @@
-"""What an adopter writes: agents that call remote services, and the business that uses them."""
+"""The business: workflows, and the agents that call remote services. ``sas.saga`` makes it."""
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
-import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from sas.domain.ids import InvalidIdError, check_agent
 from sas.domain.order import Order
 from sas.domain.workflow import (
     TIME_ALLOWED_MAX,
@@ -22,7 +17,6 @@ from sas.domain.workflow import (
 )
 from sas.ports.platform import PayloadCodec
 
-THREADS_MAX = 32
 LIMIT_MAX = 1000
 """Highest limit of calls in flight. Above it, the search for a free slot takes too long."""
 
@@ -146,7 +140,7 @@ def _no_callbacks(_within: timedelta) -> Callback:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class AgentCall:
     """One remote call: an action to do, or to undo.
 
     ``order`` is the order's payload. ``results`` are the results of the steps before it, by step
@@ -180,9 +174,9 @@ class Call:
 
 
 class Agent(Protocol):
-    """Calls one remote service. The adopter writes it; the pattern does the retries."""
+    """Calls one remote service. The pattern does the retries."""
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         """Make one attempt and return a result that JSON can hold, or a ``Later``.
 
         Raises:
@@ -190,7 +184,7 @@ class Agent(Protocol):
             TransientError: the call may be tried again.
         """
 
-    async def undo(self, call: Call) -> Any:
+    async def undo(self, call: AgentCall) -> Any:
         """Make one attempt to undo what ``do`` with the same key did or may still do.
 
         It returns and raises as ``do`` does. Its result is not kept.
@@ -200,56 +194,9 @@ class Agent(Protocol):
         """Close connections."""
 
 
-class BlockingAgent(Protocol):
-    """An ``Agent`` without async, for client libraries that block.
-
-    It returns and raises as an ``Agent`` does. Several threads call it at once, so use one session
-    for each call, or one that threads can share.
-    """
-
-    def do(self, call: Call) -> Any:
-        """See ``Agent.do``."""
-
-    def undo(self, call: Call) -> Any:
-        """See ``Agent.undo``."""
-
-    def close(self) -> None:
-        """See ``Agent.close``."""
-
-
-class Blocking:
-    """An ``Agent`` that runs the calls of a ``BlockingAgent`` in threads, at most ``threads``.
-
-    A thread cannot be stopped. After CompleteBy nothing waits for it, but it goes on and occupies
-    one of the threads. So give every call a time limit that is shorter than its step's.
-    """
-
-    def __init__(self, agent: BlockingAgent, threads: int = THREADS_MAX) -> None:
-        self._agent = agent
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=type(agent).__name__)
-
-    async def do(self, call: Call) -> Any:
-        """See ``Agent.do``."""
-        return await self._in_thread(self._agent.do, call)
-
-    async def undo(self, call: Call) -> Any:
-        """See ``Agent.undo``."""
-        return await self._in_thread(self._agent.undo, call)
-
-    async def close(self) -> None:
-        """See ``Agent.close``."""
-        await self._in_thread(self._agent.close)
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    async def _in_thread(self, work: Any, *arguments: object) -> Any:
-        context = contextvars.copy_context()  # carries the current trace into the thread
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, context.run, work, *arguments)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Business:
-    """What an adopter supplies. It is checked when it is created.
+    """What sagas say, as the engine needs it. It is checked when it is created.
 
     ``agents`` has an agent for each name that steps use. ``checks`` validate an order's content,
     by workflow, and raise ValueError with a sentence. ``limits`` set how many calls of an agent's
@@ -259,6 +206,8 @@ class Business:
     once, in the function that runs for the order already (``sas.engine.run_on``). A call that takes
     two seconds is cut off, and made again from the queue of its agent, with the same key. The
     requests to other agents always wait in queues of their own.
+
+    ``results`` validate the results of steps in the same way, by workflow and version, and by step.
 
     ``codec`` encodes the content of orders and results, in place of the one that SAS_PAYLOAD_KEYS
     makes.
@@ -273,6 +222,9 @@ class Business:
     checks: Mapping[str, Callable[[bytes], object]] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     inline: Collection[str] = ()
+    results: Mapping[tuple[str, int], Mapping[str, Callable[[bytes], object]]] = field(
+        default_factory=dict
+    )
     codec: PayloadCodec | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -282,13 +234,9 @@ class Business:
             raise WorkflowError(
                 f"no agent is given for {', '.join(sorted(missing))}: the agents given are {there}"
             )
-        for name, agent in self.agents.items():
-            _check_agent(name, agent)
         names = sorted({workflow.name for workflow in self.workflows})
         _check_names("checks", self.checks, "workflow", names)
         _check_names("limits", self.limits, "agent", sorted(self.agents))
-        if isinstance(self.inline, str):
-            raise WorkflowError(f"inline is {self.inline!r}: give a set of names: {{'stock'}}")
         _check_names("inline", self.inline, "agent", sorted(self.agents))
         if self.codec is not None and not {"encode", "decode"} <= set(dir(self.codec)):
             raise WorkflowError(
@@ -300,6 +248,16 @@ class Business:
                 raise WorkflowError(
                     f"limits of {name!r} is {limit!r}: give a whole number from 0 to {LIMIT_MAX}"
                 )
+
+    def check_result(self, order: Order, step: str, result: str | None) -> None:
+        """Check a step's result that comes from outside: of a callback, or of an operator.
+
+        Raises:
+            ValueError: it does not fit; the text names the member. No result is as good as null.
+        """
+        checks = self.results.get((order.details.workflow, order.details.version), {})
+        if step in checks:
+            checks[step]((result or "null").encode())
 
     def workflow_of(self, order: Order) -> Workflow:
         """Return the workflow that an order was submitted with.
@@ -326,27 +284,3 @@ def _check_names(member: str, keys: Iterable[str], kind: str, names: Sequence[st
         raise WorkflowError(
             f"{member} names the {kind} {unknown[0]!r}: there is {', '.join(names)}"
         )
-
-
-def _check_agent(name: str, agent: object) -> None:
-    """Refuse an agent that cannot be called. Otherwise the first order would fail on it."""
-    try:
-        check_agent(name)
-    except InvalidIdError as error:
-        raise WorkflowError(f"agents: {error}") from None
-    if isinstance(agent, type):
-        raise WorkflowError(
-            f"agent {name!r} is the class {agent.__name__}: give an instance, {agent.__name__}(...)"
-        )
-    for method in ("do", "undo", "close"):
-        function = getattr(agent, method, None)
-        if not callable(function):
-            raise WorkflowError(
-                f"agent {name!r} has no {method}: an agent has the methods do, undo and close "
-                "(class Agent in sas.ports)"
-            )
-        if not inspect.iscoroutinefunction(function):
-            raise WorkflowError(
-                f"agent {name!r}: its {method} is not `async def`: make it so, or give "
-                f"Blocking(...) of it, from sas.ports, which runs each call in a thread"
-            )

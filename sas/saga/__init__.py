@@ -16,8 +16,8 @@
    step that has had its effect is never undone because a type was changed.
 """
 
-from sas.saga.business import business_of
+from sas.saga.business import business_of, sagas_of
 from sas.saga.call import Call
-from sas.saga.definition import Saga, Step
+from sas.saga.definition import Saga, SagaStep
 
-__all__ = ["Call", "Saga", "Step", "business_of"]
+__all__ = ["Call", "Saga", "SagaStep", "business_of", "sagas_of"]

@@ -9,25 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from types import ModuleType
 from typing import Any
 
-import msgspec
-
 from sas.adapters.remote import HttpService
-from sas.codec.payloads import is_encoded
 from sas.codec.strict import convert
 from sas.config import SettingError
-from sas.domain.content import Content
-from sas.domain.order import Direction, Order
-from sas.domain.workflow import Workflow, WorkflowError, Workflows
-from sas.ports import Business, Call, HeldError, PayloadCodec
+from sas.domain.workflow import WorkflowError, Workflows
+from sas.ports import AgentCall, Business, PayloadCodec
 from sas.saga.call import LaterError, result_of, typed
 from sas.saga.content import decoded, encoded
-from sas.saga.definition import Action, AnyStep, Place, Saga
+from sas.saga.definition import Action, Saga, StepPlace
 from sas.saga.functions import Function
 
 THREADS_MAX = 32
@@ -40,68 +36,37 @@ def business_of(sagas: Iterable[Saga[Any]], codec: PayloadCodec | None = None) -
     Raises:
         WorkflowError: two sagas contradict each other.
     """
-    given = tuple(sagas)
-    strange = [saga for saga in given if not isinstance(saga, Saga)]
+    all_sagas = tuple(sagas)
+    strange = [saga for saga in all_sagas if not isinstance(saga, Saga)]
     if strange:
         raise WorkflowError(f"{strange[0]!r} is not a saga: give sagas, as in function_app(claims)")
     agents: dict[str, SagaAgent] = {}
-    for saga in given:
+    for saga in all_sagas:
         for place in saga.places:
             for action in (place.step, *place.step.others):
-                agent = agents.setdefault(action.agent, SagaAgent(action.agent))
+                agent = agents.setdefault(action.agent, SagaAgent(name=action.agent))
                 agent.add(saga, place, action)
-    services = [service for saga in given for service in saga.services]
+    services = [service for saga in all_sagas for service in saga.services]
     for agent in agents.values():
         agent.services = services
     return Business(
-        workflows=Workflows(saga.workflow for saga in given),
+        workflows=Workflows(saga.workflow for saga in all_sagas),
         agents=agents,
-        checks={saga.name: _check_of(saga) for saga in given},
+        checks={saga.name: _check_of(saga) for saga in all_sagas},
         limits={name: agent.limit for name, agent in agents.items() if agent.limit},
         inline=[name for name, agent in agents.items() if agent.inline],
+        results={(saga.name, saga.version): _checks_of_results(saga) for saga in all_sagas},
         codec=codec,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Shapes:
-    """The types of a workflow's content: of its order, and of each step's result by step name."""
-
-    order: Any
-    results: Mapping[str, Any]
-
-    def misfits(self, order: Order) -> Iterator[str]:
-        """Yield a sentence for each content of an order that does not fit its type.
-
-        The content is decoded. What is still encoded, or lost, is left out.
-        """
-        stored: list[tuple[str, Content | None, Any]] = [
-            ("the order", order.details.payload, self.order)
-        ]
-        for step in order.steps:
-            stored.append((f"the edited input of {step.name}", step.call.edited, self.order))
-            # A step that was skipped has the result null. Its undo takes None.
-            if order.direction is Direction.DO or step.result != "null":
-                stored.append((f"the result of {step.name}", step.result, self.results[step.name]))
-        for what, text, shape in stored:
-            if isinstance(text, str) and not is_encoded(text):
-                try:
-                    decoded(msgspec.Raw(text.encode()), shape, what)
-                except HeldError as error:
-                    yield str(error)
+def _checks_of_results(saga: Saga[Any]) -> Mapping[str, Callable[[bytes], object]]:
+    return {place.step.name: partial(convert, shape=place.step.shape) for place in saga.places}
 
 
-def shapes_of(business: Business, workflow: Workflow) -> Shapes | None:
-    """Return the types of a workflow's content; None if its agents are not made of sagas."""
-    results: dict[str, Any] = {}
-    order: Any = None
-    for step in workflow.steps:
-        agent = business.agents[step.agent]
-        if not isinstance(agent, SagaAgent):
-            return None
-        function = agent.function(workflow.name, step.name)
-        order, results[step.name] = function.order, function.result
-    return Shapes(order, results)
+def sagas_of(module: ModuleType) -> list[Saga[Any]]:
+    """Return the sagas of a module."""
+    return [member for member in vars(module).values() if isinstance(member, Saga)]
 
 
 def check_settings(sagas: Iterable[Saga[Any]]) -> None:
@@ -146,7 +111,7 @@ def _check_of(saga: Saga[Any]) -> Callable[[bytes], object]:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    place: Place
+    place: StepPlace
     action: Action[Any, Any]
 
     def is_same(self, other: _Entry) -> bool:
@@ -155,7 +120,7 @@ class _Entry:
         return self.action is other.action and before == [step.name for step in other.place.after]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class SagaAgent:
     """The functions of one agent. It is a ``sas.ports.Agent``."""
 
@@ -165,7 +130,7 @@ class SagaAgent:
     services: Sequence[HttpService] = ()
     _entries: dict[tuple[str, str], _Entry] = field(default_factory=dict)
 
-    def add(self, saga: Saga[Any], place: Place, action: Action[Any, Any]) -> None:
+    def add(self, saga: Saga[Any], place: StepPlace, action: Action[Any, Any]) -> None:
         """Add what this agent does for a step.
 
         Raises:
@@ -173,8 +138,8 @@ class SagaAgent:
                 contradict each other about the agent.
         """
         entry = _Entry(place, action)
-        known = self._entries.setdefault((saga.name, place.step.name), entry)
-        if not entry.is_same(known):
+        first_entry = self._entries.setdefault((saga.name, place.step.name), entry)
+        if not entry.is_same(first_entry):
             raise WorkflowError(
                 f"{action.do.where}: another version of saga {saga.name!r} has a step "
                 f"{place.step.name} of agent {self.name} with another function or other "
@@ -193,7 +158,7 @@ class SagaAgent:
         """Return the function of a step."""
         return self._entries[workflow, step].action.do
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         """Run the function of a step; see ``sas.ports.Agent``."""
         entry = self._entry(call)
         function = entry.action.do
@@ -206,7 +171,7 @@ class SagaAgent:
             return wait.later
         return encoded(result, function.result, f"what {function.run.__name__} returned")
 
-    async def undo(self, call: Call) -> Any:
+    async def undo(self, call: AgentCall) -> Any:
         """Run the undo of a step; see ``sas.ports.Agent``."""
         entry = self._entry(call)
         function = entry.action.back
@@ -230,7 +195,7 @@ class SagaAgent:
         if "_threads" in self.__dict__:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _entry(self, call: Call) -> _Entry:
+    def _entry(self, call: AgentCall) -> _Entry:
         return self._entries[call.workflow, call.step]
 
     async def _run(self, function: Function, *arguments: object) -> Any:

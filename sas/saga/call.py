@@ -8,11 +8,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from sas.ports import AwaitCallback, CallbacksOffError, HeldError, Later, StillRunning
-from sas.saga.content import decoded
+from sas.saga.content import Kept, decoded
 
 if TYPE_CHECKING:
-    from sas.ports import Call as PlainCall
-    from sas.saga.definition import Step
+    from sas.ports import AgentCall
 
 O_co = TypeVar("O_co", covariant=True)
 R = TypeVar("R")
@@ -43,7 +42,7 @@ class Call(Generic[O_co]):
     results: Mapping[str, Any] = field(repr=False)
     callbacks: Callable[[timedelta], str] = field(repr=False, compare=False)
 
-    def result(self, step: Step[Any, ..., R]) -> R:
+    def result(self, step: Kept[R]) -> R:
         """Return the result of a step that comes before this one, directly or through others.
 
         Raises:
@@ -92,7 +91,7 @@ class Call(Generic[O_co]):
         raise LaterError(StillRunning(check_after, note))
 
 
-def typed(plain: PlainCall, shape: Any) -> Call[Any]:
+def typed(plain: AgentCall, shape: Any) -> Call[Any]:
     """Return the call that a function gets; its order is converted to ``shape``.
 
     Raises:
@@ -117,7 +116,7 @@ def typed(plain: PlainCall, shape: Any) -> Call[Any]:
     )
 
 
-def result_of(step: Step[Any, ..., R], result: object) -> R:
+def result_of(step: Kept[R], result: object) -> R:
     """Return a step's stored result in the step's type.
 
     Raises:

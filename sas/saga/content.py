@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from sas.codec.strict import MalformedError, convert
 from sas.ports import HeldError
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Kept(Generic[R_co]):
+    """Something with a result that is kept: a step, by its name. ``shape`` is the result's type."""
+
+    name: str
+
+    @property
+    def shape(self) -> Any:
+        """The type of its result."""
+        raise NotImplementedError
 
 
 def decoded(value: object, shape: Any, what: str) -> Any:
@@ -34,6 +47,16 @@ def encoded(value: object, shape: Any, what: str) -> Any:
         return msgspec.json.decode(text)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise HeldError(f"{what} is no {shown(shape)}: {error}") from None
+
+
+def no_json(shape: Any) -> str:
+    """Return why JSON cannot hold a type; an empty text if it can."""
+    try:
+        msgspec.json.schema(shape)
+    except (TypeError, NameError) as error:
+        text = str(error)
+        return text if "\n" not in text else "it has no members that can be read"
+    return ""
 
 
 def shown(shape: Any) -> str:

@@ -21,14 +21,12 @@ from typing import (
     overload,
 )
 
-import msgspec
-
 from sas.adapters.remote import HttpService, ServiceOptions
 from sas.domain import workflow as domain
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, WorkflowError
 from sas.saga.call import Call
-from sas.saga.content import shown
-from sas.saga.functions import Function, fits, function_of, where
+from sas.saga.content import Kept, no_json, shown
+from sas.saga.functions import Function, fits, function_of
 
 O = TypeVar("O")  # noqa: E741  the order
 P = ParamSpec("P")
@@ -114,7 +112,7 @@ class Action(Generic[O, R]):
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
-class Step(Action[O, R], Generic[O, P, R]):
+class SagaStep(Action[O, R], Kept[R], Generic[O, P, R]):
     """A step: a function, and what belongs to it wherever it is used.
 
     It can be a step of several sagas: write ``@second.step(...)`` above ``@first.step(...)``.
@@ -158,11 +156,11 @@ class Step(Action[O, R], Generic[O, P, R]):
         return decorate
 
 
-AnyStep = Step[Any, ..., Any]
+AnyStep = SagaStep[Any, ..., Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class StepPlace:
     """A step's place in a saga."""
 
     step: AnyStep
@@ -181,11 +179,11 @@ class StepDecorator(Generic[O, P]):
     @overload
     def __call__(
         self, function: Callable[Concatenate[Call[O], P], Awaitable[R]], /
-    ) -> Step[O, P, R]: ...
+    ) -> SagaStep[O, P, R]: ...
     @overload
-    def __call__(self, function: Step[O, P, R], /) -> Step[O, P, R]: ...
+    def __call__(self, function: SagaStep[O, P, R], /) -> SagaStep[O, P, R]: ...
     @overload
-    def __call__(self, function: Callable[Concatenate[Call[O], P], R], /) -> Step[O, P, R]: ...
+    def __call__(self, function: Callable[Concatenate[Call[O], P], R], /) -> SagaStep[O, P, R]: ...
     def __call__(self, function: Any, /) -> Any:
         """Add the step to the saga.
 
@@ -193,7 +191,7 @@ class StepDecorator(Generic[O, P]):
             WorkflowError: the function does not fit the steps before it.
         """
         options = self._options
-        if isinstance(function, Step):
+        if isinstance(function, SagaStep):
             twice = [name for name in _OF_FUNCTION if name in options]
             if twice:
                 raise WorkflowError(
@@ -202,8 +200,14 @@ class StepDecorator(Generic[O, P]):
             step: AnyStep = function
         else:
             do = function_of(function)
+            unknown = sorted({*options} - {*StepOptions.__annotations__})
+            if unknown:
+                raise WorkflowError(
+                    f"{do.where}: a step has no option {unknown[0]}: the options are after, "
+                    f"{', '.join(StepOptions.__annotations__)}"
+                )
             name = options.get("name") or do.run.__name__.strip("_").replace("_", "-")
-            step = Step(
+            step = SagaStep(
                 name=name,
                 agent=options.get("agent") or name,
                 do=do,
@@ -211,7 +215,7 @@ class StepDecorator(Generic[O, P]):
                 inline=options.get("inline", False),
                 others=[],
             )
-        self._saga.add(Place(step=step, after=self._after, options=options))
+        self._saga.add(StepPlace(step=step, after=self._after, options=options))
         return step
 
 
@@ -232,7 +236,7 @@ class Saga(Generic[O]):
         WorkflowError: the definition is wrong. The text names the function.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is an option
         self,
         name: str,
         order: type[O],
@@ -245,19 +249,18 @@ class Saga(Generic[O]):
         pickup: timedelta = timedelta(seconds=30),
         alert_after: timedelta = timedelta(minutes=10),
     ) -> None:
-        try:
-            msgspec.json.Decoder(order)
-        except (TypeError, NameError) as error:
+        problem = no_json(order)
+        if problem:
             raise WorkflowError(
-                f"saga {name!r}: its orders cannot be read as {shown(order)} ({error}): give a "
+                f"saga {name!r}: its orders cannot be read as {shown(order)} ({problem}): give a "
                 "msgspec.Struct or a dataclass"
-            ) from None
+            )
         self.name = name
         self.order = order
         self.check = check
         self.services: list[HttpService] = []
-        self.places: list[Place] = []
-        self._version = version
+        self.places: list[StepPlace] = []
+        self.version = version
         self._rest: dict[str, Any] = {
             "on_failure": on_failure,
             "notify_steps": notify_steps,
@@ -281,28 +284,33 @@ class Saga(Generic[O]):
     ) -> StepDecorator[O, []]: ...
     @overload
     def step(
-        self, *, after: Step[O, ..., A], **options: Unpack[StepOptions]
+        self, *, after: SagaStep[O, ..., A], **options: Unpack[StepOptions]
     ) -> StepDecorator[O, [A]]: ...
     @overload
     def step(
-        self, *, after: tuple[Step[O, ..., A]], **options: Unpack[StepOptions]
+        self, *, after: tuple[SagaStep[O, ..., A]], **options: Unpack[StepOptions]
     ) -> StepDecorator[O, [A]]: ...
     @overload
     def step(
-        self, *, after: tuple[Step[O, ..., A], Step[O, ..., B]], **options: Unpack[StepOptions]
+        self,
+        *,
+        after: tuple[SagaStep[O, ..., A], SagaStep[O, ..., B]],
+        **options: Unpack[StepOptions],
     ) -> StepDecorator[O, [A, B]]: ...
     @overload
     def step(
         self,
         *,
-        after: tuple[Step[O, ..., A], Step[O, ..., B], Step[O, ..., C]],
+        after: tuple[SagaStep[O, ..., A], SagaStep[O, ..., B], SagaStep[O, ..., C]],
         **options: Unpack[StepOptions],
     ) -> StepDecorator[O, [A, B, C]]: ...
     @overload
     def step(
         self,
         *,
-        after: tuple[Step[O, ..., A], Step[O, ..., B], Step[O, ..., C], Step[O, ..., D]],
+        after: tuple[
+            SagaStep[O, ..., A], SagaStep[O, ..., B], SagaStep[O, ..., C], SagaStep[O, ..., D]
+        ],
         **options: Unpack[StepOptions],
     ) -> StepDecorator[O, [A, B, C, D]]: ...
     @overload
@@ -310,11 +318,11 @@ class Saga(Generic[O]):
         self,
         *,
         after: tuple[
-            Step[O, ..., A],
-            Step[O, ..., B],
-            Step[O, ..., C],
-            Step[O, ..., D],
-            Step[O, ..., E],
+            SagaStep[O, ..., A],
+            SagaStep[O, ..., B],
+            SagaStep[O, ..., C],
+            SagaStep[O, ..., D],
+            SagaStep[O, ..., E],
         ],
         **options: Unpack[StepOptions],
     ) -> StepDecorator[O, [A, B, C, D, E]]: ...
@@ -323,18 +331,18 @@ class Saga(Generic[O]):
         self,
         *,
         after: tuple[
-            Step[O, ..., A],
-            Step[O, ..., B],
-            Step[O, ..., C],
-            Step[O, ..., D],
-            Step[O, ..., E],
-            Step[O, ..., F],
+            SagaStep[O, ..., A],
+            SagaStep[O, ..., B],
+            SagaStep[O, ..., C],
+            SagaStep[O, ..., D],
+            SagaStep[O, ..., E],
+            SagaStep[O, ..., F],
         ],
         **options: Unpack[StepOptions],
     ) -> StepDecorator[O, [A, B, C, D, E, F]]: ...
     @overload
     def step(
-        self, *, after: Sequence[Step[O, ..., Any]], **options: Unpack[StepOptions]
+        self, *, after: Sequence[SagaStep[O, ..., Any]], **options: Unpack[StepOptions]
     ) -> StepDecorator[O, ...]: ...
     def step(self, *, after: Any = (), **options: Unpack[StepOptions]) -> Any:
         """Make a function a step of this saga: a decorator.
@@ -346,8 +354,8 @@ class Saga(Generic[O]):
         Raises:
             WorkflowError: the function does not fit.
         """
-        before = (after,) if isinstance(after, Step) else tuple(after)
-        strange = [step for step in before if not isinstance(step, Step)]
+        before = (after,) if isinstance(after, SagaStep) else tuple(after)
+        strange = [step for step in before if not isinstance(step, SagaStep)]
         if strange:
             raise WorkflowError(
                 f"saga {self.name!r}: after={strange[0]!r} is not a step: name functions that are "
@@ -355,7 +363,7 @@ class Saga(Generic[O]):
             )
         return StepDecorator[Any, ...](self, before, options)
 
-    def add(self, place: Place) -> None:
+    def add(self, place: StepPlace) -> None:
         """Add a step. ``StepDecorator`` calls this.
 
         Raises:
@@ -367,13 +375,13 @@ class Saga(Generic[O]):
                 f"{do.where}: its call is Call[{shown(do.order)}], and the orders of saga "
                 f"{self.name!r} are {shown(self.order)}"
             )
-        known = [other.step for other in self.places]
+        earlier = [other.step for other in self.places]
         for step in place.after:
-            if step not in known:
+            if step not in earlier:
                 raise WorkflowError(
                     f"{do.where} comes after {step.name}, which is not a step of saga {self.name!r}"
                 )
-        if place.step in known:
+        if place.step in earlier:
             raise WorkflowError(f"{do.where} is a step of saga {self.name!r} already")
         if len(do.parameters) != len(place.after):
             names = ", ".join(step.name for step in place.after) or "no step"
@@ -397,10 +405,10 @@ class Saga(Generic[O]):
             WorkflowError: a name, a time or a number is out of bounds.
         """
         steps = tuple(map(_as_data, self.places))
-        return domain.Workflow(self.name, version=self._version, steps=steps, **self._rest)
+        return domain.Workflow(self.name, version=self.version, steps=steps, **self._rest)
 
 
-def _as_data(place: Place) -> domain.Step:
+def _as_data(place: StepPlace) -> domain.Step:
     step, options = place.step, place.options
     rules = {
         name: value for name, value in options.items() if name not in (*_OF_FUNCTION, *_OF_UNDO)
@@ -426,5 +434,5 @@ def _as_data(place: Place) -> domain.Step:
         after=tuple(earlier.name for earlier in place.after),
         undo=undo,
         alternatives=tuple(other.agent for other in step.others),
-        **cast(Any, rules),
+        **cast("Any", rules),
     )

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-import msgspec
-
 from sas.domain.workflow import WorkflowError
 from sas.saga.call import Call
-from sas.saga.content import shown
+from sas.saga.content import no_json, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,22 +95,31 @@ def where(run: Callable[..., Any]) -> str:
     return f"{run.__qualname__} ({Path(code.co_filename).name}:{code.co_firstlineno})"
 
 
-def fits(wanted: Any, given: Any) -> bool:
-    """Return whether a parameter of the type ``wanted`` takes a value of the type ``given``."""
-    if wanted is Any or wanted == given:
+def fits(parameter_type: Any, value_type: Any) -> bool:
+    """Return whether a parameter of a type takes such a value."""
+    if parameter_type is Any or parameter_type == value_type:
         return True
-    if get_origin(wanted) in {Union, types.UnionType}:
-        members = get_args(given) if get_origin(given) in {Union, types.UnionType} else (given,)
-        return all(any(fits(choice, member) for choice in get_args(wanted)) for member in members)
-    return isinstance(wanted, type) and isinstance(given, type) and issubclass(given, wanted)
+    if get_origin(parameter_type) in {Union, types.UnionType}:
+        members = (
+            get_args(value_type)
+            if get_origin(value_type) in {Union, types.UnionType}
+            else (value_type,)
+        )
+        return all(
+            any(fits(choice, member) for choice in get_args(parameter_type)) for member in members
+        )
+    return (
+        isinstance(parameter_type, type)
+        and isinstance(value_type, type)
+        and issubclass(value_type, parameter_type)
+    )
 
 
 def _check_shape(run: Callable[..., Any], shape: Any) -> None:
     """Refuse a type that JSON cannot hold."""
-    try:
-        msgspec.json.Decoder(shape)
-    except (TypeError, NameError) as error:
+    problem = no_json(shape)
+    if problem:
         raise WorkflowError(
-            f"{where(run)}: a result of the type {shown(shape)} cannot be kept as JSON ({error}): "
-            "return a msgspec.Struct, a dataclass, text, numbers, lists or dictionaries"
-        ) from None
+            f"{where(run)}: a result of the type {shown(shape)} cannot be kept as JSON ({problem}):"
+            " return a msgspec.Struct, a dataclass, text, numbers, lists or dictionaries"
+        )

@@ -81,7 +81,7 @@ from sas.domain.queues import lane
 from sas.domain.workflow import OnFailure, Rules, StepRules
 from sas.engine.delivery import FIRST_ID
 from sas.engine.in_flight import CLOSE_TO_COMPLETE_BY
-from sas.ports import Call, Callback, Message, UnavailableError
+from sas.ports import AgentCall, Callback, Message, UnavailableError
 from sas.testing.bus import DEAD_LETTERS, Queued
 from sas.testing.platform import QUEUES, REPLIES_TO
 from sas.testing.system import AT_REST, CALLBACKS, System
@@ -502,13 +502,13 @@ class Invariants:
     def _observe_calls(self, name: str, agent: Any, direction: Direction) -> None:
         act = getattr(agent, direction.value)
 
-        async def observed(call: Call) -> Any:
+        async def observed(call: AgentCall) -> Any:
             self._is_called(call, name, direction)
             return await act(call)
 
         setattr(agent, direction.value, observed)
 
-    def _is_called(self, call: Call, agent: str, direction: Direction) -> None:
+    def _is_called(self, call: AgentCall, agent: str, direction: Direction) -> None:
         """Check a call of an agent, just before it is made."""
         self._was_called(call, agent)
         drain_time = self._drain_time(call)
@@ -523,12 +523,12 @@ class Invariants:
             early = (until - now).total_seconds()
             self._say(7, f"{call.key} is undone {early:.1f} s before its last call is cut off")
 
-    def _drain_time(self, call: Call) -> timedelta | None:
+    def _drain_time(self, call: AgentCall) -> timedelta | None:
         order = self._system.store.orders[call.order_id].order
         number = next(step.number for step in order.steps if step.name == call.step)
         return self._system.rules_of(order).steps[number].drain_time
 
-    def _was_called(self, call: Call, agent: str) -> None:
+    def _was_called(self, call: AgentCall, agent: str) -> None:
         if self._agents.setdefault((call.order_id, call.step), agent) != agent:
             self._say(7, f"order {call.order_id}: step {call.step} is called at {agent} too")
         stored = self._system.store.orders.get(call.order_id)
@@ -538,7 +538,7 @@ class Invariants:
             if call.key not in keys_of(stored.order, step):
                 self._say(7, f"order {call.order_id}: {call.key} is no key of step {call.step}")
 
-    def _older_are_undone(self, call: Call) -> None:
+    def _older_are_undone(self, call: AgentCall) -> None:
         prefix, _, last = call.key.rpartition("/")
         if prefix.count("/") == 0 or not last.isdecimal():
             return

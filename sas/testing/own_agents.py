@@ -24,9 +24,9 @@ from unittest.mock import patch
 
 from sas.adapters.remote import HttpService
 from sas.ports import (
+    AgentCall,
     AwaitCallback,
     Business,
-    Call,
     Callback,
     Clock,
     RefusedError,
@@ -94,7 +94,7 @@ class _Attempt:
     """One call of an agent, with the number of effects that it asked for, and its callback."""
 
     agent: OwnAgent
-    call: Call
+    call: AgentCall
     doing: bool
     workflow: str
     requests: int = 0
@@ -124,7 +124,7 @@ class _Effect:
     requests: int = 0
 
     @property
-    def call(self) -> Call:
+    def call(self) -> AgentCall:
         return self.attempt.call
 
     def repeats(self, other: _Effect) -> bool:
@@ -148,11 +148,11 @@ class OwnAgent(ModelService):
         super().__init__(clock, ledger, agents.faults, rng)
         self.name, self._agents = name, agents
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         """Let the adopter's agent carry out a call."""
         return await self._attempted(call, doing=True)
 
-    async def undo(self, call: Call) -> Any:
+    async def undo(self, call: AgentCall) -> Any:
         """Let the adopter's agent undo a call."""
         return await self._attempted(call, doing=False)
 
@@ -165,7 +165,7 @@ class OwnAgent(ModelService):
         """Let a request travel. Raise TransientError if it does not arrive."""
         await self._travel()
 
-    async def _attempted(self, call: Call, *, doing: bool) -> Any:
+    async def _attempted(self, call: AgentCall, *, doing: bool) -> Any:
         attempt = _Attempt(
             agent=self, call=call, doing=doing, workflow=self._agents.workflow_of[call.order_id]
         )
@@ -191,7 +191,7 @@ class OwnAgent(ModelService):
         return result
 
     async def _call_back_from_outside(
-        self, callback: Callback, call: Call, within: timedelta
+        self, callback: Callback, call: AgentCall, within: timedelta
     ) -> None:
         """Call back after some time, as somebody outside of the system does."""
         of_no_host()
@@ -388,7 +388,7 @@ def isolated(seed: int) -> Iterator[None]:
     def session(service: HttpService) -> Session:
         attempt = _attempt.get()
         serve = attempt.agent.serve if attempt else _nobody
-        return Session(service._base_url, service._attempt_seconds, serve)  # noqa: SLF001
+        return Session(service.address(), service._attempt_seconds, serve)  # noqa: SLF001
 
     def refuse(opened: socket.socket, where: object, *_given: object) -> None:
         opened.close()

@@ -12,7 +12,7 @@ from typing import Any
 from sas.domain.change import Change
 from sas.domain.order import Direction, OrderState, UndoStatus
 from sas.domain.workflow import Workflow
-from sas.ports import Call
+from sas.ports import AgentCall
 from sas.testing.clock import START
 from sas.testing.invariants import Invariants, at_end, in_force, keys_of, skipped
 from sas.testing.own_agents import isolated
@@ -172,7 +172,7 @@ class _Play:
         return self._invariants
 
     def _narrated(self, name: str, verb: str, call_of: Any) -> Any:
-        async def narrated(call: Call) -> Any:
+        async def narrated(call: AgentCall) -> Any:
             sentence = f"service {name} is asked to {verb} {call.key}"
             self._say(sentence)
             try:

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 from sas.ports import (
+    AgentCall,
     AwaitCallback,
-    Call,
     Callback,
     Clock,
     RefusedError,
@@ -80,11 +80,11 @@ class ModelService:
         self.down = self.outside = False
         self.calls: set[asyncio.Task[Any]] = set()
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         """Have an effect once for each key, unless the key was undone before."""
         return await asyncio.shield(self._goes_on(self._do(call)))
 
-    async def undo(self, call: Call) -> Any:
+    async def undo(self, call: AgentCall) -> Any:
         """Take the effect back, and refuse the key from now on."""
         return await asyncio.shield(self._goes_on(self._undo(call)))
 
@@ -103,7 +103,7 @@ class ModelService:
         if not task.cancelled():
             task.exception()  # otherwise asyncio warns of it, if its caller is gone
 
-    async def _do(self, call: Call) -> Any:
+    async def _do(self, call: AgentCall) -> Any:
         await self._travel()
         effects = self._ledger.of(call.key)
         drain_time = self._drain_times.get(call.step)
@@ -123,7 +123,7 @@ class ModelService:
             return self._later()
         return await self._done(call, effects)
 
-    async def _undo(self, call: Call) -> Any:
+    async def _undo(self, call: AgentCall) -> Any:
         await self._travel()
         if self._faults.happens("undo_refused", self._rng):
             raise RefusedError("undo-refused", "it cannot be taken back")
@@ -135,7 +135,7 @@ class ModelService:
         await self._answer()
         return {"undone": True}
 
-    async def _done(self, call: Call, effects: Effects) -> Any:
+    async def _done(self, call: AgentCall, effects: Effects) -> Any:
         if not effects.in_force:
             effects.done += 1
             effects.in_force, effects.content = True, call.order
@@ -146,7 +146,7 @@ class ModelService:
         seconds = self._rng.uniform(0.1, self._faults.look_seconds_max)
         return StillRunning(timedelta(seconds=seconds), "going on")
 
-    async def _outside(self, call: Call, effects: Effects, send_callback: SendCallback) -> Any:
+    async def _outside(self, call: AgentCall, effects: Effects, send_callback: SendCallback) -> Any:
         if effects.in_force:
             return {"done_by": call.key}
         seconds_left = (call.complete_by - self._clock.now()).total_seconds()
@@ -167,7 +167,7 @@ class ModelService:
     async def _happens(
         self,
         effects: Effects,
-        call: Call,
+        call: AgentCall,
         *,
         callback: Callback,
         within: timedelta,

@@ -72,7 +72,6 @@ ELSEWHERE = {
             *("SAS_FUNCTION_SECONDS",),
             *(
                 "ORDERS_ATTEMPT_SECONDS",
-                "ORDERS_CARRIER_TELLS_SECONDS",
                 "ORDERS_INLINE_AGENTS",
             ),
         ),

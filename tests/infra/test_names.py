@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-import orders
 from sas.config import QUEUE_SETTINGS, read_config, read_queues
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
 from sas.environment import CONNECTION
 from tests.indexed_functions import bindings
+from tests.sample import AGENTS
 from tools.infra_queues import applications
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,7 @@ EMULATED: dict[str, dict[str, Any]] = {
 RESPONSES = {f"responses-{name}" for name in applications(ROOT / "infra")}
 LANES = (
     *("orders", "scheduler", "agent-replies", "callbacks"),
-    *(f"agent-{name}" for name in orders.AGENTS),
+    *(f"agent-{name}" for name in AGENTS),
 )
 INTERNAL = {
     *LANES,
@@ -62,7 +62,7 @@ def test_every_setting_of_a_queue_is_one_that_is_read() -> None:
 
 def test_every_binding_is_a_queue_of_the_code() -> None:
     queues = Queues()
-    ours = {*queues.on_the_way(orders.AGENTS), queues.dead_letters}
+    ours = {*queues.on_the_way(AGENTS), queues.dead_letters}
     assert bound() == ours
 
 
@@ -94,9 +94,7 @@ def test_duplicate_detection_is_off_where_two_applications_may_send_the_same_id(
 
 def test_only_requests_to_agents_expire_without_a_dead_letter() -> None:
     dropped = {n for n, queue in EMULATED.items() if not queue["DeadLetteringOnMessageExpiration"]}
-    lanes = {
-        Queues().agent(name, urgent=urgent) for name in orders.AGENTS for urgent in (False, True)
-    }
+    lanes = {Queues().agent(name, urgent=urgent) for name in AGENTS for urgent in (False, True)}
     assert dropped == lanes
 
 

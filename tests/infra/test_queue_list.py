@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-import orders
 from sas.config import QUEUE_SETTINGS
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
 from tests.indexed_functions import bindings
 from tests.infra.kit import INFRA, ROOT
+from tests.sample import AGENTS
 from tools.infra_queues import (
     all_queues,
     applications,
@@ -33,7 +33,7 @@ LOCAL: dict[str, str] = json.loads((ROOT / "local.settings.json").read_text())["
 CODE = Queues()
 URGENT_ORDERS = lane(CODE.orders, urgent=True)
 OF_THE_CODE = {
-    *CODE.on_the_way(orders.AGENTS),
+    *CODE.on_the_way(AGENTS),
     *(CODE.alerts, CODE.rejected),
 }
 
@@ -97,7 +97,7 @@ def test_operators_read_what_is_for_them_and_command_by_the_scheduler() -> None:
 def test_operators_may_look_into_every_queue_that_the_desk_and_dlq_look_into() -> None:
     access = LIST["access"]
     granted = {*access["operatorReceives"], *access["appReceives"]}
-    assert {CODE.dead_letters, *CODE.own(orders.AGENTS)} <= granted
+    assert {CODE.dead_letters, *CODE.own(AGENTS)} <= granted
     assert not set(access["operatorReceives"]) & set(access["appReceives"]), "granted twice"
     text = (INFRA / "access" / "operator-access.bicep").read_text()
     assert "queueNames: concat(list.access.operatorReceives, workingQueues)" in text

@@ -1,6 +1,6 @@
 """Sagas with one mistake each. ``test_saga_typing`` compares what is said with the comments.
 
-``# type:`` at the end of a line: both type checkers report an error at this line, and at no other.
+``# error:`` at the end of a line: both type checkers report an error at this line, and at no other.
 ``# import: SENTENCE`` in the docstring's place below a function's head: what its call raises.
 """
 
@@ -48,35 +48,35 @@ async def sleep(call: Call[Trip]) -> Room:
 
 def results_in_the_wrong_order() -> None:
     # import: "its parameter room is Room, and the result of fly is Seat"
-    @trips.step(after=(fly, sleep))  # type: wrong order
+    @trips.step(after=(fly, sleep))  # error: wrong order
     async def pay(call: Call[Trip], room: Room, seat: Seat) -> str:
         return seat.number
 
 
 def a_result_that_is_missing() -> None:
     # import: "takes 1 results, and it comes after fly, sleep"
-    @trips.step(after=(fly, sleep))  # type: one is missing
+    @trips.step(after=(fly, sleep))  # error: one is missing
     async def pay(call: Call[Trip], seat: Seat) -> str:
         return seat.number
 
 
 def a_result_too_many() -> None:
     # import: "takes 2 results, and it comes after fly"
-    @trips.step(after=fly)  # type: one too many
+    @trips.step(after=fly)  # error: one too many
     async def pay(call: Call[Trip], seat: Seat, room: Room) -> str:
         return seat.number
 
 
 def a_result_of_a_step_that_comes_after_none() -> None:
     # import: "takes 1 results, and it comes after no step"
-    @trips.step()  # type: none comes before
+    @trips.step()  # error: none comes before
     async def pay(call: Call[Trip], seat: Seat) -> str:
         return seat.number
 
 
 def a_wrong_result_of_six() -> None:
     # import: "its parameter six is Room, and the result of fly is Seat"
-    @trips.step(after=(fly, sleep, fly, sleep, fly, fly))  # type: the last one
+    @trips.step(after=(fly, sleep, fly, sleep, fly, fly))  # error: the last one
     async def pay(
         call: Call[Trip], one: Seat, two: Room, three: Seat, four: Room, five: Seat, six: Room
     ) -> str:
@@ -87,33 +87,33 @@ def a_member_that_the_result_lacks() -> None:
     # import: ""
     @trips.step(after=fly)
     async def check_in(call: Call[Trip], seat: Seat) -> str:
-        return seat.row  # type: no such member
+        return seat.row  # error: no such member
 
 
 def a_member_that_the_order_lacks() -> None:
     # import: ""
     @trips.step()
     async def insure(call: Call[Trip]) -> str:
-        return call.order.name  # type: no such member
+        return call.order.name  # error: no such member
 
 
 def a_member_that_an_earlier_result_lacks() -> None:
     # import: ""
     @trips.step(after=sleep)
     async def tip(call: Call[Trip], room: Room) -> str:
-        return call.result(fly).beds  # type: no such member
+        return call.result(fly).beds  # error: no such member
 
 
 def an_earlier_result_of_another_type() -> None:
     # import: ""
     @trips.step(after=sleep)
     async def toast(call: Call[Trip], room: Room) -> Room:
-        return call.result(fly)  # type: a seat is no room
+        return call.result(fly)  # error: a seat is no room
 
 
 def a_step_of_another_order() -> None:
     # import: "its call is Call[Other], and the orders of saga 'trip' are Trip"
-    @trips.step()  # type: Call[Other]
+    @trips.step()  # error: Call[Other]
     async def pay(call: Call[Other]) -> str:
         return call.order.who
 
@@ -122,7 +122,7 @@ def a_predecessor_of_another_saga() -> None:
     # import: "comes after fly, which is not a step of saga 'other'"
     others = Saga("other", Other)
 
-    @others.step(after=fly)  # type: of another saga
+    @others.step(after=fly)  # error: of another saga
     async def pay(call: Call[Other], seat: Seat) -> str:
         return seat.number
 
@@ -133,7 +133,7 @@ def an_undo_of_another_result() -> None:
     async def pay(call: Call[Trip]) -> Seat:
         return Seat("1")
 
-    @pay.undo  # type: Room
+    @pay.undo  # error: Room
     async def pay_back(call: Call[Trip], room: Room | None) -> None:
         return None
 
@@ -144,7 +144,7 @@ def an_undo_that_takes_no_none() -> None:
     async def pay(call: Call[Trip]) -> Seat:
         return Seat("1")
 
-    @pay.undo  # type: without None
+    @pay.undo  # error: without None
     async def pay_back(call: Call[Trip], seat: Seat) -> None:
         return None
 
@@ -155,7 +155,7 @@ def an_undo_of_another_order() -> None:
     async def pay(call: Call[Trip]) -> Seat:
         return Seat("1")
 
-    @pay.undo  # type: Call[Other]
+    @pay.undo  # error: Call[Other]
     async def pay_back(call: Call[Other]) -> None:
         return None
 
@@ -166,7 +166,7 @@ def an_alternative_with_another_result() -> None:
     async def pay(call: Call[Trip]) -> Seat:
         return Seat("1")
 
-    @pay.alternative(agent="bank")  # type: another result
+    @pay.alternative(agent="bank")  # error: another result
     async def pay_by_bank(call: Call[Trip]) -> Room:
         return Room(1)
 
@@ -177,35 +177,35 @@ def an_alternative_with_other_parameters() -> None:
     async def pay(call: Call[Trip], seat: Seat) -> Seat:
         return seat
 
-    @pay.alternative(agent="bank")  # type: one is missing
+    @pay.alternative(agent="bank")  # error: one is missing
     async def pay_by_bank(call: Call[Trip]) -> Seat:
         return Seat("1")
 
 
 def an_option_with_a_typo() -> None:
     # import: "has no option time_alowed"
-    @trips.step(time_alowed=3)  # type: a typo
+    @trips.step(time_alowed=3)  # error: a typo
     async def pay(call: Call[Trip]) -> str:
         return "paid"
 
 
 def an_option_of_another_type() -> None:
     # import: "limit='3'"
-    @trips.step(limit="3")  # type: a text
+    @trips.step(limit="3")  # error: a text
     async def pay(call: Call[Trip]) -> str:
         return "paid"
 
 
 def an_option_of_the_saga_with_a_typo() -> None:
     # import: ""
-    Saga("other", Other, on_failure=OnFailure.UNDO, notify_step=True)  # type: a typo
+    Saga("other", Other, on_failure=OnFailure.UNDO, notify_step=True)  # error: a typo
 
 
 def a_step_that_is_another_sagas_with_another_order() -> None:
     # import: "its call is Call[Trip], and the orders of saga 'other' are Other"
     others = Saga("other", Other)
 
-    @others.step()  # type: its order is Trip
+    @others.step()  # error: its order is Trip
     @trips.step()
     async def pay(call: Call[Trip]) -> str:
         return "paid"
@@ -215,7 +215,7 @@ def a_shared_step_whose_predecessor_differs() -> None:
     # import: "takes 1 results, and it comes after no step"
     newer = Saga("trip", Trip, version=2)
 
-    @newer.step()  # type: it needs a seat
+    @newer.step()  # error: it needs a seat
     @trips.step(after=fly)
     async def pay(call: Call[Trip], seat: Seat) -> str:
         return seat.number
@@ -226,4 +226,4 @@ def a_check_of_another_order() -> None:
     def check(order: Other) -> None:
         return None
 
-    Saga("third", Trip, check=check)  # type: it takes Other
+    Saga("third", Trip, check=check)  # error: it takes Other

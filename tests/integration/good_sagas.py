@@ -57,12 +57,12 @@ trips = Saga(
     alert_after=MINUTE,
 )
 older = Saga("trip", Trip)
-air = trips.service("AIR_URL", timeout_s=3.0)
+air = trips.service("AIR_URL", attempt_seconds=3.0)
 
 
 @older.step(time_allowed=2 * MINUTE)
 @trips.step(
-    name="fly",
+    name="flight",
     agent="air",
     limit=10,
     inline=True,

@@ -20,7 +20,6 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from devstack.servicebus import Broker
-from orders.workflows import workflows as sample
 from sas.cli import arguments as args
 from sas.cli.main import build_parser, main
 from sas.codec import external
@@ -38,6 +37,7 @@ from tests.contract import cases
 from tests.integration.broker_sdk_kit import short_pauses  # noqa: F401 (a fixture)
 from tests.integration.client_cases import REPLIES
 from tests.integration.test_client_command import lines, system
+from tests.sample import WORKFLOWS as SAMPLE
 from tests.terminal import Terminal, terminal
 from tests.unit.actors_kit import keep_breaker
 from tests.unit.test_cli_operator import Scheduler, failed
@@ -220,7 +220,7 @@ async def export(at: At) -> None:
 
 async def workflows(at: At) -> None:
     assert await at.sas("workflows", "check", "--app", "orders.workflows:workflows") == 0
-    for workflow in sample():
+    for workflow in SAMPLE:
         text = f"{workflow.name} version {workflow.version}: no order in flight; not used yet"
         assert text in at.screen.last
 

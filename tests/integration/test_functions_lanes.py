@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from sas.client import NewOrder, OrdersClient
 from sas.domain.queues import Queues
-from sas.ports import Call
+from sas.ports import AgentCall
 from tests.business import AGENTS, PaymentAgent
 from tests.functions_rig import SHOP, Rig, northwind, rig
 from tests.integration.broker_sdk_kit import short_pauses
@@ -65,7 +65,7 @@ class Counted:
         self.together = asyncio.Event()
         self._do = PaymentAgent.do
 
-    async def do(self, agent: PaymentAgent, call: Call) -> Any:
+    async def do(self, agent: PaymentAgent, call: AgentCall) -> Any:
         self.calls += 1
         self.in_flight += 1
         self.in_flight_max = max(self.in_flight_max, self.in_flight)
@@ -85,7 +85,7 @@ async def paid(
     """Have orders processed under these limits; return what was seen of their payments."""
     counted = Counted(0.5 if limits else 60.0)
 
-    async def do(agent: PaymentAgent, call: Call) -> Any:
+    async def do(agent: PaymentAgent, call: AgentCall) -> Any:
         return await counted.do(agent, call)
 
     monkeypatch.setattr(PaymentAgent, "do", do)

@@ -14,7 +14,7 @@ from sas.adapters.tables import keys
 from sas.client import NewOrder, OrdersClient
 from sas.domain.content import PayloadRef
 from sas.domain.ids import shard_of
-from sas.ports import Agent, Business, Call
+from sas.ports import Agent, AgentCall, Business
 from tests import business
 from tests.functions_rig import SHOP, WORKED, Rig, northwind, rig
 from tests.integration.broker_sdk_kit import short_pauses
@@ -35,7 +35,7 @@ class Wordy:
         self._agent = agent
         self.undo, self.close = agent.undo, agent.close
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         for result in call.results.values():
             assert result["said"] == SAID
         return {**await self._agent.do(call), "said": SAID}

@@ -14,7 +14,7 @@ from azure.data.tables.aio import TableServiceClient
 from sas.codec.payloads import decode_content
 from sas.config import read_payload_codec
 from sas.domain.content import PayloadRef
-from sas.ports import Agent, Business, Call
+from sas.ports import Agent, AgentCall, Business
 from tests import business
 from tests.functions_rig import SHOP, Rig, body_of, northwind, rig, until
 from tests.integration.broker_sdk_kit import short_pauses
@@ -29,13 +29,13 @@ PLAIN = ("VINET", "Vins et alcools", "Chevalier", "59 rue", "Queso", "Cabrales",
 class Watched:
     """An agent that notes its calls, and adds to its results."""
 
-    calls: ClassVar[list[Call]] = []
+    calls: ClassVar[list[AgentCall]] = []
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.undo, self.close = agent.undo, agent.close
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         self.calls.append(call)
         return {"paid-by": "VINET", **await self._agent.do(call)}
 

@@ -30,7 +30,7 @@ async def answering(handler: Handler, **options: Any) -> AsyncIterator[HttpServi
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    service = HttpService("stock", f"http://127.0.0.1:{runner.addresses[0][1]}/", **options)
+    service = HttpService(f"http://127.0.0.1:{runner.addresses[0][1]}/", name="stock", **options)
     try:
         yield service
     finally:
@@ -43,7 +43,7 @@ async def raw(handler: Raw, **options: Any) -> AsyncIterator[HttpService]:
     """A service behind a server that writes what it likes."""
     server = await asyncio.start_server(handler, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    service = HttpService("stock", f"http://127.0.0.1:{port}", **options)
+    service = HttpService(f"http://127.0.0.1:{port}", name="stock", **options)
     try:
         yield service
     finally:
@@ -289,7 +289,7 @@ async def test_a_redirect_is_not_followed() -> None:
 async def test_a_refused_connection_is_a_transient_error() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))  # bound, not listening: refused
-        service = HttpService("stock", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        service = HttpService(f"http://127.0.0.1:{listener.getsockname()[1]}", name="stock")
         with pytest.raises(TransientError, match="stock could not be reached"):
             await call(service)
         await service.close()
@@ -386,7 +386,7 @@ async def test_calls_share_connections_and_a_closed_service_opens_new_ones() -> 
 
 
 def test_a_service_may_be_used_from_one_event_loop_after_another() -> None:
-    service = HttpService("stock", "http://127.0.0.1:9")
+    service = HttpService("http://127.0.0.1:9", name="stock")
 
     async def once() -> None:
         with pytest.raises(TransientError):

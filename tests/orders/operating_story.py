@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from orders.workflows import workflows
 from sas.cli.main import main
 from sas.features.version_check import Versions
 from sas.ports import Message, Peeked, RefusedError
+from tests.sample import WORKFLOWS
 from tests.unit import actors_kit
 from tests.unit.actors_kit import SHOP, Kit, kit, order
 from tests.unit.cli_kit import connect
@@ -110,7 +110,7 @@ async def _weeks_pass(story: Story) -> None:
 
 
 async def _versions(story: Story) -> None:
-    await Versions(story.system.store, workflows()).check(story.system.order("10248"))
+    await Versions(story.system.store, WORKFLOWS).check(story.system.order("10248"))
 
 
 BEFORE: dict[str, Callable[[Story], Coroutine[Any, Any, None]]] = {
@@ -119,16 +119,16 @@ BEFORE: dict[str, Callable[[Story], Coroutine[Any, Any, None]]] = {
     "undo 10249 --yes --wait 1": _scheduler_stops,
     "resubmit --state error --fingerprint take-payment/card-declined --yes": _payment_was_down,
     "export --older-than 20 finished.jsonl": _weeks_pass,
-    "workflows check --app orders.workflows:workflows": _versions,
+    "workflows check --app orders": _versions,
 }
 
 
 @pytest.fixture
 def story(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Story:
     """Return the system before the night, with the commands connected to it."""
-    monkeypatch.setattr(actors_kit, "AGENTS", tuple(sorted(workflows().agents())))
+    monkeypatch.setattr(actors_kit, "AGENTS", tuple(sorted(WORKFLOWS.agents())))
     checks: dict[str, Any] = {CARE: msgspec.json.Decoder(Content).decode}
-    night = Story(kit(*workflows(), **checks))
+    night = Story(kit(*WORKFLOWS, **checks))
     night.system.clock.set(datetime(2026, 11, 21, 3, tzinfo=UTC))
     connect(monkeypatch, night.system, night)
     monkeypatch.chdir(tmp_path_factory.mktemp("operator"))

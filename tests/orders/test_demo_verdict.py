@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from orders.workflows import workflows
 from samples.demo.display import FAULTS
 from samples.demo.tally import Tally
 from samples.demo.verdict import Verdict, judge
@@ -20,9 +19,10 @@ from sas.domain.order import Details, Direction, Order
 from sas.domain.reply import answer
 from sas.domain.submit import submit
 from sas.testing.store import MemoryStore
+from tests.sample import WORKFLOWS
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-WORKFLOW = workflows().find("order")
+WORKFLOW = WORKFLOWS.find("order")
 SEEDS = ("reserve-stock", "take-payment", "ship")
 
 

@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import orders
-from orders.agents import (
-    DeliveryAgent,
-    InventoryAgent,
-    InvoiceAgent,
-    PaymentAgent,
-    ShippingAgent,
-)
-from orders.content import amount_due, check
-from orders.workflows import workflows
-from sas.codec.strict import parse
-from sas.config import SettingError
+from orders import amount_due
+from sas.adapters.remote import HttpService
 from sas.domain.workflow import OnFailure
-from sas.ports import AwaitCallback, Call, Callback, RefusedError, StillRunning
+from sas.ports import AgentCall, StillRunning
+from tests.sample import BUSINESS, WORKFLOWS
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples" / "northwind-orders.jsonl"
+
+
+SHIP_TO = {"name": "A", "address": "B 1", "city": "C", "country": "D"}
+SHIP_TO_WHOLE = SHIP_TO | {"postal_code": None, "region": None}
+SHAPES = {
+    "reserve-stock": orders.Reservation,
+    "take-payment": orders.Charge,
+    "ship": orders.Shipment,
+    "send-invoice": orders.Mail,
+    "deliver": orders.Parcel,
+}
 
 
 def content(line: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
     """Return an order's content; a member changed to None is left out."""
     members = {
         "customer_id": "ALFKI",
-        "ship_to": {"name": "A", "address": "B 1", "city": "C", "country": "D"},
+        "ship_to": SHIP_TO,
         "lines": [
             {"product_id": 11, "product": "Queso", "unit_price": 14.0, "quantity": 12}
             | (line or {})
@@ -43,7 +46,11 @@ def content(line: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any
 
 
 def checked(order: dict[str, Any]) -> None:
-    check(json.dumps(order).encode())
+    BUSINESS.checks["order"](json.dumps(order).encode())
+
+
+def due(order: dict[str, Any]) -> str:
+    return amount_due(msgspec.json.decode(json.dumps(order), type=orders.OrderContent))
 
 
 def test_every_order_of_the_sample_passes_and_costs_something() -> None:
@@ -54,8 +61,8 @@ def test_every_order_of_the_sample_passes_and_costs_something() -> None:
         if order.pop("order_id", None) is None:
             continue
         priced += 1
-        check(json.dumps(order).encode())
-        assert Decimal(amount_due(order)) > 0
+        checked(order)
+        assert Decimal(due(order)) > 0
     assert priced == 830
 
 
@@ -107,7 +114,7 @@ def test_a_number_that_is_not_finite_or_too_long_is_refused_with_a_sentence(
 
 
 @pytest.mark.parametrize(
-    ("line", "freight", "due"),
+    ("line", "freight", "amount"),
     [
         ({}, 0, "168.00"),
         ({"discount": 0.25}, 0, "126.00"),
@@ -120,93 +127,121 @@ def test_a_number_that_is_not_finite_or_too_long_is_refused_with_a_sentence(
     ],
 )
 def test_an_order_costs_its_lines_less_discounts_and_freight_to_the_cent(
-    line: dict[str, Any], freight: float, due: str
+    line: dict[str, Any], freight: float, amount: str
 ) -> None:
     order = content(line, freight=freight)
     checked(order)
-    assert amount_due(order) == due
-    assert amount_due(parse(json.dumps(order).encode())) == due
+    assert due(order) == amount
 
 
 def test_the_largest_order_there_can_be_is_still_reckoned() -> None:
     line = content({"unit_price": "999999999.99", "quantity": 1_000_000})["lines"][0]
     order = content(lines=[line] * 1000, freight="999999999.99")
     checked(order)
-    assert Decimal(amount_due(order)) == Decimal("999999999.99") * (10**9 + 1)
+    assert Decimal(due(order)) == Decimal("999999999.99") * (10**9 + 1)
 
 
-class Service:
-    """A remote service that remembers what it was called with."""
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str, Any]]:
+    """Let every service answer, and return the list of calls: method, path, key, body."""
+    calls_made: list[tuple[str, str, str, Any]] = []
 
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, str, str, Any]] = []
-        self.closed = False
-        self.answer: Any = {"answer": 1}
+    async def answer(
+        _service: HttpService, method: str, path: str, *, key: str, body: Any = None
+    ) -> Any:
+        calls_made.append((method, path, key, body))
+        return ANSWERS[path]
 
-    async def call(self, method: str, path: str, *, key: str, body: Any = None) -> Any:
-        self.calls.append((method, path, key, body))
-        return self.answer
-
-    async def close(self) -> None:
-        self.closed = True
+    monkeypatch.setattr(HttpService, "call", answer)
+    return calls_made
 
 
-def call(**results: Any) -> Call:
-    return Call(
+ANSWERS: dict[str, Any] = {
+    "/reservations": {"reservation_id": "r-7"},
+    "/charges": {"charge_id": "c-7"},
+    "/shipments": {"shipment_id": "s-7", "tracking": "NW1"},
+    "/mails": {"mail_id": "m-7"},
+    "/deliveries": {"delivery_id": "d-7", "state": "delivered"},
+}
+RESULTS: dict[str, Any] = {
+    "reserve-stock": ANSWERS["/reservations"],
+    "take-payment": ANSWERS["/charges"],
+    "ship": ANSWERS["/shipments"],
+    "send-invoice": ANSWERS["/mails"],
+}
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def call(step: str, workflow: str = "order-delivered") -> AgentCall:
+    return AgentCall(
         order_id="O-1",
-        step="step",
-        key="O-1/step",
-        complete_by=datetime(2026, 1, 1, tzinfo=UTC),
+        workflow=workflow,
+        step=step,
+        key=f"O-1/{step}",
+        complete_by=AT,
         order=content(freight=1),
-        results=results,
+        results={name: result for name, result in RESULTS.items() if name != step},
     )
 
 
-async def test_stock_is_asked_for_every_line_and_the_reservation_freed_under_its_key() -> None:
-    service = Service()
-    agent = InventoryAgent(service)  # type: ignore[arg-type]
-    assert await agent.do(call()) == {"answer": 1}
-    await agent.undo(call())
-    body = {"order_id": "O-1", "lines": [{"product_id": 11, "quantity": 12}]}
-    assert service.calls == [
-        ("POST", "/reservations", "O-1/step", body),
-        ("DELETE", "/reservations", "O-1/step", None),
+@pytest.mark.parametrize(
+    ("agent", "step", "path", "body"),
+    [
+        (
+            "inventory",
+            "reserve-stock",
+            "/reservations",
+            {"lines": [{"product_id": 11, "quantity": 12}]},
+        ),
+        (
+            "payment",
+            "take-payment",
+            "/charges",
+            {"customer_id": "ALFKI", "amount": "169.00", "currency": "USD"},
+        ),
+        ("shipping", "ship", "/shipments", {"reservation_id": "r-7", "ship_to": SHIP_TO_WHOLE}),
+        (
+            "invoice",
+            "send-invoice",
+            "/mails",
+            {"customer_id": "ALFKI", "charge_id": "c-7", "amount": "169.00"},
+        ),
+        ("delivery", "deliver", "/deliveries", {"tracking": "NW1"}),
+    ],
+)
+async def test_each_service_is_asked_for_its_part_and_undoes_it_under_the_same_key(
+    calls: list[tuple[str, str, str, Any]], agent: str, step: str, path: str, body: Any
+) -> None:
+    assert await BUSINESS.agents[agent].do(call(step)) == msgspec.to_builtins(
+        msgspec.convert(ANSWERS[path], SHAPES[step])
+    )
+    await BUSINESS.agents[agent].undo(call(step))
+    key = f"O-1/{step}"
+    assert calls == [
+        ("POST", path, key, {"order_id": "O-1", **body}),
+        ("DELETE", path, key, None),
     ]
-    await agent.close()
-    assert service.closed
 
 
-async def test_payment_is_asked_for_what_is_due_and_refunded_under_its_key() -> None:
-    service = Service()
-    agent = PaymentAgent(service)  # type: ignore[arg-type]
-    await agent.do(call())
-    await agent.undo(call())
-    body = {"order_id": "O-1", "customer_id": "ALFKI", "amount": "169.00", "currency": "USD"}
-    assert service.calls == [
-        ("POST", "/charges", "O-1/step", body),
-        ("DELETE", "/charges", "O-1/step", None),
-    ]
-    await agent.close()
-    assert service.closed
+async def test_the_payment_of_an_order_with_care_waits_for_no_reservation(
+    calls: list[tuple[str, str, str, Any]],
+) -> None:
+    await BUSINESS.agents["payment"].do(call("take-payment", "order-with-care"))
+    assert calls[0][:2] == ("POST", "/charges")
 
 
-async def test_shipping_is_given_the_reservation_of_the_step_before_it() -> None:
-    service = Service()
-    agent = ShippingAgent(service)  # type: ignore[arg-type]
-    await agent.do(call(**{"reserve-stock": {"reservation_id": "r-7"}}))
-    await agent.undo(call())
-    ship_to = content()["ship_to"]
-    body = {"order_id": "O-1", "ship_to": ship_to, "reservation_id": "r-7"}
-    assert service.calls == [
-        ("POST", "/shipments", "O-1/step", body),
-        ("DELETE", "/shipments", "O-1/step", None),
-    ]
-    await agent.close()
-    assert service.closed
+async def test_a_parcel_on_its_way_is_looked_at_again_at_the_carriers_time(
+    calls: list[tuple[str, str, str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_its_way = {"state": "on-its-way", "check_after": 90.5}
+    monkeypatch.setitem(ANSWERS, "/deliveries", on_its_way)
+    reply = await BUSINESS.agents["delivery"].do(call("deliver"))
+    assert reply == StillRunning(timedelta(seconds=90.5), "on its way")
+    assert len(calls) == 1
 
 
 def test_the_workflows_of_the_sample_undo_or_wait_and_ship_last() -> None:
-    by_name = {workflow.name: workflow for workflow in workflows()}
+    by_name = {workflow.name: workflow for workflow in WORKFLOWS}
     assert by_name["order"].on_failure is OnFailure.UNDO
     assert by_name["order-with-care"].on_failure is OnFailure.HOLD
     for workflow in by_name.values():
@@ -218,101 +253,8 @@ def test_the_workflows_of_the_sample_undo_or_wait_and_ship_last() -> None:
 
 
 def test_a_delivered_order_mails_its_invoice_beside_shipping_and_is_delivered_last() -> None:
-    delivered = workflows().find("order-delivered")
+    delivered = WORKFLOWS.find("order-delivered")
     assert delivered.on_failure is OnFailure.UNDO
     assert [step.name for step in delivered.steps[3:]] == ["send-invoice", "deliver"]
     assert delivered.rules.predecessors(3) == (0, 1)
     assert delivered.rules.predecessors(4) == (0, 1, 2, 3)
-
-
-def delivery(**answer: Any) -> tuple[Service, Call]:
-    service = Service()
-    service.answer = answer
-    results = {"ship": {"tracking": "NW1"}, "take-payment": {"charge_id": "C-1"}}
-    key = "O-1/deliver"
-    return service, Call(
-        order_id="O-1",
-        step="deliver",
-        key=key,
-        complete_by=datetime(2026, 1, 1, tzinfo=UTC),
-        order=content(),
-        results=results,
-    )
-
-
-async def test_an_invoice_says_what_was_charged_and_its_undo_mails_a_credit_note() -> None:
-    service, call = delivery()
-    agent = InvoiceAgent(service)  # type: ignore[arg-type]
-    await agent.do(call)
-    await agent.undo(call)
-    body = {"order_id": "O-1", "customer_id": "ALFKI", "charge_id": "C-1", "amount": "168.00"}
-    assert service.calls == [
-        ("POST", "/mails", "O-1/deliver", body),
-        ("DELETE", "/mails", "O-1/deliver", None),
-    ]
-
-
-async def test_a_parcel_on_its_way_is_looked_at_again_at_the_carriers_time() -> None:
-    service, call = delivery(state="on-its-way", check_after=90.5)
-    reply = await DeliveryAgent(service).do(call)  # type: ignore[arg-type]
-    assert reply == StillRunning(timedelta(seconds=90.5), "on its way")
-    assert service.calls[0][3] == {"order_id": "O-1", "tracking": "NW1"}
-
-
-async def test_a_carrier_that_calls_back_is_given_an_address_and_awaited() -> None:
-    service, call = delivery(state="on-its-way", check_after=90.5)
-    until = call.complete_by + timedelta(days=1)
-    call_with_address = replace(call, callbacks=lambda _: Callback("t", "https://here/t", until))
-    day = timedelta(days=1)
-    reply = await DeliveryAgent(service, day).do(call_with_address)  # type: ignore[arg-type]
-    assert isinstance(reply, AwaitCallback)
-    assert reply.within == day
-    assert service.calls[0][3]["answer_to"] == "https://here/t"
-
-
-@pytest.mark.parametrize("tells", [None, timedelta(days=1)])
-async def test_what_is_delivered_already_is_the_result(tells: timedelta | None) -> None:
-    service, call = delivery(state="delivered", delivery_id="D-1")
-    until = call.complete_by
-    call_with_address = replace(call, callbacks=lambda _: Callback("t", None, until))
-    reply = await DeliveryAgent(service, tells).do(call_with_address)  # type: ignore[arg-type]
-    assert reply == {"state": "delivered", "delivery_id": "D-1"}
-
-
-async def test_an_undelivered_parcel_is_sent_back() -> None:
-    service, call = delivery()
-    await DeliveryAgent(service).undo(call)  # type: ignore[arg-type]
-    assert service.calls == [("DELETE", "/deliveries", "O-1/deliver", None)]
-
-
-def test_a_carrier_that_calls_back_needs_an_address() -> None:
-    services = ("STOCK", "PAYMENT", "SHIPPING", "MAIL", "CARRIER")
-    env = {f"ORDERS_{name}_URL": "http://127.0.0.1:1" for name in services}
-    env["ORDERS_CARRIER_TELLS_SECONDS"] = "3600"
-    with pytest.raises(SettingError, match="SAS_CALLBACK_KEY and SAS_CALLBACK_URL"):
-        orders.business(env)
-    env |= {"SAS_CALLBACK_KEY": "k" * 32, "SAS_CALLBACK_URL": "https://app.example"}
-    assert "delivery" in orders.business(env).agents
-
-
-@pytest.mark.parametrize("result", [None, "P-17", {}])
-@pytest.mark.parametrize(
-    ("agent", "before", "name"),
-    [
-        (ShippingAgent, "reserve-stock", "reservation_id"),
-        (InvoiceAgent, "take-payment", "charge_id"),
-        (DeliveryAgent, "ship", "tracking"),
-    ],
-)
-async def test_an_agent_refuses_a_step_whose_earlier_result_is_missing(
-    agent: type[ShippingAgent | InvoiceAgent | DeliveryAgent],
-    before: str,
-    name: str,
-    result: object,
-) -> None:
-    """An operator skipped the earlier step without its result: a retry cannot help."""
-    service = Service()
-    with pytest.raises(RefusedError, match=f"the result of {before} has no {name}") as refused:
-        await agent(service).do(call(**{before: result}))  # type: ignore[arg-type]
-    assert refused.value.code == "missing-result"
-    assert not service.calls

@@ -2,58 +2,70 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
 import orders
 from samples.services.contract import SERVICES
-from sas.config import SettingError
-from tests.unit.test_docs_settings import PAGE, ROOT, Asked
+from sas import SettingError
+from sas.saga import sagas_of
+from sas.saga.business import check_settings
+from tests.unit.test_docs_settings import PAGE, ROOT
 
-URLS = {
-    "ORDERS_STOCK_URL": "http://127.0.0.1:1",
-    "ORDERS_PAYMENT_URL": "https://payment.example",
-    "ORDERS_SHIPPING_URL": "http://127.0.0.1:3",
-    "ORDERS_MAIL_URL": "http://127.0.0.1:3",
-    "ORDERS_CARRIER_URL": "http://127.0.0.1:3",
-}
+URLS = {f"ORDERS_{name.upper()}_URL": "http://127.0.0.1:1" for name in SERVICES}
 
 
-def test_the_business_of_the_sample_has_an_agent_for_every_step() -> None:
-    business = orders.business(URLS)
-    assert business.workflows.agents() == set(business.agents) == set(orders.AGENTS)
-    assert {workflow.name for workflow in business.workflows} == set(business.checks)
+@pytest.fixture
+def env(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Set the addresses. The module of the sample is as before at the end."""
+    for name, value in URLS.items():
+        monkeypatch.setenv(name, value)
+    before = dict(vars(orders))
+    yield monkeypatch
+    vars(orders).update(before)
+
+
+@pytest.mark.parametrize("address", ["", "ftp://x", "127.0.0.1:3"])
+@pytest.mark.parametrize("setting", URLS)
+def test_a_service_without_an_address_is_refused_by_the_name_of_its_setting(
+    env: pytest.MonkeyPatch, setting: str, address: str
+) -> None:
+    check_settings(sagas_of(orders))
+    env.setenv(setting, address)
+    with pytest.raises(SettingError, match=rf"{setting}={address!r}: give the http\(s\) address"):
+        check_settings(sagas_of(orders))
 
 
 @pytest.mark.parametrize(
-    ("environ", "named"),
+    ("setting", "value"),
     [
-        ({"ORDERS_STOCK_URL": ""}, "ORDERS_STOCK_URL"),
-        ({"ORDERS_PAYMENT_URL": "ftp://x"}, "ORDERS_PAYMENT_URL"),
-        ({"ORDERS_SHIPPING_URL": "127.0.0.1:3"}, "ORDERS_SHIPPING_URL"),
-        ({"ORDERS_TIME_ALLOWED_SECONDS": "0"}, "ORDERS_TIME_ALLOWED_SECONDS"),
-        ({"ORDERS_TIME_ALLOWED_SECONDS": "86401"}, "ORDERS_TIME_ALLOWED_SECONDS"),
-        ({"ORDERS_TIME_ALLOWED_SECONDS": "nan"}, "ORDERS_TIME_ALLOWED_SECONDS"),
-        ({"ORDERS_ATTEMPT_SECONDS": "x"}, "ORDERS_ATTEMPT_SECONDS"),
+        ("ORDERS_TIME_ALLOWED_SECONDS", "0"),
+        ("ORDERS_TIME_ALLOWED_SECONDS", "86401"),
+        ("ORDERS_TIME_ALLOWED_SECONDS", "nan"),
+        ("ORDERS_ATTEMPT_SECONDS", "x"),
     ],
 )
 def test_a_wrong_setting_of_the_business_is_refused_by_name(
-    environ: dict[str, str], named: str
+    env: pytest.MonkeyPatch, setting: str, value: str
 ) -> None:
-    with pytest.raises(SettingError, match=named):
-        orders.business(URLS | environ)
+    env.setenv(setting, value)
+    with pytest.raises(Exception, match=f"{setting}='{value}': give seconds"):
+        importlib.reload(orders)
 
 
-def test_the_time_allowed_is_a_setting() -> None:
-    business = orders.business(URLS | {"ORDERS_TIME_ALLOWED_SECONDS": "7.5"})
-    for workflow in business.workflows:
-        assert {step.time_allowed for step in workflow.steps} == {timedelta(seconds=7.5)}
-        assert {step.undo.time_allowed for step in workflow.steps if step.undo} == {
-            timedelta(seconds=7.5)
-        }
+def test_the_time_allowed_is_a_setting(env: pytest.MonkeyPatch) -> None:
+    env.setenv("ORDERS_TIME_ALLOWED_SECONDS", "7.5")
+    importlib.reload(orders)
+    for saga in sagas_of(orders):
+        for step in saga.workflow.steps:
+            assert step.time_allowed == timedelta(seconds=7.5)
+            assert step.undo is not None
+            assert step.undo.time_allowed == timedelta(seconds=7.5)
 
 
 def rows() -> dict[str, list[str]]:
@@ -63,20 +75,15 @@ def rows() -> dict[str, list[str]]:
 
 
 def test_every_setting_has_a_row_with_its_default_and_every_row_is_read() -> None:
-    settings = Asked(URLS)
-    orders.business(settings)
-    defaults = {name: default for name, default in settings.defaults.items() if name in rows()}
-    source = "".join(path.read_text() for path in (ROOT / "orders").glob("*.py"))
+    source = (ROOT / "orders" / "__init__.py").read_text()
     assert set(rows()) == set(re.findall(r"ORDERS_[A-Z_]+[A-Z]", source))
-    assert set(rows()) - set(URLS) == set(defaults) - set(URLS)
+    defaults = dict(re.findall(r'_seconds\("(ORDERS_\w+)", ([0-9.]+)\)', source))
     for name, (shown, unit, meaning) in rows().items():
-        default = defaults.get(name)
-        assert shown == ("none" if default in {None, ""} else str(default).removesuffix(".0"))
+        assert shown == defaults.get(name, "none").removesuffix(".0")
         assert unit
         assert len(meaning) > 5
 
 
 def test_every_service_of_the_sample_has_an_address_in_the_local_settings() -> None:
     settings = json.loads((ROOT / "local.settings.json").read_text())["Values"]
-    assert {f"ORDERS_{name.upper()}_URL" for name in SERVICES} <= set(settings)
-    assert set(orders.business(settings).agents) == set(orders.AGENTS)
+    assert set(URLS) <= set(settings)

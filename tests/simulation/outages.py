@@ -19,7 +19,7 @@ from sas.domain.ids import message_id
 from sas.domain.messages import JournalWord, Notify
 from sas.domain.order import CLOCK_SKEW, Direction, Order, OrderState
 from sas.features.circuit_breaker.rules import BreakerPolicy
-from sas.ports import BusUnavailableError, Call
+from sas.ports import AgentCall, BusUnavailableError
 from sas.testing.bus import Queue
 from sas.testing.clock import START
 from sas.testing.plan import Faults
@@ -144,17 +144,17 @@ class Watch:
     def _hear(self, agent: ModelService) -> None:
         do, undo = agent.do, agent.undo
 
-        async def done(call: Call) -> Any:
+        async def done(call: AgentCall) -> Any:
             self._called(call, Direction.DO)
             return await do(call)
 
-        async def undone(call: Call) -> Any:
+        async def undone(call: AgentCall) -> Any:
             self._called(call, Direction.UNDO)
             return await undo(call)
 
         agent.do, agent.undo = done, undone  # type: ignore[method-assign]
 
-    def _called(self, call: Call, direction: Direction) -> None:
+    def _called(self, call: AgentCall, direction: Direction) -> None:
         steps = self.system.store.orders[call.order_id].order.steps
         epoch = next(step.epoch for step in steps if step.name == call.step)
         self.called.add((call.order_id, call.step, direction, epoch))

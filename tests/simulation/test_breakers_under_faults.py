@@ -15,7 +15,7 @@ import pytest
 from sas.domain.order import OrderState
 from sas.features.circuit_breaker.guard import breakers
 from sas.features.circuit_breaker.rules import BreakerPolicy, BreakerState
-from sas.ports import Call, TransientError
+from sas.ports import AgentCall, TransientError
 from sas.testing.hosts import BREAKER
 from sas.testing.plan import Away, Faults
 from sas.testing.remote import ModelService
@@ -126,7 +126,7 @@ async def test_an_order_that_its_service_cannot_answer_keeps_no_other_order_wait
     stock = system.agents["inventory"]
     do = stock.do
 
-    async def fails_for_one(call: Call) -> Any:
+    async def fails_for_one(call: AgentCall) -> Any:
         if call.order_id == "O-poison":
             raise TransientError("inventory answered 500", kind="http-500", error_answer=True)
         return await do(call)
@@ -163,7 +163,7 @@ def _count(agent: ModelService, calls: Counter[str], name: str) -> None:
     """Count the calls of a service that is down."""
     do = agent.do
 
-    async def counted(call: Call) -> Any:
+    async def counted(call: AgentCall) -> Any:
         calls[name] += agent.down
         return await do(call)
 

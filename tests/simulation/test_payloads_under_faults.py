@@ -12,7 +12,7 @@ import pytest
 from sas.domain.content import PayloadRef, matches
 from sas.domain.order import OrderState
 from sas.engine.receiver import SOURCE
-from sas.ports import Call, Message
+from sas.ports import AgentCall, Message
 from sas.testing.plan import Faults
 from sas.testing.platform import QUEUES
 from sas.testing.remote import ModelService
@@ -43,14 +43,14 @@ CONTENT = {"card": MARK, "lines": [{"note": MARK}]}
 class Wordy(ModelService):
     """An agent that is given large orders and returns large results."""
 
-    async def _do(self, call: Call) -> Any:
+    async def _do(self, call: AgentCall) -> Any:
         assert call.order == LARGE
         for result in call.results.values():
             assert len(result["text"]) == 60_000
         result = await super()._do(call)
         return {**result, "text": "y" * 60_000} if isinstance(result, dict) else result
 
-    async def _undo(self, call: Call) -> Any:
+    async def _undo(self, call: AgentCall) -> Any:
         assert call.own_result is None or len(call.own_result["text"]) == 60_000
         return await super()._undo(call)
 
@@ -58,13 +58,13 @@ class Wordy(ModelService):
 class Marked(ModelService):
     """An agent that is given marked content and results, and returns marked results."""
 
-    async def _do(self, call: Call) -> Any:
+    async def _do(self, call: AgentCall) -> Any:
         assert call.order == CONTENT
         assert all(result["mark"] == MARK for result in call.results.values())
         result = await super()._do(call)
         return {**result, "mark": MARK} if isinstance(result, dict) else result
 
-    async def _undo(self, call: Call) -> Any:
+    async def _undo(self, call: AgentCall) -> Any:
         assert call.own_result is None or call.own_result["mark"] == MARK
         return await super()._undo(call)
 

@@ -16,7 +16,7 @@ import pytest
 from sas.domain.messages import Request
 from sas.domain.order import Direction, OrderState
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
-from sas.ports import Call
+from sas.ports import AgentCall
 from sas.testing.plan import Faults
 from sas.testing.remote import ModelService
 from tests.long import seeds
@@ -74,7 +74,7 @@ def note_calls(system: System) -> dict[tuple[str, str], set[str]]:
     called: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
 
     def noted(name: str, act: Any) -> Any:
-        async def note(call: Call) -> Any:
+        async def note(call: AgentCall) -> Any:
             called[call.order_id, call.step].add(name)
             return await act(call)
 
@@ -141,7 +141,7 @@ class Watched:
             setattr(agent, verb, self._counted(getattr(agent, verb)))
 
     def _counted(self, method: Any) -> Any:
-        async def counted(call: Call) -> Any:
+        async def counted(call: AgentCall) -> Any:
             self.in_flight += 1
             self.in_flight_max = max(self.in_flight_max, self.in_flight)
             try:

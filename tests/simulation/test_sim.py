@@ -19,7 +19,7 @@ from sas.domain.order import Direction
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.rejections import Rejections
 from sas.engine.request_content import RequestContent
-from sas.ports import Call, Message
+from sas.ports import AgentCall, Message
 from sas.testing import system
 from sas.testing.bus import MemoryBus
 from sas.testing.clock import START
@@ -96,7 +96,7 @@ def forgetful_service(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let services forget their keys: each call has its effect once more."""
     do = ModelService._do
 
-    async def twice(self: ModelService, call: Call) -> object:
+    async def twice(self: ModelService, call: AgentCall) -> object:
         self._ledger.of(call.key).in_force = False
         return await do(self, call)
 
@@ -126,7 +126,7 @@ def test_a_call_under_another_key_than_its_step_has_is_found(
 ) -> None:
     call_of = RequestContent.call_of
 
-    async def other(self: RequestContent, request: RequestMessage) -> Call:
+    async def other(self: RequestContent, request: RequestMessage) -> AgentCall:
         call = await call_of(self, request)
         return replace(call, key=f"{call.key}-{request.epoch}")
 
@@ -264,7 +264,9 @@ async def test_a_reply_after_complete_by_and_an_edit_without_an_undo_are_found()
     assert broken == []
     invariants._reply_is_sent(reply, START + timedelta(seconds=1))
     invariants._older_are_undone(
-        Call(order_id="O-0", step="pay", key="O-0/pay/1", complete_by=START, order={}, results={})
+        AgentCall(
+            order_id="O-0", step="pay", key="O-0/pay/1", complete_by=START, order={}, results={}
+        )
     )
     assert [violation.number for violation in broken] == [8, 7]
 

@@ -14,7 +14,7 @@ import pytest
 
 from sas.cli.main import main
 from sas.domain.workflow import Workflows
-from sas.ports import Call
+from sas.ports import AgentCall
 from sas.testing import run
 from sas.testing.plan import Plan, drawn
 from sas.testing.remote import ModelService
@@ -67,7 +67,7 @@ def forgetful_service(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let services forget their keys: each call has its effect once more."""
     do = ModelService._do
 
-    async def twice(self: ModelService, call: Call) -> object:
+    async def twice(self: ModelService, call: AgentCall) -> object:
         self._ledger.of(call.key).in_force = False
         return await do(self, call)
 

@@ -255,7 +255,6 @@ def test_local_settings_reach_the_business_and_its_agents_and_stay_out_of_the_en
             '{"sevice_seconds": 1}',
             "sim.json has the unknown member 'sevice_seconds': give",
         ),
-        ("in_threads", '{"orders": "orders.jsonl"}', "agent bank is Blocking"),
     ],
 )
 def test_what_own_agents_lack_is_one_clear_sentence(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sas.ports import Call, RefusedError
+from sas.ports import AgentCall, RefusedError
 from sas.testing import Away, Chance, Kill, OrderState, Press, Simulation, Verb
 from sas.testing.plan import dependencies
 from sas.testing.violation import Violation
@@ -32,10 +32,10 @@ def test_an_order_is_processed_once_its_service_is_back_though_its_instance_dies
 
 def test_an_agent_of_a_test_plays_itself_and_an_operator_undoes_the_order() -> None:
     class Refuses:
-        async def do(self, call: Call) -> Any:
+        async def do(self, call: AgentCall) -> Any:
             raise RefusedError("no-ship", f"{call.order_id} does not fit")
 
-        async def undo(self, _call: Call) -> Any:
+        async def undo(self, _call: AgentCall) -> Any:
             return None
 
         async def close(self) -> None:

@@ -15,7 +15,7 @@ import pytest
 from sas.codec import external
 from sas.domain.order import OrderState
 from sas.engine import run_on
-from sas.ports import Call
+from sas.ports import AgentCall
 from sas.testing.plan import Faults
 from sas.testing.platform import REPLIES_TO
 from sas.testing.remote import ModelService
@@ -31,7 +31,7 @@ QUICK = timedelta(seconds=1)
 class OftenSlow(ModelService):
     """Takes long for the payment of an order whose content asks for it."""
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         """See ``Agent.do``."""
         if call.step == "take-payment" and call.order.get("slow"):
             await self._clock.sleep(SLOW_S)

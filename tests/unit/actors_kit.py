@@ -37,7 +37,7 @@ from sas.features.callbacks.endpoint import Callbacks
 from sas.features.circuit_breaker.guard import CircuitBreaker, breakers
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy
 from sas.features.long_steps.steps import ContinuedSteps
-from sas.ports import Agent, Business, Call, Message, PayloadCodec, RefusedError, StateStore
+from sas.ports import Agent, AgentCall, Business, Message, PayloadCodec, RefusedError, StateStore
 from sas.testing.bus import MemoryBus
 from sas.testing.clock import VirtualClock
 from sas.testing.settings import settings
@@ -72,7 +72,7 @@ CARE = Workflow(
     notify_steps=True,
 )
 
-Behaviour = Callable[[Call], Awaitable[Any]]
+Behaviour = Callable[[AgentCall], Awaitable[Any]]
 
 
 @dataclass
@@ -80,21 +80,21 @@ class ScriptedAgent:
     """Plays its script (values, exceptions, coroutine functions), then succeeds."""
 
     script: deque[Any] = field(default_factory=deque)
-    calls: list[tuple[str, Call]] = field(default_factory=list)
+    calls: list[tuple[str, AgentCall]] = field(default_factory=list)
 
     def then(self, *behaviours: Any) -> None:
         self.script.extend(behaviours)
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         return await self._next("do", call)
 
-    async def undo(self, call: Call) -> Any:
+    async def undo(self, call: AgentCall) -> Any:
         return await self._next("undo", call)
 
     async def close(self) -> None:
         pass
 
-    async def _next(self, verb: str, call: Call) -> Any:
+    async def _next(self, verb: str, call: AgentCall) -> Any:
         self.calls.append((verb, call))
         behaviour = self.script.popleft() if self.script else {"by": call.key}
         if isinstance(behaviour, BaseException):

@@ -24,8 +24,8 @@ from sas.domain.messages import Outcome
 from sas.domain.order import AttemptError
 from sas.domain.workflow import Step, Workflow
 from sas.ports import (
+    AgentCall,
     BusUnavailableError,
-    Call,
     Message,
     RefusedError,
     StoreUnavailableError,
@@ -64,8 +64,8 @@ def replies(system: Kit) -> list[ReplyMessage]:
     return [internal.decode(m.body, ReplyMessage) for m in system.bus.messages(QUEUES.replies)]
 
 
-def takes(seconds: float, system: Kit, result: Any = None) -> Callable[[Call], Awaitable[Any]]:
-    async def work(_call: Call) -> Any:
+def takes(seconds: float, system: Kit, result: Any = None) -> Callable[[AgentCall], Awaitable[Any]]:
+    async def work(_call: AgentCall) -> Any:
         await system.clock.sleep(seconds)
         return result
 
@@ -154,7 +154,7 @@ async def test_a_call_is_cut_off_at_complete_by_and_sends_no_reply() -> None:
     system, message = await requested()
     cancellations: list[bool] = []
 
-    async def hangs(_call: Call) -> None:
+    async def hangs(_call: AgentCall) -> None:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -194,7 +194,7 @@ async def test_an_answer_just_within_complete_by_is_sent() -> None:
 async def test_a_refusal_that_comes_as_complete_by_passes_is_not_sent() -> None:
     system, message = await requested()
 
-    async def refuses_late(_call: Call) -> None:
+    async def refuses_late(_call: AgentCall) -> None:
         system.clock.set(START + ALLOWED)
         raise RefusedError("late", "too late")
 
@@ -652,7 +652,7 @@ async def test_a_refusal_and_an_attempt_past_complete_by_keep_no_error(
     system, message = await requested()
     errors = kept_errors(system, monkeypatch)
 
-    async def fails_late(_call: Call) -> None:
+    async def fails_late(_call: AgentCall) -> None:
         system.clock.set(START + ALLOWED)
         raise answered_500()
 

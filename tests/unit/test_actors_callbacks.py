@@ -20,9 +20,9 @@ from sas.domain.workflow import OnFailure, Step, Undo, Workflow
 from sas.features.callbacks.codec import CALLBACK_BYTES_MAX, CallbackKeys
 from sas.features.callbacks.endpoint import CONCURRENT_MAX, WAIT_MIN, Answer
 from sas.ports import (
+    AgentCall,
     AwaitCallback,
     BusUnavailableError,
-    Call,
     Callback,
     CallbacksOffError,
     Message,
@@ -59,8 +59,8 @@ CARE = Workflow(
 class IssuedCallbacks(list[Callback]):
     """The callbacks that an agent asked for."""
 
-    def awaits(self, within: timedelta = HOUR) -> Callable[[Call], Awaitable[Any]]:
-        async def ask(call: Call) -> Any:
+    def awaits(self, within: timedelta = HOUR) -> Callable[[AgentCall], Awaitable[Any]]:
+        async def ask(call: AgentCall) -> Any:
             self.append(call.callback(within))
             return AwaitCallback(within)
 
@@ -120,7 +120,9 @@ async def test_without_a_key_the_error_of_asking_for_a_callback_says_what_to_set
     system.agents["stock"].then(IssuedCallbacks().awaits())
     with pytest.raises(CallbacksOffError, match="SAS_CALLBACK_KEY is missing"):
         await system.drain()
-    bare = Call(order_id="O-1", step="reserve", key="k", complete_by=START, order={}, results={})
+    bare = AgentCall(
+        order_id="O-1", step="reserve", key="k", complete_by=START, order={}, results={}
+    )
     with pytest.raises(CallbacksOffError):
         bare.callback(HOUR)
     with pytest.raises(ValueError, match="within="):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from sas.domain.queues import lane
-from sas.ports import AwaitCallback, Call
+from sas.ports import AgentCall, AwaitCallback
 from tests.unit.actors_kit import QUEUES, Kit, called_back, kit, letter, order, received
 
 URGENT = tuple(name for name in QUEUES.on_the_way(["stock", "payment"]) if name.endswith("-urgent"))
@@ -43,7 +43,7 @@ async def test_a_callback_of_an_urgent_order_takes_its_lane_and_waits_in_it() ->
     time_allowed = timedelta(minutes=5)
     tokens: list[str] = []
 
-    async def awaited(call: Call) -> AwaitCallback:
+    async def awaited(call: AgentCall) -> AwaitCallback:
         tokens.append(call.callback(time_allowed).token)
         return AwaitCallback(time_allowed)
 

@@ -18,7 +18,7 @@ from sas.codec.strict import CONTENT_DEPTH_MAX
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow
 from sas.engine.transition import ApplyResult
 from sas.ports import (
-    Call,
+    AgentCall,
     Message,
     RefusedError,
     StoreUnavailableError,
@@ -112,10 +112,10 @@ async def test_an_edited_input_after_a_timeout_is_what_an_idempotent_service_doe
     system = await submitted(replace(HOLDING, steps=once))
     done: dict[str, Any] = {}
 
-    async def idempotent(call: Call) -> Any:
+    async def idempotent(call: AgentCall) -> Any:
         return done.setdefault(call.key, call.order)
 
-    async def answer_lost(call: Call) -> Any:
+    async def answer_lost(call: AgentCall) -> Any:
         await idempotent(call)
         raise TransientError("the answer was lost")
 
@@ -636,7 +636,7 @@ async def test_a_late_call_within_its_limit_is_undone_though_its_service_knows_n
     system = await submitted(PATIENT)
     in_force: set[str] = set()
 
-    async def late(call: Call) -> Any:
+    async def late(call: AgentCall) -> Any:
         async def land() -> None:
             await system.clock.sleep(ALLOWED.total_seconds() + 55)
             in_force.add(call.key)
@@ -644,7 +644,7 @@ async def test_a_late_call_within_its_limit_is_undone_though_its_service_knows_n
         landing.append(asyncio.ensure_future(land()))
         await system.clock.sleep(3600)
 
-    async def undo(call: Call) -> Any:
+    async def undo(call: AgentCall) -> Any:
         in_force.discard(call.key)
 
     landing: list[asyncio.Task[None]] = []

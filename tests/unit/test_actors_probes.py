@@ -12,7 +12,7 @@ from sas.domain.messages import Outcome
 from sas.domain.order import Direction
 from sas.engine.in_flight import CALL_STATE
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
-from sas.ports import Call, StoreUnavailableError, TransientError
+from sas.ports import AgentCall, StoreUnavailableError, TransientError
 from sas.testing.store import StoreFault
 from tests.unit.actors_kit import (
     QUEUES,
@@ -153,7 +153,7 @@ async def test_a_probe_that_succeeds_after_its_time_closes_the_circuit() -> None
         system.context, "stock", system.agents["stock"], policy=RETRY, circuit=POLICY
     )
 
-    async def slow(_call: Call) -> Any:
+    async def slow(_call: AgentCall) -> Any:
         await system.clock.sleep(22)
         return {"ok": True}
 
@@ -182,7 +182,7 @@ async def test_a_probe_may_use_all_the_time_allowed() -> None:
     system = system_with()
     await cut_off(system, seconds=0)
 
-    async def slow(_call: Call) -> Any:
+    async def slow(_call: AgentCall) -> Any:
         await system.clock.sleep(26)
         return {"ok": True}
 

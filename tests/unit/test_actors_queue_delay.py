@@ -13,7 +13,7 @@ from sas.domain.queues import lane
 from sas.engine.run_on import CALLS_MAX
 from sas.features.callbacks.codec import CallbackKeys
 from sas.features.queue_delay import excuses
-from sas.ports import AwaitCallback, BusUnavailableError, Call, Message, Peeked, RefusedError
+from sas.ports import AgentCall, AwaitCallback, BusUnavailableError, Message, Peeked, RefusedError
 from sas.testing.world import CrashError
 from tests.unit.actors_kit import (
     ALLOWED,
@@ -159,7 +159,7 @@ async def test_a_callback_of_its_order_that_waits_excuses_it() -> None:
     system = kit()
     tokens: list[str] = []
 
-    async def awaited(call: Call) -> AwaitCallback:
+    async def awaited(call: AgentCall) -> AwaitCallback:
         tokens.append(call.callback(ALLOWED * 2).token)
         return AwaitCallback(ALLOWED)
 

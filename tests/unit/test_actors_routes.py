@@ -11,7 +11,7 @@ from sas.actors.scheduler import Scheduler
 from sas.domain.workflow import NO_TIME, OnFailure, Step, Workflow
 from sas.features.circuit_breaker import rules
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy
-from sas.ports import AwaitCallback, Call, RefusedError, StillRunning, TransientError
+from sas.ports import AgentCall, AwaitCallback, RefusedError, StillRunning, TransientError
 from tests.unit.actors_kit import (
     ALLOWED,
     QUEUES,
@@ -226,7 +226,7 @@ async def test_after_a_callback_the_next_step_goes_to_an_agent_that_is_to_be_had
     system = kit(Workflow("chain", version=1, steps=(first, last)))
     tokens: list[str] = []
 
-    async def ask(call: Call) -> AwaitCallback:
+    async def ask(call: AgentCall) -> AwaitCallback:
         tokens.append(call.callback(timedelta(hours=1)).token)
         return AwaitCallback(timedelta(hours=1))
 

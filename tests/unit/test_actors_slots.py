@@ -18,7 +18,7 @@ from sas.codec.internal import RequestMessage, encode
 from sas.domain.order import CLOCK_SKEW
 from sas.domain.workflow import Workflows
 from sas.features.call_limit import CALL_MAX, WAIT_HERE, lease_end, pauses, put_back_for
-from sas.ports import Business, Call, StoreUnavailableError, TransientError, UnavailableError
+from sas.ports import AgentCall, Business, StoreUnavailableError, TransientError, UnavailableError
 from sas.testing.bus import MemoryBus
 from sas.testing.clock import START, VirtualClock
 from sas.testing.settings import settings
@@ -38,7 +38,7 @@ class Remote:
         self.now = self.most = self.calls = 0
         self.faults: list[Exception] = []
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         self.now += 1
         self.most = max(self.most, self.now)
         self.calls += 1
@@ -50,7 +50,7 @@ class Remote:
             raise self.faults.pop()
         return {}
 
-    async def undo(self, call: Call) -> Any:
+    async def undo(self, call: AgentCall) -> Any:
         return await self.do(call)
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ from sas.domain.workflow import OnFailure, Step, Workflow
 from sas.engine.in_flight import CALL_STATE
 from sas.features.circuit_breaker import rules
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, BreakerState
-from sas.ports import AwaitCallback, Call, Message, TransientError
+from sas.ports import AgentCall, AwaitCallback, Message, TransientError
 from tests.unit.actors_kit import (
     ALLOWED,
     QUEUES,
@@ -202,7 +202,7 @@ async def test_no_call_goes_out_where_the_breaker_opened_while_a_request_waited_
     assert await system.store.acquire_lease("slot|stock|0", "another", now + ALLOWED, now)
 
 
-async def hangs(call: Call) -> Any:
+async def hangs(call: AgentCall) -> Any:
     await asyncio.Event().wait()
 
 
@@ -252,7 +252,7 @@ async def test_a_request_received_late_is_given_the_time_allowed_from_then_on(
 ) -> None:
     system = system_with()
 
-    async def slow(call: Call) -> Any:
+    async def slow(call: AgentCall) -> Any:
         await system.clock.sleep(20)
         return {}
 

@@ -22,8 +22,8 @@ from sas.engine.context import Context
 from sas.features.circuit_breaker import rules
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, BreakerState
 from sas.ports import (
+    AgentCall,
     Business,
-    Call,
     RefusedError,
     SharedValue,
     StoreUnavailableError,
@@ -108,11 +108,11 @@ class Remote:
         self.answer: Callable[[], Any] = dict
         self.calls: list[str] = []
 
-    async def do(self, call: Call) -> Any:
+    async def do(self, call: AgentCall) -> Any:
         self.calls.append(call.order_id)
         return self.answer()
 
-    async def undo(self, call: Call) -> Any:
+    async def undo(self, call: AgentCall) -> Any:
         return await self.do(call)
 
     async def close(self) -> None:
@@ -340,7 +340,7 @@ async def test_of_two_instances_only_one_becomes_the_probe(rig: Rig) -> None:
     calls = len(rig.remote.calls)
     gate = rig.clock.sleep
 
-    async def slow(call: Call) -> Any:
+    async def slow(call: AgentCall) -> Any:
         rig.remote.calls.append(call.order_id)
         await gate(10)
         return {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -18,35 +17,11 @@ from sas.domain.workflow import (
     WorkflowError,
     Workflows,
 )
-from sas.ports import LIMIT_MAX, Blocking, Business, Call, RefusedError
-from tests.unit.actors_kit import ScriptedAgent, kit
+from sas.ports import LIMIT_MAX, Business
+from tests.unit.actors_kit import ScriptedAgent
 
 HOUR = timedelta(hours=1)
 TRIP = Workflow("trip", version=1, steps=(Step("book", agent="hotel", alternatives=("hostel",)),))
-
-
-class WithoutAsync:
-    """An agent without async, as for a blocking client library."""
-
-    def __init__(self) -> None:
-        self.threads: list[str] = []
-        self.closed = False
-
-    def do(self, call: Call) -> Any:
-        self.threads.append(threading.current_thread().name)
-        if call.step == "refused":
-            raise RefusedError("full", "no room is left")
-        return {"key": call.key}
-
-    def undo(self, call: Call) -> Any:
-        self.threads.append(threading.current_thread().name)
-
-    def close(self) -> None:
-        self.closed = True
-
-
-class Half:
-    async def do(self, call: Call) -> Any: ...
 
 
 def business(agents: Mapping[str, Any] | None = None, **members: Any) -> Business:
@@ -54,22 +29,6 @@ def business(agents: Mapping[str, Any] | None = None, **members: Any) -> Busines
     return Business(
         workflows=Workflows([TRIP]), agents={**hotel_agents, **(agents or {})}, **members
     )
-
-
-@pytest.mark.parametrize(
-    ("agents", "why"),
-    [
-        (Half(), "agent 'hotel' has no undo: an agent has the methods do, undo and close"),
-        (None, "agent 'hotel' has no do: an agent has the methods do, undo and close"),
-        (ScriptedAgent, r"is the class ScriptedAgent: give an instance, ScriptedAgent\(...\)"),
-        (WithoutAsync(), "agent 'hotel': its do is not `async def`: make it so, or give Blocking"),
-    ],
-)
-def test_an_object_that_is_not_an_agent_is_refused_before_any_order_needs_it(
-    agents: Any, why: str
-) -> None:
-    with pytest.raises(WorkflowError, match=why):
-        business({"hotel": agents})
 
 
 @pytest.mark.parametrize(
@@ -98,30 +57,6 @@ def test_the_error_for_an_unknown_agent_names_the_agents_that_exist() -> None:
 def test_a_business_that_fits_together_is_taken() -> None:
     system = business(checks={"trip": len}, limits={"hostel": LIMIT_MAX})
     assert set(system.agents) == {"hotel", "hostel"}
-
-
-async def test_an_agent_without_async_works_in_a_thread_of_its_own() -> None:
-    inside = WithoutAsync()
-    agent = Blocking(inside, threads=1)
-    business({"hotel": agent})
-    at = kit().clock.now()
-    call = Call(order_id="O-1", step="book", key="O-1/book", complete_by=at, order={}, results={})
-    assert await agent.do(call) == {"key": "O-1/book"}
-    await agent.undo(call)
-    with pytest.raises(RefusedError, match="no room is left"):
-        await agent.do(
-            Call(
-                order_id="O-1",
-                step="refused",
-                key="O-1/refused",
-                complete_by=at,
-                order={},
-                results={},
-            )
-        )
-    assert inside.threads == ["WithoutAsync_0"] * 3
-    await agent.close()
-    assert inside.closed
 
 
 @pytest.mark.parametrize(
@@ -171,10 +106,3 @@ def test_a_workflow_with_a_value_of_the_wrong_kind_is_refused_saying_what_to_giv
 def test_workflows_are_given_in_a_list() -> None:
     with pytest.raises(WorkflowError, match=r"in a list: Workflows\(\[Workflow"):
         Workflows(TRIP)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", ["a/b", "A", "x-urgent", "", "a b", "a" * 41])
-def test_an_agent_whose_name_cannot_be_in_a_queues_name_is_refused(name: str) -> None:
-    """Even if no step uses the agent: it still has a function and a queue."""
-    with pytest.raises(WorkflowError, match="agents: agent "):
-        business({name: ScriptedAgent()})

@@ -15,7 +15,6 @@ from sas.adapters.payload_codec import FernetCodec
 from sas.bootstrap import assemble, checked, closed_with_loop
 from sas.config import QUEUE_SETTINGS, SettingError, read_config, read_queues
 from sas.domain.queues import Queues
-from sas.domain.workflow import WorkflowError
 from sas.testing.store import MemoryStore
 from tests.payload_codec_kit import CheapCodec
 from tests.unit.actors_kit import CHAIN, ScriptedAgent, kit
@@ -295,7 +294,7 @@ def least(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 @pytest.mark.usefixtures("least")
 def test_a_business_that_will_start_is_returned_as_it_is() -> None:
     business = kit(CHAIN).business
-    assert checked(business, ("stock", "payment")) is business
+    assert checked(business) is business
 
 
 @pytest.mark.parametrize(
@@ -312,7 +311,7 @@ def test_a_wrong_setting_is_reported_before_any_message_is_taken(
 ) -> None:
     least.setenv(*setting)
     with pytest.raises(SettingError, match=why):
-        checked(kit(CHAIN).business, ("stock", "payment"))
+        checked(kit(CHAIN).business)
 
 
 def test_telemetry_that_cannot_start_is_reported_before_any_message_is_taken(
@@ -324,22 +323,7 @@ def test_telemetry_that_cannot_start_is_reported_before_any_message_is_taken(
     least.setattr(telemetry, "_exporters", missing)
     least.setenv("SAS_TELEMETRY", "otlp")
     with pytest.raises(telemetry.TelemetryError, match=r"needs the package .* install it"):
-        checked(kit(CHAIN).business, ("stock", "payment"))
-
-
-@pytest.mark.usefixtures("least")
-@pytest.mark.parametrize(
-    ("agents", "why"),
-    [
-        (("stock",), "AGENTS does not name 'payment', the agent of a step"),
-        (("stock", "payment", "cash"), r"AGENTS names 'cash', and business\(\) has no such"),
-    ],
-)
-def test_an_agent_without_a_function_or_a_function_without_an_agent_is_reported(
-    agents: tuple[str, ...], why: str
-) -> None:
-    with pytest.raises(WorkflowError, match=why):
-        checked(kit(CHAIN).business, agents)
+        checked(kit(CHAIN).business)
 
 
 def test_an_application_has_an_actor_for_every_agent() -> None:

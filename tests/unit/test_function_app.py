@@ -11,11 +11,11 @@ from typing import Any, Self
 import azure.functions as func
 import pytest
 
-import orders
 from sas.domain.queues import Queues
 from sas.engine.delivery import Delivery
 from sas.features.callbacks.endpoint import Answer
 from tests.indexed_functions import ROOT, bindings, functions, module
+from tests.sample import AGENTS
 
 TREE = ast.parse((ROOT / "sas" / "functions.py").read_text(encoding="utf-8"))
 LANES = {
@@ -23,12 +23,9 @@ LANES = {
     "scheduler": "%SAS_QUEUE_SCHEDULER%",
     "replies": "%SAS_QUEUE_AGENT_REPLIES%",
     "callbacks": "%SAS_QUEUE_CALLBACKS%",
-    **{
-        f"agent_{name.replace('-', '_')}": f"%SAS_QUEUE_AGENT_PREFIX%{name}"
-        for name in orders.AGENTS
-    },
+    **{f"agent_{name.replace('-', '_')}": f"%SAS_QUEUE_AGENT_PREFIX%{name}" for name in AGENTS},
 }
-AGENT = f"agent_{orders.AGENTS[0].replace('-', '_')}"
+AGENT = f"agent_{AGENTS[0].replace('-', '_')}"
 URGENT = {f"{name}_urgent": f"{queue}-urgent" for name, queue in LANES.items()}
 QUEUES = {
     **LANES,
@@ -47,6 +44,9 @@ MAY_IMPORT = {
     "sas.config",
     "sas.engine.delivery",
     "sas.ports",
+    "sas.saga.business",
+    "sas.saga.definition",
+    "typing",
     "sas.environment",
 }
 FUNCTIONS = functions()
@@ -161,7 +161,7 @@ class Seen:
         )
         self.agents = {
             name: SimpleNamespace(handle=self._as(f"agent_{name.replace('-', '_')}"))
-            for name in orders.AGENTS
+            for name in AGENTS
         }
         self.dead_letters = SimpleNamespace(
             handle=self._as("deadletters"), handle_given_up=self._as("deadletters_end")

@@ -81,7 +81,7 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_has_no_circle_of_imports(package: str) -> None:
     graph = graph_of(ROOT / package)
-    assert len(graph) > 1
+    assert graph
     assert circles(graph) == []
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from sas.engine.delivery import EXTERNAL_SENT
 from sas.engine.receiver import TIMES, Receiver
-from sas.ports import Call, Message, RefusedError, StillRunning, TransientError
+from sas.ports import AgentCall, Message, RefusedError, StillRunning, TransientError
 from sas.testing.bus import BusFault
 from sas.testing.store import StoreFault
 from tests.unit.actors_kit import QUEUES, SHOP, Kit, called_back, delivery, done, kit, order
@@ -215,7 +215,7 @@ async def test_a_call_that_outlasts_its_function_is_cut_off_and_made_again() -> 
     system = kit()
     message = long(await requested(system), system, 1)
 
-    async def hangs(_call: Call) -> Any:
+    async def hangs(_call: AgentCall) -> Any:
         await system.clock.sleep(3600)
 
     system.agents["stock"].then(hangs)

@@ -27,9 +27,9 @@ from sas.operate import commands
 from sas.operate.commands import Intent, OrderCommand
 from sas.operate.errors import UsageError
 from sas.ports import (
+    AgentCall,
     AwaitCallback,
     BusUnavailableError,
-    Call,
     Callback,
     DecodingError,
     Message,
@@ -102,7 +102,7 @@ async def callback_of(system: Kit, order_id: str) -> Callback:
     """Return the callback that the first step of a new order waits for."""
     callbacks: list[Callback] = []
 
-    async def ask(call: Call) -> Any:
+    async def ask(call: AgentCall) -> Any:
         callbacks.append(call.callback(HOUR))
         return AwaitCallback(HOUR)
 

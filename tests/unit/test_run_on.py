@@ -25,7 +25,7 @@ from sas.engine.in_flight import CALL_STATE
 from sas.engine.receiver import Receiver
 from sas.engine.run_on import CALL_TIME, CALLS_MAX, CHAIN_TIME, HAND_OVERS_MAX, RunOn
 from sas.features.call_limit import CallLimit, lease_name
-from sas.ports import Call, Message, RefusedError, StoreUnavailableError, TransientError
+from sas.ports import AgentCall, Message, RefusedError, StoreUnavailableError, TransientError
 from sas.testing.bus import BusFault, MemoryBus
 from sas.testing.clock import START, VirtualClock
 from sas.testing.store import MemoryStore
@@ -520,7 +520,7 @@ async def test_an_inline_call_is_cut_off_at_its_time_and_its_request_waits_in_it
 ) -> None:
     system = kit(inline=AGENTS)
 
-    async def slow(_: Call) -> str:
+    async def slow(_: AgentCall) -> str:
         await system.clock.sleep(20)
         return "late"
 
@@ -557,7 +557,7 @@ class Crashes:
             self.struck = True
             raise CrashError
 
-    async def calls(self, call: Call) -> dict[str, str]:
+    async def calls(self, call: AgentCall) -> dict[str, str]:
         self.passes()
         return {"by": call.key}
 
@@ -722,7 +722,7 @@ async def test_the_reply_of_a_dead_lettered_request_no_longer_counts() -> None:
     request = system.bus.take(QUEUES.agent("stock"))
     assert request is not None
 
-    async def meanwhile(_: Call) -> dict[str, bool]:
+    async def meanwhile(_: AgentCall) -> dict[str, bool]:
         await system.dead_letters.handle(letter(request))
         return {"late": True}
 
@@ -817,7 +817,7 @@ async def test_a_crash_in_a_chain_counts_no_failure_of_the_step_whose_request_it
     system = kit(beside=system, inline=inline)
     await system.later(21)
 
-    async def slow(_: Call) -> dict[str, str]:
+    async def slow(_: AgentCall) -> dict[str, str]:
         await system.clock.sleep(12)
         return {}
 
@@ -858,7 +858,7 @@ async def test_a_redelivered_request_keeps_its_state_while_the_store_is_away(mom
     def away(_operation: str, _key: str) -> None:
         raise StoreUnavailableError("away")
 
-    async def busy(_: Call) -> None:
+    async def busy(_: AgentCall) -> None:
         system.store.plan = away
         raise BUSY
 
@@ -902,7 +902,7 @@ async def test_a_redelivered_request_that_ends_in_silence_fences_its_reply() -> 
     await system.receive(ORDER)
     (request,) = system.bus.messages(QUEUES.agent("stock"))
 
-    async def meanwhile(_: Call) -> dict[str, bool]:
+    async def meanwhile(_: AgentCall) -> dict[str, bool]:
         await system.actors["stock"].handle(delivery(request, count=2))
         return {"late": True}
 

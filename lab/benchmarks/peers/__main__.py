@@ -20,12 +20,14 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+import msgspec
+
+import orders
 from devstack.children import Scratch
 from devstack.inputs import DevstackError
 from lab.benchmarks.orders import content
 from lab.benchmarks.peers.install import PROJECT, NotInstalledError, install
 from lab.benchmarks.peers.rigs import RIGS, Rig, cpu_s
-from orders.content import amount_due
 from samples.services.faults import Faults
 from samples.services.remote import RemoteServices
 
@@ -116,7 +118,7 @@ async def running(
 ) -> AsyncIterator[tuple[Rig, asyncio.subprocess.Process, RemoteServices]]:
     """Start a peer with services and driver; stop all at the end. A failure keeps the logs."""
     order = content()
-    order["amount"] = amount_due(order)
+    order["amount"] = orders.amount_due(msgspec.convert(order, orders.OrderContent))
     scratch = Scratch("peers-")
     try:
         async with RemoteServices(faults) as remote:

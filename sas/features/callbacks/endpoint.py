@@ -21,12 +21,12 @@ from datetime import datetime, timedelta
 from opentelemetry.trace import SpanKind
 
 from sas.codec import internal
-from sas.codec.internal import CallbackMessage
+from sas.codec.internal import CallbackMessage, text_of
 from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Decision, Trigger, fence
 from sas.domain.ids import cause_of, digest_id, key_time
 from sas.domain.messages import AlertKind, JournalWord
-from sas.domain.order import Order
+from sas.domain.order import Direction, Order
 from sas.domain.queues import lane
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
@@ -147,6 +147,7 @@ class Callbacks:
             order = check_order(message, await self._context.load(message.order_id))
         except MalformedError as error:
             return _answer(404, error.reason, error.description)
+        self._check_result(message, order)
         message = results.cut_fault(message)
         status = decisions.status_of(order, codec.to_callback_result(message))
         http_status, code, sentence = _ANSWERS[status]
@@ -232,6 +233,21 @@ class Callbacks:
             if status is StepStatus.WAITS:
                 await self._put_back(message, order, delivery, since)
         return result
+
+    def _check_result(self, message: CallbackMessage, order: Order) -> None:
+        """Check that a result has the type of its step.
+
+        Raises:
+            MalformedError: it does not fit. The step goes on waiting.
+        """
+        is_result = (message.outcome, message.direction) == ("done", Direction.DO.value)
+        if not is_result or message.step >= len(order.steps):
+            return
+        try:
+            name = order.steps[message.step].name
+            self._business.check_result(order, name, text_of(message.result))
+        except ValueError as error:
+            raise MalformedError(Reason.INVALID, f"its result does not fit: {error}") from None
 
     async def _apply(
         self, message: CallbackMessage, delivery: Delivery
