@@ -28,8 +28,8 @@ def document(business: Business, codec: PayloadCodec | None = None) -> Schema:
     """Return the document. With a payload codec, the results in notifications have no types."""
     shapes = [(workflow, shapes_of(business, workflow)) for workflow in business.workflows]
     typed = [(workflow, types) for workflow, types in shapes if types is not None]
-    given = [shape for _, types in typed for shape in (types.order, *types.results.values())]
-    schemas, components = msgspec.json.schema_components(given, ref_template=_PLACE)
+    all_types = [shape for _, types in typed for shape in (types.order, *types.results.values())]
+    schemas, components = msgspec.json.schema_components(all_types, ref_template=_PLACE)
     parts: dict[str, list[Schema]] = {
         message: [{"$ref": file}] for message, file in _SENDER_FILES.items()
     }

@@ -51,8 +51,8 @@ def graph(order: Order, rules: Rules) -> Graph:
     )
     widths = [box_width if place < count else 0.0 for place in range(len(rows))]
     middles = _middles(rows, above, widths)
-    left = min(x - width / 2 for x, width in zip(middles, widths, strict=True)) - GAP / 2
-    middles = [x - left for x in middles]
+    edge = min(x - width / 2 for x, width in zip(middles, widths, strict=True)) - GAP / 2
+    middles = [x - edge for x in middles]
     lines = []
     for place, row in enumerate(rows):
         x, top = middles[place], GAP / 2 + row * ROW_HEIGHT

@@ -107,7 +107,10 @@ class Action(Generic[O, R]):
                 f"{shown(self.do.result)} | None"
             )
         if undo.order != self.do.order:
-            raise WorkflowError(f"{undo.where}: its call is Call[{shown(self.do.order)}]")
+            raise WorkflowError(
+                f"{undo.where}: its call is Call[{shown(undo.order)}], and the one of "
+                f"{self.do.where} is Call[{shown(self.do.order)}]"
+            )
         self.back = undo
 
 

@@ -1,7 +1,8 @@
-"""Sagas with one mistake each. ``test_saga_typing`` compares what is said with the comments.
+"""Sagas with one mistake each, in a function each. ``test_saga_typing`` reads the comments.
 
-``# error:`` at the end of a line: both type checkers report an error at this line, and at no other.
-``# import: SENTENCE`` in the docstring's place below a function's head: what its call raises.
+- ``# error: WHY``: both type checkers report an error at this line, and at no other line.
+- ``# import: "SENTENCE"``: what the function raises, or ``business_of`` of its sagas after it. An
+  empty sentence: only a type checker sees the mistake.
 """
 
 import msgspec
@@ -75,12 +76,10 @@ def a_result_of_a_step_that_comes_after_none() -> None:
 
 
 def a_wrong_result_of_six() -> None:
-    # import: "its parameter six is Room, and the result of fly is Seat"
+    # import: "its parameter last is Room, and the result of fly is Seat"
     @trips.step(after=(fly, sleep, fly, sleep, fly, fly))  # error: the last one
-    async def pay(
-        call: Call[Trip], one: Seat, two: Room, three: Seat, four: Room, five: Seat, six: Room
-    ) -> str:
-        return one.number
+    async def pay(call: Call[Trip], a: Seat, b: Room, c: Seat, d: Room, e: Seat, last: Room) -> str:
+        return a.number
 
 
 def a_member_that_the_result_lacks() -> None:
@@ -197,7 +196,7 @@ def an_option_of_another_type() -> None:
 
 
 def an_option_of_the_saga_with_a_typo() -> None:
-    # import: ""
+    # import: "unexpected keyword argument 'notify_step'"
     Saga("other", Other, on_failure=OnFailure.UNDO, notify_step=True)  # error: a typo
 
 
