@@ -38,7 +38,7 @@ def command(arguments: Sequence[str] | None = None) -> list[str]:
     base = PORT_BASE if options.ports == "fixed" else _free_port_base()
     urls = {name: f"http://127.0.0.1:{base + index}" for index, name in enumerate(SERVICES)}
     services = ["-m", "samples.remote_services", "--port-base", str(base)]
-    desk = ["-m", "sas.cli", "desk", "--app", "orders.workflows:workflows"]
+    desk = ["-m", "sas.cli", "desk"]
     up = [sys.executable, "-m", "devstack", "up", str(PROJECT), "--ports", options.ports]
     if options.data is not None:
         data = options.data.resolve()

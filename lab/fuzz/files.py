@@ -17,6 +17,7 @@ from sas.codec.orders import parse_order
 from sas.testing.platform import REPLIES_TO
 
 Parts = dict[str, Any]
+DEFAULTS = Defaults(REPLIES_TO, lambda: "order")
 BUS = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=a2V5"
 ORDERS: tuple[Any, ...] = (
     {"order_id": "N-1", "lines": [{"product_id": 1, "quantity": 2}], "freight": 1.5},
@@ -43,7 +44,7 @@ async def check_orders(parts: Parts, _scene: Scene) -> None:
     """Read a file of orders, and make the messages that would be sent."""
     client = _client()
     with contextlib.suppress(InputError, InvalidOrderError):
-        for index, item in enumerate(read_items(io.BytesIO(parts["file"]), Defaults(REPLIES_TO))):
+        for index, item in enumerate(read_items(io.BytesIO(parts["file"]), DEFAULTS)):
             message, receipt = client._message(index, item.order)
             order = parse_order(b"".join(message.body), receipt.submission_id)
             assert order.order_id == item.order.order_id

@@ -51,10 +51,10 @@ PLAY = """
 import signal
 import sys
 from pathlib import Path
-from sas.cli.workflows import load
+from sas.cli.application import workflows_of
 from sas.testing.plan import drawn
 from sas.testing.play import Project, play
-project = Project.of(load(sys.argv[1]), Path())
+project = Project.of(workflows_of(sys.argv[1]), Path())
 for seed in range(int(sys.argv[2])):
     signal.setitimer(signal.ITIMER_VIRTUAL, int(sys.argv[3]))
     print(f"seed {seed}:", end=" ", flush=True)

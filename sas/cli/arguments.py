@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
@@ -19,6 +19,7 @@ from sas.config import (
     read_table_name,
     read_tables,
 )
+from sas.domain.order import Order
 from sas.domain.queues import ForbiddenReplyQueueError, Queues
 from sas.environment import (
     CONNECTION,
@@ -29,7 +30,13 @@ from sas.environment import (
     names_a_system,
     service_bus,
 )
-from sas.operate.errors import NotPossibleError, ServiceUnavailableError, UsageError
+from sas.operate import finding
+from sas.operate.errors import (
+    CommandError,
+    NotPossibleError,
+    ServiceUnavailableError,
+    UsageError,
+)
 from sas.ports import (
     OperatorBus,
     OtherVersionError,
@@ -41,6 +48,8 @@ from sas.ports import (
 Work = Callable[[StateStore], Awaitable[int]]
 """A function of a verb that works on the store and returns the exit code."""
 REPLY_QUEUE = "SAS_REPLY_QUEUE"
+LOAD_S = 10.0
+"""How long orders are loaded at most for a verb that can do without them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +215,28 @@ async def open_store(storage: Storage) -> AsyncIterator[StateStore]:
         raise ServiceUnavailableError(str(error)) from None
     finally:
         await store.close()
+
+
+async def load_if_possible(order_ids: Sequence[str]) -> dict[str, Order]:
+    """Return these orders by id, for a verb that can do without them; none without a table.
+
+    If the table cannot be read soon, this prints why.
+    """
+    try:
+        storage = read_storage(os.environ)
+    except (UsageError, SettingError):
+        return {}
+    try:
+        async with asyncio.timeout(LOAD_S), open_store(storage) as store:
+            orders = await finding.load_all(store, order_ids)
+    except TimeoutError:
+        problem = f"the table did not answer within {LOAD_S:g} s"
+    except CommandError as error:
+        problem = str(error)
+    else:
+        return {order.order_id: order for order in orders}
+    output.complain(f"sas: the state of the orders is not known: {output.one_line(problem)}")
+    return {}
 
 
 def read_connection(reply_queue: str | None, env: Mapping[str, str]) -> Connection:

@@ -11,7 +11,7 @@ import webbrowser
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 
-from sas.cli import act, output, workflows
+from sas.cli import act, application, output
 from sas.cli import arguments as args
 from sas.cli.arguments import Subcommand
 from sas.codec.record import to_line
@@ -31,7 +31,7 @@ link (without a terminal it prints another when one was used).
 To use it from another machine: ssh -L 7474:127.0.0.1:7474 THIS_MACHINE
 
   sas desk
-  sas desk --app orders.workflows:workflows --open
+  sas desk --open
 """
 
 
@@ -44,9 +44,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
         help=f"the port on 127.0.0.1; 0 for a free one (default: {PORT})",
     )
     parser.add_argument("--open", action="store_true", help="open your browser")
-    parser.add_argument(
-        "--app", metavar="MODULE:NAME", help="the workflows: the page then names every agent"
-    )
+    application.add_argument(parser)
     act.add_name(parser)
     args.add_json(parser, "each link as one JSON object")
 
@@ -60,7 +58,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
     from sas.desk.server import Office, serving  # noqa: PLC0415
 
     by, storage = act.name_of(arguments), args.read_storage(os.environ)
-    definitions = workflows.load(arguments.app) if arguments.app else None
+    definitions = application.workflows_if_any(arguments.app)
     endpoint, queues = args.read_bus(os.environ), read_queues(os.environ)
     codec = read_payload_codec(os.environ)
     async with AsyncExitStack() as stack:

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sas.cli import application, inboxes, moving, output
 from sas.cli import arguments as args
-from sas.cli import inboxes, moving, output, workflows
 from sas.cli.arguments import Subcommand, Work
 from sas.cli.moving import in_words
 from sas.cli.output import Record, time_of
@@ -45,9 +45,9 @@ subqueue of every queue. Each is joined with its order:
                Others stay. sas queues redrive sends any of them
 
 Messages on dead-letters itself wait for the function of that queue, and are not redriven. Agents'
-queues are those of --app, and of infra/queues.json in this directory; --queue adds any other.
+queues are those of the app, and of infra/queues.json in this directory; --queue adds any other.
 
-  sas dlq list --app orders.workflows:workflows --queue responses-web-shop
+  sas dlq list --queue responses-web-shop
   sas dlq explain MESSAGE_ID
   sas dlq redrive --all --dry-run
 """
@@ -77,7 +77,7 @@ def _add_dlq(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", nargs="?", choices=["list", "explain", "redrive"], default="list")
     parser.add_argument("id", nargs="*", metavar="ID", help="of the message")
     parser.add_argument("--all", action="store_true", help="redrive: all that are safe")
-    parser.add_argument("--app", metavar="MODULE:NAME", help="the workflows: they name the agents")
+    application.add_argument(parser)
     parser.add_argument("--queue", action="append", default=[], metavar="QUEUE", help="also this")
     moving.add_arguments(parser)
     inboxes.add_choice(parser, "messages")
@@ -93,9 +93,7 @@ def _dlq(arguments: argparse.Namespace) -> Work:
         raise UsageError("give one ID: sas dlq explain ID")
     if action == "redrive" and bool(arguments.id) == arguments.all:
         raise UsageError("give one ID or more, or --all")
-    agents = letters.agents_here(queues)
-    if arguments.app:
-        agents |= workflows.load(arguments.app).agents()
+    agents = letters.agents_here(queues) | application.agents_if_any(arguments.app)
     endpoint = args.read_bus(os.environ)
 
     async def run(store: StateStore) -> int:

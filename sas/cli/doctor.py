@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from sas.cli import act, output, workflows
+from sas.cli import act, application, output
 from sas.cli import arguments as args
 from sas.cli.arguments import Subcommand
 from sas.codec.record import to_line
@@ -36,7 +36,7 @@ and which rights you have. Nothing is sent or changed.
 Exit code 0: nothing is wrong. 1: something is.
 
   sas doctor
-  sas doctor --app orders.workflows:workflows --json
+  sas doctor --json
 """
 OK, WRONG, UNKNOWN = "ok", "wrong", "unknown"
 
@@ -51,7 +51,7 @@ class CheckResult:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--app", metavar="MODULE:NAME", help="the workflows: they name the agents")
+    application.add_argument(parser)
     act.add_name(parser)
     args.add_json(parser)
 
@@ -129,9 +129,7 @@ async def _table() -> list[CheckResult]:
 
 
 def _queue_names(arguments: argparse.Namespace, queues: Queues) -> list[str]:
-    agents = letters.agents_here(queues)
-    if arguments.app:
-        agents |= workflows.load(arguments.app).agents()
+    agents = letters.agents_here(queues) | application.agents_if_any(arguments.app)
     return list(dict.fromkeys((*queues.own(sorted(agents)), *letters.expected_queues())))
 
 

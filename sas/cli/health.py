@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
+from sas.cli import application, output
 from sas.cli import arguments as args
-from sas.cli import output, workflows
 from sas.cli.arguments import Subcommand, Work
 from sas.cli.output import Record
 from sas.codec.record import to_line
@@ -34,25 +34,22 @@ Show the circuit of each agent's remote service. All instances share it.
   half-open   one request probes the service, the others wait; the probe ends at the moment shown
 
 Since: when the circuit closed, or first opened. Rounds: how often it opened since it last closed.
-Why: the failure that opened it. Circuits that never opened are shown only if you name their agents
-or give --app.
+Why: the failure that opened it. Circuits that never opened are shown for the agents that you or the
+app name.
 
   sas circuits
   sas circuits payment shipping --json
-  sas circuits --app orders.workflows:workflows
 """
 
 
 def _add_circuits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("agents", nargs="*", metavar="AGENT", help="only these (default: all)")
-    parser.add_argument(
-        "--app", metavar="MODULE:NAME", help="show every agent that these workflows use"
-    )
+    application.add_argument(parser)
     args.add_json(parser, "JSON lines instead of a table")
 
 
 def _circuits(arguments: argparse.Namespace) -> Work:
-    app_agents = workflows.load(arguments.app).agents() if arguments.app else set()
+    app_agents = application.agents_if_any(arguments.app)
 
     async def show(store: StateStore) -> int:
         shared = await breakers(store).all()
@@ -89,7 +86,8 @@ def _check_agents(names: Sequence[str], known_agents: set[str]) -> None:
     if unknown_names:
         raise UsageError(
             f"there is no circuit of an agent {unknown_names[0]!r}: known are "
-            f"{', '.join(sorted(known_agents)) or 'none'}. For one that never opened, give --app"
+            f"{', '.join(sorted(known_agents)) or 'none'}. The app names those that never opened: "
+            f"{application.HOW}"
         )
 
 

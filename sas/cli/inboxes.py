@@ -15,10 +15,12 @@ from sas.cli.moving import in_words
 from sas.cli.output import Record, time_of
 from sas.codec.external import AlertMessage, RejectedMessage
 from sas.codec.record import to_line
+from sas.codec.strict import Reason
 from sas.config import read_queues
-from sas.domain.ids import URGENT_SUFFIX, key_time
+from sas.domain.ids import key_time
+from sas.domain.order import OrderState
 from sas.domain.queues import Queues
-from sas.operate import letters, redriving
+from sas.operate import finding, letters, redriving
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError, UsageError
 from sas.operate.letters import READ_MAX
 from sas.ports import (
@@ -77,7 +79,8 @@ def count_text(count: int, singular: str, plural: str, shown_count: int) -> str:
 
 ALERTS = """\
 Show the alerts on operator-alerts, the newest first: what happened, to which order, and what to do.
-Nothing is removed: sas queues remove operator-alerts --id ID does that.
+If the order is by now Processed or Compensated, the line says "repaired". Nothing is removed:
+sas queues remove operator-alerts --id ID does that.
 
 --follow shows the alerts in the queue, the oldest first, then each new one, until Ctrl-C.
 
@@ -101,16 +104,18 @@ def _alerts(arguments: argparse.Namespace) -> int:
         alerts = _alerts_of(await bus.peek(queues.alerts, READ_MAX), since)
         limit = int(arguments.limit)
         if not arguments.follow:
-            for message, alert in alerts[::-1][:limit]:
-                _say_alert(message, alert, as_json=arguments.json)
+            await _say_alerts(alerts[::-1][:limit], as_json=arguments.json)
             if not arguments.json:
                 output.say(count_text(len(alerts), "alert", "alerts", min(limit, len(alerts))))
             return 0
         shown_ids: set[tuple[int, str]] = set()
         while True:
-            for message, alert in alerts[-limit:] if not shown_ids else alerts:
-                if (message.sequence, message.message_id) not in shown_ids:
-                    _say_alert(message, alert, as_json=arguments.json)
+            new_alerts = [
+                (message, alert)
+                for message, alert in (alerts if shown_ids else alerts[-limit:])
+                if (message.sequence, message.message_id) not in shown_ids
+            ]
+            await _say_alerts(new_alerts, as_json=arguments.json)
             shown_ids |= {(message.sequence, message.message_id) for message, _ in alerts}
             await asyncio.sleep(FOLLOW_S)
             alerts = _alerts_of(await bus.peek(queues.alerts, READ_MAX), since)
@@ -129,9 +134,31 @@ def _alerts_of(
     ]
 
 
-def _say_alert(message: Peeked, alert: AlertMessage | None, *, as_json: bool) -> None:
+async def _say_alerts(
+    alerts: Sequence[tuple[Peeked, AlertMessage | None]], *, as_json: bool
+) -> None:
+    """Print alerts, each with the state of its order if that was repaired."""
+    ids = dict.fromkeys(alert.order_id for _, alert in alerts if alert and alert.order_id)
+    orders = await args.load_if_possible(list(ids)) if ids else {}
+    for message, alert in alerts:
+        order = orders.get(alert.order_id or "") if alert else None
+        state = None
+        if alert and order:
+            state = letters.state_after(
+                alert,
+                order.process_state,
+                since=finding.since(order),
+                submitted_at=order.details.submitted_at,
+            )
+        _say_alert(message, alert, state, as_json=as_json)
+
+
+def _say_alert(
+    message: Peeked, alert: AlertMessage | None, state: OrderState | None, *, as_json: bool
+) -> None:
     if as_json:
-        output.say(to_line(_alert_record(message, alert)))
+        now = {"Now": state.value if state else None}
+        output.say(to_line(_alert_record(message, alert) | now))
         return
     if alert is None:
         text = message.body.decode(errors="replace")[:200]
@@ -140,6 +167,7 @@ def _say_alert(message: Peeked, alert: AlertMessage | None, *, as_json: bool) ->
     subject = alert.order_id or alert.scope or "-"
     kind = f"{alert.kind} ({alert.cleared})" if alert.cleared else alert.kind
     cells = [time_of(message.enqueued_at), kind, subject, letters.who_worked(alert), alert.text]
+    cells.append(letters.repair_text(state) if state else "")
     cells.append(f"`{alert.command}`" if alert.command else "")
     output.say(output.row([cell for cell in cells if cell]))
 
@@ -274,22 +302,21 @@ def _show_rejected(
     if arguments.content:
         facts.append(("body", part.body if part else message.body.decode(errors="replace")))
     command = f"`sas rejected resend {message.message_id}`"
-    todo = "undo or resubmit the order" if part and _is_internal(part) else _CORRECT
-    facts.append(("next", f"{todo}; if its cause was outside, {command}"))
+    facts.append(("next", f"{_todo(part)}; if its cause was outside, {command}"))
     for line in output.facts(facts):
         output.say(line)
     return 0
 
 
-_CORRECT = "correct it and submit it again"
-
-
-def _is_internal(part: RejectedMessage) -> bool:
-    """Return whether a message came from a part of the system, and not from an application."""
+def _todo(part: RejectedMessage | None) -> str:
     queues = read_queues(os.environ)
-    queue = part.source_queue.removesuffix(URGENT_SUFFIX)
-    shared_queues = {queues.scheduler, queues.replies, queues.callbacks}
-    return queue in shared_queues or queue.startswith(queues.agent_prefix)
+    if part and letters.is_internal(part, queues):
+        return "undo or resubmit the order"
+    if part and letters.is_outgoing(part, queues):
+        return f"its order goes on: let {part.source_queue} be read, and tell its reader"
+    if part and part.reason == Reason.ORDER_ID_TAKEN:
+        return "the first order goes on: submit this one with an id of its own"
+    return "correct it and submit it again"
 
 
 def _rejected_record(message: Peeked, part: RejectedMessage | None, *, content: bool) -> Record:

@@ -88,8 +88,10 @@ async def _list_finished(
     problem = ""
     if query.state == "rejected" and query.workflow is None:
         parts, problem = await _rejected_in_queue(query)
-        known_ids = {record["OrderID"] for _, record in rows}
-        rows += [(at, record) for at, record in parts if record["OrderID"] not in known_ids]
+        parts = parts[: query.limit]
+        order_ids = list(dict.fromkeys(str(record["OrderID"]) for _, record in parts))
+        stored = {order.order_id for order in await finding.load_all(store, order_ids)}
+        rows += [(at, record) for at, record in parts if record["OrderID"] not in stored]
         rows = sorted(rows, key=lambda row: row[0], reverse=True)[: query.limit]
     if rows and not arguments.json:
         output.say(_heading("Why"))
@@ -115,7 +117,7 @@ async def _rejected_in_queue(
                 f"no Service Bus namespace is configured: orders on {queues.rejected} are not shown"
             )
         contents = await letters.read(bus, [queues.rejected])
-    parts = (part for _, part in letters.rejected_orders(contents.letters))
+    parts = letters.rejected_orders(contents.letters, queues)
     rows = [(parse_key_time(part.at), look.rejected_record(part)) for part in parts]
     since = query.since
     return (

@@ -15,7 +15,7 @@ from sas.codec.external import RejectedMessage
 from sas.codec.payloads import decode_order
 from sas.codec.record import record_of, to_line
 from sas.config import read_payload_codec, read_queues
-from sas.domain.ids import parse_key_time
+from sas.domain.ids import key_time, parse_key_time
 from sas.domain.messages import (
     JournalEntry,
     Outgoing,
@@ -27,6 +27,7 @@ from sas.features.claim_check import ClaimCheck
 from sas.operate import finding, letters
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError, UsageError
 from sas.operate.finding import is_failed
+from sas.operate.letters import Submitted
 from sas.operate.why import Fold, change, folded, sent, spelled
 from sas.ports import MessageBus, StateStore
 
@@ -39,6 +40,7 @@ one row with their count; --json has them all.
   sas show 10248 --last 5
   sas show 10248 --json --content
 """
+APP_RUNS = "nothing, or check that the function app runs if this lasts"
 STEP_COLUMNS = ("Step", "ProcessState", "FailureCount", "LockedBy", "CompleteBy", "Undo")
 
 
@@ -83,7 +85,7 @@ def _show(arguments: argparse.Namespace) -> Work:
 
 
 async def _load(arguments: argparse.Namespace, store: StateStore) -> Order | None:
-    """Return the order. If it is only on ``orders-rejected``, print that and return None.
+    """Return the order. If it is only in a queue, print that and return None.
 
     Raises:
         UsageError: no order can have this id.
@@ -95,8 +97,12 @@ async def _load(arguments: argparse.Namespace, store: StateStore) -> Order | Non
     try:
         return await finding.load(store, order_id)
     except NotPossibleError:
+        queues = read_queues(os.environ)
         async with args.open_bus_if_any() as bus:
-            part = await rejected_part(bus, read_queues(os.environ), order_id)
+            if submitted := await letters.submitted(bus, queues, order_id):
+                say_submitted(order_id, submitted, as_json=arguments.json)
+                return None
+            part = await rejected_part(bus, queues, order_id)
         if part is None:
             raise
     if arguments.json:
@@ -270,6 +276,40 @@ def _sent(order: Order, message: Outgoing) -> str:
     return sent(order, message, when=f", {output.phrase('by', until)}")
 
 
+# -- Orders that are not stored ---------------------------------------------------------------
+
+
+def say_submitted(order_id: str, submitted: Submitted, *, as_json: bool) -> None:
+    """Print what an order waits for whose message is still in a queue of orders."""
+    letter, until = submitted.letter, submitted.until
+    cause, todo = "The function app, to take its message.", APP_RUNS
+    if until is not None:
+        cause = f"A deploy that has {submitted.workflow}: no instance has it."
+        todo = "deploy it, or correct the workflow that the order names and submit it again"
+    if as_json:
+        record = {
+            "OrderID": order_id,
+            "WaitsFor": cause,
+            "Message": {"Queue": letter.path, "Since": key_time(letter.since)},
+            "Workflow": submitted.workflow,
+            "RejectedAt": key_time(until) if until else None,
+            "Todo": todo,
+        }
+        output.say(to_line(record))
+        return
+    output.say(output.one_line(f"{order_id} was submitted, and has not begun."))
+    scheduled = "scheduled in" if letter.peeked.is_scheduled else "in"
+    rejected = f"it is rejected about {time_of(until)}" if until else ""
+    facts = (
+        ("waits for", cause),
+        ("message", f"{scheduled} {letter.path}, {time_of(letter.since)}"),
+        ("then", rejected),
+        ("do", todo),
+    )
+    for line in output.facts(facts):
+        output.say(line)
+
+
 # -- Rejected orders --------------------------------------------------------------------------
 
 
@@ -289,8 +329,8 @@ async def rejected_part(
             f"there is no order {order_id!r} in the table, and whether it was rejected is not "
             f"known: {contents.problems[queues.rejected]}"
         )
-    parts = letters.rejected_orders(contents.letters)
-    return next((part for _, part in parts if part.order_id == order_id), None)
+    parts = letters.rejected_orders(contents.letters, queues)
+    return next((part for part in parts if part.order_id == order_id), None)
 
 
 def rejected_record(part: RejectedMessage) -> Record:

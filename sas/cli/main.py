@@ -9,7 +9,7 @@
 - A project: ``new`` writes one. ``workflows`` checks a deploy. ``sim`` simulates workflows.
 - ``desk`` starts the page.
 
-All of them share ``arguments``, ``selection`` (which orders) and ``output``.
+All of them share ``arguments``, ``application``, ``selection`` (which orders) and ``output``.
 """
 
 from __future__ import annotations

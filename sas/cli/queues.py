@@ -8,8 +8,8 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 
+from sas.cli import application, moving, output
 from sas.cli import arguments as args
-from sas.cli import moving, output, workflows
 from sas.cli.moving import in_words
 from sas.cli.output import Record, time_of
 from sas.codec.external import RejectedMessage
@@ -38,7 +38,7 @@ from sas.ports import (
 
 DESCRIPTION = """\
 Show every queue: how many messages wait, are scheduled, and are in its dead-letter subqueue, and
-since when. --app adds the queues of agents, --queue any other.
+since when. The app names the queues of agents, --queue any other.
 
 peek shows a queue's messages (--dead-letter: of its dead-letter subqueue). Nothing is decrypted.
 
@@ -54,7 +54,7 @@ operator-alerts, or a dead-letter subqueue. There is no way back: keep what you 
 You need the role Azure Service Bus Data Receiver on the queue, and to redrive also Azure Service
 Bus Data Sender on the target. At most 1,000 messages of a queue are read.
 
-  sas queues --app orders.workflows:workflows --queue responses-web-shop
+  sas queues --queue responses-web-shop
   sas queues peek orders-rejected --limit 5
   sas queues redrive orders-rejected --all --dry-run
   sas queues redrive responses-web-shop --dead-letter --id MESSAGE_ID
@@ -74,7 +74,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="default: the list of queues",
     )
     add("name", nargs="?", metavar="QUEUE", help="the queue of peek, redrive and remove")
-    add("--app", metavar="MODULE:NAME", help="list: also the queues of these workflows' agents")
+    application.add_argument(parser)
     add("--queue", action="append", default=[], metavar="QUEUE", help="list: also this queue")
     add("--dead-letter", action="store_true", help="the queue's dead-letter subqueue")
     limit = args.number("messages", 1, READ_MAX, whole=True)
@@ -119,7 +119,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 async def _list(bus: OperatorBus, arguments: argparse.Namespace, queues: Queues) -> int:
-    agents = sorted(workflows.load(arguments.app).agents()) if arguments.app else ()
+    agents = sorted(application.agents_if_any(arguments.app))
     operator_queues = (queues.alerts, queues.rejected, queues.dead_letters)
     names = dict.fromkeys((*queues.on_the_way(agents), *operator_queues, *arguments.queue))
     gate = asyncio.Semaphore(PEEKS_AT_ONCE)

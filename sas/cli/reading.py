@@ -16,7 +16,7 @@ import codecs
 import json
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -25,6 +25,7 @@ import msgspec
 from sas.client import NewOrder
 from sas.codec.orders import ORDER_BYTES_LIMIT, OrderMessage
 from sas.codec.strict import MalformedError, Reason, convert, parse
+from sas.operate.errors import UsageError
 
 ITEM_BYTES_MAX = 2 * ORDER_BYTES_LIMIT
 """The longest text of one item, with its indentation. The client has its own limit for orders."""
@@ -50,10 +51,13 @@ class InputItem:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The members that an item gets if it does not have them itself."""
+    """The members that an item gets if it does not have them itself.
+
+    ``workflow`` is called for each such item. It raises UsageError if there is none.
+    """
 
     reply_queue: str
-    workflow: str = "order"
+    workflow: Callable[[], str]
 
 
 def read_items(source: BinaryIO, defaults: Defaults) -> Iterator[InputItem]:
@@ -67,8 +71,8 @@ def read_items(source: BinaryIO, defaults: Defaults) -> Iterator[InputItem]:
         has_orders = True
         try:
             yield InputItem(line, to_order(text, defaults))
-        except MalformedError as error:
-            raise InputError(line, error.description) from None
+        except (MalformedError, UsageError) as error:
+            raise InputError(line, str(error)) from None
     if not has_orders:
         raise InputError(1, "the input holds no orders: give a JSON object or JSON Lines")
 
@@ -78,6 +82,7 @@ def to_order(text: bytes, defaults: Defaults) -> NewOrder:
 
     Raises:
         MalformedError: the item is not an order.
+        UsageError: it names no workflow, and there is none to take.
     """
     if not isinstance(parse(text), dict):
         raise MalformedError(Reason.INVALID, "this is not a JSON object: give an order as {...}")
@@ -92,7 +97,7 @@ def to_order(text: bytes, defaults: Defaults) -> NewOrder:
     if not isinstance(order_id, str):
         raise MalformedError(Reason.INVALID, "order_id is not a text: give it in quotes")
     content = msgspec.Raw(msgspec.json.encode(members))
-    return NewOrder(order_id=order_id, order=content, workflow=defaults.workflow)
+    return NewOrder(order_id=order_id, order=content, workflow=defaults.workflow())
 
 
 def _of_message(members: dict[str, msgspec.Raw], defaults: Defaults) -> NewOrder:

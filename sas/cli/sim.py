@@ -8,16 +8,15 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sas.cli import application, output
 from sas.cli import arguments as args
-from sas.cli import output
+from sas.cli.application import App
 from sas.cli.arguments import Subcommand
 from sas.cli.output import ProgressLine
-from sas.cli.workflows import load
 from sas.codec.record import to_line
 from sas.operate.errors import UsageError
 
 if TYPE_CHECKING:
-    from sas.domain.workflow import Workflows
     from sas.testing.plan import Plan
     from sas.testing.play import Project
     from sas.testing.tally import Tally
@@ -41,10 +40,10 @@ same story. --seed prints it. A seed that breaks an invariant is made as short a
 
 Exit code 0: every invariant held. 1: one did not. 2: the app cannot be loaded.
 
-  sas sim --app orders
-  sas sim --app orders --seeds 5000
-  sas sim --app orders --seed 42
-  sas sim --app orders --agents own
+  sas sim
+  sas sim --seeds 5000
+  sas sim --seed 42
+  sas sim --agents own
 """
 SHOWN_ITEMS_MAX = 5
 """How many items of a list are printed at the end: broken seeds, and transitions never reached."""
@@ -54,19 +53,13 @@ ORDERS_PER_SEED = 6
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--app",
-        required=True,
-        metavar="MODULE[:NAME]",
-        help="a Workflows, a Business, or a function that returns one; a module alone means its "
-        "workflows.workflows, or its business",
-    )
+    application.add_argument(parser)
     parser.add_argument(
         "--project",
         type=Path,
-        default=Path(),
         metavar="DIR",
-        help="where infra/queues.json, host.json and sim.json are (default: here)",
+        help=f"where infra/queues.json, host.json and sim.json are (default: with "
+        f"{application.PROJECT_FILE}, or here)",
     )
     parser.add_argument(
         "--agents",
@@ -91,7 +84,9 @@ def _run(arguments: argparse.Namespace) -> int:
     from sas.testing.platform import PlatformFileError  # noqa: PLC0415  # slow to import
 
     own_agents = arguments.agents == "own"
-    make = functools.partial(project_of, arguments.app, arguments.project, own_agents=own_agents)
+    app = application.named(arguments.app)
+    directory = arguments.project or app.folder
+    make = functools.partial(project_of, app, directory, own_agents=own_agents)
     try:
         project = make()
     except PlatformFileError as error:
@@ -105,8 +100,8 @@ def _run(arguments: argparse.Namespace) -> int:
     return 1 if tally.broken else 0
 
 
-def project_of(app: str, directory: Path, *, own_agents: bool = False) -> Project:
-    """Return the project that ``--app`` and ``--project`` name.
+def project_of(app: App, directory: Path, *, own_agents: bool = False) -> Project:
+    """Return the project of an application, with the files in ``directory``.
 
     With ``own_agents`` the simulation runs the agents of the application instead of models.
 
@@ -118,23 +113,11 @@ def project_of(app: str, directory: Path, *, own_agents: bool = False) -> Projec
     from sas.testing.play import Project  # noqa: PLC0415
 
     if own_agents:
-        application = own_application(app, directory)
-        with application.environment():
-            workflows = application.make().workflows
-        return Project.of(workflows, directory, application)
-    return Project.of(_workflows_of(app), directory)
-
-
-def _workflows_of(app: str) -> Workflows:
-    if ":" in app:
-        return load(app)
-    try:
-        return load(f"{app}.workflows:workflows")
-    except UsageError as first_error:
-        try:
-            return load(f"{app}:business")
-        except UsageError as second_error:
-            raise UsageError(f"{first_error}; {second_error}") from None
+        own = own_application(app, directory)
+        with own.environment():
+            workflows = own.make().workflows
+        return Project.of(workflows, directory, own)
+    return Project.of(application.workflows_in(application.load(app)), directory)
 
 
 def _play_one(project: Project, arguments: argparse.Namespace) -> int:
@@ -236,8 +219,10 @@ def _first_items(texts: list[str]) -> str:
 
 def _command_of_seed(arguments: argparse.Namespace, seed: int) -> str:
     """Return the command that plays a seed again, with all arguments that change its story."""
-    words = ["sas", "sim", "--app", arguments.app]
-    if arguments.project != Path():
+    words = ["sas", "sim"]
+    if arguments.app is not None:
+        words += ["--app", arguments.app]
+    if arguments.project is not None:
         words += ["--project", str(arguments.project)]
     if arguments.agents != "models":
         words += ["--agents", arguments.agents]

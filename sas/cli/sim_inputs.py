@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sas.cli.application import App, load
 from sas.cli.reading import Defaults, InputError, read_items
-from sas.cli.workflows import load_application
 from sas.operate.errors import UsageError
 from sas.ports import Business
 
@@ -27,7 +27,7 @@ _MEMBERS = {"orders", "answers"}
 _SEE = f"docs/your-own-workflow.md, section 10, says what {FILE} holds"
 
 
-def own_application(app: str, directory: Path) -> OwnApplication:
+def own_application(app: App, directory: Path) -> OwnApplication:
     """Return an application with the example orders and the answers of its ``sim.json``.
 
     Settings that the environment does not have come from ``local.settings.json``.
@@ -37,7 +37,7 @@ def own_application(app: str, directory: Path) -> OwnApplication:
     """
     from sas.testing.own_agents import OwnApplication  # noqa: PLC0415  # slow to import
 
-    make = functools.partial(_business, app if ":" in app else f"{app}:business")
+    make = functools.partial(_business, app)
     content = _sim_file(directory / FILE)
     path, answers = content.get("orders"), content.get("answers", {})
     if not isinstance(path, str) or not isinstance(answers, dict):
@@ -58,10 +58,10 @@ def own_application(app: str, directory: Path) -> OwnApplication:
     return replace(application, orders=orders)
 
 
-def _business(app: str) -> Business:
-    business = load_application(app)
+def _business(app: App) -> Business:
+    business = load(app)
     if not isinstance(business, Business):
-        raise UsageError(f"--app {app} has no agents: --agents own needs a Business")
+        raise UsageError(f"{app.label} has no agents: --agents own needs a Business")
     return business
 
 
@@ -98,8 +98,10 @@ def _orders(path: Path) -> list[bytes]:
     """Return the contents of the first orders of a file. Its form is that of ``sas submit``."""
     try:
         with path.open("rb") as source:
-            items = islice(read_items(source, Defaults("responses-of-nobody")), EXAMPLE_ORDERS_MAX)
-            return [msgspec.json.encode(item.order.order) for item in items]
+            items = read_items(source, Defaults("responses-of-nobody", lambda: "none"))
+            return [
+                msgspec.json.encode(item.order.order) for item in islice(items, EXAMPLE_ORDERS_MAX)
+            ]
     except (OSError, ValueError, InputError) as error:  # ValueError: the path has a NUL
         raise UsageError(f"{str(path)!r}, which {FILE} names, cannot be read: {error}") from None
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
+from sas.cli import application
 from sas.cli import arguments as args
 from sas.cli.arguments import Subcommand
 from sas.operate.errors import UsageError
@@ -19,13 +21,14 @@ Send orders to the orders queue. FILE holds one JSON object, or JSON Lines (one 
 a line); - reads stdin as it arrives. Each object is
 
   an order message   {"order_id": "A-1", "workflow": "order", "order": {...}}
-  or a bare order    {"order_id": "A-1", ...}: every other member is its content
+  or a bare order    {"order_id": "A-1", ...}: every other member is its content. Its workflow is
+                     that of --workflow, or the only one of the application
 
 With --follow each notification from the response queue is printed as a line on stdout, and a
 summary at the end. Give a response queue of your own: notifications are removed from it.
 
   export ServiceBus='Endpoint=sb://...'  SAS_REPLY_QUEUE=responses-me
-  sas submit samples/northwind-orders.jsonl --follow
+  sas submit samples/northwind-orders.jsonl --workflow order --follow
 """
 
 
@@ -48,10 +51,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--workflow",
-        default="order",
         metavar="NAME",
-        help="the workflow of bare orders (default: order)",
+        help="the workflow of bare orders (default: the only one of the application)",
     )
+    application.add_argument(parser)
     parser.add_argument(
         "--reply-queue",
         metavar="QUEUE",
@@ -66,7 +69,9 @@ def _run(arguments: argparse.Namespace) -> int:
     from sas.cli.submission import SubmitOptions, submit_and_follow  # noqa: PLC0415
 
     connection = args.read_connection(arguments.reply_queue, os.environ)
-    defaults = Defaults(connection.reply_queue, arguments.workflow)
+    defaults = Defaults(
+        connection.reply_queue, functools.cache(functools.partial(_workflow, arguments))
+    )
     with _open_file(arguments.file) as source:
         options = SubmitOptions(
             connection=connection,
@@ -77,6 +82,26 @@ def _run(arguments: argparse.Namespace) -> int:
             urgent=arguments.urgent,
         )
         return asyncio.run(submit_and_follow(options))
+
+
+def _workflow(arguments: argparse.Namespace) -> str:
+    """Return the workflow of bare orders. The application is loaded only if nobody names it.
+
+    Raises:
+        UsageError: it cannot be known.
+    """
+    if arguments.workflow is not None:
+        return str(arguments.workflow)
+    try:
+        definitions = application.workflows_of(arguments.app)
+    except UsageError as error:
+        raise UsageError(f"the order names no workflow: give --workflow NAME ({error})") from None
+    names = sorted({workflow.name for workflow in definitions})
+    if len(names) == 1:
+        return names[0]
+    raise UsageError(
+        f"the order names no workflow: give --workflow NAME. There are {', '.join(names)}"
+    )
 
 
 def _open_file(name: str) -> AbstractContextManager[BinaryIO]:

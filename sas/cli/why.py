@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from sas.cli import application, look, output
 from sas.cli import arguments as args
-from sas.cli import look, output, workflows
 from sas.cli.arguments import Subcommand, Work
 from sas.cli.output import Record, time_of
 from sas.codec import internal
@@ -37,16 +37,15 @@ with its circuit, the queue that holds its message, when the supervisor looks at
 you can do.
 
 Where a Service Bus namespace is configured, the queues are peeked for the message; you need the
-role Azure Service Bus Data Receiver on them. The agents' queues are those of --app, of the
+role Azure Service Bus Data Receiver on them. The agents' queues are those of the app, of the
 circuits, of the journal, and of infra/queues.json in this directory.
 
   sas why 10248
-  sas why 10248 --app orders.workflows:workflows --json
+  sas why 10248 --json
 """
 
 
 _COMMAND = "A scheduler, to carry out a command."
-_APP_RUNS = "nothing, or check that the function app runs if this lasts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +68,12 @@ class Explanation:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("order_id", metavar="ORDER_ID")
-    parser.add_argument("--app", metavar="MODULE:NAME", help="the workflows: they name the agents")
+    application.add_argument(parser)
     args.add_json(parser, "one JSON object instead of text")
 
 
 def _why(arguments: argparse.Namespace) -> Work:
-    definitions = workflows.load(arguments.app) if arguments.app else None
+    definitions = application.workflows_if_any(arguments.app)
     queues = read_queues(os.environ)
     try:
         check_order_id(arguments.order_id)
@@ -86,7 +85,8 @@ def _why(arguments: argparse.Namespace) -> Work:
             order = await store.load(arguments.order_id)
             if order is None:
                 order_id = arguments.order_id
-                if await _tell_submitted(bus, queues, order_id, as_json=arguments.json):
+                if submitted := await letters.submitted(bus, queues, order_id):
+                    look.say_submitted(order_id, submitted, as_json=arguments.json)
                     return 0
                 return await _tell_rejected(bus, queues, order_id, as_json=arguments.json)
             explanation = await _explanation(
@@ -117,9 +117,14 @@ async def _explanation(
         names = {waits.agent} if waits.agent else {*circuits, *letters.agents_here(queues)}
         message = await _message(bus, order, waits=waits, queues=queues, agents=names)
         waits = _with_agent(waits, message, queues, circuits)
-    elif order.process_state is OrderState.ERROR and bus is not None:
-        message = await _command(bus, order, queues)
-        waits = waits if message is None else replace(waits, awaited=_COMMAND, then="")
+    elif order.process_state is OrderState.ERROR:
+        waits = replace(waits, todo=look.advice(order, output.now()))
+        message = await _command(bus, order, queues) if bus is not None else None
+        if message is not None:
+            waits = replace(waits, awaited=_COMMAND, then="", todo=look.APP_RUNS)
+    letter = message.place.letter if message and message.place else None
+    left_since = letter.left_since if letter else None
+    waits = why.held(order, waits, left_since or why.left_since(journal))
     return Explanation(order=order, journal=journal, waits=waits, message=message)
 
 
@@ -155,7 +160,7 @@ async def _message(
     if contents.problems:
         return AwaitedMessage(f"not known: {next(iter(contents.problems.values()))}")
     if step.dispatched and not agents:
-        return AwaitedMessage("not known: give --app, so that the queue of its agent can be read")
+        return AwaitedMessage(f"not known, as the queue of its agent is not: {application.HOW}")
     actor = "its agent" if step.dispatched else "a scheduler"
     return AwaitedMessage(
         f"in no queue: {actor} is handling it. If its process died, it comes again within half a "
@@ -174,34 +179,6 @@ def _with_agent(
         return waits
     agent = queue.removeprefix(queues.agent_prefix)
     return replace(waits, agent=agent, circuit=circuits.get(agent))
-
-
-async def _tell_submitted(
-    bus: MessageBus | None, queues: Queues, order_id: str, *, as_json: bool
-) -> bool:
-    """Report an order that still waits in a shared queue of orders; return whether one was found.
-
-    The operator may have no right to read these queues. Then no order is found.
-    """
-    paths = [lane(queues.orders, urgent=urgent) for urgent in (False, True)]
-    if bus is None:
-        return False
-    contents = await letters.read(bus, paths)
-    matches = (letter for letter in contents.letters if letter.order_id == order_id)
-    letter = next(matches, None)
-    if letter is None:
-        return False
-    cause = "The function app, to take its message."
-    if as_json:
-        place = {"Queue": letter.path, "Since": _time(letter.since)}
-        record = {"OrderID": order_id, "WaitsFor": cause, "Message": place, "Todo": _APP_RUNS}
-        output.say(to_line(record))
-        return True
-    output.say(f"{order_id} was submitted, and has not begun.")
-    message = f"in {letter.path}, {time_of(letter.since)}"
-    for line in output.facts((("waits for", cause), ("message", message), ("do", _APP_RUNS))):
-        output.say(line)
-    return True
 
 
 async def _tell_rejected(
@@ -234,14 +211,17 @@ def _lines(explanation: Explanation) -> list[str]:
         error = step.last_error
         pairs += [
             ("step", f"{step.name}, attempt {step.epoch}, FailureCount {step.failure_count}"),
-            ("agent", waits.agent or "not known: give --app"),
+            ("agent", waits.agent or f"not known: {application.HOW}"),
             ("circuit", _circuit(waits.circuit) if waits.agent else ""),
             ("message", explanation.message.text if explanation.message else ""),
             ("next look", f"the supervisor, {time_of(waits.at)}" if waits.at else ""),
             ("last error", _error(explanation)),
             ("at attempt", f"{error.epoch}.{error.attempt}, {time_of(error.at)}" if error else ""),
         ]
-    return [headline, *output.facts([*pairs, ("then", waits.then), ("do", _todo(explanation))])]
+    return [
+        headline,
+        *output.facts([*pairs, ("then", waits.then), ("do", waits.todo or "nothing")]),
+    ]
 
 
 def _error(explanation: Explanation) -> str:
@@ -259,14 +239,6 @@ def _circuit(circuit: Breaker | None) -> str:
     until = f", {output.phrase('until', circuit.until)}" if circuit.until else ""
     why_open = f": {circuit.why}" if circuit.why else ""
     return f"{circuit.state.value} since {time_of(circuit.since)}{until}{why_open}"
-
-
-def _todo(explanation: Explanation) -> str:
-    if explanation.waits.awaited == _COMMAND:
-        return _APP_RUNS
-    if explanation.order.process_state is OrderState.ERROR:
-        return look.advice(explanation.order, output.now())
-    return explanation.waits.todo or "nothing"
 
 
 def _record(explanation: Explanation) -> Record:
@@ -302,7 +274,7 @@ def _record(explanation: Explanation) -> Record:
         "NextLook": _time(waits.at),
         "LastError": _error(explanation) or None,
         "Then": waits.then or None,
-        "Todo": _todo(explanation),
+        "Todo": waits.todo or "nothing",
     }
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
-from typing import Any
 
+from sas.cli import application, output
 from sas.cli import arguments as args
-from sas.cli import output
 from sas.cli.arguments import Subcommand, Work
 from sas.cli.asyncapi import document
 from sas.cli.output import Record
@@ -27,7 +24,6 @@ from sas.features.version_check import definition_hash, value_name
 from sas.operate import finding
 from sas.operate.errors import UsageError
 from sas.ports import Business, PayloadCodec, StateStore
-from sas.saga import Saga, business_of
 from sas.saga.shapes import Shapes, shapes_of
 
 DESCRIPTION = """\
@@ -43,16 +39,14 @@ document of the application, with JSON Schema of its orders and results. Both ne
 Exit code 0: all is well. 1: a deploy would break something, or there is no such table. 2: the app
 cannot be loaded. 3: Storage does not answer.
 
-  sas workflows check --app orders.workflows:workflows
-  sas workflows check --app orders:business --json
-  sas workflows draw claim --app orders:business
-  sas workflows schema --app orders:business > asyncapi.json
+  sas workflows check
+  sas workflows check --json
+  sas workflows draw claim
+  sas workflows schema > asyncapi.json
 """
 
 SHOWN_IDS_MAX = 3
 """How many order ids are shown for a version. With ``--json`` all are shown."""
-PLAIN_ERRORS = (ImportError, AttributeError, TypeError, ValueError)
-"""Errors whose text says enough without the name of their class."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,12 +113,7 @@ class VersionStatus:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["check", "draw", "schema"])
     parser.add_argument("name", nargs="?", metavar="NAME", help="draw: only this workflow")
-    parser.add_argument(
-        "--app",
-        required=True,
-        metavar="MODULE:NAME",
-        help="a saga or several, a Workflows, a Business, or a function that returns one",
-    )
+    application.add_argument(parser)
     args.add_json(parser, "check: JSON lines, with every order id")
 
 
@@ -133,19 +122,20 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{arguments.name!r}: only draw takes the name of a workflow")
     if arguments.action == "check":
         return _CHECK.run(arguments)
-    application = load_application(arguments.app)
+    app = application.named(arguments.app)
+    definitions = application.load(app)
     if arguments.action == "draw":
-        for line in _diagram(workflows_in(application), arguments.name):
+        for line in _diagram(application.workflows_in(definitions), arguments.name):
             output.say(line)
-    elif isinstance(application, Workflows):
-        raise UsageError(f"--app {arguments.app} has no types: give a Saga, or several in a list")
+    elif isinstance(definitions, Workflows):
+        raise UsageError(f"{app.label} has no types: give a module or a saga")
     else:
-        output.say(json.dumps(document(application, read_payload_codec(os.environ)), indent=2))
+        output.say(json.dumps(document(definitions, read_payload_codec(os.environ)), indent=2))
     return 0
 
 
 def _check(arguments: argparse.Namespace) -> Work:
-    return _Check(load_application(arguments.app), as_json=arguments.json).run
+    return _Check(application.load(application.named(arguments.app)), as_json=arguments.json).run
 
 
 def _diagram(workflows: Workflows, name: str | None) -> Iterator[str]:
@@ -172,55 +162,11 @@ def _diagram(workflows: Workflows, name: str | None) -> Iterator[str]:
             yield "  end"
 
 
-def load(app: str) -> Workflows:
-    """Return the workflows that an application defines.
-
-    Raises:
-        UsageError: the application cannot be imported, or defines none.
-    """
-    return workflows_in(load_application(app))
-
-
-def workflows_in(application: Workflows | Business) -> Workflows:
-    """Return the workflows of a loaded application."""
-    return application.workflows if isinstance(application, Business) else application
-
-
-def load_application(app: str) -> Workflows | Business:
-    """Return the workflows or the business that an application defines.
-
-    Raises:
-        UsageError: the application cannot be imported, or defines neither.
-    """
-    module, _, name = app.partition(":")
-    if "/" in module or module.startswith("."):
-        raise UsageError(f"--app {app!r} is a path: give a module, like orders.workflows:workflows")
-    if not module or not name:
-        raise UsageError(f"--app {app!r}: give MODULE:NAME, like orders.workflows:workflows")
-    if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109  as sys.path has it
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109
-    try:
-        application: Any = getattr(import_module(module), name)
-        if callable(application):
-            application = application()
-        sagas = application if isinstance(application, list | tuple) else [application]
-        if sagas and all(isinstance(saga, Saga) for saga in sagas):
-            application = business_of(sagas)
-    except Exception as error:  # noqa: BLE001  it is the application's own code
-        kind = "" if isinstance(error, PLAIN_ERRORS) else f"{type(error).__name__}: "
-        raise UsageError(f"--app {app} cannot be loaded: {kind}{error}") from None
-    if isinstance(application, Business | Workflows):
-        return application
-    raise UsageError(
-        f"--app {app} is {type(application).__name__}: give a Saga, or several in a list"
-    )
-
-
 class _Check:
     """One check of the workflows that an application defines."""
 
-    def __init__(self, application: Workflows | Business, *, as_json: bool) -> None:
-        self._application = application
+    def __init__(self, definitions: Workflows | Business, *, as_json: bool) -> None:
+        self._definitions = definitions
         self._as_json = as_json
 
     async def run(self, store: StateStore) -> int:
@@ -236,14 +182,14 @@ class _Check:
     async def _statuses(self, store: StateStore) -> Mapping[tuple[str, int], VersionStatus]:
         """Return every version that is defined or that an order in flight uses."""
         statuses: dict[tuple[str, int], VersionStatus] = defaultdict(VersionStatus)
-        for workflow in workflows_in(self._application):
+        for workflow in application.workflows_in(self._definitions):
             status = statuses[workflow.name, workflow.version]
             status.definition = workflow
-            if isinstance(self._application, Business):
-                status.shapes = shapes_of(self._application, workflow)
+            if isinstance(self._definitions, Business):
+                status.shapes = shapes_of(self._definitions, workflow)
         codec = read_payload_codec(os.environ)
-        if isinstance(self._application, Business):
-            codec = self._application.codec or codec
+        if isinstance(self._definitions, Business):
+            codec = self._definitions.codec or codec
         async for order in _in_flight(store):
             key = (order.details.workflow, order.details.version)
             await statuses[key].count(order, store, codec)

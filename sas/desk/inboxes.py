@@ -17,7 +17,12 @@ from sas.codec.strict import MalformedError, convert
 from sas.desk.rows import Row
 from sas.domain.order import OrderState
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
-from sas.operate.letters import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, who_worked
+from sas.operate.letters import (
+    DEAD_LETTER_DESCRIPTION,
+    DEAD_LETTER_REASON,
+    is_order,
+    who_worked,
+)
 from sas.ports import BusUnavailableError, MessageBus, Peeked
 
 PEEK_EVERY_S = 15.0
@@ -27,7 +32,10 @@ QUEUES_AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxMessage:
-    """One message for an operator. ``worked`` names the agent of the step of an alert."""
+    """One message for an operator. ``worked`` names the agent of the step of an alert.
+
+    ``is_order``: it is an order that was rejected and never began.
+    """
 
     at: datetime
     kind: str
@@ -38,6 +46,8 @@ class InboxMessage:
     step: str | None = None
     worked: str = ""
     command: str | None = None
+    is_order: bool = False
+    alert: AlertMessage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +129,9 @@ class Inboxes:
 
         for name, paths in sources.items():
             answers = await asyncio.gather(*map(peek, paths))
-            messages = [_message(path, peeked) for path, batch, _ in answers for peeked in batch]
+            messages = [
+                _message(path, peeked, queues) for path, batch, _ in answers for peeked in batch
+            ]
             messages.sort(key=lambda message: message.at, reverse=True)
             problems = [f"{path}: {problem}" for path, _, problem in answers if problem]
             self.boxes[name] = replace(
@@ -136,7 +148,7 @@ class Inboxes:
         """Return the orders on ``orders-rejected``, each once, as rows of a list."""
         rows: dict[str, Row] = {}
         for message in self.boxes["rejected"].messages:
-            if message.order_id is not None:
+            if message.is_order and message.order_id is not None:
                 row = Row(
                     order_id=message.order_id,
                     state=OrderState.REJECTED,
@@ -147,7 +159,7 @@ class Inboxes:
         return list(rows.values())
 
 
-def _message(queue: str, peeked: Peeked) -> InboxMessage:
+def _message(queue: str, peeked: Peeked, queues: Queues) -> InboxMessage:
     """Return a message as an operator reads it, without its body, which may be personal."""
     base = partial(InboxMessage, at=peeked.enqueued_at, queue=queue, message_id=peeked.message_id)
     with suppress(MalformedError):
@@ -159,10 +171,16 @@ def _message(queue: str, peeked: Peeked) -> InboxMessage:
             step=alert.step,
             worked=who_worked(alert),
             command=alert.command,
+            alert=alert,
         )
     with suppress(MalformedError):
         rejected = convert(peeked.body, RejectedMessage)
         text = f"{rejected.description} (from {rejected.source_queue})"
-        return base(kind=rejected.reason, text=text, order_id=rejected.order_id)
+        return base(
+            kind=rejected.reason,
+            text=text,
+            order_id=rejected.order_id,
+            is_order=is_order(rejected, queues),
+        )
     reason = peeked.properties.get(DEAD_LETTER_REASON, "message")
     return base(kind=reason, text=peeked.properties.get(DEAD_LETTER_DESCRIPTION, ""))

@@ -113,7 +113,11 @@ def view(
     return OrderView(
         order=order,
         story=why.story(order, journal),
-        waits=why.waits_for(order, now, agents=agents, circuits=circuits),
+        waits=why.held(
+            order,
+            why.waits_for(order, now, agents=agents, circuits=circuits),
+            why.left_since(journal),
+        ),
         graph=_graph(order, workflows),
         steps=steps,
         folds=why.folded(journal)[::-1],

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -27,7 +28,7 @@ from sas.codec.payloads import decode_order
 from sas.desk import charts, listing, page
 from sas.desk.content import compact
 from sas.desk.guard import HEADERS, STATIC, Guard, Handler
-from sas.desk.inboxes import Inboxes, InboxView
+from sas.desk.inboxes import Inboxes, InboxMessage, InboxView
 from sas.desk.sending import CommandGroup, Sender, Snapshot
 from sas.desk.watch import Watch, row_of
 from sas.domain.messages import Verb
@@ -180,7 +181,9 @@ class Desk:
             order = await finding.load(self.office.store, order_id)
         except NotPossibleError:
             rejected = self.inboxes.boxes["rejected"].messages
-            messages = [message for message in rejected if message.order_id == order_id]
+            messages = [
+                message for message in rejected if message.order_id == order_id and message.is_order
+            ]
             if not messages:
                 raise
             return self._page(
@@ -268,7 +271,21 @@ class Desk:
     async def inbox(self, request: web.Request) -> web.Response:
         """Show the messages of one kind in the queues for an operator."""
         box = self._box(request)
-        return self._page("inbox.html", active=box.name, box=box)
+        picture = self.watch.picture
+        rows = {row.order_id: row for row in chain(picture.under_way, picture.in_error)}
+
+        def repair(message: InboxMessage) -> str:
+            """Return in words that the order of an alert was repaired."""
+            order_id = message.order_id or ""
+            row = rows.get(order_id) or picture.finished.get(order_id)
+            if message.alert is None or row is None:
+                return ""
+            state = letters.state_after(
+                message.alert, row.state, since=row.since, submitted_at=row.submitted_at
+            )
+            return letters.repair_text(state) if state else ""
+
+        return self._page("inbox.html", active=box.name, box=box, repair=repair)
 
     def _box(self, request: web.Request) -> InboxView:
         box = self.inboxes.boxes.get(request.match_info["name"])

@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -64,7 +64,8 @@ _END_OF_TIME = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 class Picture:
     """All orders at one moment. ``whole`` says that the whole past was read.
 
-    The finished orders are in ``blocks``, the oldest first. ``finished`` has their ids.
+    The finished orders are in ``blocks``, the oldest first. ``finished`` has them
+    by id.
     ``failures`` counts the orders in Error by fingerprint. ``oldest`` is the step that has been due
     for the longest time.
     """
@@ -74,7 +75,7 @@ class Picture:
     in_error: Block = field(default_factory=Block)
     under_way: Block = field(default_factory=Block)
     blocks: tuple[Block, ...] = ()
-    finished: Collection[str] = ()
+    finished: Mapping[str, Row] = field(default_factory=dict)
     counts: Mapping[OrderState, int] = field(default_factory=dict)
     failures: Sequence[tuple[str, int]] = ()
     oldest: StepDue | None = None
@@ -163,7 +164,7 @@ class Watch:
                 in_error=in_error,
                 under_way=under_way,
                 blocks=tuple(self._blocks),
-                finished=self._finished.keys(),
+                finished=self._finished,
                 counts=_counts((in_error, under_way, *self._blocks)),
                 failures=fingerprints.most_common(20),
                 oldest=oldest,

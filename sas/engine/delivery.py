@@ -13,7 +13,10 @@ from sas.domain.order import CLOCK_SKEW
 from sas.ports import OtherVersionError
 
 LEFT_SINCE = "sas_left_since"
-"""Property: when the message was first left to an instance of another version."""
+"""Property: when the message was first left to an instance of another version.
+
+``sas why`` reads it.
+"""
 DEPLOY_WAIT = timedelta(minutes=1)
 """How long an order or a command whose workflow this instance lacks is left to other instances."""
 

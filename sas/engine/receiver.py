@@ -55,7 +55,7 @@ from typing import TypeGuard, TypeVar
 
 from sas.domain.expire import DEPLOY_TIME
 from sas.domain.ids import digest_id, key_time
-from sas.engine.delivery import AGAIN, FIRST_ID, Delivery
+from sas.engine.delivery import AGAIN, FIRST_ID, LEFT_SINCE, Delivery
 from sas.engine.external import ExternalSender
 from sas.engine.run_on import Handler, RunOn, collecting
 from sas.ports import (
@@ -175,6 +175,8 @@ class Receiver:
             elif isinstance(outage, OtherVersionError) and self._waits_long(delivery):
                 await self._report(StoreMismatchError(str(outage), "newer version"))
             # 4. Put back.
+            if isinstance(outage, OtherVersionError) and LEFT_SINCE not in delivery.properties:
+                outage.put_back_with.setdefault(LEFT_SINCE, key_time(self.clock.now()))
             delay = delay_s(times, outage.delay_max_s)
             times += 1
             delivery = _with(delivery, {**outage.put_back_with, AGAIN: "yes"})

@@ -29,12 +29,12 @@ from sas.codec.internal import (
     WakeMessage,
 )
 from sas.codec.orders import salvage
-from sas.codec.strict import MalformedError, convert
+from sas.codec.strict import MalformedError, Reason, convert
 from sas.domain.ids import URGENT_SUFFIX, cause_of, check_agent, parse_key_time, reply_id
-from sas.domain.messages import JournalEntry
-from sas.domain.order import Order, StepRecord
+from sas.domain.messages import AlertKind, JournalEntry
+from sas.domain.order import Order, OrderState, StepRecord
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
-from sas.engine.delivery import FIRST_ID
+from sas.engine.delivery import DEPLOY_WAIT, FIRST_ID, LEFT_SINCE
 from sas.engine.receiver import FIRST_AT, SOURCE
 from sas.ports import (
     BusUnavailableError,
@@ -71,10 +71,19 @@ class Letter:
     @property
     def since(self) -> datetime:
         """Since when the message waits. A message that was put back keeps its age."""
-        first_at = self.peeked.properties.get(FIRST_AT)
-        with suppress(ValueError):
-            return parse_key_time(first_at) if first_at else self.peeked.enqueued_at
-        return self.peeked.enqueued_at
+        return _moment(self.peeked.properties.get(FIRST_AT)) or self.peeked.enqueued_at
+
+    @property
+    def left_since(self) -> datetime | None:
+        """Since when it is left to an instance that has its workflow; None if nobody left it."""
+        return _moment(self.peeked.properties.get(LEFT_SINCE))
+
+
+def _moment(text: str | None) -> datetime | None:
+    """Return the moment of a text that a sender may have written; None if it is none."""
+    with suppress(ValueError):
+        return parse_key_time(text or "")
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +140,43 @@ def alert_of(message: Peeked) -> AlertMessage | None:
     return None
 
 
+_FAILED = frozenset({AlertKind.STEP_FAILED.value, AlertKind.UNDO_FAILED.value})
+_REPAIRABLE = _FAILED | {
+    AlertKind.OVERDUE.value,
+    AlertKind.DEAD_LETTERED.value,
+    AlertKind.UNREADABLE.value,
+}
+_ENDED_WELL = frozenset({OrderState.PROCESSED, OrderState.COMPENSATED})
+
+
+def state_after(
+    alert: AlertMessage,
+    state: OrderState | None,
+    *,
+    since: datetime | None,
+    submitted_at: datetime | None,
+) -> OrderState | None:
+    """Return the state of an alert's order, if the order left what the alert speaks of since then.
+
+    ``since`` is when the order came into its ``state``. A rejected order left it if it was
+    submitted once more.
+    """
+    at = _moment(alert.at)
+    if at is None or state in {None, OrderState.ERROR, OrderState.REJECTED}:
+        return None
+    is_new = submitted_at is not None and submitted_at > at
+    if alert.kind == AlertKind.REJECTED.value:
+        return state if is_new else None
+    if state in _ENDED_WELL:
+        return state if alert.kind in _REPAIRABLE and since is not None and since > at else None
+    return state if alert.kind in _FAILED else None
+
+
+def repair_text(state: OrderState) -> str:
+    """Return ``state_after`` in words."""
+    return f"{'repaired: ' if state in _ENDED_WELL else ''}now {state.value}"
+
+
 def who_worked(alert: AlertMessage) -> str:
     """Return the agent of an alert, and how often its step was dispatched, if these are known."""
     agent = f"agent {alert.agent}" if alert.agent else ""
@@ -172,6 +218,44 @@ def expected_queues(folder: Path = Path()) -> dict[str, dict[str, Any]]:
         return {queue["name"]: kinds[queue["kind"]]["properties"] for queue in content["queues"]}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+
+
+# -- An order that is not stored yet ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """The message of an order that no function has stored yet, and the workflow that it names.
+
+    ``until`` is when the order is rejected, if no instance has its workflow until then. It is None
+    if no instance left the message to others.
+    """
+
+    letter: Letter
+    workflow: str
+    until: datetime | None
+
+
+async def submitted(bus: MessageBus | None, queues: Queues, order_id: str) -> Submitted | None:
+    """Return the message of an order in its queue of orders; None if there is none.
+
+    The operator may have no right to read this queue. Then there is none.
+    """
+    if bus is None:
+        return None
+    queue = queues.orders_for(order_id)
+    contents = await read(bus, [lane(queue, urgent=urgent) for urgent in (False, True)])
+    letter = next((letter for letter in contents.letters if letter.order_id == order_id), None)
+    if letter is None:
+        return None
+    members = _members(letter.peeked.body)
+    workflow, version = members.get("workflow"), members.get("workflow_version")
+    since = letter.left_since
+    return Submitted(
+        letter=letter,
+        workflow=f"{workflow} version {version}" if version is not None else f"{workflow}",
+        until=since + DEPLOY_WAIT if since else None,
+    )
 
 
 # -- The message that an order waits for ------------------------------------------------------
@@ -358,9 +442,33 @@ def _of_request(letter: Letter, order: Order) -> Verdict:
 # -- Rejected orders --------------------------------------------------------------------------
 
 
-def rejected_orders(letters: Sequence[Letter]) -> list[tuple[Letter, RejectedMessage]]:
-    """Return the first part of each rejected message that names an order, the newest first."""
-    pairs = [(letter, rejected_of(letter.peeked)) for letter in letters]
-    parts = [(letter, part) for letter, part in pairs if part is not None]
-    first_parts = [(letter, part) for letter, part in parts if part.order_id and part.part == 1]
-    return sorted(first_parts, key=lambda pair: pair[1].at, reverse=True)
+def is_internal(part: RejectedMessage, queues: Queues) -> bool:
+    """Return whether a rejected message came from a part of the system, or is a callback."""
+    queue = part.source_queue.removesuffix(URGENT_SUFFIX)
+    shared_queues = {queues.scheduler, queues.replies, queues.callbacks}
+    return queue in shared_queues or queue.startswith(queues.agent_prefix)
+
+
+def is_outgoing(part: RejectedMessage, queues: Queues) -> bool:
+    """Return whether a rejected message is a notification or an alert that nobody took."""
+    return part.source_queue == queues.alerts or part.source_queue.startswith(
+        queues.response_prefix
+    )
+
+
+def is_order(part: RejectedMessage, queues: Queues) -> bool:
+    """Return whether a rejected message is an order that never began.
+
+    Another message may name an order too, and that order goes on. This is so for a message inside
+    the system, a callback, a notification, and a second order with an id that is taken.
+    """
+    is_taken = part.reason == Reason.ORDER_ID_TAKEN
+    other = is_internal(part, queues) or is_outgoing(part, queues)
+    return bool(part.order_id) and not is_taken and not other
+
+
+def rejected_orders(letters: Sequence[Letter], queues: Queues) -> list[RejectedMessage]:
+    """Return the first part of each rejected order, the newest first."""
+    parts = [rejected_of(letter.peeked) for letter in letters]
+    first_parts = [part for part in parts if part and part.part == 1 and is_order(part, queues)]
+    return sorted(first_parts, key=lambda part: part.at, reverse=True)

@@ -255,6 +255,32 @@ def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
     )
 
 
+def left_since(journal: Sequence[JournalEntry]) -> datetime | None:
+    """Return since when an order is postponed, because no instance has its workflow; or None."""
+    since = None
+    for entry in reversed(journal):
+        if entry.what is not JournalWord.POSTPONED:
+            break
+        since = entry.at
+    return since
+
+
+def held(order: Order, waits: Waits, since: datetime | None) -> Waits:
+    """Return what an order waits for that is left to an instance with its workflow ``since``.
+
+    If ``since`` is None, it is not, and waits for what it waits for anyway.
+    """
+    if since is None:
+        return waits
+    workflow = f"{order.details.workflow} version {order.details.version}"
+    return replace(
+        waits,
+        awaited=f"A deploy that has {workflow}.",
+        then="No instance has it. With it, the order goes on by itself.",
+        todo=f"Deploy {workflow} again as it was, beside the other versions.",
+    )
+
+
 def agents_of(
     order: Order, journal: Sequence[JournalEntry], workflows: Workflows | None
 ) -> dict[int, str]:

@@ -213,8 +213,7 @@ class Business:
     makes.
 
     Raises:
-        WorkflowError: an agent is missing or is not an agent, a name is unknown, or a limit is
-            out of bounds.
+        WorkflowError: an agent is missing, a name is unknown, or the codec is none.
     """
 
     workflows: Workflows
@@ -243,11 +242,6 @@ class Business:
                 f"codec is {self.codec!r}: it has the methods encode and decode (class "
                 "PayloadCodec in sas.ports)"
             )
-        for name, limit in self.limits.items():
-            if not isinstance(limit, int) or not 0 <= limit <= LIMIT_MAX:
-                raise WorkflowError(
-                    f"limits of {name!r} is {limit!r}: give a whole number from 0 to {LIMIT_MAX}"
-                )
 
     def check_result(self, order: Order, step: str, result: str | None) -> None:
         """Check a step's result that comes from outside: of a callback, or of an operator.

@@ -20,7 +20,7 @@ from sas.adapters.remote import HttpService
 from sas.codec.strict import convert
 from sas.config import SettingError
 from sas.domain.workflow import WorkflowError, Workflows
-from sas.ports import AgentCall, Business, PayloadCodec
+from sas.ports import LIMIT_MAX, AgentCall, Business, PayloadCodec
 from sas.saga.call import LaterError, result_of, typed
 from sas.saga.content import decoded, encoded
 from sas.saga.definition import Action, Saga, StepPlace
@@ -134,8 +134,8 @@ class SagaAgent:
         """Add what this agent does for a step.
 
         Raises:
-            WorkflowError: another version of the saga has another function for it, or two steps
-                contradict each other about the agent.
+            WorkflowError: another version of the saga has another function for it, two steps
+                contradict each other about the agent, or a limit is out of bounds.
         """
         entry = _Entry(place, action)
         first_entry = self._entries.setdefault((saga.name, place.step.name), entry)
@@ -144,6 +144,11 @@ class SagaAgent:
                 f"{action.do.where}: another version of saga {saga.name!r} has a step "
                 f"{place.step.name} of agent {self.name} with another function or other "
                 f'predecessors: give the new one agent="{self.name}-2"'
+            )
+        if not isinstance(action.limit, int) or not 0 <= action.limit <= LIMIT_MAX:
+            raise WorkflowError(
+                f"{action.do.where}: limit={action.limit!r}: give a whole number from 1 to "
+                f"{LIMIT_MAX}"
             )
         for option in ("limit", "inline"):
             value, mine = getattr(action, option), getattr(self, option)

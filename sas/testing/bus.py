@@ -224,6 +224,7 @@ class MemoryBus:
                 enqueued_at=queued.visible_at,
                 properties=queued.message.properties,
                 sequence=queued.sequence,
+                is_scheduled=queued.visible_at > self._clock.now(),
                 source=queued.source,
             )
             for queued in peeked

@@ -167,7 +167,8 @@ def test_a_restart_forgets_everything_or_nothing(
     lines = (ROOT / "samples" / "northwind-orders.jsonl").read_text().splitlines()[:10]
     file.write_text("\n".join(lines))
     data = [f"DATA={tmp_path / 'data'}"] if keeps else []
-    submit = ("submit", str(file), "--reply-queue", "responses-web-shop", "--follow", "--json")
+    reply = ("--reply-queue", "responses-web-shop")
+    submit = ("submit", str(file), "--workflow", "order", *reply, "--follow", "--json")
     states: list[dict[str, str]] = []
     effects: list[int] = []
     for _ in range(2):

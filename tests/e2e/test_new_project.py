@@ -125,7 +125,7 @@ def test_its_orders_run_to_their_end_on_one_machine(
     sas = project / ".venv" / "bin" / "sas"
     with up(place, project) as services:
         env = environment(place)  # sas finds what runs here by itself
-        words = ["submit", "orders.jsonl", "--workflow", "order", "--json", "--patience", "120"]
+        words = ["submit", "orders.jsonl", "--json", "--patience", "120"]
         followed = subprocess.run(
             [sas, *words, "--reply-queue", "responses-web", "--follow"],
             cwd=project, env=env, capture_output=True, text=True, check=False,

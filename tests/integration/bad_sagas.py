@@ -149,7 +149,7 @@ def an_undo_that_takes_no_none() -> None:
 
 
 def an_undo_of_another_order() -> None:
-    # import: "its call is Call[Other]"
+    # import: "its call is Call[Other], and the one of an_undo_of_another_order.<locals>.pay"
     @trips.step()
     async def pay(call: Call[Trip]) -> Seat:
         return Seat("1")
@@ -189,8 +189,15 @@ def an_option_with_a_typo() -> None:
 
 
 def an_option_of_another_type() -> None:
-    # import: "limit='3'"
+    # import: "limit='3': give a whole number"
     @trips.step(limit="3")  # error: a text
+    async def pay(call: Call[Trip]) -> str:
+        return "paid"
+
+
+def a_decorator_without_its_parentheses() -> None:
+    # import: "takes 1 positional argument but 2 were given"
+    @trips.step  # error: it takes options
     async def pay(call: Call[Trip]) -> str:
         return "paid"
 
@@ -218,6 +225,21 @@ def a_shared_step_whose_predecessor_differs() -> None:
     @trips.step(after=fly)
     async def pay(call: Call[Trip], seat: Seat) -> str:
         return seat.number
+
+
+def an_undo_that_is_there_twice() -> None:
+    # import: "has an undo already"
+    @trips.step()
+    async def pay(call: Call[Trip]) -> str:
+        return "paid"
+
+    @pay.undo
+    async def pay_back(call: Call[Trip]) -> None:
+        return None
+
+    @pay.undo
+    async def pay_again(call: Call[Trip]) -> None:
+        return None
 
 
 def a_check_of_another_order() -> None:

@@ -82,7 +82,8 @@ async def submit(at: At) -> None:
     async with Broker(["orders", REPLIES]) as broker, system(broker):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("ServiceBus", broker.connection_string)
-            assert await at.sas("submit", str(file), "--follow", "--reply-queue", REPLIES) == 1
+            words = ("submit", str(file), "--workflow", "order", "--follow")
+            assert await at.sas(*words, "--reply-queue", REPLIES) == 1
     live = [line for line in at.screen.lines if line.startswith("submitted ")]
     assert live[0] == "submitted 0, ended 0, 0 s"
     assert any(line.startswith("submitted 3, ended ") for line in live[:-1])
@@ -219,7 +220,7 @@ async def export(at: At) -> None:
 
 
 async def workflows(at: At) -> None:
-    assert await at.sas("workflows", "check", "--app", "orders.workflows:workflows") == 0
+    assert await at.sas("workflows", "check") == 0
     for workflow in SAMPLE:
         text = f"{workflow.name} version {workflow.version}: no order in flight; not used yet"
         assert text in at.screen.last
@@ -256,7 +257,7 @@ async def acknowledge(at: At) -> None:
 
 
 async def sim(at: At) -> None:
-    words = ("sim", "--app", "orders.workflows:workflows")
+    words = ("sim",)
     assert await at.sas(*words, "--seeds", "4", "--first", "9", "--jobs", "1") == 0
     text = " ".join(line.strip() for line in at.screen.last)
     assert text.endswith("orders: every invariant held")

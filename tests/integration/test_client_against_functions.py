@@ -23,7 +23,7 @@ async def submit(system: Rig, stdin: str) -> tuple[int | None, list[str], str]:
     }
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "sas.cli",
-        "submit", "-", "--follow", "--json", "--patience", "60",
+        "submit", "-", "--workflow", "order", "--follow", "--json", "--patience", "60",
         cwd=ROOT, env=env,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

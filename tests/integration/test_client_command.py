@@ -112,7 +112,7 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 async def run(broker: Broker, *arguments: str, stdin: str = "") -> tuple[int, list[str], str]:
-    words = ["submit", *arguments]
+    words = ["submit", "--workflow", "order", *arguments]
     output = await asyncio.to_thread(sas_said, words, environ(broker), stdin=stdin)
     return output.code, output.out.splitlines(), output.err
 
@@ -193,7 +193,7 @@ async def test_a_bad_line_ends_with_2_and_says_what_was_sent(broker: Broker) -> 
 
 async def test_orders_flow_while_the_input_is_still_open(broker: Broker) -> None:
     async with system(broker):
-        sas = await Sas.start(broker, "submit", "-", "--follow")
+        sas = await Sas.start(broker, "submit", "-", "--workflow", "order", "--follow")
         stdin, stdout = sas.process.stdin, sas.process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -214,7 +214,7 @@ async def _follows(broker: Broker) -> bool:
 @pytest.mark.parametrize("stdin", ["", lines("S-1")], ids=["waiting for input", "following"])
 async def test_ctrl_c_ends_with_130_and_a_summary(broker: Broker, stdin: str) -> None:
     async with system(broker):
-        sas = await Sas.start(broker, "submit", "-", "--follow")
+        sas = await Sas.start(broker, "submit", "-", "--workflow", "order", "--follow")
         pipe, stdout = sas.process.stdin, sas.process.stdout
         assert pipe is not None
         assert stdout is not None
@@ -234,7 +234,7 @@ async def test_ctrl_c_ends_with_130_and_a_summary(broker: Broker, stdin: str) ->
 
 async def test_a_reader_that_goes_away_ends_the_command_quietly(broker: Broker) -> None:
     async with system(broker):
-        sas = await Sas.start(broker, "submit", str(NORTHWIND), "--follow")
+        sas = await Sas.start(broker, "submit", str(NORTHWIND), "--workflow", "order", "--follow")
         stdout = sas.process.stdout
         assert stdout is not None
         await asyncio.wait_for(stdout.readline(), 120)

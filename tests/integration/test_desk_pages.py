@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pytest
 from yarl import URL
 
+from sas.codec.external import Rejection
 from sas.codec.payloads import decode_content, encode_content
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.ports import RefusedError
@@ -411,6 +412,35 @@ async def test_an_order_that_was_refused_is_listed_and_has_a_page_with_its_reaso
         assert "It was refused before it began" in page
         assert "sas rejected resend rejected/" in page
         assert "bad-1" in await browser.look("/inbox/rejected")
+
+
+async def test_another_message_that_could_not_be_used_is_no_rejected_order() -> None:
+    system = await night()
+    rejection = Rejection(
+        body=b"{}",
+        reason="undeliverable",
+        description="nobody takes it",
+        source_queue="responses-shop",
+        message_id="m",
+        order_id="purged",
+    )
+    await system.context.rejections.keep(rejection)
+    async with desk_of(system) as browser:
+        assert "purged" not in await browser.look("/orders?state=rejected")
+        assert "purged" in await browser.look("/inbox/rejected")
+        assert "Rejected messages 1" in await browser.look("/")
+
+
+async def test_an_alert_of_an_order_that_was_repaired_since_then_says_so() -> None:
+    system = await night()
+    async with desk_of(system) as browser:
+        assert "repaired" not in await browser.look("/inbox/alerts")
+        await system.hand(actors_kit.command("undo", system.order("10248").seq, "w-1", "10248"))
+        await system.drain()
+        assert system.state("10248") == "Compensated"
+        alerts = await browser.look("/inbox/alerts")
+    assert "agent payment, 1 attempt · repaired: now Compensated" in alerts
+    assert alerts.count("repaired") == 1
 
 
 async def test_the_list_says_why_an_order_was_undone() -> None:

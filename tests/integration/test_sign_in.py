@@ -47,7 +47,7 @@ async def api_key() -> Mapping[str, str]:
 
 
 async def called(url: str, **sign_in: Any) -> dict[str, str]:
-    service = HttpService(url, attempt_seconds=20, **sign_in)
+    service = HttpService(url, name="stock", attempt_seconds=20, **sign_in)
     try:
         return dict(await service.call("POST", "/", key="k-1", body={}))
     finally:

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from sas.cli import application
 from sas.cli.main import main
 from sas.features.version_check import Versions
 from sas.ports import Message, Peeked, RefusedError
@@ -119,7 +120,7 @@ BEFORE: dict[str, Callable[[Story], Coroutine[Any, Any, None]]] = {
     "undo 10249 --yes --wait 1": _scheduler_stops,
     "resubmit --state error --fingerprint take-payment/card-declined --yes": _payment_was_down,
     "export --older-than 20 finished.jsonl": _weeks_pass,
-    "workflows check --app orders": _versions,
+    "workflows check": _versions,
 }
 
 
@@ -131,7 +132,10 @@ def story(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     night = Story(kit(*WORKFLOWS, **checks))
     night.system.clock.set(datetime(2026, 11, 21, 3, tzinfo=UTC))
     connect(monkeypatch, night.system, night)
-    monkeypatch.chdir(tmp_path_factory.mktemp("operator"))
+    folder = tmp_path_factory.mktemp("operator")
+    (folder / "pyproject.toml").write_text('[tool.sas]\napp = "orders"\n')
+    monkeypatch.setattr(application, "PROJECT_FILE", "pyproject.toml")
+    monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
     return night
 

@@ -1,4 +1,4 @@
-"""The agents of the sample under every fault: ``sas sim --app orders --agents own``."""
+"""The agents of the sample under every fault: ``sas sim --agents own``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sas.cli.application import named
 from sas.cli.main import main
 from sas.cli.sim import project_of
 from sas.testing.plan import drawn
@@ -23,5 +24,5 @@ def test_the_agents_of_the_sample_run_by_the_command(capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("seed", [*range(14, 18), *long(range(18, 120))])
 def test_the_agents_of_the_sample_hold_every_invariant(seed: int) -> None:
-    sample = project_of("orders", ROOT, own_agents=True)
+    sample = project_of(named("orders"), ROOT, own_agents=True)
     assert play(sample, drawn(seed, sample.workflows)).violations == []

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sas.cli.application import named
 from sas.cli.main import main
 from sas.cli.sim import project_of
 from sas.domain.messages import Verb
@@ -216,7 +217,7 @@ def test_the_command_names_the_step_that_is_not_idempotent_and_the_seed_that_sho
     seed, command = again.split(", ")
     where = f"--project {directory} --agents own --seed {seed}"
     assert command == f"sas sim --app {app} {where}"
-    shown = project_of(app, directory, own_agents=True)
+    shown = project_of(named(app), directory, own_agents=True)
     story = play(shown, drawn(int(seed), shown.workflows), tell=True).story
     assert any(line.endswith(sentence) and "BROKEN: invariant 7" in line for line in story)
 
@@ -228,7 +229,7 @@ def test_local_settings_reach_the_business_and_its_agents_and_stay_out_of_the_en
     (directory / "local.settings.json").write_text(json.dumps({"Values": values}))
     monkeypatch.setenv("MY_OWN", "of the machine")
     before = dict(os.environ)
-    own_project = project_of("tests.own_businesses:configured", directory, own_agents=True)
+    own_project = project_of(named("tests.own_businesses:configured"), directory, own_agents=True)
     story = play(own_project, Plan(1, 1, (ORDER,)), tell=True).story
     assert any("POST /of-the-file" in line for line in story)
     assert own_project.application is not None

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from sas.cli import application, output
 from sas.cli import arguments as args
-from sas.cli import output
 from sas.cli.main import main
 from sas.operate.errors import ServiceUnavailableError
 from sas.ports import (
@@ -42,6 +42,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
 
     monkeypatch.setattr(args, "open_store", opened)
     monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
+    without_project(monkeypatch)
     return memory
 
 
@@ -190,6 +191,12 @@ def connect(monkeypatch: pytest.MonkeyPatch, system: Kit, bus: MessageBus) -> No
     monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
     monkeypatch.setenv("ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;x=y")
     monkeypatch.setenv("SAS_OPERATOR", "ann")
+    without_project(monkeypatch)
+
+
+def without_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command find no pyproject.toml: that of this repository names ``orders``."""
+    monkeypatch.setattr(application, "PROJECT_FILE", "none.toml")
 
 
 @pytest.fixture

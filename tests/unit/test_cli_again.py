@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sas.cli.main import main
+from sas.codec.external import Rejection, encode, rejected_parts
 from sas.features.version_check import value_name
 from sas.ports import RefusedError
 from tests.unit.actors_kit import command, order
@@ -130,6 +131,47 @@ def test_rejected_orders_are_listed_the_newest_first_with_the_reason(night: Nigh
     records = night.sas("list", "--state", "rejected", "--json", "--since", "1h").json
     assert [record["OrderID"] for record in records] == ["bad-2", "bad-1"]
     assert records[0]["Reason"] == "unknown-workflow"
+
+
+@pytest.mark.parametrize(
+    "queue", ["responses-shop", "agent-payment", "agent-replies-urgent", "callbacks", "scheduler"]
+)
+def test_another_message_that_could_not_be_used_is_no_rejected_order(
+    night: Night, queue: str
+) -> None:
+    reject(night, "bad")
+    rejection = Rejection(
+        body=b"{}",
+        reason="undeliverable",
+        description="nobody takes it",
+        source_queue=queue,
+        message_id="m",
+        order_id="purged",
+    )
+    (part,) = rejected_parts(rejection, at=night.system.clock.now(), id_base="rejected/2")
+    night.put("orders-rejected", encode(part))
+    result = night.sas("list", "--state", "rejected")
+    assert result.lines[-1] == "1 order finished: 1 Rejected"
+    night.sas("show", "purged").refused(1, "there is no order 'purged' here")
+    night.sas("why", "purged").refused(1, "there is no order 'purged' here")
+    assert night.sas("rejected", "list").lines[-1] == "2 rejected messages"
+
+
+def test_a_second_order_with_an_id_that_is_taken_does_not_reject_the_first(night: Night) -> None:
+    night.submit("A")
+    night.play(night.system.submit(order("A", workflow="care"), "m-2"))
+    assert [rejection.reason for rejection in night.system.rejected()] == ["order-id-taken"]
+    assert night.sas("list", "--state", "rejected").lines == ["no order finished"]
+    assert "the first order goes on: submit this one with an id of its own" in (
+        night.sas("rejected", "show", "A").out
+    )
+
+
+def test_an_order_that_was_submitted_again_is_not_listed_as_rejected(night: Night) -> None:
+    reject(night, "A")
+    night.submit("A")
+    assert night.system.state("A") == "Processed"
+    assert night.sas("list", "--state", "rejected").lines == ["no order finished"]
 
 
 def test_a_queue_that_may_not_be_read_is_reported(

@@ -26,7 +26,7 @@ from sas.ports import (
 )
 from sas.testing.clock import START
 from sas.testing.world import CrashError
-from tests.unit.actors_kit import KEYS, QUEUES, SHOP, Kit, called_back, done, order
+from tests.unit.actors_kit import KEYS, QUEUES, SHOP, Kit, called_back, command, done, order
 from tests.unit.cli_kit import Night, store_away
 from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
 
@@ -61,6 +61,52 @@ def test_alerts_are_shown_the_newest_first_with_what_to_do(night: Night) -> None
     )
     night.later(7200)
     assert night.sas("alerts", "--since", "1h").lines == ["no alert"]
+
+
+def test_an_alert_of_an_order_that_was_repaired_since_then_says_so(night: Night) -> None:
+    for order_id in "ABC":
+        night.fail(order_id, DECLINED)
+    night.later(1)
+    for order_id, verb in (("A", "resubmit"), ("B", "undo")):
+        assert night.sas(verb, order_id, "--reason", "repaired", "--yes").code == 0
+    lines = night.sas("alerts").lines
+    assert ["repaired: now Processed  `sas why A`" in line for line in lines[:3]] == [0, 0, 1]
+    assert ["repaired: now Compensated" in line for line in lines[:3]] == [0, 1, 0]
+    assert "now " not in lines[0]
+    records = night.sas("alerts", "--json").json
+    assert [record["Now"] for record in records] == [None, "Compensated", "Processed"]
+
+
+def test_an_alert_of_an_order_that_goes_on_says_its_state(night: Night) -> None:
+    night.fail("A", DECLINED)
+    night.runs = False
+    night.play(night.system.hand(command("resubmit", night.system.order("A").seq, "now", "A")))
+    assert "  now Processing  `sas why A`" in night.sas("alerts").lines[0]
+
+
+def test_an_alert_of_a_rejected_order_is_repaired_by_a_new_submission_alone(night: Night) -> None:
+    night.play(night.system.submit(order("new", workflow="nosuch"), "m-1"))
+    night.submit("taken")
+    night.play(night.system.submit(order("taken", workflow="care"), "m-2"))
+    night.later(1)
+    night.submit("new")
+    taken, new = night.sas("alerts").lines[:2]
+    assert "rejected  taken" in taken
+    assert "now " not in taken
+    assert "  repaired: now Processed  " in new
+
+
+def test_alerts_are_shown_where_the_table_cannot_be_read(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night.fail("A", DECLINED)
+    store_away(monkeypatch)
+    result = night.sas("alerts")
+    assert result.code == 0
+    assert result.lines[-1] == "1 alert"
+    assert "the state of the orders is not known: " in result.err
+    monkeypatch.delenv("SAS_TABLES")
+    assert (night.sas("alerts").code, night.sas("alerts").err) == (0, "")
 
 
 def test_alerts_are_followed_the_oldest_first_each_once(
@@ -167,6 +213,7 @@ def test_rejected_messages_are_listed_shown_and_sent_again(night: Night) -> None
         ("agent-payment-urgent", "undo or resubmit the order"),
         ("agent-replies", "undo or resubmit the order"),
         ("scheduler", "undo or resubmit the order"),
+        ("responses-shop", "its order goes on: let responses-shop be read"),
     ],
 )
 def test_what_to_do_about_a_rejected_message_follows_from_its_queue(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sas.cli.reading import ITEM_BYTES_MAX, Defaults, InputError, InputItem, read_items
 from sas.client import NewOrder
 
-DEFAULTS = Defaults("responses-web-shop")
+DEFAULTS = Defaults("responses-web-shop", lambda: "order")
 NORTHWIND = Path(__file__).parents[2] / "samples" / "northwind-orders.jsonl"
 
 
@@ -84,7 +84,7 @@ def test_a_full_order_message_keeps_all_its_members() -> None:
         "workflow_version": 2,
         "order": {"n": 1},
     }
-    [item] = read(json.dumps(message), Defaults("responses-web-shop", "order"))
+    [item] = read(json.dumps(message), DEFAULTS)
     assert item.order == NewOrder(
         order_id="A-1",
         order=msgspec.Raw(b'{"n": 1}'),
@@ -96,7 +96,7 @@ def test_a_full_order_message_keeps_all_its_members() -> None:
 
 
 def test_what_an_item_leaves_open_comes_from_the_command() -> None:
-    defaults = Defaults("responses-mobile", "order-with-care")
+    defaults = Defaults("responses-mobile", lambda: "order-with-care")
     bare, full = read(
         '{"order_id": "A-1"}\n{"order_id": "A-2", "workflow": "order", "order": {}}', defaults
     )

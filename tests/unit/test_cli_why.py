@@ -6,11 +6,14 @@ import json
 
 import pytest
 
+from sas.domain.expire import DEPLOY_TIME
+from sas.domain.ids import key_time
 from sas.domain.messages import Verb
 from sas.domain.workflow import Workflows
+from sas.engine.delivery import DEPLOY_WAIT
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
 from sas.ports import Message, RefusedError
-from tests.unit.actors_kit import CARE, CHAIN, command, keep_breaker, order
+from tests.unit.actors_kit import CARE, CHAIN, Kit, command, keep_breaker, kit, order
 from tests.unit.cli_kit import Night, store_away
 from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
 
@@ -61,7 +64,7 @@ def workflows() -> Workflows:
 
 def test_without_an_app_the_agent_is_found_by_the_queues_of_the_circuits(night: Night) -> None:
     requested(night)
-    assert fact(night.sas("why", "A").lines, "agent") == "not known: give --app"
+    assert "or give --app MODULE" in fact(night.sas("why", "A").lines, "agent")
     since = night.system.clock.now()
     broken = opened(Breaker(), BreakerPolicy(), since, "stock: 503")
     night.play(keep_breaker(night.system.store, broken, "stock"))
@@ -162,6 +165,75 @@ def test_an_order_that_no_one_has_taken_yet_is_found_in_the_queue_of_orders(nigh
     assert record["Message"]["Queue"] == "orders"
     night.forbidden = {"orders", "orders-urgent"}
     night.sas("why", "A").refused(1, "there is no order 'A' here")
+
+
+def lacking_chain(night: Night) -> Kit:
+    """A second instance, which lacks the workflow ``chain``."""
+    return kit(CARE, instance="older", beside=night.system, deploy_wait=DEPLOY_WAIT)
+
+
+@pytest.mark.parametrize("verb", ["why", "show"])
+def test_an_order_that_waits_for_a_deploy_is_found_before_it_is_stored(
+    night: Night, verb: str
+) -> None:
+    body = order("A", workflow="chain", workflow_version=7)
+    night.play(lacking_chain(night).receive(Message("orders", "m-A", body)))
+    since = night.system.clock.now()
+    result = night.sas(verb, "A")
+    assert result.code == 0
+    assert result.lines[0] == "A was submitted, and has not begun."
+    deploy = "A deploy that has chain version 7: no instance has it."
+    assert fact(result.lines, "waits for") == deploy
+    assert fact(result.lines, "message").startswith("scheduled in orders, ")
+    assert fact(result.lines, "then").startswith("it is rejected about ")
+    assert "submit it again" in fact(result.lines, "do")
+    (record,) = night.sas(verb, "A", "--json").json
+    assert (record["WaitsFor"], record["Message"]["Queue"]) == (deploy, "orders")
+    assert record["RejectedAt"] == key_time(since + DEPLOY_WAIT)
+
+
+def test_an_order_of_an_application_is_found_in_the_queue_of_its_own(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAS_APPLICATIONS", "desk")
+    night.put("orders-desk", order("desk-1"))
+    assert fact(night.sas("why", "desk-1").lines, "message").startswith("in orders-desk, ")
+
+
+def test_a_stored_order_whose_message_no_instance_takes_waits_for_a_deploy(night: Night) -> None:
+    submitted(night)
+    wake = night.system.bus.take("scheduler")
+    assert wake is not None
+    night.play(lacking_chain(night).receive(wake))
+    result = night.sas("why", "A")
+    assert fact(result.lines, "waits for") == "A deploy that has chain version 1."
+    assert fact(result.lines, "message").startswith("scheduled in scheduler, ")
+    assert fact(result.lines, "do").startswith("Deploy chain version 1 again as it was")
+    (record,) = night.sas("why", "A", "--json").json
+    assert record["WaitsFor"] == "A deploy that has chain version 1."
+
+
+def test_an_order_that_the_supervisor_postponed_waits_for_a_deploy(night: Night) -> None:
+    submitted(night)
+    older = lacking_chain(night)
+    night.system.bus.take("scheduler")
+    for _ in range(2):
+        night.later(DEPLOY_TIME.total_seconds() + 60)
+        night.play(older.sweep())
+    assert night.system.words("A")[-1] == "postponed"
+    result = night.sas("why", "A")
+    assert fact(result.lines, "waits for") == "A deploy that has chain version 1."
+    night.play(night.system.sweep())
+
+
+def test_a_command_that_no_instance_takes_waits_for_a_deploy(night: Night) -> None:
+    night.fail("A", DECLINED)
+    older = kit(CHAIN, instance="older", beside=night.system, deploy_wait=DEPLOY_WAIT)
+    message = command("resubmit", night.system.order("A").seq, "now", "A")
+    night.play(older.receive(message))
+    result = night.sas("why", "A")
+    assert fact(result.lines, "waits for") == "A deploy that has care version 1."
+    assert fact(result.lines, "message").startswith("resubmit by ann in scheduler, ")
 
 
 def test_an_order_in_error_waits_for_the_command_that_lies_in_the_queue(night: Night) -> None:

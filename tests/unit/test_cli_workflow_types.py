@@ -76,9 +76,9 @@ def claims(
 def sas(monkeypatch: pytest.MonkeyPatch) -> Sas:
     def run(action: str, *sagas: Saga[Any], options: tuple[str, ...] = ()) -> int:
         module = ModuleType(APP)
-        module.__dict__["sagas"] = sagas
+        vars(module).update({f"saga_{number}": saga for number, saga in enumerate(sagas)})
         monkeypatch.setitem(sys.modules, APP, module)
-        return run_in_thread(lambda: main(["workflows", action, *options, "--app", f"{APP}:sagas"]))
+        return run_in_thread(lambda: main(["workflows", action, *options, "--app", APP]))
 
     return run
 
@@ -350,4 +350,4 @@ def test_results_in_notifications_keep_to_their_types(
 
 def test_an_app_without_sagas_has_no_types(capsys: Capture) -> None:
     assert main(["workflows", "schema", "--app", "tests.business:workflows"]) == 2
-    assert "has no types: give a Saga" in capsys.readouterr().err
+    assert "has no types: give a module or a saga" in capsys.readouterr().err

@@ -127,10 +127,10 @@ async def test_a_version_that_only_finished_orders_used_may_not_change_either(
 @pytest.mark.parametrize(
     ("app", "sentence"),
     [
-        ("orders", "give MODULE:NAME"),
+        ("./orders", "is no module"),
         ("no_such_module:x", "No module named 'no_such_module'"),
         ("json:x", "has no attribute 'x'"),
-        ("json:__name__", "is str: give a Saga"),
+        ("json:__name__", "is str: give a module or a saga"),
         ("tests.business:business", "TESTS_STOCK_URL"),
     ],
 )

@@ -1,0 +1,192 @@
+"""The application that a verb finds: by ``--app``, or by pyproject.toml."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from sas.cli import application, submission
+from sas.cli.main import main
+from sas.cli.reading import InputError
+from sas.cli.submission import SubmitOptions
+from sas.operate.errors import UsageError
+
+WORKFLOWS = """\
+from sas import Step, Workflow, Workflows
+
+workflows = Workflows((Workflow("trip", version=1, steps=(Step("book", agent="hotel"),)),))
+"""
+NAMES_APP = '[tool.sas]\napp = "{}"\n'
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a package of workflows, whose name no other test has."""
+    package = tmp_path / f"app_{tmp_path.name}".replace("-", "_")
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "workflows.py").write_text(WORKFLOWS)
+    (tmp_path / "pyproject.toml").write_text(NAMES_APP.format(package.name))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return package
+
+
+def names(argument: str | None = None) -> list[str]:
+    return [workflow.name for workflow in application.workflows_of(argument)]
+
+
+def test_the_project_names_its_application(project: Path) -> None:
+    assert names() == ["trip"]
+
+
+def test_it_is_found_from_a_folder_below(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    below = project.parent / "docs" / "notes"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert names() == ["trip"]
+    assert application.named(None).folder == project.parent
+
+
+def test_the_search_ends_at_the_root_of_the_project(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = project.parent / "other"
+    other.mkdir()
+    (other / "pyproject.toml").write_text('[project]\nname = "other"\n')
+    monkeypatch.chdir(other)
+    with pytest.raises(UsageError, match="no application is named: write app = "):
+        names()
+
+
+def test_an_argument_wins(project: Path) -> None:
+    assert "order" in names("tests.business:workflows")
+
+
+def test_a_module_alone_means_the_same_for_every_verb(project: Path) -> None:
+    assert names(project.name) == names(f"{project.name}.workflows:workflows") == ["trip"]
+
+
+def test_a_module_without_workflows_means_its_business(project: Path) -> None:
+    (project / "workflows.py").rename(project / "definitions.py")
+    (project / "__init__.py").write_text(
+        "from sas import Business\n"
+        f"from {project.name}.definitions import workflows\n"
+        "from tests.unit.actors_kit import ScriptedAgent\n"
+        "def business() -> Business:\n"
+        "    return Business(workflows=workflows, agents={'hotel': ScriptedAgent()})\n"
+    )
+    assert names() == ["trip"]
+
+
+def test_a_mistake_in_the_workflows_is_told_as_it_is(project: Path) -> None:
+    (project / "workflows.py").write_text("import a_module_that_is_missing\n")
+    with pytest.raises(UsageError) as refused:
+        names()
+    assert "No module named 'a_module_that_is_missing'" in str(refused.value)
+    assert f"app {project.name!r} of {project.parent / 'pyproject.toml'}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[tool.sas]\napp = 3\n", "app of \\[tool.sas\\] is no text"),
+        ('[tool.sas]\napplication = "x"\n', "has only the member app"),
+        ("[tool.sas\n", "cannot be read"),
+        ('[tool.sas]\napp = "./orders"\n', "is no module: give one"),
+    ],
+)
+def test_a_wrong_table_is_told(project: Path, text: str, sentence: str) -> None:
+    (project.parent / "pyproject.toml").write_text(text)
+    with pytest.raises(UsageError, match=sentence):
+        names()
+
+
+def test_a_verb_that_can_do_without_the_application_goes_on(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert application.agents_if_any(None) == {"hotel"}
+    (project.parent / "pyproject.toml").write_text(NAMES_APP.format("no_such_module"))
+    assert application.agents_if_any(None) == set()
+    assert "No module named 'no_such_module'. Going on without it" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="--app no_such_module cannot be loaded"):
+        application.agents_if_any("no_such_module")
+
+
+def test_a_simulation_needs_no_argument(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    assert main(["sim", "--seeds", "1", "--jobs", "1"]) == 0
+    assert "order-with-care" in capsys.readouterr().out
+
+
+# -- The workflow of a bare order -------------------------------------------------------------
+
+BARE = '{"order_id": "A-1"}'
+FULL = '{"order_id": "A-2", "workflow": "order", "order": {}}'
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The workflows of the orders that ``sas submit`` would send."""
+    workflows: list[str] = []
+
+    async def submit(options: SubmitOptions) -> int:
+        try:
+            workflows.extend(item.order.workflow for item in options.items)
+        except InputError as error:
+            raise UsageError(str(error)) from None
+        return 0
+
+    monkeypatch.setattr(submission, "submit_and_follow", submit)
+    monkeypatch.setenv("ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;x=y")
+    monkeypatch.setenv("SAS_REPLY_QUEUE", "responses-web")
+    return workflows
+
+
+def submit(project: Path, lines: str, *arguments: str) -> int:
+    file = project.parent / "orders.jsonl"
+    file.write_text(lines)
+    return main(["submit", str(file), *arguments])
+
+
+def test_a_bare_order_is_of_the_only_workflow(project: Path, submitted: list[str]) -> None:
+    version_2 = 'Workflow("trip", version=2, steps=(Step("book", agent="hotel"),)),'
+    text = (project / "workflows.py").read_text()
+    (project / "workflows.py").write_text(text.replace("Workflows((", f"Workflows(({version_2} "))
+    assert submit(project, f"{BARE}\n{FULL}") == 0
+    assert submitted == ["trip", "order"]
+
+
+def test_of_several_workflows_none_is_guessed(
+    project: Path, submitted: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert submit(project, BARE, "--app", "tests.business:workflows") == 2
+    error = capsys.readouterr().err
+    assert "line 1: the order names no workflow: give --workflow NAME. There are " in error
+    assert "order, order-" in error
+    assert submit(project, BARE, "--workflow", "order", "--app", "tests.business:workflows") == 0
+    assert submitted == ["order"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "arguments"), [(FULL, []), (BARE, ["--workflow", "order"])], ids=["item", "argument"]
+)
+def test_the_application_is_not_loaded_for_orders_whose_workflow_is_named(
+    project: Path, submitted: list[str], lines: str, arguments: list[str]
+) -> None:
+    (project / "workflows.py").write_text("raise RuntimeError")
+    assert submit(project, lines, *arguments) == 0
+    assert submitted == ["order"]
+    assert f"{project.name}.workflows" not in sys.modules
+
+
+def test_without_an_application_the_workflow_must_be_named(
+    project: Path, submitted: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project.parent / "pyproject.toml").write_text("")
+    assert submit(project, BARE) == 2
+    assert "give --workflow NAME (no application is named: write app = " in capsys.readouterr().err
