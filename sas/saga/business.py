@@ -40,6 +40,7 @@ def business_of(sagas: Iterable[Saga[Any]], codec: PayloadCodec | None = None) -
     strange = [saga for saga in all_sagas if not isinstance(saga, Saga)]
     if strange:
         raise WorkflowError(f"{strange[0]!r} is not a saga: give sagas, as in function_app(claims)")
+    workflows = Workflows(saga.workflow for saga in all_sagas)
     agents: dict[str, SagaAgent] = {}
     for saga in all_sagas:
         for place in saga.places:
@@ -50,7 +51,7 @@ def business_of(sagas: Iterable[Saga[Any]], codec: PayloadCodec | None = None) -
     for agent in agents.values():
         agent.services = services
     return Business(
-        workflows=Workflows(saga.workflow for saga in all_sagas),
+        workflows=workflows,
         agents=agents,
         checks={saga.name: _check_of(saga) for saga in all_sagas},
         limits={name: agent.limit for name, agent in agents.items() if agent.limit},

@@ -386,6 +386,12 @@ class Saga(Generic[O]):
                 )
         if place.step in earlier:
             raise WorkflowError(f"{do.where} is a step of saga {self.name!r} already")
+        for step in earlier:
+            if step.name == place.step.name:
+                raise WorkflowError(
+                    f"{do.where}: {step.do.where} is the step {step.name!r} of saga {self.name!r} "
+                    "already: give another name="
+                )
         if len(do.parameters) != len(place.after):
             names = ", ".join(step.name for step in place.after) or "no step"
             raise WorkflowError(
