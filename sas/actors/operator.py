@@ -119,7 +119,7 @@ class Operator:
         Raises:
             ValueError: it does not fit.
         """
-        if command.verb is not Verb.SKIP:
+        if command.verb is not Verb.SKIP or order.direction is Direction.UNDO:
             return
         text = command.input
         try:

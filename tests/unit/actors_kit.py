@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -234,6 +234,7 @@ def kit(
     deploy_wait: timedelta = NO_TIME,
     kept_orders: KeptOrders | None = None,
     inline: Collection[str] = (),
+    results: Mapping[str, type] | None = None,
     **checks: Callable[[bytes], object],
 ) -> Kit:
     """Return actors of one instance; ``beside`` another one they share store, bus and clock."""
@@ -254,6 +255,12 @@ def kit(
         agents=agents,
         checks=checks,
         inline=inline,
+        results={
+            (workflow.name, workflow.version): {
+                step: msgspec.json.Decoder(shape).decode for step, shape in (results or {}).items()
+            }
+            for workflow in workflows or (CHAIN, CARE)
+        },
     )
     config = settings(
         instance,

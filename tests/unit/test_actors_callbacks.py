@@ -421,6 +421,17 @@ async def test_a_body_that_is_none_is_400_with_a_sentence(body: bytes, code: str
     assert waiting(system) == []
 
 
+async def test_a_result_of_another_type_is_400_and_the_step_goes_on_waiting() -> None:
+    system, callback = await awaiting(results={"reserve": dict[str, int]})
+    wrong = await post(system, callback.token, {"outcome": "done", "result": {"a": "b"}})
+    assert (wrong.status, wrong.code) == (400, "invalid")
+    assert "its result does not fit: Expected `int`, got `str`" in wrong.message
+    missing = await post(system, callback.token, {"outcome": "done"})
+    assert (missing.status, missing.code) == (400, "invalid")
+    right = await post(system, callback.token, {"outcome": "done", "result": {"a": 1}})
+    assert right.status == 202
+
+
 async def test_an_expired_token_is_410() -> None:
     system, callback = await awaiting()
     await system.later(3600)

@@ -227,6 +227,32 @@ async def test_a_skipped_step_is_gone_past_and_its_result_is_what_the_operator_g
     assert system.notices() == ["received", "failed", "step-completed", "completed"]
 
 
+async def test_the_result_of_a_skipped_step_must_have_its_type() -> None:
+    system = kit(HOLDING, results={"reserve": dict[str, str]})
+    await system.submit()
+    system.agents["stock"].then(RefusedError("no", "sold out"))
+    await system.drain()
+    await tell(system, "skip", step="reserve", input='{"reserved":1}', id="w-1")
+    await tell(system, "skip", step="reserve", id="w-2")
+    wrong, missing = refusals(system)
+    assert "its input is not accepted: Expected `str`, got `int` - at `$[...]`" in wrong
+    assert "step pay needs the result of reserve: give it with --input" in missing
+    assert system.states() == ["Error", "Pending"]
+    await tell(system, "skip", step="reserve", input='{"reserved":"by phone"}', id="w-3")
+    await system.drain()
+    assert system.state() == "Processed"
+
+
+async def test_a_skipped_step_that_nothing_follows_needs_no_result() -> None:
+    system = kit(HOLDING, results={"pay": dict[str, str]})
+    await system.submit()
+    system.agents["payment"].then(RefusedError("no", "declined"))
+    await system.drain()
+    await tell(system, "skip", step="pay")
+    await system.drain()
+    assert system.state() == "Processed"
+
+
 async def test_a_skipped_undo_is_undone_by_hand() -> None:
     system = await undo_failed()
     await tell(system, "skip", id="w-2")

@@ -13,25 +13,28 @@ from sas.cli.reading import InputError
 from sas.cli.submission import SubmitOptions
 from sas.operate.errors import UsageError
 
-WORKFLOWS = """\
-from sas import Step, Workflow, Workflows
+SAGAS = """\
+from sas import Call, Saga
 
-workflows = Workflows((Workflow("trip", version=1, steps=(Step("book", agent="hotel"),)),))
+trips = Saga("trip", dict)
+
+
+@trips.step(agent="hotel")
+async def book(call: Call[dict]) -> str:
+    return "room"
 """
 NAMES_APP = '[tool.sas]\napp = "{}"\n'
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with a package of workflows, whose name no other test has."""
-    package = tmp_path / f"app_{tmp_path.name}".replace("-", "_")
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "workflows.py").write_text(WORKFLOWS)
-    (tmp_path / "pyproject.toml").write_text(NAMES_APP.format(package.name))
+    """A project with a module of sagas, whose name no other test has."""
+    module = tmp_path / f"app_{tmp_path.name}.py".replace("-", "_")
+    module.write_text(SAGAS)
+    (tmp_path / "pyproject.toml").write_text(NAMES_APP.format(module.stem))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    return package
+    return module
 
 
 def names(argument: str | None = None) -> list[str]:
@@ -65,28 +68,24 @@ def test_an_argument_wins(project: Path) -> None:
     assert "order" in names("tests.business:workflows")
 
 
-def test_a_module_alone_means_the_same_for_every_verb(project: Path) -> None:
-    assert names(project.name) == names(f"{project.name}.workflows:workflows") == ["trip"]
+def test_a_module_means_its_sagas_and_one_of_them_can_be_named(project: Path) -> None:
+    project.write_text(SAGAS + 'other = Saga("other", dict)\nother.step()(book)\n')
+    assert names(project.stem) == ["trip", "other"]
+    assert names(f"{project.stem}:other") == ["other"]
 
 
-def test_a_module_without_workflows_means_its_business(project: Path) -> None:
-    (project / "workflows.py").rename(project / "definitions.py")
-    (project / "__init__.py").write_text(
-        "from sas import Business\n"
-        f"from {project.name}.definitions import workflows\n"
-        "from tests.unit.actors_kit import ScriptedAgent\n"
-        "def business() -> Business:\n"
-        "    return Business(workflows=workflows, agents={'hotel': ScriptedAgent()})\n"
-    )
-    assert names() == ["trip"]
+def test_a_module_without_a_saga_is_told(project: Path) -> None:
+    project.write_text("import sas\n")
+    with pytest.raises(UsageError, match=f"{project.stem} has no saga: write one"):
+        names()
 
 
-def test_a_mistake_in_the_workflows_is_told_as_it_is(project: Path) -> None:
-    (project / "workflows.py").write_text("import a_module_that_is_missing\n")
+def test_a_mistake_in_the_module_is_told_as_it_is(project: Path) -> None:
+    project.write_text("import a_module_that_is_missing\n")
     with pytest.raises(UsageError) as refused:
         names()
     assert "No module named 'a_module_that_is_missing'" in str(refused.value)
-    assert f"app {project.name!r} of {project.parent / 'pyproject.toml'}" in str(refused.value)
+    assert f"app {project.stem!r} of {project.parent / 'pyproject.toml'}" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +153,7 @@ def submit(project: Path, lines: str, *arguments: str) -> int:
 
 
 def test_a_bare_order_is_of_the_only_workflow(project: Path, submitted: list[str]) -> None:
-    version_2 = 'Workflow("trip", version=2, steps=(Step("book", agent="hotel"),)),'
-    text = (project / "workflows.py").read_text()
-    (project / "workflows.py").write_text(text.replace("Workflows((", f"Workflows(({version_2} "))
+    project.write_text(SAGAS + 'newer = Saga("trip", dict, version=2)\nnewer.step()(book)\n')
     assert submit(project, f"{BARE}\n{FULL}") == 0
     assert submitted == ["trip", "order"]
 
@@ -178,10 +175,10 @@ def test_of_several_workflows_none_is_guessed(
 def test_the_application_is_not_loaded_for_orders_whose_workflow_is_named(
     project: Path, submitted: list[str], lines: str, arguments: list[str]
 ) -> None:
-    (project / "workflows.py").write_text("raise RuntimeError")
+    project.write_text("raise RuntimeError")
     assert submit(project, lines, *arguments) == 0
     assert submitted == ["order"]
-    assert f"{project.name}.workflows" not in sys.modules
+    assert project.stem not in sys.modules
 
 
 def test_without_an_application_the_workflow_must_be_named(
