@@ -106,7 +106,7 @@ class Operator:
             raise ValueError(str(error)) from None
         parse(text.encode())
         check_depth(text, CONTENT_DEPTH_MAX)
-        check = self._business.checks.get(order.details.workflow)
+        check = self._business.checks.get((order.details.workflow, order.details.version))
         if check is not None and command.verb is Verb.RESUBMIT:
             check(text.encode())
         encoded = encode_content(text, codec)

@@ -112,7 +112,7 @@ def _accepted_orders(
     """Return for each workflow, by name, the orders that pass its check."""
     orders: dict[str, list[Any]] = {}
     for name in sorted({workflow.name for workflow in business.workflows}):
-        check = business.checks.get(name)
+        check = business.checks.get((name, business.workflows.find(name).version))
         orders[name], problem = [], ""
         for content in contents:
             try:

@@ -199,8 +199,8 @@ class Business:
     """What sagas say, as the engine needs it. It is checked when it is created.
 
     ``agents`` has an agent for each name that steps use. ``checks`` validate an order's content,
-    by workflow, and raise ValueError with a sentence. ``limits`` set how many calls of an agent's
-    remote service may be in flight, over all instances.
+    by workflow and version, and raise ValueError with a sentence. ``limits`` set how many calls of
+    an agent's remote service may be in flight, over all instances.
 
     ``inline`` names the agents whose service answers within milliseconds. Their calls are made at
     once, in the function that runs for the order already (``sas.engine.run_on``). A call that takes
@@ -218,7 +218,7 @@ class Business:
 
     workflows: Workflows
     agents: Mapping[str, Agent]
-    checks: Mapping[str, Callable[[bytes], object]] = field(default_factory=dict)
+    checks: Mapping[tuple[str, int], Callable[[bytes], object]] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     inline: Collection[str] = ()
     results: Mapping[tuple[str, int], Mapping[str, Callable[[bytes], object]]] = field(
@@ -234,7 +234,7 @@ class Business:
                 f"no agent is given for {', '.join(sorted(missing))}: the agents given are {there}"
             )
         names = sorted({workflow.name for workflow in self.workflows})
-        _check_names("checks", self.checks, "workflow", names)
+        _check_names("checks", [name for name, _ in self.checks], "workflow", names)
         _check_names("limits", self.limits, "agent", sorted(self.agents))
         _check_names("inline", self.inline, "agent", sorted(self.agents))
         if self.codec is not None and not {"encode", "decode"} <= set(dir(self.codec)):

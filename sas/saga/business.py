@@ -53,7 +53,7 @@ def business_of(sagas: Iterable[Saga[Any]], codec: PayloadCodec | None = None) -
     return Business(
         workflows=workflows,
         agents=agents,
-        checks={saga.name: _check_of(saga) for saga in all_sagas},
+        checks={(saga.name, saga.version): _check_of(saga) for saga in all_sagas},
         limits={name: agent.limit for name, agent in agents.items() if agent.limit},
         inline=[name for name, agent in agents.items() if agent.inline],
         results={(saga.name, saga.version): _checks_of_results(saga) for saga in all_sagas},

@@ -253,7 +253,7 @@ def kit(
     business = Business(
         workflows=Workflows(workflows or (CHAIN, CARE)),
         agents=agents,
-        checks=checks,
+        checks={(name, 1): check for name, check in checks.items()},
         inline=inline,
         results={
             (workflow.name, workflow.version): {

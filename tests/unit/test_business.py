@@ -34,7 +34,7 @@ def business(agents: Mapping[str, Any] | None = None, **members: Any) -> Busines
 @pytest.mark.parametrize(
     ("members", "why"),
     [
-        ({"checks": {"trp": len}}, "checks names the workflow 'trp': there is trip"),
+        ({"checks": {("trp", 1): len}}, "checks names the workflow 'trp': there is trip"),
         ({"codec": "a text"}, "codec is 'a text': it has the methods encode and decode"),
         ({"limits": {"motel": 1}}, "limits names the agent 'motel': there is hostel, hotel"),
     ],
@@ -50,7 +50,7 @@ def test_the_error_for_an_unknown_agent_names_the_agents_that_exist() -> None:
 
 
 def test_a_business_that_fits_together_is_taken() -> None:
-    system = business(checks={"trip": len}, limits={"hostel": LIMIT_MAX})
+    system = business(checks={("trip", 1): len}, limits={"hostel": LIMIT_MAX})
     assert set(system.agents) == {"hotel", "hostel"}
 
 

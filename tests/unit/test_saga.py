@@ -369,12 +369,25 @@ def test_the_check_of_an_order_parses_it_first() -> None:
 
     trips = Saga("trip", Trip, check=check)
     trips.step()(with_flight()[1].do.run)
-    check_order = business_of([trips]).checks["trip"]
+    check_order = business_of([trips]).checks["trip", 1]
     check_order(b'{"who": "Ann"}')
     with pytest.raises(ValueError, match="Bob stays at home"):
         check_order(b'{"who": "Bob"}')
     with pytest.raises(ValueError, match=r"Expected `str`, got `int` - at `\$.who`"):
         check_order(b'{"who": 3}')
+
+
+def test_each_version_has_its_own_type_of_order() -> None:
+    first, second = with_flight()[0], Saga("trip", int, version=2)
+
+    @second.step(agent="fly-2")
+    async def fly(call: Call[int]) -> None: ...
+
+    sagas: tuple[Saga[Any], ...] = (first, second)
+    for given_order in (sagas, sagas[::-1]):
+        checks = business_of(given_order).checks
+        assert checks["trip", 1](b'{"who": "Ann"}') == Trip("Ann")
+        assert checks["trip", 2](b"3") == 3
 
 
 def test_the_settings_of_services_and_callbacks_are_checked_before_the_app_starts(
