@@ -211,7 +211,7 @@ def test_a_list_of_blocks_is_what_one_sort_of_all_its_rows_would_be(
         by_id = {name: row for name, row in by_id.items() if name not in removals}
         by_id |= {row.order_id: row for row in new_rows}
     assert all(0 < len(block) <= 5 for block in blocks)
-    picture = watch.Picture(at=now, blocks=tuple(blocks), finished=by_id.keys())
+    picture = watch.Picture(at=now, blocks=tuple(blocks), finished=by_id)
     for sort, state, text, age, workflow in itertools.product(
         SORTS, ("finished", "processed"), ("", "b-1"), ("", "1h"), ("", "x")
     ):
