@@ -202,12 +202,14 @@ def _screen(stack: Stack, hint: str, *, verbose: bool) -> str:
         rows.append(("host", _pid(host), address + ", ".join(host.functions)))
     if ignored := {name: "" for host in stack.processes for name in host.ignores}:
         rows.append(("host.json", "", f"the host ignores {', '.join(ignored)}"))
-    rows += [("beside", _pid(child), child.argv[-1]) for child in stack.beside]
+    commands = [(child, child.argv[-1].removeprefix("exec ")) for child in stack.beside]
+    rows += [(child.name, _pid(child), command) for child, command in commands]
     lines = [f"Azure on this machine, for {stack.app_dir}", ""]
     lines += [f"  {name:<14} {pid:<12} {details}" for name, pid, details in rows]
     lines += ["", "The settings of the host, for another shell:", ""]
     lines += [*export_lines(stack.host_settings()), "", hint]
     logs = "below" if verbose else f"in {stack.logs}; errors are shown below (-v shows all)"
+    lines += ["A process that dies starts again with its data: try `kill -9` with a pid."]
     return "\n".join([*lines, f"Logs are {logs}. Ctrl-C stops everything."])
 
 

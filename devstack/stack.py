@@ -429,8 +429,6 @@ class Stack(AsyncRunnable):
             line, _, output = problem.partition("\n")
             report(f"{line.rstrip(':.')}; it starts again in {pause_s:g} s.\n{output}".rstrip())
             await asyncio.sleep(pause_s)
-            if child.stopping:
-                return
             try:
                 await child.start_async(timeout_s=_READY_S)
             except ChildFailedError as error:

@@ -9,7 +9,6 @@ import json
 import re
 import signal
 import struct
-import time
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
