@@ -156,7 +156,7 @@ async def test_a_start_that_fails_starts_no_broker_later(
         await stack.start()
     try:
         with pytest.raises(TimeoutError):  # the index that comes first takes about a second
-            await asyncio.wait_for(until(lambda: stack.broker is not None), 10)
+            await asyncio.wait_for(until(lambda: stack.broker is not None), 5)
     finally:
         if stack.broker is not None:
             stack.broker.kill()
