@@ -92,7 +92,8 @@ class AttemptError:
     """The last error of an agent's attempts at one dispatch of a step, bounded.
 
     The agent writes it beside the order as soon as an attempt fails, so it may be gone or stale. It
-    explains a timeout to people. No decision depends on it, and no commit writes it.
+    explains a timeout to people. No decision depends on it, and no commit writes it. ``again_at`` is
+    when the step is tried again if it waits because its agent has a bug.
     """
 
     epoch: int
@@ -100,6 +101,7 @@ class AttemptError:
     kind: str
     message: str
     at: datetime
+    again_at: datetime | None = None
 
     MESSAGE_LENGTH_MAX = 500
 

@@ -65,6 +65,13 @@ class TransientError(Exception):
         self.error_answer = error_answer
 
 
+class HeldError(Exception):
+    """A step cannot go on before a deploy. It waits as for a bug of its agent; nothing is undone.
+
+    The text is the reason, for people.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class StillRunning:
     """Returned instead of a result: the remote work goes on. The agent is called again later.

@@ -1,0 +1,123 @@
+"""A bug of an agent: its step waits, operators are alerted, and nothing is undone.
+
+1. An agent raised what is neither a refusal nor a transient error. The error, and the innermost
+   line of the adopter's own code, is kept as the last error of the step.
+2. The step goes on like a long step (``sas.features.long_steps``): its request comes again after a
+   pause, and gets the time that it needs. That uses up no delivery and counts no failure. The
+   pauses grow to five minutes, so a bug that lasts for days costs little. The number of failures in
+   a row travels with the request (``InFlightRequest.failures``).
+3. From the second failure of a request in a row, an incident is reported: one for all orders. An
+   error that is gone two seconds later needs nobody.
+4. After the deploy that mends the bug each request goes on with the same key, and the first one
+   that ends well ends the incident. If no request comes back, the incident ends by itself.
+
+A process that dies is another matter: its message is redelivered, and is poison in the end.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from traceback import walk_tb
+from types import TracebackType
+
+from sas.domain.change import Incident
+from sas.domain.messages import AlertKind
+from sas.domain.order import AttemptError
+from sas.engine.context import Context
+from sas.engine.in_flight import InFlightRequest
+from sas.engine.receiver import delay_s
+from sas.ports import HeldError, UnavailableError
+from sas.telemetry.tracing import logger
+
+log = logger(__name__)
+PAUSE_MAX_S = 300.0
+"""Longest pause before an agent that has a bug is called again."""
+ALERT_FROM = 2
+"""An incident is reported from this number of failures in a row of one request."""
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+class FailingAgentError(Exception):
+    """An agent has a bug, so its step waits for ``pause``, until ``again_at``.
+
+    The text names the error and its line. ``failures`` counts this one and those just before it.
+    """
+
+    def __init__(self, error: Exception, failures: int, now: datetime) -> None:
+        super().__init__(explained(error))
+        self.kind = "held" if isinstance(error, HeldError) else "agent-bug"
+        self.pause = timedelta(seconds=delay_s(failures, PAUSE_MAX_S))
+        self.again_at = now + self.pause
+
+
+class FailingAgent:
+    """The incident of one agent that has a bug."""
+
+    def __init__(self, context: Context, agent: str) -> None:
+        self._context = context
+        self._agent = agent
+        self._name = AlertKind.AGENT_FAILING, f"agent {agent}"
+
+    async def report(self, call: InFlightRequest, error: FailingAgentError) -> None:
+        """Log a failure, and report the incident (3). If that fails, the next failure does it."""
+        log.warning(
+            "order %s step %s %s waits until %s: agent %s has failed %d times: %s",
+            call.request.order_id, call.request.step_name, call.request.direction,
+            error.again_at, self._agent, call.failures, error,
+            exc_info=error.__cause__ if call.failures == 1 else None,
+        )  # fmt: skip
+        if call.failures < ALERT_FROM:
+            return
+        kind, scope = self._name
+        incident = Incident(
+            kind=kind,
+            scope=scope,
+            text=f"Agent {self._agent} fails: {str(error).rstrip('.')}. Its steps wait and are tried again at least "
+            f"every {PAUSE_MAX_S / 60:.0f} minutes. Nothing is undone meanwhile, and nothing must "
+            "be resubmitted. Deploy a mended version.",
+            since=self._context.clock.now(),
+            until=error.again_at + call.time_allowed,
+            agent=self._agent,
+        )
+        try:
+            await self._context.incidents.report(incident, call.request.order_id)
+        except UnavailableError as outage:
+            log.warning("agent %s fails: its alert is sent later: %s", self._agent, outage)
+
+    async def ended_well(self, call: InFlightRequest) -> None:
+        """End the incident if this request had reported it (4)."""
+        failures, call.failures = call.failures, 0
+        if failures < ALERT_FROM:
+            return
+        try:
+            await self._context.incidents.end(*self._name)
+        except UnavailableError as outage:
+            log.warning("agent %s works: its incident ends later: %s", self._agent, outage)
+
+
+def explained(error: Exception) -> str:
+    """Return ``KeyError: 'amount' (orders/agents.py:42 in do)``; of a HeldError its reason."""
+    if isinstance(error, HeldError):
+        return str(error)
+    text = ": ".join(filter(None, (type(error).__name__, str(error))))
+    places = list(_places(error.__traceback__))
+    own_places = [place for place, is_own in places if is_own]
+    line = (own_places or [place for place, _ in places] or ["line not known"])[-1]
+    return f"{text[: AttemptError.MESSAGE_LENGTH_MAX - len(line) - 3]} ({line})"
+
+
+def _places(trace: TracebackType | None) -> Iterator[tuple[str, bool]]:
+    """Yield each line of a traceback, and whether it is the adopter's own code.
+
+    The path begins at the root of the imports, because the root differs between machines.
+    """
+    for frame, number in walk_tb(trace):
+        path, module = Path(frame.f_code.co_filename), str(frame.f_globals.get("__name__"))
+        names = module.count(".") + 1 + (path.stem == "__init__")
+        package = module.partition(".")[0]
+        is_library = package == "sas" or package in sys.stdlib_module_names
+        place = f"{'/'.join(path.parts[-names:])}:{number} in {frame.f_code.co_name}"
+        yield place, not (is_library or _INSTALLED & set(path.parts))
