@@ -197,6 +197,9 @@ class AgentActor:
             # 3 to 6. Content, admit, call, retry.
             answer = await self._work(call)
         except MustWaitError as wait:
+            if call.failures and call.state is CallState.GOES_ON:  # it still waits for its agent
+                pause = max(wait.until - self._context.clock.now(), CALL_AGAIN_AFTER)
+                return await self._answer(StillRunning(pause), call)
             if not call.is_close(wait.until):
                 await self._put_back(call, delivery, wait.until)
                 return None

@@ -240,6 +240,7 @@ def _lines(explanation: Explanation) -> list[str]:
             ("next look", f"the supervisor, {time_of(waits.at)}" if waits.at else ""),
             ("last error", _error(explanation)),
             ("at attempt", f"{error.epoch}.{error.attempt}, {time_of(error.at)}" if error else ""),
+            ("next call", time_of(error.again_at) if error and error.again_at else ""),
         ]
     return [headline, *output.facts([*pairs, ("then", waits.then), ("do", _todo(explanation))])]
 

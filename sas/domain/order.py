@@ -92,8 +92,8 @@ class AttemptError:
     """The last error of an agent's attempts at one dispatch of a step, bounded.
 
     The agent writes it beside the order as soon as an attempt fails, so it may be gone or stale. It
-    explains a timeout to people. No decision depends on it, and no commit writes it. ``again_at`` is
-    when the step is tried again if it waits because its agent has a bug.
+    explains a timeout to people. No decision depends on it, and no commit writes it. If the step
+    waits because its agent has a bug, ``again_at`` is when it is called again.
     """
 
     epoch: int

@@ -63,10 +63,11 @@ class FailingAgent:
 
     async def report(self, call: InFlightRequest, error: FailingAgentError) -> None:
         """Log a failure, and report the incident (3). If that fails, the next failure does it."""
+        # The text of the error is not logged: it may quote the order.
         log.warning(
-            "order %s step %s %s waits until %s: agent %s has failed %d times: %s",
-            call.request.order_id, call.request.step_name, call.request.direction,
-            error.again_at, self._agent, call.failures, error,
+            "agent %s failed %d times in a row with %s; order %s step %s %s: again in %.1f s",
+            self._agent, call.failures, type(error.__cause__).__name__, call.request.order_id,
+            call.request.step_name, call.request.direction, error.pause.total_seconds(),
             exc_info=error.__cause__ if call.failures == 1 else None,
         )  # fmt: skip
         if call.failures < ALERT_FROM:
@@ -75,9 +76,9 @@ class FailingAgent:
         incident = Incident(
             kind=kind,
             scope=scope,
-            text=f"Agent {self._agent} fails: {str(error).rstrip('.')}. Its steps wait and are tried again at least "
-            f"every {PAUSE_MAX_S / 60:.0f} minutes. Nothing is undone meanwhile, and nothing must "
-            "be resubmitted. Deploy a mended version.",
+            text=f"Agent {self._agent} fails: {str(error).rstrip('.')}. Deploy a mended version. "
+            f"Its steps wait, and are tried again at least every {PAUSE_MAX_S / 60:.0f} minutes. "
+            "Nothing is undone meanwhile, and nothing must be resubmitted.",
             since=self._context.clock.now(),
             until=error.again_at + call.time_allowed,
             agent=self._agent,
