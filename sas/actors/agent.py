@@ -418,10 +418,9 @@ class Attempts:
                 raise
             except Exception as error:
                 call.failures += 1
-                failing = FailingAgentError(error, call.failures, self._clock.now())
-                attempt_error = self._error(call, number, failing.kind, str(failing))
-                await self._keep(call, replace(attempt_error, again_at=failing.again_at))
-                raise failing from error
+                bug = FailingAgentError(error, call.failures)
+                await self._keep(call, self._error(call, call.failures, bug.kind, str(bug)))
+                raise bug from error
             # 6. Retry. The text of the service is not logged: it may quote the order.
             log.info(
                 "attempt %d: order %s step %s %s: %s; again in %.1f s",

@@ -238,7 +238,7 @@ def _below(step: StepRecord, now: datetime) -> list[str]:
     error, ended_states = step.last_error, {StepState.PROCESSED, StepState.COMPENSATED}
     if error is not None and step.process_state not in ended_states:
         attempt = f"epoch {error.epoch}, attempt {error.attempt}, {time_of(error.at)}"
-        again = f"; waits {output.phrase('until', error.again_at)}, then it is called again"
+        again = f"; it is called again {output.phrase('by', error.again_by)}"
         again = again if bug_of(step, now) else ""
         lines.append(f"last error ({attempt}): {error.kind}: {error.message}{again}")
     if step.resting:

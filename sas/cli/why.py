@@ -240,7 +240,7 @@ def _lines(explanation: Explanation) -> list[str]:
             ("next look", f"the supervisor, {time_of(waits.at)}" if waits.at else ""),
             ("last error", _error(explanation)),
             ("at attempt", f"{error.epoch}.{error.attempt}, {time_of(error.at)}" if error else ""),
-            ("next call", time_of(error.again_at) if error and error.again_at else ""),
+            ("next call", f"by {time_of(waits.called_by)}" if waits.called_by else ""),
         ]
     return [headline, *output.facts([*pairs, ("then", waits.then), ("do", _todo(explanation))])]
 
@@ -302,6 +302,7 @@ def _record(explanation: Explanation) -> Record:
         else None,
         "NextLook": _time(waits.at),
         "LastError": _error(explanation) or None,
+        "NextCall": _time(waits.called_by),
         "Then": waits.then or None,
         "Todo": _todo(explanation),
     }

@@ -85,7 +85,6 @@ def _last_error(error: AttemptError | None) -> dict[str, Any] | None:
         "Code": error.kind,
         "Message": error.message,
         "At": _time(error.at),
-        "AgainAt": _time(error.again_at),
     }
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
@@ -33,24 +33,21 @@ from sas.ports import HeldError, UnavailableError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-PAUSE_MAX_S = 300.0
-"""Longest pause before an agent that has a bug is called again."""
 ALERT_FROM = 2
 """An incident is reported from this number of failures in a row of one request."""
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
 class FailingAgentError(Exception):
-    """An agent has a bug, so its step waits for ``pause``, until ``again_at``.
+    """An agent has a bug, so its step waits for ``pause``. The text names the error and its line.
 
-    The text names the error and its line. ``failures`` counts this one and those just before it.
+    ``failures`` counts this one and those just before it.
     """
 
-    def __init__(self, error: Exception, failures: int, now: datetime) -> None:
+    def __init__(self, error: Exception, failures: int) -> None:
         super().__init__(explained(error))
-        self.kind = "held" if isinstance(error, HeldError) else "agent-bug"
-        self.pause = timedelta(seconds=delay_s(failures, PAUSE_MAX_S))
-        self.again_at = now + self.pause
+        self.kind = AttemptError.HELD if isinstance(error, HeldError) else AttemptError.BUG
+        self.pause = timedelta(seconds=delay_s(failures, AttemptError.PAUSE_MAX.total_seconds()))
 
 
 class FailingAgent:
@@ -73,14 +70,15 @@ class FailingAgent:
         if call.failures < ALERT_FROM:
             return
         kind, scope = self._name
+        now = self._context.clock.now()
         incident = Incident(
             kind=kind,
             scope=scope,
             text=f"Agent {self._agent} fails: {str(error).rstrip('.')}. Deploy a mended version. "
-            f"Its steps wait, and are tried again at least every {PAUSE_MAX_S / 60:.0f} minutes. "
-            "Nothing is undone meanwhile, and nothing must be resubmitted.",
-            since=self._context.clock.now(),
-            until=error.again_at + call.time_allowed,
+            "Its steps wait, and are tried again at least every five minutes. Nothing is undone "
+            "meanwhile, and nothing must be resubmitted.",
+            since=now,
+            until=now + error.pause + AttemptError.PAUSE_MAX,
             agent=self._agent,
         )
         try:

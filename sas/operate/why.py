@@ -87,13 +87,15 @@ class Attempt:
 class Waits:
     """What an order waits for. ``then`` says what happens next, or that the wait is too long.
 
-    ``at`` is when the supervisor looks at the step. ``todo`` is what the operator must do; it is
+    ``at`` is when the supervisor looks at the step, ``called_by`` when its agent, which has a bug,
+    is called again at the latest. ``todo`` is what the operator must do; it is
     empty if nobody has to act.
     """
 
     awaited: str
     then: str = ""
     at: datetime | None = None
+    called_by: datetime | None = None
     todo: str = ""
     step: StepRecord | None = None
     agent: str | None = None
@@ -262,6 +264,7 @@ def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
             f"{bug.message.rstrip('.')}.",
             then=MENDED,
             todo="Deploy a mended version of the agent.",
+            called_by=bug.again_by,
         )
     if step.dispatched:
         return Waits(
@@ -277,9 +280,9 @@ def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
 def bug_of(step: StepRecord, now: datetime) -> AttemptError | None:
     """Return the bug of its agent that a step waits for; None if it does not wait for one."""
     error = step.last_error
-    if not step.dispatched or error is None or error.again_at is None:
+    if not step.dispatched or error is None or error.again_by is None:
         return None
-    is_new = error.epoch == step.epoch and now < error.again_at + _LATE_AFTER
+    is_new = error.epoch == step.epoch and now < error.again_by + _LATE_AFTER
     return error if is_new else None
 
 

@@ -296,7 +296,6 @@ def error_row(order_id: str, number: int, error: AttemptError) -> Entity:
         "ErrorCode": clean(error.kind),
         "ErrorMessage": clean(error.message),
         "At": key_time(error.at),
-        "AgainAt": _time(error.again_at),
     }
 
 
@@ -412,7 +411,6 @@ def _error_from(order_id: str, row: Row, details: Row) -> AttemptError | None:
             kind=row["ErrorCode"],
             message=row["ErrorMessage"],
             at=parse_key_time(row["At"]),
-            again_at=_moment(row.get("AgainAt")),
         )
 
 
