@@ -23,6 +23,7 @@ from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
 
+from sas.codec.results import whole_text
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
 from sas.domain.order import AttemptError
@@ -99,13 +100,14 @@ class FailingAgent:
 
 def explained(error: Exception) -> str:
     """Return ``KeyError: 'amount' (orders/agents.py:42 in do)``; of a HeldError its reason."""
+    reason, length_max = whole_text(str(error)), AttemptError.MESSAGE_LENGTH_MAX
     if isinstance(error, HeldError):
-        return str(error)
-    text = ": ".join(filter(None, (type(error).__name__, str(error))))
+        return reason[:length_max]
+    text = ": ".join(filter(None, (type(error).__name__, reason)))
     places = list(_places(error.__traceback__))
     own_places = [place for place, is_own in places if is_own]
     line = (own_places or [place for place, _ in places] or ["line not known"])[-1]
-    return f"{text[: AttemptError.MESSAGE_LENGTH_MAX - len(line) - 3]} ({line})"
+    return f"{text[: length_max - len(line) - 3]} ({line})"
 
 
 def _places(trace: TracebackType | None) -> Iterator[tuple[str, bool]]:
