@@ -28,7 +28,7 @@ from sas.operate import finding, letters
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError, UsageError
 from sas.operate.finding import is_failed
 from sas.operate.letters import Submitted
-from sas.operate.why import Fold, change, folded, sent, spelled
+from sas.operate.why import MENDED, Fold, bug_of, change, folded, sent, spelled
 from sas.ports import MessageBus, StateStore
 
 SHOW = """\
@@ -131,7 +131,9 @@ def page(
     yield from _head(order)
     yield ""
     yield from output.table(
-        STEP_COLUMNS, [_row(step) for step in order.steps], [_below(step) for step in order.steps]
+        STEP_COLUMNS,
+        [_row(step) for step in order.steps],
+        [_below(step, now) for step in order.steps],
     )
     yield ""
     if journal and journal[0].seq > 1:
@@ -195,6 +197,8 @@ def _while_under_way(order: Order, now: datetime) -> str:
         action = "undone" if step.direction is Direction.UNDO else "tried again"
         until = output.phrase("until", step.complete_by)
         return f"nothing to do: {step.name} rests {until}, then it is {action}."
+    if (bug := bug_of(step, now)) is not None:
+        return f"deploy a mended version of the agent of {step.name} ({bug.message}). {MENDED}"
     if step.dispatched:
         return f"nothing to do: {step.name} is with its agent, to be done {by}."
     return f"nothing to do: {step.name} is ready; a scheduler claims it {by}."
@@ -234,13 +238,15 @@ def _row(step: StepRecord) -> tuple[str, ...]:
     )
 
 
-def _below(step: StepRecord) -> list[str]:
+def _below(step: StepRecord, now: datetime) -> list[str]:
     """Return the lines below a step: errors, until when it rests, its agent, its progress."""
     lines = [f"{step.error.code}: {step.error.message}"] if step.error else []
     error, ended_states = step.last_error, {StepState.PROCESSED, StepState.COMPENSATED}
     if error is not None and step.process_state not in ended_states:
         attempt = f"epoch {error.epoch}, attempt {error.attempt}, {time_of(error.at)}"
-        lines.append(f"last error ({attempt}): {error.kind}: {error.message}")
+        again = f"; it is called again {output.phrase('by', error.again_by)}"
+        again = again if bug_of(step, now) else ""
+        lines.append(f"last error ({attempt}): {error.kind}: {error.message}{again}")
     if step.resting:
         action = "undone" if step.direction is Direction.UNDO else "tried again"
         lines.append(f"resting {output.phrase('until', step.complete_by)}, then it is {action}")

@@ -217,6 +217,7 @@ def _lines(explanation: Explanation) -> list[str]:
             ("next look", f"the supervisor, {time_of(waits.at)}" if waits.at else ""),
             ("last error", _error(explanation)),
             ("at attempt", f"{error.epoch}.{error.attempt}, {time_of(error.at)}" if error else ""),
+            ("next call", f"by {time_of(waits.called_by)}" if waits.called_by else ""),
         ]
     return [
         headline,
@@ -273,6 +274,7 @@ def _record(explanation: Explanation) -> Record:
         else None,
         "NextLook": _time(waits.at),
         "LastError": _error(explanation) or None,
+        "NextCall": _time(waits.called_by),
         "Then": waits.then or None,
         "Todo": waits.todo or "nothing",
     }

@@ -91,6 +91,7 @@ class AlertKind(Enum):
     WAITING = "waiting"
     OVERDUE = "overdue"
     BREAKER_OPEN = "breaker-open"
+    AGENT_FAILING = "agent-failing"
     UNREADABLE = "unreadable"
     QUEUE_DELAY = "queue-delay"
     CLEARED = "cleared"

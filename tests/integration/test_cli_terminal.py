@@ -176,7 +176,7 @@ async def incidents(at: At) -> None:
 async def queues(at: At) -> None:
     dead = REPLIES + "/$DeadLetterQueue"
     named = Queues()
-    there = {REPLIES, *named.on_the_way(sample().agents())}
+    there = {REPLIES, *named.on_the_way(SAMPLE.agents())}
     there |= {named.alerts, named.rejected, named.dead_letters}
     missing = "callbacks-urgent"
     async with Broker(sorted(there - {missing})) as broker, AsyncExitStack() as stack:

@@ -118,8 +118,12 @@ async def test_without_a_key_the_error_of_asking_for_a_callback_says_what_to_set
     system = kit(callback_keys=CallbackKeys())
     await system.submit()
     system.agents["stock"].then(IssuedCallbacks().awaits())
-    with pytest.raises(CallbacksOffError, match="SAS_CALLBACK_KEY is missing"):
-        await system.drain()
+    await system.drain()
+    waiting = await system.context.load("O-1")
+    assert waiting is not None
+    error = waiting.steps[0].last_error
+    assert error is not None
+    assert "SAS_CALLBACK_KEY is missing" in error.message
     bare = AgentCall(
         order_id="O-1", step="reserve", key="k", complete_by=START, order={}, results={}
     )
