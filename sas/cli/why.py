@@ -20,7 +20,7 @@ from sas.codec.strict import MalformedError
 from sas.config import read_queues
 from sas.domain.ids import check_order_id, key_time
 from sas.domain.messages import JournalEntry
-from sas.domain.order import Order, OrderState
+from sas.domain.order import Order, OrderState, StepRecord
 from sas.domain.queues import Queues, lane
 from sas.domain.workflow import Workflows
 from sas.features.circuit_breaker.guard import breakers
@@ -154,10 +154,16 @@ async def _message(
         )
     if contents.problems:
         return AwaitedMessage(f"not known: {next(iter(contents.problems.values()))}")
-    if step.dispatched and not agents:
+    if step.dispatched and not (agents or step.awaits_callback):
         return AwaitedMessage("not known: give --app, so that the queue of its agent can be read")
+    return AwaitedMessage(_in_no_queue(step))
+
+
+def _in_no_queue(step: StepRecord) -> str:
+    if step.awaits_callback:
+        return "none: the callback comes by HTTP, and has not come"
     actor = "its agent" if step.dispatched else "a scheduler"
-    return AwaitedMessage(
+    return (
         f"in no queue: {actor} is handling it. If its process died, it comes again within half a "
         "minute: when the lock of the message ends with which the order began to run on"
     )
@@ -262,11 +268,14 @@ def _circuit(circuit: Breaker | None) -> str:
 
 
 def _todo(explanation: Explanation) -> str:
+    step = explanation.waits.step
     if explanation.waits.awaited == _COMMAND:
         return _APP_RUNS
     if explanation.order.process_state is OrderState.ERROR:
         return look.advice(explanation.order, output.now())
-    return explanation.waits.todo or "nothing"
+    if explanation.waits.todo or step is None or not step.awaits_callback:
+        return explanation.waits.todo or "nothing"
+    return look.of_callback(explanation.order, step)
 
 
 def _record(explanation: Explanation) -> Record:

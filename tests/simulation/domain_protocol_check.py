@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 from sas.domain import command
 from sas.domain.change import Decision, Trigger, change_of
-from sas.domain.claim import claim
+from sas.domain.claim import claim, is_cancelled
 from sas.domain.command import resubmit, undo
 from sas.domain.expire import Excuse, expire
-from sas.domain.messages import Outcome, Reply, Request, Wake
+from sas.domain.messages import Outcome, Progress, Reply, Request, Wake
 from sas.domain.order import Direction, Fault, Order, OrderState, StepState
-from sas.domain.reply import answer
+from sas.domain.reply import answer, progressed
 from sas.domain.workflow import OnFailure, Rules
 from sas.features.callbacks.rules import CallbackResult, StepStatus, decide, status_of
 from tests.simulation.domain_model_check import (
@@ -35,7 +35,7 @@ from tests.simulation.domain_model_check import (
 )
 from tests.unit.domain_cases import SHAPES, T0, due_at, submitted, workflow_of
 
-StepKey = tuple[str, str, bool, bool, bool, int, int, int, str, int, bool]
+StepKey = tuple[str, str, bool, bool, bool, int, int, int, str, int, bool, bool]
 OrderKey = tuple[StepKey, ...]
 DO = Direction.DO.value
 EDITED = '{"edited":true}'
@@ -65,6 +65,7 @@ class Kind(Enum):
     REPLY = 2
     EVENT = 3
     CALLBACK = 4
+    AWAITS = 5
 
 
 class Flying(NamedTuple):
@@ -137,9 +138,9 @@ class Remote:
 class Protocol:
     """One workflow under one budget of faults.
 
-    With ``outside`` a remote service only passes on what it is asked to do. It happens outside, at
-    any later time and once per key. A callback reports it; the callback waits while its step is not
-    out.
+    With ``outside`` a remote service only passes on what it is asked to do. Its agent says that the
+    step awaits a callback. It happens outside, at any later time and once per key. A callback
+    reports it; the callback waits while its step is not out.
     """
 
     shape: str
@@ -281,8 +282,10 @@ class Protocol:
             effects = (*undone, *effects[request.generation + 1 :])
         if self.outside and request.direction == DO and not was.there and not was.tombstone:
             event = request._replace(kind=Kind.EVENT.value, epoch=0)
+            awaits = request._replace(kind=Kind.AWAITS.value)
             effects = (*effects[: request.generation], was, *effects[request.generation + 1 :])
-            yield self.fly(self.with_effects(state, request.step, request.route, effects), event)
+            after = self.with_effects(state, request.step, request.route, effects)
+            yield self.fly(after, event, awaits)
             return
         reply = self.reply(request, Outcome.DONE if done else Outcome.REFUSED)
         yield self.fly(self.with_effects(state, request.step, request.route, effects), reply)
@@ -381,6 +384,16 @@ class Protocol:
         if isinstance(event, Flying):
             if event.kind == Kind.WAKE.value:
                 return claim(order, rules, now=LATE, instance="s")
+            if event.kind == Kind.AWAITS.value:
+                progress = Progress(
+                    order_id=order.order_id,
+                    step=event.step,
+                    direction=Direction(event.direction),
+                    epoch=event.epoch,
+                    complete_by=LATE,
+                    awaits=True,
+                )
+                return progressed(order, progress, rules, now=LATE, instance="s")
             if event.kind == Kind.CALLBACK.value:
                 callback = returned_as(event)
                 return decide(order, callback, rules, now=LATE, instance="s")
@@ -438,6 +451,7 @@ class Protocol:
                 s.error.code if s.error else "",
                 s.call.route,
                 s.undo_failed,
+                s.awaits_callback,
             )
             for s in steps
         )
@@ -458,6 +472,8 @@ class Protocol:
         """Return which property this state breaks."""
         order = self.orders[state.order]
         for step, routes in zip(order.steps, state.remote, strict=True):
+            if is_cancelled(step) and step.awaits_callback:
+                return f"L2 cancelled step {step.name} waits for its callback"
             there = {number for number, effects in enumerate(routes) if self.there(effects)}
             if step.process_state is StepState.PROCESSED and step.call.route not in there:
                 return f"S1 step {step.name} is Processed and its effect is absent"
