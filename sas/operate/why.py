@@ -131,10 +131,10 @@ def story(order: Order, journal: Sequence[JournalEntry]) -> str:
 
 def _under_way(order: Order, journal: Sequence[JournalEntry]) -> str:
     done = sum(step.process_state is StepState.PROCESSED for step in order.steps)
+    if any(is_cancelled(step) for step in order.steps):
+        return f"It was cancelled{_undone_because(journal)}, and waits for the calls that are out."
     if order.process_state is OrderState.COMPENSATING:
         return f"It is being undone{_undone_because(journal)}."
-    if order.direction is Direction.UNDO:
-        return f"It was cancelled{_undone_because(journal)}, and waits for the calls that are out."
     return f"It is under way: {done} of {len(order.steps)} steps done."
 
 

@@ -76,7 +76,7 @@ _NUMBERS = frozenset(
         "ResultChunks",
     }
 )
-_FLAGS = frozenset({"Rejected", "Resting", "Urgent", "ResultRow"})
+_FLAGS = frozenset({"Rejected", "Resting", "Urgent", "ResultRow", "Awaits"})
 _TEXTS = frozenset(
     {
         "OrderID",
