@@ -15,7 +15,7 @@ from sas.config import read_callback_keys
 from sas.domain.command import why_not
 from sas.domain.ids import key_time
 from sas.domain.messages import Verb
-from sas.domain.order import Direction, Fault, Order, StepRecord
+from sas.domain.order import Direction, Order, StepRecord
 from sas.features.callbacks.codec import CallbackKeys
 from sas.operate import commands, finding
 from sas.operate.commands import Intent
@@ -46,7 +46,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--answer", metavar="JSON", help="JSON, @FILE, or - for stdin: it is done, with this result"
     )
     group.add_argument("--refuse", metavar="CODE", help="it is refused; CODE is for programs")
-    parser.add_argument("--text", metavar="TEXT", help="with --refuse: why, for people")
+    parser.add_argument("--text", metavar="TEXT", help="with --refuse: why (default: --reason)")
     act.add_sending(parser)
     args.add_json(parser, "one JSON object for each step instead of text")
 
@@ -57,26 +57,17 @@ def _prepare(arguments: argparse.Namespace) -> Work:
     if arguments.answer is None and arguments.refuse is None:
         keys = read_callback_keys(os.environ)
         return partial(_show, arguments.order_id, arguments.step, keys=keys, as_json=arguments.json)
+    code, text = arguments.refuse, arguments.text or arguments.reason
     intent = Intent(
         verb=Verb.CALLBACK,
         by=act.name_of(arguments),
         step=arguments.step,
         input=None if arguments.answer is None else act.read_input(arguments.answer, "--answer"),
-        fault=_fault(arguments),
+        fault=None if code is None else commands.refusal_by_hand(code, text),
         reason=commands.check_reason(arguments.reason, "--reason"),
     )
     options = act.read_options(arguments, intent)
     return partial(act.change_one, options, arguments.order_id, arguments.seq)
-
-
-def _fault(arguments: argparse.Namespace) -> Fault | None:
-    if arguments.refuse is None:
-        return None
-    code = commands.check_reason(arguments.refuse, "--refuse")
-    text = commands.check_reason(arguments.text or "", "--text")
-    if not code:
-        raise UsageError("--refuse is empty: give a code, such as not-approved")
-    return Fault(code, text or "an operator refused it, and gave no reason")
 
 
 async def _show(

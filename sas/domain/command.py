@@ -40,7 +40,8 @@ def why_not(order: Order, verb: Verb) -> str:
     if verb is Verb.CALLBACK and len(waiting) > 1:
         return f"its steps {', '.join(waiting)} wait for callbacks: name one of them"
     if verb is Verb.CALLBACK:
-        return f"{WHEN[verb]}, and {waiting[0] if waiting else 'no step'} waits for one"
+        which = f"only {waiting[0]} waits" if waiting else f"no step of this {state} order waits"
+        return f"{WHEN[verb]}, and {which} for one"
     if verb not in {Verb.UNDO, Verb.CANCEL} or order.direction is Direction.DO:
         return f"{WHEN[verb]}, and this is {state}"
     if order.process_state is OrderState.ERROR:

@@ -153,6 +153,19 @@ def check_reason(text: str, name: str) -> str:
     return reason
 
 
+def refusal_by_hand(code: str, text: str) -> Fault:
+    """Return the fault of a step that an operator refuses in the place of its callback.
+
+    Raises:
+        UsageError: the code is empty, or one of the two is too long or cannot be printed.
+    """
+    code = check_reason(code, "the code of the refusal")
+    if not code:
+        raise UsageError("the code of the refusal is empty: give one, such as not-approved")
+    text = check_reason(text, "the text of the refusal")
+    return Fault(code, text or "an operator refused it, and gave no reason")
+
+
 def refusal(order: Order, intent: Intent) -> str:
     """Return why a command is not possible for an order; an empty text if it is possible."""
     if order.rejected:

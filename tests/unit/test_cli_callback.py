@@ -98,7 +98,9 @@ def test_an_order_that_waits_for_no_callback_is_left_alone(night: Night) -> None
     night.submit("A")
     for rest in ((), ("--answer", "{}", "--yes")):
         result = night.sas("callback", "A", *rest)
-        result.refused(1, "only a step that waits for a callback", "and no step waits for one")
+        result.refused(
+            1, "only a step that waits for a callback", "and no step of this Processed order"
+        )
     assert night.sent_messages == []
 
 
@@ -115,7 +117,7 @@ def test_a_wait_that_ended_meanwhile_is_told_and_nothing_is_changed(night: Night
     ("arguments", "part"),
     [
         (("--text", "why"), "--text says why a step is refused"),
-        (("--refuse", " "), "--refuse is empty"),
+        (("--refuse", " "), "the code of the refusal is empty"),
         (("--answer", "{"), "--answer: "),
         (("--answer", "@nowhere.json"), "cannot read nowhere.json"),
     ],
