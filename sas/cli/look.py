@@ -181,7 +181,7 @@ def _after_failure(order: Order) -> str:
     )
 
 
-def _while_under_way(order: Order, now: datetime) -> str:
+def _while_under_way(order: Order, now: datetime) -> str:  # noqa: PLR0911  one for each wait
     open_steps = [step for step in order.steps if step.complete_by is not None]
     if not open_steps:
         return "no step is open: report this as a bug, with this page."
@@ -199,9 +199,19 @@ def _while_under_way(order: Order, now: datetime) -> str:
         return f"nothing to do: {step.name} rests {until}, then it is {action}."
     if (bug := bug_of(step, now)) is not None:
         return f"deploy a mended version of the agent of {step.name} ({bug.message}). {MENDED}"
+    if step.awaits_callback:
+        return f"nothing to do: {finding.doing_of(step)}; {of_callback(order, step)}."
     if step.dispatched:
         return f"nothing to do: {step.name} is with its agent, to be done {by}."
     return f"nothing to do: {step.name} is ready; a scheduler claims it {by}."
+
+
+def of_callback(order: Order, step: StepRecord) -> str:
+    """Return what an operator can do about a step that waits for a callback."""
+    return (
+        f"`sas callback {order.order_id} --step {step.name}` shows where it is to be sent, and can "
+        "end the step by hand"
+    )
 
 
 def _head(order: Order) -> Iterator[str]:
@@ -252,6 +262,8 @@ def _below(step: StepRecord, now: datetime) -> list[str]:
         lines.append(f"resting {output.phrase('until', step.complete_by)}, then it is {action}")
     if step.call.route:
         lines.append(f"with agent number {step.call.route + 1} of the step")
+    if step.awaits_callback:
+        return [*lines, f"waits for the callback {finding.until_callback(step)}"]
     return [*lines, step.note] if step.note else lines
 
 

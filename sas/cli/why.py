@@ -20,7 +20,7 @@ from sas.codec.strict import MalformedError
 from sas.config import read_queues
 from sas.domain.ids import check_order_id, key_time
 from sas.domain.messages import JournalEntry
-from sas.domain.order import Order, OrderState
+from sas.domain.order import Order, OrderState, StepRecord
 from sas.domain.queues import Queues, lane
 from sas.domain.workflow import Workflows
 from sas.features.circuit_breaker.guard import breakers
@@ -117,6 +117,8 @@ async def _explanation(
         names = {waits.agent} if waits.agent else {*circuits, *letters.agents_here(queues)}
         message = await _message(bus, order, waits=waits, queues=queues, agents=names)
         waits = _with_agent(waits, message, queues, circuits)
+        if waits.step is not None and waits.step.awaits_callback and not waits.todo:
+            waits = replace(waits, todo=look.of_callback(order, waits.step))
     elif order.process_state is OrderState.ERROR:
         waits = replace(waits, todo=look.advice(order, output.now()))
         message = await _command(bus, order, queues) if bus is not None else None
@@ -159,10 +161,16 @@ async def _message(
         )
     if contents.problems:
         return AwaitedMessage(f"not known: {next(iter(contents.problems.values()))}")
-    if step.dispatched and not agents:
+    if step.dispatched and not (agents or step.awaits_callback):
         return AwaitedMessage(f"not known, as the queue of its agent is not: {application.HOW}")
+    return AwaitedMessage(_in_no_queue(step))
+
+
+def _in_no_queue(step: StepRecord) -> str:
+    if step.awaits_callback:
+        return "none: the callback comes by HTTP, and has not come"
     actor = "its agent" if step.dispatched else "a scheduler"
-    return AwaitedMessage(
+    return (
         f"in no queue: {actor} is handling it. If its process died, it comes again within half a "
         "minute: when the lock of the message ends with which the order began to run on"
     )

@@ -125,13 +125,14 @@ class Dispatched:
     """A request of the step is out. ``note`` is the last progress note of its agent.
 
     ``excused`` is how often CompleteBy passed while a message of the step lay in a queue that did
-    not move.
+    not move. ``awaits`` says that a callback ends the step, so no further call goes out.
     """
 
     locked_by: str
     complete_by: datetime
     note: str | None = None
     excused: int = 0
+    awaits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +288,11 @@ class StepRecord:
     def dispatched(self) -> bool:
         """Whether a request of this step may be out right now."""
         return isinstance(self.turn, Dispatched)
+
+    @property
+    def awaits_callback(self) -> bool:
+        """Whether the step (or its undo) waits for a callback until CompleteBy."""
+        return isinstance(self.turn, Dispatched) and self.turn.awaits
 
     @property
     def resting(self) -> bool:

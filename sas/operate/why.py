@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby
 
+from sas.domain.claim import is_cancelled
 from sas.domain.messages import (
     Alert,
     JournalEntry,
@@ -31,7 +32,7 @@ from sas.domain.order import (
 )
 from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
-from sas.operate.finding import is_failed, since
+from sas.operate.finding import is_failed, since, until_callback
 
 _LATE_AFTER = timedelta(minutes=1)
 _WAITING = frozenset(
@@ -144,10 +145,10 @@ def story(order: Order, journal: Sequence[JournalEntry]) -> str:
 
 def _under_way(order: Order, journal: Sequence[JournalEntry]) -> str:
     done = sum(step.process_state is StepState.PROCESSED for step in order.steps)
+    if any(is_cancelled(step) for step in order.steps):
+        return f"It was cancelled{_undone_because(journal)}, and waits for the calls that are out."
     if order.process_state is OrderState.COMPENSATING:
         return f"It is being undone{_undone_because(journal)}."
-    if order.direction is Direction.UNDO:
-        return f"It was cancelled{_undone_because(journal)}, and waits for the calls that are out."
     return f"It is under way: {done} of {len(order.steps)} steps done."
 
 
@@ -248,7 +249,8 @@ def _waits_for_you(
 
 
 def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
-    operation = "undo" if step.direction is Direction.UNDO else "call"
+    undoing = step.process_state is StepState.COMPENSATING
+    operation = "undo" if undoing else "call"
     if step.complete_by is not None and step.complete_by + _LATE_AFTER < now:
         return Waits(
             awaited=f"The supervisor, to look at {step.name}.",
@@ -256,7 +258,7 @@ def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
             todo="Check that the function app runs: the supervisor looks within seconds.",
         )
     if step.resting:
-        action = "undone" if step.direction is Direction.UNDO else "tried again"
+        action = "undone" if undoing else "tried again"
         return Waits(awaited=f"{step.name} rests.", then=f"Then it is {action}.")
     if (bug := bug_of(step, now)) is not None:
         return Waits(
@@ -266,10 +268,17 @@ def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
             todo="Deploy a mended version of the agent.",
             called_by=bug.again_by,
         )
+    if step.awaits_callback:
+        name = f"{'the undo of ' * undoing}{step.name}"
+        return Waits(
+            awaited=f"The callback of {name}, {until_callback(step).rstrip('.')}.",
+            then="Without a callback until then, the supervisor resets the step.",
+        )
     if step.dispatched:
+        then = "Without a reply until then, the supervisor resets the step."
         return Waits(
             awaited=f"The agent of {step.name}: the {operation} is out, request {step.epoch}.",
-            then="Without a reply until then, the supervisor resets the step.",
+            then="Then the step is undone." if is_cancelled(step) else then,
         )
     return Waits(
         awaited=f"A scheduler, to claim {step.name}.",

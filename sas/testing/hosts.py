@@ -24,7 +24,7 @@ from sas.testing.platform import QUEUES
 from sas.testing.settings import settings
 from sas.testing.world import Handler, World
 
-KEYS = CallbackKeys(("a-key-for-the-simulation-of-callbacks",))
+KEYS = CallbackKeys(("a-key-for-the-simulation-of-callbacks",), "https://app.example/api/callbacks")
 BREAKER = BreakerPolicy(
     failures_max=3,
     open_for=timedelta(seconds=3),
