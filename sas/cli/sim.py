@@ -113,10 +113,10 @@ def project_of(app: App, directory: Path, *, own_agents: bool = False) -> Projec
     from sas.testing.play import Project  # noqa: PLC0415
 
     if own_agents:
-        own = own_application(app, directory)
-        with own.environment():
-            workflows = own.make().workflows
-        return Project.of(workflows, directory, own)
+        played_app = own_application(app, directory)
+        with played_app.environment():
+            workflows = played_app.make().workflows
+        return Project.of(workflows, directory, played_app)
     return Project.of(application.workflows_in(application.load(app)), directory)
 
 

@@ -125,8 +125,10 @@ async def _explanation(
         if message is not None:
             waits = replace(waits, awaited=_COMMAND, then="", todo=look.APP_RUNS)
     letter = message.place.letter if message and message.place else None
-    left_since = letter.left_since if letter else None
-    waits = why.held(order, waits, left_since or why.left_since(journal))
+    since = (letter.left_since if letter else None) or why.left_since(journal)
+    if letter is None and since is not None:
+        message = AwaitedMessage(f"none: the supervisor postpones it, {time_of(since)}")
+    waits = why.held(order, waits, since)
     return Explanation(order=order, journal=journal, waits=waits, message=message)
 
 
