@@ -153,7 +153,7 @@ def test_every_order_ends_whole_while_operators_cancel_and_answer_steps_that_awa
     rng = random.Random(f"callbacks of {seed}")  # noqa: S311  it repeats itself
     presses = [
         Press(
-            at_s=rng.uniform(0, 200),
+            at_s=rng.choice((rng.uniform(1, 4), rng.uniform(4, 200))),  # a call is out, or may wait
             order_id=f"O-{rng.randrange(4)}",
             verb=rng.choice((Verb.CANCEL, Verb.CALLBACK, Verb.CALLBACK)),
             refuses=rng.random() < 0.4,
