@@ -15,7 +15,7 @@ PYTEST := $(PY) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-re
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 
-setup: devstack/azurite/node_modules/.ready $(VENV)/.ready ## .venv with pinned packages, Azurite from npm
+setup: devstack/azurite/node_modules/.ready tools/pyright/node_modules/.ready $(VENV)/.ready ## .venv with pinned packages; Azurite and pyright from npm
 
 $(VENV)/.ready: requirements-dev.txt tools/find-python.sh
 	@python=$$(tools/find-python.sh) || exit 1; \
@@ -32,6 +32,10 @@ devstack/azurite/node_modules/.ready: devstack/azurite/package-lock.json
 	@node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' || { echo "Node $$(node -v) is too old: install Node 20 or newer"; exit 1; }
 	@echo "installing Azurite from npm (a minute, once)"
 	@npm ci --prefix devstack/azurite --no-fund --no-audit --loglevel=error
+	@touch $@
+
+tools/pyright/node_modules/.ready: tools/pyright/package-lock.json devstack/azurite/node_modules/.ready
+	@npm ci --prefix tools/pyright --no-fund --no-audit --loglevel=error
 	@touch $@
 
 demo: setup ## 830 real orders through the whole pattern, with faults (ORDERS=20: a quick look; KEEP=1: to operate them)
@@ -109,4 +113,4 @@ weight: setup ## lines, words, settings, verbs: the table of ARCHITECTURE.md
 	@$(PY) -m lab.weight
 
 clean: ## remove what setup made
-	rm -rf $(VENV) devstack/azurite/node_modules .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) devstack/azurite/node_modules tools/pyright/node_modules .mypy_cache .ruff_cache .pytest_cache

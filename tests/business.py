@@ -223,5 +223,5 @@ def business(environ: Mapping[str, str] | None = None) -> Business:
     return Business(
         workflows=definitions,
         agents=agents,
-        checks=dict.fromkeys((workflow.name for workflow in definitions), check),
+        checks=dict.fromkeys(((item.name, item.version) for item in definitions), check),
     )

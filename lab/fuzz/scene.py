@@ -122,7 +122,7 @@ SERVICES = {name: ScriptedAgent() for name in AGENTS}
 BUSINESS = Business(
     workflows=workflows(),
     agents=SERVICES,
-    checks={"order": check},
+    checks={("order", 1): check},
 )
 RULES = queue_rules(ROOT, AGENTS)
 

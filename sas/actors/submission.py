@@ -65,7 +65,7 @@ class Submitter:
     def _checked(self, submission: Submission, delivery: Delivery) -> tuple[Workflow, Details]:
         try:
             workflow = self._business.workflows.find(submission.workflow, submission.version)
-            self._check(workflow.name, submission.payload)
+            self._check(workflow, submission.payload)
             details = details_of(
                 submission,
                 self._context,
@@ -80,10 +80,10 @@ class Submitter:
             raise MalformedError(Reason.TOO_LARGE, str(error)) from None
         return workflow, details
 
-    def _check(self, workflow: str, payload: str) -> None:
+    def _check(self, workflow: Workflow, payload: str) -> None:
         """Have the business check an order's content."""
         try:
-            check = self._business.checks.get(workflow)
+            check = self._business.checks.get((workflow.name, workflow.version))
             if check is not None:
                 check(payload.encode())
         except ValueError as error:

@@ -1,7 +1,7 @@
 """The ``sas`` command. Each module has the verbs of one purpose, in its ``VERBS``.
 
 - Orders: ``submit`` sends them (with ``submission`` and ``reading``). ``listing`` lists and exports
-  many, ``look`` shows one, and ``why`` explains one. ``act`` changes orders.
+  many, ``look`` shows one, and ``why`` explains one. ``act`` and ``callback`` change orders.
 - The system: ``watch`` shows its state, ``health`` shows circuits and incidents, and ``doctor``
   checks settings and rights.
 - Messages: ``inboxes`` has the alerts and the rejected messages, ``dlq`` the dead letters, and
@@ -24,6 +24,7 @@ from pathlib import Path
 
 from sas.cli import (
     act,
+    callback,
     desk,
     dlq,
     doctor,
@@ -51,6 +52,7 @@ VERBS: Sequence[Subcommand] = (
     *look.VERBS,
     *why.VERBS,
     *act.VERBS,
+    *callback.VERBS,
     *watch.VERBS,
     *doctor.VERBS,
     *health.VERBS,

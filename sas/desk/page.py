@@ -9,11 +9,12 @@ from datetime import datetime, timedelta
 
 from sas.codec.payloads import UNREADABLE, is_encoded
 from sas.desk.content import indented
+from sas.desk.graph import Graph, graph
 from sas.domain.command import can_undo
 from sas.domain.content import Content, PayloadRef
 from sas.domain.messages import JournalEntry, Verb
 from sas.domain.order import Direction, Order, OrderState, StepRecord, UndoStatus
-from sas.domain.workflow import Workflows
+from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.features.circuit_breaker.rules import Breaker
 from sas.operate import why
 from sas.operate.commands import Intent, outlook, refusal
@@ -67,13 +68,14 @@ class VerbView:
 class OrderView:
     """Everything that the page of an order shows.
 
-    ``folds`` is the journal, the newest entry first. The first ``removed`` entries are not stored
-    any more.
+    ``graph`` is None if the order's workflow is not known. ``folds`` is the journal, the newest
+    entry first. The first ``removed`` entries are not stored any more.
     """
 
     order: Order
     story: str
     waits: Waits
+    graph: Graph | None
     steps: Sequence[StepView]
     folds: Sequence[Fold]
     removed: int
@@ -116,12 +118,25 @@ def view(
             why.waits_for(order, now, agents=agents, circuits=circuits),
             why.left_since(journal),
         ),
+        graph=_graph(order, workflows),
         steps=steps,
         folds=why.folded(journal)[::-1],
         removed=journal[0].seq - 1 if journal else 0,
         verbs=verbs_of(order),
         duration=why.spelled(end - start),
     )
+
+
+def _graph(order: Order, workflows: Workflows | None) -> Graph | None:
+    try:
+        rules = (
+            workflows.rules(order.details.workflow, order.details.version) if workflows else None
+        )
+    except UnknownWorkflowError:
+        return None
+    if rules is None or [rule.name for rule in rules.steps] != [step.name for step in order.steps]:
+        return None
+    return graph(order, rules)
 
 
 def _bar(attempt: Attempt, start: datetime, end: datetime) -> AttemptBar:
@@ -150,6 +165,7 @@ _TITLES = {
     Verb.UNDO: "Undo",
     Verb.CANCEL: "Cancel",
     Verb.ACKNOWLEDGE: "Acknowledge",
+    Verb.CALLBACK: "Callback",
 }
 
 
@@ -157,11 +173,15 @@ def verbs_of(order: Order) -> list[VerbView]:
     """Return the verbs that are possible now, each with its effect."""
     undoing = order.direction is Direction.UNDO
     verbs = []
+    awaiting = [step.name for step in order.steps if step.awaits_callback]
     for verb, title in _TITLES.items():
-        intent = Intent(verb=verb, by="")
+        step = awaiting[0] if awaiting and verb is Verb.CALLBACK else None
+        intent = Intent(verb=verb, by="", step=step)
         if refusal(order, intent):
             continue
         effect = outlook(order, intent)
+        if verb is Verb.CALLBACK:
+            effect = f"end {' or '.join(awaiting)} as the callback would: done, or refused"
         verbs.append(
             VerbView(
                 name=verb.value,

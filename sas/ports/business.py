@@ -59,6 +59,13 @@ class TransientError(Exception):
         self.error_answer = error_answer
 
 
+class HeldError(Exception):
+    """A step cannot go on before a deploy. It waits as for a bug of its agent; nothing is undone.
+
+    The text is the reason, for people.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class StillRunning:
     """Returned instead of a result: the remote work goes on. The agent is called again later.
@@ -115,13 +122,6 @@ class Callback:
     token: str = field(repr=False)
     url: str | None = field(repr=False)
     expires: datetime
-
-
-class HeldError(Exception):
-    """Content does not fit its type, so the step cannot go on. The text is the reason.
-
-    Nothing is undone. The step waits, and goes on after a deploy that mends it.
-    """
 
 
 class CallbacksOffError(RuntimeError):
@@ -199,8 +199,8 @@ class Business:
     """What sagas say, as the engine needs it. It is checked when it is created.
 
     ``agents`` has an agent for each name that steps use. ``checks`` validate an order's content,
-    by workflow, and raise ValueError with a sentence. ``limits`` set how many calls of an agent's
-    remote service may be in flight, over all instances.
+    by workflow and version, and raise ValueError with a sentence. ``limits`` set how many calls of
+    an agent's remote service may be in flight, over all instances.
 
     ``inline`` names the agents whose service answers within milliseconds. Their calls are made at
     once, in the function that runs for the order already (``sas.engine.run_on``). A call that takes
@@ -213,13 +213,12 @@ class Business:
     makes.
 
     Raises:
-        WorkflowError: an agent is missing or is not an agent, a name is unknown, or a limit is
-            out of bounds.
+        WorkflowError: an agent is missing, a name is unknown, or the codec is none.
     """
 
     workflows: Workflows
     agents: Mapping[str, Agent]
-    checks: Mapping[str, Callable[[bytes], object]] = field(default_factory=dict)
+    checks: Mapping[tuple[str, int], Callable[[bytes], object]] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     inline: Collection[str] = ()
     results: Mapping[tuple[str, int], Mapping[str, Callable[[bytes], object]]] = field(
@@ -235,7 +234,7 @@ class Business:
                 f"no agent is given for {', '.join(sorted(missing))}: the agents given are {there}"
             )
         names = sorted({workflow.name for workflow in self.workflows})
-        _check_names("checks", self.checks, "workflow", names)
+        _check_names("checks", [name for name, _ in self.checks], "workflow", names)
         _check_names("limits", self.limits, "agent", sorted(self.agents))
         _check_names("inline", self.inline, "agent", sorted(self.agents))
         if self.codec is not None and not {"encode", "decode"} <= set(dir(self.codec)):
@@ -243,11 +242,6 @@ class Business:
                 f"codec is {self.codec!r}: it has the methods encode and decode (class "
                 "PayloadCodec in sas.ports)"
             )
-        for name, limit in self.limits.items():
-            if not isinstance(limit, int) or not 0 <= limit <= LIMIT_MAX:
-                raise WorkflowError(
-                    f"limits of {name!r} is {limit!r}: give a whole number from 0 to {LIMIT_MAX}"
-                )
 
     def check_result(self, order: Order, step: str, result: str | None) -> None:
         """Check a step's result that comes from outside: of a callback, or of an operator.

@@ -20,7 +20,7 @@ from sas.adapters.remote import HttpService
 from sas.codec.strict import convert
 from sas.config import SettingError
 from sas.domain.workflow import WorkflowError, Workflows
-from sas.ports import AgentCall, Business, PayloadCodec
+from sas.ports import LIMIT_MAX, AgentCall, Business, PayloadCodec
 from sas.saga.call import LaterError, result_of, typed
 from sas.saga.content import decoded, encoded
 from sas.saga.definition import Action, Saga, StepPlace
@@ -40,6 +40,7 @@ def business_of(sagas: Iterable[Saga[Any]], codec: PayloadCodec | None = None) -
     strange = [saga for saga in all_sagas if not isinstance(saga, Saga)]
     if strange:
         raise WorkflowError(f"{strange[0]!r} is not a saga: give sagas, as in function_app(claims)")
+    workflows = Workflows(saga.workflow for saga in all_sagas)
     agents: dict[str, SagaAgent] = {}
     for saga in all_sagas:
         for place in saga.places:
@@ -50,9 +51,9 @@ def business_of(sagas: Iterable[Saga[Any]], codec: PayloadCodec | None = None) -
     for agent in agents.values():
         agent.services = services
     return Business(
-        workflows=Workflows(saga.workflow for saga in all_sagas),
+        workflows=workflows,
         agents=agents,
-        checks={saga.name: _check_of(saga) for saga in all_sagas},
+        checks={(saga.name, saga.version): _check_of(saga) for saga in all_sagas},
         limits={name: agent.limit for name, agent in agents.items() if agent.limit},
         inline=[name for name, agent in agents.items() if agent.inline],
         results={(saga.name, saga.version): _checks_of_results(saga) for saga in all_sagas},
@@ -134,8 +135,8 @@ class SagaAgent:
         """Add what this agent does for a step.
 
         Raises:
-            WorkflowError: another version of the saga has another function for it, or two steps
-                contradict each other about the agent.
+            WorkflowError: another version of the saga has another function for it, two steps
+                contradict each other about the agent, or a limit is out of bounds.
         """
         entry = _Entry(place, action)
         first_entry = self._entries.setdefault((saga.name, place.step.name), entry)
@@ -145,6 +146,11 @@ class SagaAgent:
                 f"{place.step.name} of agent {self.name} with another function or other "
                 f'predecessors: give the new one agent="{self.name}-2"'
             )
+        if not isinstance(action.limit, int) or not 0 <= action.limit <= LIMIT_MAX:
+            raise WorkflowError(
+                f"{action.do.where}: limit={action.limit!r}: give a whole number from 1 to "
+                f"{LIMIT_MAX}"
+            )
         for option in ("limit", "inline"):
             value, mine = getattr(action, option), getattr(self, option)
             if value and mine and value != mine:
@@ -153,6 +159,10 @@ class SagaAgent:
                     f"{self.name} has {mine!r}: give it once"
                 )
             setattr(self, option, value or mine)
+
+    def function(self, workflow: str, step: str) -> Function:
+        """Return the function of a step."""
+        return self._entries[workflow, step].action.do
 
     async def do(self, call: AgentCall) -> Any:
         """Run the function of a step; see ``sas.ports.Agent``."""

@@ -49,6 +49,16 @@ def encoded(value: object, shape: Any, what: str) -> Any:
         raise HeldError(f"{what} is no {shown(shape)}: {error}") from None
 
 
+def no_json(shape: Any) -> str:
+    """Return why JSON cannot hold a type; an empty text if it can."""
+    try:
+        msgspec.json.schema(shape)
+    except (TypeError, NameError) as error:
+        text = str(error)
+        return text if "\n" not in text else "it has no members that can be read"
+    return ""
+
+
 def shown(shape: Any) -> str:
     """Return a type as an adopter writes it."""
     return shape.__name__ if isinstance(shape, type) else str(shape).replace("typing.", "")

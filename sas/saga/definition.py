@@ -21,13 +21,11 @@ from typing import (
     overload,
 )
 
-import msgspec
-
 from sas.adapters.remote import HttpService, ServiceOptions
 from sas.domain import workflow as domain
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, WorkflowError
 from sas.saga.call import Call
-from sas.saga.content import Kept, shown
+from sas.saga.content import Kept, no_json, shown
 from sas.saga.functions import Function, fits, function_of
 
 O = TypeVar("O")  # noqa: E741  the order
@@ -38,6 +36,7 @@ B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
 E = TypeVar("E")
+F = TypeVar("F")
 
 
 class StepOptions(TypedDict, total=False):
@@ -108,7 +107,10 @@ class Action(Generic[O, R]):
                 f"{shown(self.do.result)} | None"
             )
         if undo.order != self.do.order:
-            raise WorkflowError(f"{undo.where}: its call is Call[{shown(self.do.order)}]")
+            raise WorkflowError(
+                f"{undo.where}: its call is Call[{shown(undo.order)}], and the one of "
+                f"{self.do.where} is Call[{shown(self.do.order)}]"
+            )
         self.back = undo
 
 
@@ -129,7 +131,7 @@ class SagaStep(Action[O, R], Kept[R], Generic[O, P, R]):
 
     def alternative(
         self, *, agent: str, limit: int = 0, inline: bool = False
-    ) -> Callable[[Callable[Concatenate[Call[O], P], Any]], Action[O, R]]:
+    ) -> Callable[[Callable[Concatenate[Call[O], P], Awaitable[R] | R]], Action[O, R]]:
         """Let another agent do the step while the circuit of the first one is open.
 
         A decorator. The function takes and returns what the step's function does. What it returns
@@ -139,7 +141,9 @@ class SagaStep(Action[O, R], Kept[R], Generic[O, P, R]):
             WorkflowError: the function takes or returns something else.
         """
 
-        def decorate(function: Callable[Concatenate[Call[O], P], Any]) -> Action[O, R]:
+        def decorate(
+            function: Callable[Concatenate[Call[O], P], Awaitable[R] | R],
+        ) -> Action[O, R]:
             do = function_of(function)
             same = [parameter.shape for parameter in self.do.parameters]
             if (do.result, do.order) != (self.do.result, self.do.order) or same != [
@@ -199,6 +203,12 @@ class StepDecorator(Generic[O, P]):
             step: AnyStep = function
         else:
             do = function_of(function)
+            unknown = sorted({*options} - {*StepOptions.__annotations__})
+            if unknown:
+                raise WorkflowError(
+                    f"{do.where}: a step has no option {unknown[0]}: the options are after, "
+                    f"{', '.join(StepOptions.__annotations__)}"
+                )
             name = options.get("name") or do.run.__name__.strip("_").replace("_", "-")
             step = SagaStep(
                 name=name,
@@ -242,13 +252,12 @@ class Saga(Generic[O]):
         pickup: timedelta = timedelta(seconds=30),
         alert_after: timedelta = timedelta(minutes=10),
     ) -> None:
-        try:
-            msgspec.json.Decoder(order)
-        except (TypeError, NameError) as error:
+        problem = no_json(order)
+        if problem:
             raise WorkflowError(
-                f"saga {name!r}: its orders cannot be read as {shown(order)} ({error}): give a "
+                f"saga {name!r}: its orders cannot be read as {shown(order)} ({problem}): give a "
                 "msgspec.Struct or a dataclass"
-            ) from None
+            )
         self.name = name
         self.order = order
         self.check = check
@@ -322,6 +331,20 @@ class Saga(Generic[O]):
     ) -> StepDecorator[O, [A, B, C, D, E]]: ...
     @overload
     def step(
+        self,
+        *,
+        after: tuple[
+            SagaStep[O, ..., A],
+            SagaStep[O, ..., B],
+            SagaStep[O, ..., C],
+            SagaStep[O, ..., D],
+            SagaStep[O, ..., E],
+            SagaStep[O, ..., F],
+        ],
+        **options: Unpack[StepOptions],
+    ) -> StepDecorator[O, [A, B, C, D, E, F]]: ...
+    @overload
+    def step(
         self, *, after: Sequence[SagaStep[O, ..., Any]], **options: Unpack[StepOptions]
     ) -> StepDecorator[O, ...]: ...
     def step(self, *, after: Any = (), **options: Unpack[StepOptions]) -> Any:
@@ -363,6 +386,12 @@ class Saga(Generic[O]):
                 )
         if place.step in earlier:
             raise WorkflowError(f"{do.where} is a step of saga {self.name!r} already")
+        for step in earlier:
+            if step.name == place.step.name:
+                raise WorkflowError(
+                    f"{do.where}: {step.do.where} is the step {step.name!r} of saga {self.name!r} "
+                    "already: give another name="
+                )
         if len(do.parameters) != len(place.after):
             names = ", ".join(step.name for step in place.after) or "no step"
             raise WorkflowError(

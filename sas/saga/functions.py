@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-import msgspec
-
 from sas.domain.workflow import WorkflowError
 from sas.saga.call import Call
-from sas.saga.content import shown
+from sas.saga.content import no_json, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +117,9 @@ def fits(parameter_type: Any, value_type: Any) -> bool:
 
 def _check_shape(run: Callable[..., Any], shape: Any) -> None:
     """Refuse a type that JSON cannot hold."""
-    try:
-        msgspec.json.Decoder(shape)
-    except (TypeError, NameError) as error:
+    problem = no_json(shape)
+    if problem:
         raise WorkflowError(
-            f"{where(run)}: a result of the type {shown(shape)} cannot be kept as JSON ({error}): "
-            "return a msgspec.Struct, a dataclass, text, numbers, lists or dictionaries"
-        ) from None
+            f"{where(run)}: a result of the type {shown(shape)} cannot be kept as JSON ({problem}):"
+            " return a msgspec.Struct, a dataclass, text, numbers, lists or dictionaries"
+        )

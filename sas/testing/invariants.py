@@ -135,6 +135,8 @@ def of_change(change: Change, rows: int, rules: Rules) -> Iterator[Violation]:
 
 
 def _of_step(old: StepRecord, new: StepRecord, place: str) -> Iterator[Violation]:
+    if new.undo is UndoStatus.TO_BE_UNDONE and new.awaits_callback:
+        yield Violation(12, f"{place}: {new.name} waits for a callback, and its order is cancelled")
     if old.process_state is StepState.COMPENSATED and new != old:
         yield Violation(10, f"{place}: {new.name} changed after its undo was confirmed")
 
@@ -906,9 +908,12 @@ def in_force(system: System, order: Order, step: StepRecord) -> int:
 
 
 def skipped(step: StepRecord, journal: Sequence[JournalEntry]) -> bool:
-    """Return whether a step is Processed because an operator skipped it."""
+    """Return whether a step is Processed because an operator skipped or ended it."""
     return any(
-        entry.what is JournalWord.SKIPPED
+        (
+            entry.what is JournalWord.SKIPPED
+            or (entry.what is JournalWord.STEP_PROCESSED and entry.by.startswith("operator "))
+        )
         and step.number in {change.step for change in entry.changes}
         for entry in journal
     )

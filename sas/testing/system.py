@@ -19,7 +19,7 @@ from typing import Any, Self
 import msgspec
 
 from sas.codec import external, internal
-from sas.codec.internal import CallbackMessage, CommandMessage, Kind
+from sas.codec.internal import CallbackMessage, CommandMessage, FaultBody, Kind
 from sas.codec.strict import MalformedError, convert
 from sas.domain.ids import URGENT_SUFFIX, reply_id, shard_of
 from sas.domain.messages import Verb
@@ -531,6 +531,9 @@ class System:
             return bool(self.bus.queues[QUEUES.rejected].waiting)
         stored = self.store.orders.get(item.order_id)
         state = stored.order.process_state if stored else OrderState.PENDING
+        if item.verb is Verb.CALLBACK:
+            steps = stored.order.steps if stored else ()
+            return any(step.awaits_callback for step in steps)
         return item.verb not in _FOR_ERROR or state in AT_REST
 
     def _press(self, item: Press) -> None:
@@ -540,7 +543,9 @@ class System:
         order = stored.order
         failed_steps = [step.name for step in order.steps if step.process_state is StepState.ERROR]
         members: dict[str, Any] = {}
-        if failed_steps and item.verb in {Verb.RESUBMIT, Verb.SKIP}:
+        if item.verb is Verb.CALLBACK:
+            members = self._callback_by_hand(order, item)
+        elif failed_steps and item.verb in {Verb.RESUBMIT, Verb.SKIP}:
             members["step"] = failed_steps[0]
             if item.edited:
                 content = self._content(order.order_id, edited=True)
@@ -550,6 +555,13 @@ class System:
                 self.put_command(order.order_id, item.verb.value, order.seq - item.stale, **members)
             except BusUnavailableError:
                 self.tell("the operator sees that the command could not be sent")
+
+    def _callback_by_hand(self, order: Order, item: Press) -> dict[str, Any]:
+        """Return the members of a command that ends the first step that waits for a callback."""
+        name = next((step.name for step in order.steps if step.awaits_callback), None)
+        if item.refuses:
+            return {"step": name, "error": FaultBody("not-approved", "an operator refused it")}
+        return {"step": name}
 
     def _keep_dead_letters(self, item: Unforwarded) -> None:
         agents = sorted(self.workflows.agents())

@@ -137,7 +137,7 @@ async def show(at: At) -> None:
 async def circuits(at: At) -> None:
     since = datetime(2026, 11, 21, tzinfo=UTC)
     await keep_breaker(at.store, opened(Breaker(), BreakerPolicy(), since, WHY), "payment")
-    assert await at.sas("circuits") == 0
+    assert await at.sas("circuits", "payment") == 0
     if at.screen.columns < WIDE:
         assert at.screen.last[0] == "payment"
         assert at.screen.last[1].startswith("    State: open; Since: ")
@@ -176,7 +176,8 @@ async def incidents(at: At) -> None:
 async def queues(at: At) -> None:
     dead = REPLIES + "/$DeadLetterQueue"
     named = Queues()
-    there = {REPLIES, *named.on_the_way(()), named.alerts, named.rejected, named.dead_letters}
+    there = {REPLIES, *named.on_the_way(SAMPLE.agents())}
+    there |= {named.alerts, named.rejected, named.dead_letters}
     missing = "callbacks-urgent"
     async with Broker(sorted(there - {missing})) as broker, AsyncExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())

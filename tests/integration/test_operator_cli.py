@@ -11,13 +11,17 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from azure.servicebus import ServiceBusMessage
 
 from samples.remote_services import Faults
+from sas.domain.ids import key_time
+from sas.engine.delivery import DEPLOY_WAIT, LEFT_SINCE
+from sas.engine.receiver import FIRST_AT
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
 from tests.contract import cases
 from tests.forked import Said, sas_said
 from tests.functions_rig import EVERY_SECOND, Rig, body_of, rig, until
-from tests.unit.actors_kit import keep_breaker
+from tests.unit.actors_kit import keep_breaker, order
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -84,13 +88,32 @@ async def test_a_command_overtaken_by_another_change_is_reported_as_refused(alon
 async def test_a_breaker_that_opened_is_shown_from_the_table(alone: Rig) -> None:
     breaker = opened(Breaker(), BreakerPolicy(), datetime(2026, 11, 21, tzinfo=UTC), "down")
     await keep_breaker(alone.store, breaker, "payment")
-    shown = await sas(alone, "circuits")
+    shown = await sas(alone, "circuits", "payment")
     assert shown.code == 0, shown.err
     assert "payment  open   2026-11-21 00:00:00Z  2026-11-21 00:00:15Z  1       down" in shown.out
-    (line,) = (await sas(alone, "circuits", "--json")).out.splitlines()
+    (line,) = (await sas(alone, "circuits", "payment", "--json")).out.splitlines()
     assert json.loads(line)["Agent"] == "payment"
     # The host of this module's other tests must find its services reachable.
     await keep_breaker(alone.store, Breaker(), "payment")
+
+
+async def test_an_order_that_waits_for_a_deploy_is_found_in_its_queue(alone: Rig) -> None:
+    since = datetime.now(UTC)
+    body = order("D-1", workflow="not-deployed", workflow_version=7)
+    properties: dict[str | bytes, Any] = {LEFT_SINCE: key_time(since), FIRST_AT: key_time(since)}
+    message = ServiceBusMessage(body, application_properties=properties)
+    async with alone.client.get_queue_sender("orders") as sender:
+        numbers = await sender.schedule_messages(message, since + timedelta(minutes=9))
+        for verb in ("why", "show"):
+            answer = await sas(alone, verb, "D-1", "--json")
+            assert answer.code == 0, answer.err
+            record = json.loads(answer.out)
+            deploy = "A deploy that has not-deployed version 7: no instance has it."
+            assert record["WaitsFor"] == deploy
+            assert record["Message"] == {"Queue": "orders", "Since": key_time(since)}
+            assert record["RejectedAt"] == key_time(since + DEPLOY_WAIT)
+        assert "message    scheduled in orders, " in (await sas(alone, "why", "D-1")).out
+        await sender.cancel_scheduled_messages(numbers)
 
 
 async def _waits(alone: Rig) -> bool:

@@ -78,12 +78,14 @@ def test_a_wheel_holds_its_package_whole_and_nothing_else(
     assert any(name.endswith("/licenses/LICENSE") for name in built[wheel])
 
 
-def test_the_wheel_has_the_desk_s_files_and_azurite_s_pins(built: dict[str, list[str]]) -> None:
+def test_the_wheel_has_the_desk_s_files_and_azurite_s_pins_and_journal(
+    built: dict[str, list[str]],
+) -> None:
     for folder in ("templates", "static"):
         for path in (ROOT / "sas" / "desk" / folder).iterdir():
             assert f"sas/desk/{folder}/{path.name}" in built[SAS]
-    pins = {"package.json", "package-lock.json", ".npmrc"}
-    assert {f"devstack/azurite/{name}" for name in pins} <= set(built[DEVSTACK])
+    names = {"package.json", "package-lock.json", ".npmrc", "journal.js"}
+    assert {f"devstack/azurite/{name}" for name in names} <= set(built[DEVSTACK])
 
 
 def test_the_wheel_and_the_sdist_have_every_file_of_a_new_project(

@@ -26,7 +26,7 @@ CONTENT = validator("order-content.schema.json")
 
 def content_taken(content: Any) -> bool:
     try:
-        order = BUSINESS.checks["order"](json.dumps(content).encode())
+        order = BUSINESS.checks["order", 1](json.dumps(content).encode())
     except ValueError:
         return False
     assert isinstance(order, OrderContent)

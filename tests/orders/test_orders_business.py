@@ -46,7 +46,7 @@ def content(line: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any
 
 
 def checked(order: dict[str, Any]) -> None:
-    BUSINESS.checks["order"](json.dumps(order).encode())
+    BUSINESS.checks["order", 1](json.dumps(order).encode())
 
 
 def due(order: dict[str, Any]) -> str:

@@ -29,6 +29,7 @@ COMMANDS = [
     ["why", "bad-1"],
     *([verb, "A", "--yes"] for verb in ("resubmit", "skip", "undo", "cancel", "acknowledge")),
     *([verb, "A", "--dry-run"] for verb in ("resubmit", "skip", "undo", "cancel", "acknowledge")),
+    *(["callback", "W", *rest] for rest in ([], ["--answer", "{}", "--yes"])),
     ["resubmit", "A", "--yes", "--no-wait"],
     ["resubmit", "--state", "error", "--yes"],
     ["cancel", "--state", "error", "--yes"],
@@ -104,6 +105,7 @@ def broken_system(night: Night) -> None:
     """An order in Error, one under way, finished ones, a rejected one, a dead letter."""
     night.fail("A", RefusedError("card-declined", "the card was declined"))
     night.submit("C")
+    night.awaits("W")
     night.play(night.system.submit(order("bad-1", workflow="nosuch"), "m-bad-1"))
     message = night.system.bus.take("orders-rejected")
     assert message is not None
