@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from sas.domain.messages import Verb
 from sas.domain.workflow import Workflows
@@ -60,6 +61,7 @@ class Faults:
     lock_lost: float = 0.0
     given_up: float = 0.0
     duplicate: float = 0.0
+    twice: float = 0.0
     late: float = 0.0
     late_seconds_max: float = 120.0
     store_down: float = 0.0
@@ -103,6 +105,10 @@ class Submit:
     urgent: bool = False
     times: int = 1
 
+    def __str__(self) -> str:
+        times = f", {self.times} times" if self.times > 1 else ""
+        return f"order {self.order_id} of {self.workflow} is submitted{times}"
+
 
 @dataclass(frozen=True, slots=True)
 class Away:
@@ -112,6 +118,9 @@ class Away:
     lasts_s: float
     what: str
 
+    def __str__(self) -> str:
+        return f"{self.what} is away for {timedelta(seconds=self.lasts_s)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Kill:
@@ -120,6 +129,10 @@ class Kill:
     at_s: float
     instance: int | None = None
     with_host: bool = False
+
+    def __str__(self) -> str:
+        who = "every instance" if self.instance is None else f"instance {self.instance}"
+        return f"{who} is killed and starts again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +150,11 @@ class Press:
     edited: bool = False
     twice: bool = False
     refuses: bool = False
+
+    def __str__(self) -> str:
+        marks = [name for name in ("stale", "edited", "twice") if getattr(self, name)]
+        how = f" ({', '.join(marks)})" if marks else ""
+        return f"an operator gives the command {self.verb.value} for order {self.order_id}{how}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +209,9 @@ class Chance:
 
     name: str
     share: float
+
+    def __str__(self) -> str:
+        return f"by chance: {self.name.replace('_', ' ')}, {self.share:.3%}"
 
 
 @dataclass(frozen=True, slots=True)

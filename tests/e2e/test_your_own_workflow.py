@@ -35,7 +35,6 @@ def test_the_page_names_the_files_and_commands_that_it_takes() -> None:
         "orders/__init__.py",
         "trips_service.py",
         "trips.jsonl",
-        "sim.json",
     ]
     assert len(COMMANDS) == 5
 

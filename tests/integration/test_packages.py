@@ -116,7 +116,7 @@ def test_the_base_needs_what_the_client_imports_and_the_rest_is_extras(
     }
     assert base == {"azure-servicebus", "certifi", "msgspec", "opentelemetry-api"}
     extras = set(about.get_all("Provides-Extra", []))
-    assert {"functions", "telemetry", "cli", "desk", "sim"} <= extras
+    assert {"functions", "telemetry", "cli", "desk", "testing"} <= extras
 
 
 def test_the_version_is_the_same_everywhere() -> None:
