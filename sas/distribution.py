@@ -1,8 +1,14 @@
-"""What is installed: the version, and the extra that a missing package belongs to."""
+"""What is installed: the version, its files, and the extra that a missing package belongs to."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 NAME = "scheduler-agent-supervisor"
+FILES = "project_files"
 _PACKAGES_OF_EXTRAS = (
     "aiohttp",
     "azure.data",
@@ -27,6 +33,18 @@ def version() -> str:
         project = Path(__file__).parents[1] / "pyproject.toml"
         text = project.read_text(encoding="utf-8")
         return str(tomllib.loads(text)["project"]["version"])
+
+
+def files() -> Path:
+    """Return where the files of a project and the pages are.
+
+    The wheel has them in ``FILES`` beside this module, where tools/wheel.py puts them. A working
+    copy has them in their places.
+    """
+    from pathlib import Path  # noqa: PLC0415  # see above
+
+    packaged = Path(__file__).with_name(FILES)
+    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[1]
 
 
 def lacking(missing: ImportError, extra: str) -> ImportError:

@@ -21,24 +21,28 @@ def test_an_order_without_a_quantity_is_refused_with_a_sentence() -> None:
         check(b'{"product": "tea", "card": "4000-1"}')
 
 
-def test_every_agent_has_a_function_and_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_agent_has_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SETTINGS.items():
         monkeypatch.setenv(name, value)
     from function_app import app  # the settings are needed for its import
 
     functions = {function.get_function_name() for function in app.get_functions()}
-    listed = json.loads((PROJECT / "infra" / "queues.json").read_text(encoding="utf-8"))["queues"]
-    queues = {queue["name"] for queue in listed}
     for agent in orders.AGENTS:
         assert f"agent_{agent.replace('-', '_')}" in functions
-        assert f"agent-{agent}" in queues, "run python -m tools.queues --agents ..."
+
+
+def test_settings_and_infra_follow_from_the_business() -> None:
+    process = sas("infra", "--check")
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 @pytest.mark.parametrize("agents", ["models", "own"])
 def test_the_workflows_hold_under_every_fault(agents: str) -> None:
-    simulate = ["-m", "sas.cli", "sim", "--app", "orders", "--agents", agents]
-    simulate += ["--seeds", "50", "--jobs", "1"]
-    process = subprocess.run(
-        [sys.executable, *simulate], cwd=PROJECT, capture_output=True, text=True, check=False
-    )
+    words = ["sim", "--app", "orders", "--agents", agents, "--seeds", "50", "--jobs", "1"]
+    process = sas(*words)
     assert process.returncode == 0, process.stdout + process.stderr
+
+
+def sas(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sas.cli", *words]
+    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)

@@ -1,0 +1,204 @@
+"""``sas infra`` writes what a deployment needs; ``sas azd`` is what azd and its workflow call."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from sas.cli import output
+from sas.cli.arguments import Subcommand
+from sas.cli.workflows import load_application
+from sas.deploy import azd, derived, github
+from sas.deploy.queues import Needs
+from sas.operate.errors import NotPossibleError, UsageError
+from sas.ports import Business
+from sas.project import ProjectError, add_deployment
+
+INFRA = """\
+Write what the application needs to be deployed, into the project in this directory: infra/ (Bicep),
+azure.yaml for azd, and workflows for GitHub. Files that are there stay as they are, but for what
+follows from the application:
+
+  infra/queues.json           the request queues of its agents, and the access to them
+  infra/emulator/Config.json  every queue, for the emulator
+  infra/main.parameters.json  its applications and its settings (businessSettings)
+  local.settings.json         a setting that is missing there gets an empty value
+
+The agents are those of the app. The table [tool.sas] of pyproject.toml has the rest:
+
+  [tool.sas]
+  app = "orders"               # MODULE or MODULE:NAME of a Business
+  applications = ["web"]       # who sends orders; each gets a response queue
+  bound = []                   # those of them that have queues of orders of their own
+  settings = ["STOCK_URL"]     # settings of the app; no keys: they go into a Key Vault
+
+Exit code 0: all is well. 1: --check saw a difference. 2: the app cannot be loaded.
+
+  sas infra
+  sas infra --check
+"""
+AZD = """\
+Prepare a deployment by azd of the project in this directory, which has its infra/ from sas infra.
+azure.yaml and .github/workflows/deploy.yml call all of it but sign-in.
+
+  check        refuse a deployment that would fail, and change nothing
+  preprovision the same, and ask who gets alerts
+  postdeploy   print where everything is
+  sign-in      let the workflow of a GitHub repository deploy: identity, rights, variables
+  settings     print the variables of the workflow (in VARS) that the deployment asks for
+
+  sas azd check
+  sas azd sign-in OWNER/REPO
+"""
+LIST_MEMBERS = ("applications", "bound", "settings")
+
+
+def needs_of(directory: Path) -> Needs:
+    """Return what the application of a project needs of its platform.
+
+    Settings that the environment lacks come from ``local.settings.json`` while the app is loaded.
+
+    Raises:
+        UsageError: the app is not named or cannot be loaded, or a name is not valid.
+    """
+    table = _table(directory / "pyproject.toml")
+    app = table.get("app")
+    lists = {name: table.get(name, []) for name in LIST_MEMBERS}
+    if not isinstance(app, str) or not all(map(_is_names, lists.values())):
+        raise UsageError(
+            "pyproject.toml needs a table [tool.sas] with the app, and lists of names: "
+            "see `sas infra --help`"
+        )
+    with patch.dict(os.environ, _missing_settings(directory)):
+        business = load_application(app if ":" in app else f"{app}:business")
+    if not isinstance(business, Business):
+        raise UsageError(f"{app} has no agents: name a Business in [tool.sas] of pyproject.toml")
+    try:
+        return Needs(agents=list(business.agents), **lists)
+    except ValueError as error:
+        raise UsageError(f"[tool.sas] of pyproject.toml: {error}") from None
+
+
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        return dict(tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["sas"])
+    except KeyError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{path} cannot be read ({error}): run this in the directory of a project"
+        ) from None
+
+
+def _is_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _missing_settings(directory: Path) -> dict[str, str]:
+    path = directory / derived.LOCAL
+    values = json.loads(path.read_text(encoding="utf-8"))["Values"] if path.is_file() else {}
+    return {name: str(text) for name, text in values.items() if name not in os.environ}
+
+
+def _add_infra(parser: argparse.ArgumentParser) -> None:
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument(
+        "--check", action="store_true", help="write nothing; say what does not follow from the app"
+    )
+    only.add_argument(
+        "--emulator",
+        type=Path,
+        metavar="FILE",
+        help="write the emulator's Config.json into this file, and nothing else",
+    )
+
+
+def _infra(arguments: argparse.Namespace) -> int:
+    project = Path()
+    needs = needs_of(project)
+    try:
+        if arguments.emulator:
+            derived.write(arguments.emulator, derived.emulated(project, needs))
+            return 0
+        if arguments.check:
+            return _check(project, needs)
+        paths = add_deployment(project)
+        contents = derived.derived(project, needs)
+        differing = derived.differences(project, contents)
+        for name in differing:
+            derived.write(project / name, contents[name])
+    except (ProjectError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    _report(paths, list(differing), contents, needs)
+    return 0
+
+
+def _check(project: Path, needs: Needs) -> int:
+    differing = derived.differences(project, derived.derived(project, needs))
+    for sentence in differing.values():
+        output.say(sentence)
+    if differing:
+        output.say("Run `sas infra`, and give new settings a value in local.settings.json.")
+    return 1 if differing else 0
+
+
+def _report(
+    paths: Sequence[str], names: Sequence[str], contents: derived.Contents, needs: Needs
+) -> None:
+    if paths:
+        output.say(f"wrote {len(paths)} files to deploy with: infra/README.md says how")
+    for name in names:
+        output.say(f"wrote {name}")
+    if derived.LOCAL in names:
+        values = contents[derived.LOCAL]["Values"]
+        empty = [name for name in needs.settings if not values[name]]
+        output.say(f"Give a value in {derived.LOCAL}: {', '.join(empty)}") if empty else None
+    if not names:
+        output.say("Everything follows from the app already.")
+
+
+def _add_azd(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=[*azd.HOOKS, "sign-in", "settings"])
+    parser.add_argument("repository", nargs="?", metavar="OWNER/REPO", help="of sign-in")
+
+
+def _azd(arguments: argparse.Namespace) -> int:
+    if (arguments.action == "sign-in") != bool(arguments.repository):
+        raise UsageError("OWNER/REPO belongs to sign-in: sas azd sign-in OWNER/REPO")
+    try:
+        if arguments.action == "sign-in":
+            github.sign_in(arguments.repository)
+        elif arguments.action == "settings":
+            sys.stdout.write(github.settings(json.loads(os.environ.get("VARS", "{}"))))
+        else:
+            azd.HOOKS[arguments.action](os.environ)
+    except (azd.DeploymentRefusedError, ValueError) as error:
+        raise NotPossibleError(str(error)) from None
+    return 0
+
+
+VERBS = (
+    Subcommand(
+        name="infra",
+        summary="write or check what the application needs to be deployed",
+        description=INFRA,
+        add_arguments=_add_infra,
+        run=_infra,
+        connects=False,
+    ),
+    Subcommand(
+        name="azd",
+        summary="hooks of azd, and the sign-in of a workflow",
+        description=AZD,
+        add_arguments=_add_azd,
+        run=_azd,
+        connects=False,
+    ),
+)
