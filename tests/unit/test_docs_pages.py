@@ -14,7 +14,7 @@ from sas.cli.docs import page_of, pages
 from sas.cli.main import build_parser, main
 
 ROOT = Path(__file__).parents[2]
-NAMED = re.compile(r"\bdocs/(?!site\b)[\w/.-]*\w|\b(?:infra|contract)/README(?:\.md)?")
+NAMED = re.compile(r"\bdocs/(?!(?:site|images)\b)[\w/.-]*\w|\b(?:infra|contract)/README(?:\.md)?")
 COMMAND = re.compile(r"`?\bsas docs ([a-z][\w/-]+)")
 FILES = ("sas/**/*.py", "infra/**/*.*", "template/**/*.*", "function_app.py", "orders/*.py")
 
