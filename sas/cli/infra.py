@@ -58,6 +58,8 @@ azure.yaml and .github/workflows/deploy.yml call all of it but sign-in.
   sas azd sign-in OWNER/REPO
 """
 LIST_MEMBERS = ("applications", "bound", "settings")
+_UNUSABLE = (ValueError, KeyError, TypeError, AttributeError)
+"""Errors of a file whose content has another form."""
 
 
 def needs_of(directory: Path) -> Needs:
@@ -103,8 +105,11 @@ def _is_names(value: object) -> bool:
 
 def _missing_settings(directory: Path) -> dict[str, str]:
     path = directory / derived.LOCAL
-    values = json.loads(path.read_text(encoding="utf-8"))["Values"] if path.is_file() else {}
-    return {name: str(text) for name, text in values.items() if name not in os.environ}
+    try:
+        values = derived.read(path)["Values"] if path.is_file() else {}
+        return {name: str(text) for name, text in values.items() if name not in os.environ}
+    except _UNUSABLE as error:
+        raise UsageError(f"{derived.LOCAL} cannot be used: {error}") from None
 
 
 def _add_infra(parser: argparse.ArgumentParser) -> None:
@@ -134,8 +139,10 @@ def _infra(arguments: argparse.Namespace) -> int:
         differing = derived.differences(project, contents)
         for name in differing:
             derived.write(project / name, contents[name])
-    except (ProjectError, ValueError) as error:
+    except ProjectError as error:
         raise UsageError(str(error)) from None
+    except _UNUSABLE as error:
+        raise UsageError(f"a file of infra/ or {derived.LOCAL} cannot be used: {error}") from None
     _report(paths, list(differing), contents, needs)
     return 0
 

@@ -36,9 +36,9 @@ def derived(project: Path, needs: Needs) -> dict[str, dict[str, Any]]:
         listed = with_agents(read_list(project), needs.agents)
         contents[LIST] = listed
         contents[EMULATOR] = emulator_config(listed, needs.applications, needs.bound)
-        contents[PARAMETERS] = _parameters(_read(project / PARAMETERS), needs)
+        contents[PARAMETERS] = _parameters(read(project / PARAMETERS), needs)
     if (project / LOCAL).is_file():
-        contents[LOCAL] = _local(_read(project / LOCAL), needs)
+        contents[LOCAL] = _local(read(project / LOCAL), needs)
     return contents
 
 
@@ -53,7 +53,7 @@ def differences(project: Path, contents: Contents) -> dict[str, str]:
     sentences = {}
     for name, content in contents.items():
         path = project / name
-        present = set(_leaves(_read(path))) if path.is_file() else set()
+        present = set(_leaves(read(path))) if path.is_file() else set()
         expected = set(_leaves(content))
         parts = [("lacks", expected - present), ("should not have", present - expected)]
         texts = [f"{verb} {_shown(leaves)}" for verb, leaves in parts if leaves]
@@ -95,7 +95,12 @@ def _local(content: dict[str, Any], needs: Needs) -> dict[str, Any]:
     }
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
+    """Return the object in a file of JSON.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:

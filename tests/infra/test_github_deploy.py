@@ -160,6 +160,7 @@ def test_before_a_preview_azd_has_an_environment_and_the_settings_are_checked() 
     checked = runs.index(".venv/bin/sas azd check")
     settings_given = next(place for place, run in enumerate(runs) if "GITHUB_ENV" in run)
     assert uses.index("azure/login") < checked
+    assert runs.index("make .venv/.ready PYTHON=python") < settings_given
     assert settings_given < creation < checked < runs.index("azd provision --preview --no-prompt")
     assert all("if" not in JOB["steps"][place] for place in (creation, checked))
     assert 'azd env new "$AZURE_ENV_NAME"' in runs[creation]

@@ -170,6 +170,22 @@ def test_a_business_that_is_not_named_well_is_refused(
     assert not (project / "infra").exists()
 
 
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("local.settings.json", "[]"),
+        ("infra/main.parameters.json", "{}"),
+        ("infra/queues.json", ""),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(deployable: Path, file: str, text: str) -> None:
+    (deployable / file).write_text(text)
+    ran = sas(deployable, "infra", "--check")
+    assert ran.returncode == 2
+    assert "cannot be used" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
 def test_the_emulator_s_queues_need_no_infra(project: Path) -> None:
     assert sas(project, "infra", "--emulator", "here/Config.json").returncode == 0
     assert '"agent-payment-urgent"' in (project / "here" / "Config.json").read_text()
