@@ -143,7 +143,7 @@ def _found(name: str) -> Any:
 def _named(argument: str | None) -> App | None:
     if argument is not None:
         file = Path(PROJECT_FILE)
-        orders = _table(file).get("orders") if file.is_file() else None
+        orders = table_of(file).get("orders") if file.is_file() else None
         return App(name=argument, folder=Path(), label=f"--app {argument}", orders=orders)
     here = Path.cwd()
     for folder in (here, *here.parents):
@@ -155,7 +155,7 @@ def _named(argument: str | None) -> App | None:
 
 def _in_project(file: Path, folder: Path) -> App | None:
     """Return the application that a project's file names; None if it names none."""
-    table = _table(file)
+    table = table_of(file)
     name = table.get("app")
     if name is None:
         return None
@@ -163,8 +163,14 @@ def _in_project(file: Path, folder: Path) -> App | None:
     return App(name=name, folder=folder, label=label, orders=table.get("orders"))
 
 
-def _table(file: Path) -> dict[str, str]:
-    """Return the table ``[tool.sas]`` of a project's file.
+_TEXTS = ("app", "orders")
+_LISTS = ("applications", "bound", "settings")
+
+
+def table_of(file: Path) -> dict[str, Any]:
+    """Return the table ``[tool.sas]`` of a project's file; ``{}`` if it has none.
+
+    ``app`` and ``orders`` are texts; ``applications``, ``bound`` and ``settings`` lists of texts.
 
     Raises:
         UsageError: the file cannot be read, or the table is wrong.
@@ -173,9 +179,13 @@ def _table(file: Path) -> dict[str, str]:
         table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("sas", {})
     except (OSError, ValueError, AttributeError) as error:
         raise UsageError(f"{file} cannot be read: {error}") from None
-    if not isinstance(table, dict) or not table.keys() <= {"app", "orders"}:
-        raise UsageError(f'{file}: [tool.sas] has only app and orders, like app = "orders"')
-    for member, text in table.items():
-        if not isinstance(text, str):
-            raise UsageError(f'{file}: {member} of [tool.sas] is no text: write app = "orders"')
+    if not isinstance(table, dict) or not table.keys() <= {*_TEXTS, *_LISTS}:
+        members = ", ".join((*_TEXTS, *_LISTS))
+        raise UsageError(f'{file}: [tool.sas] has only {members}, like app = "orders"')
+    for member, value in table.items():
+        is_list = isinstance(value, list) and all(isinstance(name, str) for name in value)
+        if not (is_list if member in _LISTS else isinstance(value, str)):
+            example = f'{member} = ["web"]' if member in _LISTS else 'app = "orders"'
+            kind = "list of texts" if member in _LISTS else "text"
+            raise UsageError(f"{file}: {member} of [tool.sas] is no {kind}: write {example}")
     return table

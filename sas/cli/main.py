@@ -6,8 +6,9 @@
   checks settings and rights.
 - Messages: ``inboxes`` has the alerts and the rejected messages, ``dlq`` the dead letters, and
   ``queues`` any queue. They send messages again with ``moving``.
-- A project: ``new`` writes one. ``workflows`` checks a deploy. ``sim`` simulates workflows.
-- ``desk`` starts the page.
+- A project: ``new`` writes one, ``infra`` what deploys it. ``workflows`` checks a deploy. ``sim``
+  simulates workflows.
+- ``desk`` starts the page. ``docs`` prints the documentation.
 
 All of them share ``arguments``, ``application``, ``selection`` (which orders) and ``output``.
 """
@@ -27,9 +28,11 @@ from sas.cli import (
     callback,
     desk,
     dlq,
+    docs,
     doctor,
     health,
     inboxes,
+    infra,
     listing,
     look,
     new,
@@ -63,6 +66,8 @@ VERBS: Sequence[Subcommand] = (
     *sim.VERBS,
     *desk.VERBS,
     *new.VERBS,
+    *infra.VERBS,
+    *docs.VERBS,
 )
 EPILOG = f"""\
 exit codes:
@@ -138,7 +143,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sas",
         description="Scheduler Agent Supervisor: submit orders and follow them to their end,\n"
-        "see what became of them, and act when one fails (docs/operating.md).",
+        "see what became of them, and act when one fails (sas docs operating).",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -208,6 +208,7 @@ class Business:
     requests to other agents always wait in queues of their own.
 
     ``results`` validate the results of steps in the same way, by workflow and version, and by step.
+    ``settings`` names the settings that have the addresses of services.
 
     ``codec`` encodes the content of orders and results, in place of the one that SAS_PAYLOAD_KEYS
     makes.
@@ -224,6 +225,7 @@ class Business:
     results: Mapping[tuple[str, int], Mapping[str, Callable[[bytes], object]]] = field(
         default_factory=dict
     )
+    settings: Sequence[str] = ()
     codec: PayloadCodec | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

@@ -487,9 +487,9 @@ async def test_a_body_that_is_none_is_400_with_a_sentence(body: bytes, code: str
 
 async def test_a_result_of_another_type_is_400_and_the_step_goes_on_waiting() -> None:
     system, callback = await awaiting(results={"reserve": dict[str, int]})
-    wrong = await post(system, callback.token, {"outcome": "done", "result": {"a": "b"}})
-    assert (wrong.status, wrong.code) == (400, "invalid")
-    assert "its result does not fit: Expected `int`, got `str`" in wrong.message
+    refusal = await post(system, callback.token, {"outcome": "done", "result": {"a": "b"}})
+    assert (refusal.status, refusal.code) == (400, "invalid")
+    assert "its result does not fit: Expected `int`, got `str`" in refusal.message
     missing = await post(system, callback.token, {"outcome": "done"})
     assert (missing.status, missing.code) == (400, "invalid")
     right = await post(system, callback.token, {"outcome": "done", "result": {"a": 1}})

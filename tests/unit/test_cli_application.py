@@ -92,7 +92,7 @@ def test_a_mistake_in_the_module_is_told_as_it_is(project: Path) -> None:
     ("text", "sentence"),
     [
         ("[tool.sas]\napp = 3\n", "app of \\[tool.sas\\] is no text"),
-        ('[tool.sas]\napplication = "x"\n', "has only app and orders"),
+        ('[tool.sas]\napplication = "x"\n', "has only app, orders, applications"),
         ("[tool.sas\n", "cannot be read"),
         ('[tool.sas]\napp = "./orders"\n', "is no module: give one"),
     ],

@@ -1,4 +1,4 @@
-"""Every verb has --json, and then prints JSON lines only."""
+"""Every verb that shows orders or a result has --json, and then prints JSON lines only."""
 
 from __future__ import annotations
 
@@ -63,12 +63,14 @@ ELSEWHERE = {
     "desk": "tests/e2e/test_desk_command.py",
 }
 """Verbs that need a broker or a browser. Those tests read their JSON."""
+PLAIN = {"azd", "docs", "infra"}
+"""Verbs for azd, for a reader and for files: their exit code says the result."""
 
 
 def verbs() -> dict[str, argparse.ArgumentParser]:
     actions = build_parser()._actions
     (subparsers,) = (action for action in actions if isinstance(action, argparse._SubParsersAction))
-    return dict(subparsers.choices)
+    return {name: verb for name, verb in subparsers.choices.items() if name not in PLAIN}
 
 
 def actions_of(parser: argparse.ArgumentParser) -> set[str]:
