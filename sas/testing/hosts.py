@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
+from sas.actors.agent import RetryPolicy
 from sas.bootstrap import Application, assemble
 from sas.domain.ids import digest_id
 from sas.domain.queues import lane
@@ -59,9 +61,10 @@ class ClockApart:
 class Host:
     """The functions of one instance. ``start`` makes new ones, which remember nothing.
 
-    With ``draws_inline``, about one agent in three is called inline. About one instance in four
-    keeps no orders in memory, and reads each order from the store every time. So all cases are
-    simulated.
+    About one instance in four keeps no orders in memory, and reads each order from the store every
+    time. Unless the functions of an adopter are played (``is_script``), about one agent in three is
+    called inline, circuits open and close within seconds, and agents retry quickly. So all cases
+    are simulated.
     """
 
     def __init__(
@@ -73,16 +76,21 @@ class Host:
         breaker: BreakerPolicy = BREAKER,
         store: StateStore | None = None,
         bus: MessageBus | None = None,
-        draws_inline: bool = True,
+        is_script: bool = False,
     ) -> None:
-        if draws_inline:
+        if not is_script:
             digests = {name: int(digest_id(str(world.seed), name), 16) for name in business.agents}
             inline = [name for name, digest in digests.items() if digest % 3 == 0]
             business = replace(business, inline=inline)
         self._world = world
         self.business, self.clock = business, ClockApart(world.clock)
         self._store, self._bus = store or world.store, bus or world.bus_of(self.clock)
-        self._breaker, self._name, self._starts = breaker, name, 0
+        self._name, self._starts = name, 0
+        self._policies: dict[str, Any] = (
+            {"circuit": BreakerPolicy(), "retry": RetryPolicy()}
+            if is_script
+            else {"circuit": breaker}
+        )
         self._reads_all = int(digest_id(str(world.seed), name), 16) % 4 == 0
         self.start()
 
@@ -90,7 +98,7 @@ class Host:
         """See ``Functions.start``."""
         self._starts += 1
         name = f"{self._name}.{self._starts}"
-        config = settings(name, queues=QUEUES, circuit=self._breaker, callback_keys=KEYS)
+        config = settings(name, queues=QUEUES, callback_keys=KEYS, **self._policies)
         kept_orders = KeptOrders(0) if self._reads_all else None
         app = assemble(
             self._store,

@@ -95,6 +95,7 @@ class Kit:
     In every run the rules of the pattern are checked: an effect happens once however often its call
     is repeated, an undone order leaves no effect, nothing is lost. If an assertion of the test
     fails, the report shows the story. Faults are set before ``run``, and hold for every later one.
+    Those of a share end two hours after the last wait or outage, so that every order can end.
     """
 
     def __init__(self, project: Path = Path()) -> None:

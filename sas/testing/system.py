@@ -178,7 +178,7 @@ class System:
                 f"instance-{number}",
                 business,
                 breaker=breaker,
-                draws_inline=project.script is None,
+                is_script=project.script is not None,
             )
             for number in range(plan.instances)
         ]
