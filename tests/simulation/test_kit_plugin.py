@@ -64,5 +64,5 @@ def test_a_project_that_does_not_use_it_loads_nothing_of_it(pytester: pytest.Pyt
 
 def test_the_wheel_registers_the_plugin() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["entry-points"]["pytest11"] == {"sas": "sas.testing.plugin"}
+    assert project["entry-points"]["pytest11"] == {"sas.testing.plugin": "sas.testing.plugin"}
     assert "testing" in project["optional-dependencies"]
