@@ -209,7 +209,8 @@ class OwnAgent(ModelService):
 class OwnAgents:
     """All agents of one simulation, and their service.
 
-    ``broken`` gets each mistake of an agent, ``story`` gets a sentence for each request.
+    ``broken`` gets each mistake of an agent, ``stop`` is called after a bug of one, ``story`` gets a
+    sentence for each request.
     """
 
     application: OwnApplication
@@ -221,6 +222,7 @@ class OwnAgents:
     workflow_of: Mapping[str, str]
     send_callback: SendCallback
     broken: Callable[[Violation], None] = lambda _violation: None
+    stop: Callable[[], None] = lambda: None
     story: Callable[[str], None] = lambda _text: None
     _businesses: dict[object, Business] = field(default_factory=dict)
     _effects: defaultdict[str, list[_Effect]] = field(default_factory=lambda: defaultdict(list))
@@ -254,6 +256,7 @@ class OwnAgents:
             f"{frame.name} ({Path(frame.filename).name}, line {frame.lineno})"
         )
         self.broken(Violation(0, f"{about}, for order {attempt.call.order_id}: {cause}", about))
+        self.stop()
 
     # --- the service ---
 

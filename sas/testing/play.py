@@ -111,6 +111,7 @@ class _Play:
         self._system: System | None = None
         self._running: asyncio.Future[None] | None = None
         self._moment, self._transitions_now = START, 0
+        self._has_bug = False
 
     async def run(self) -> Played:
         self._say(f"seed {self._plan.seed}, {self._plan.instances} instances")
@@ -127,6 +128,8 @@ class _Play:
         except TimeoutError:
             self._say("not everything comes to an end")
         except asyncio.CancelledError:
+            if self._has_bug:
+                return self._played
             if self._transitions_now <= TRANSITIONS_A_SECOND_MAX:  # Ctrl-C
                 raise
             self._say("it goes on without end")
@@ -154,6 +157,12 @@ class _Play:
             self._played.violations.append(violation)
             self._say(f"BROKEN: {violation}")
 
+    def _stop(self) -> None:
+        """End the play: an agent has a bug, so its orders wait for a deploy that never comes."""
+        self._has_bug = True
+        if self._running is not None:
+            self._running.cancel()
+
     # --- what is watched ---
 
     def _watch(self, system: System) -> Invariants:
@@ -161,6 +170,7 @@ class _Play:
         system.store.on_written = self._on_written
         if system.own_agents is not None:
             system.own_agents.broken = self._broken
+            system.own_agents.stop = self._stop
         if self._telling:
             system.world.tell = self._say
             if system.own_agents is not None:
