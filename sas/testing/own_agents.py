@@ -209,8 +209,8 @@ class OwnAgent(ModelService):
 class OwnAgents:
     """All agents of one simulation, and their service.
 
-    ``broken`` gets each mistake of an agent, ``stop`` is called after a bug of one, ``story`` gets a
-    sentence for each request.
+    ``broken`` gets each mistake of an agent, ``story`` gets a sentence for each request, and
+    ``stop`` is called after a bug of an agent.
     """
 
     application: OwnApplication
